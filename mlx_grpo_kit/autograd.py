@@ -1,0 +1,77 @@
+"""Gradients of a loss with respect to named parameters, with the usual mistakes turned into sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+
+from mlx_grpo_kit.blas import mx
+
+LossFunction = Callable[[dict[str, mx.array]], mx.array]
+
+
+class GradientError(ValueError):
+    """The loss cannot be differentiated as asked; the message says why and what to do."""
+
+
+class _NamedParams(dict):
+    """The dictionary that a loss function receives: asking it for a name it lacks says which names there are."""
+
+    def __missing__(self, name: str) -> mx.array:
+        near = get_close_matches(str(name), self, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {len(self)}, the first is {next(iter(self))!r}."
+        raise GradientError(f"The loss function asked for parameter {name!r}, which is not in params. {hint}")
+
+
+def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tuple[mx.array, dict[str, mx.array]]:
+    """The loss and its gradient. `loss_fn(params)` computes a scalar from the dictionary it is given.
+
+    Returns `(loss, grads)`, evaluated: a scalar array, and for each parameter a gradient under the same name, of the same
+    shape and dtype. A parameter that the loss does not use has gradient zero.
+
+    Raises GradientError when the loss is no scalar array, when it does not depend on the parameters at all, when `loss_fn`
+    asks for a parameter that is not there, when a parameter is no floating-point array, and when the loss is NaN.
+    """
+    if not params:
+        raise GradientError("params is empty; expected a dictionary of named arrays, as load_pretrained returns.")
+    for name, value in params.items():
+        if not isinstance(value, mx.array) or not mx.issubdtype(value.dtype, mx.floating):
+            kind = f"dtype {value.dtype}" if isinstance(value, mx.array) else f"type {type(value).__name__}"
+            raise GradientError(f"Parameter {name!r} has {kind}; expected an mx.array of floating-point numbers.")
+
+    loss, grads = mx.value_and_grad(lambda tracked: _scalar_loss(loss_fn, tracked))(dict(params))
+    mx.eval(loss, grads)
+    if math.isnan(loss.item()):
+        raise GradientError(
+            "The loss is NaN. Look for NaN in what goes in (parameters, rewards, log-probabilities), then for 0 / 0, inf - inf and "
+            "the logarithm of a negative number in the loss function."
+        )
+    if not any(mx.any(grad != 0).item() for grad in grads.values()) and not _depends_on(loss_fn, params):
+        raise GradientError(
+            "There is no path from params to the loss: compute the forward pass inside the loss function, from the dictionary "
+            "it is given. Values computed before it, or from another dictionary, are constants to the gradient."
+        )
+    return loss, grads
+
+
+def _scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array:
+    loss = loss_fn(_NamedParams(params))
+    if not isinstance(loss, mx.array):
+        raise GradientError(
+            f"The loss function returned {type(loss).__name__}; expected a scalar mx.array. "
+            "Leave out .item() and float(): they cut the loss off from the parameters."
+        )
+    if loss.size != 1:
+        raise GradientError(f"The loss has shape {tuple(loss.shape)}; expected a scalar. Reduce it with .mean() or .sum().")
+    return loss.reshape(())
+
+
+def _depends_on(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> bool:
+    """Whether the parameters reach the loss at all, although every gradient is zero.
+
+    Zero gradients alone prove nothing: a group of equal rewards has them too. NaN does, since it survives every product,
+    sum and comparison-free path: with NaN for parameters a loss that depends on them cannot stay a number.
+    """
+    poisoned = _NamedParams({name: mx.full(value.shape, math.nan, value.dtype) for name, value in params.items()})
+    return math.isnan(_scalar_loss(loss_fn, poisoned).item())

@@ -1,0 +1,34 @@
+"""Qwen3 on MLX: its configuration, forward pass, parameters, cache and files."""
+
+from mlx_grpo_kit.qwen3.cache import KVCache
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.files import load_pretrained, save_pretrained
+from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
+from mlx_grpo_kit.qwen3.params import (
+    count_total_parameters,
+    init_params,
+    map_params_to_dict,
+    param_names,
+    param_shapes,
+    validate_param_names,
+    validate_params,
+)
+from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer
+
+__all__ = [
+    "KVCache",
+    "Qwen3Config",
+    "count_total_parameters",
+    "init_params",
+    "load_pretrained",
+    "load_tokenizer",
+    "map_params_to_dict",
+    "output_logits",
+    "param_names",
+    "param_shapes",
+    "qwen3_forward",
+    "qwen3_hidden_states",
+    "save_pretrained",
+    "validate_param_names",
+    "validate_params",
+]

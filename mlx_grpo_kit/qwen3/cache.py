@@ -1,0 +1,63 @@
+"""The key-value cache: what attention has already computed for the tokens so far."""
+
+from __future__ import annotations
+
+from mlx_grpo_kit.blas import mx
+
+
+class KVCache:
+    """Keys and values of every layer for the tokens seen so far, in buffers that may have room for more.
+
+    `keys[layer]` and `values[layer]` have shape [B, num_key_value_heads, capacity, head_dim]; positions from `length` on are
+    empty, and attention never looks at them. A cache made inside a loss function carries gradients like any other array.
+
+    `length` is an int, or a scalar int32 array inside a compiled step: one compiled graph then serves every position.
+    """
+
+    def __init__(self, num_hidden_layers: int):
+        self.keys: list[mx.array | None] = [None] * num_hidden_layers
+        self.values: list[mx.array | None] = [None] * num_hidden_layers
+        self.length: int | mx.array = 0
+
+    @property
+    def capacity(self) -> int:
+        """Positions that the buffers hold, filled or not."""
+        return 0 if self.keys[0] is None else self.keys[0].shape[2]
+
+    def append(self, layer: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Put [B, H, T, D] keys and values behind `length`; return the layer's whole buffers, [B, H, capacity, D].
+
+        Where there is room the buffer is written in place (MLX donates a buffer that nobody else holds), so a step costs what
+        it adds, not what came before. Without room the new positions are concatenated. `advance` moves `length` on,
+        once for all layers.
+        """
+        self.keys[layer] = self._write(self.keys[layer], keys)
+        self.values[layer] = self._write(self.values[layer], values)
+        return self.keys[layer], self.values[layer]
+
+    def _write(self, buffer: mx.array | None, new: mx.array) -> mx.array:
+        if buffer is None:
+            return new
+        if isinstance(self.length, int) and self.length + new.shape[2] > buffer.shape[2]:
+            return mx.concatenate([buffer[:, :, : self.length], new], axis=2)
+        return mx.slice_update(buffer, new, mx.array(self.length).reshape(1), axes=(2,))
+
+    def advance(self, num_tokens: int) -> None:
+        """Say that `num_tokens` positions were appended in every layer."""
+        self.length = self.length + num_tokens
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` positions in all, so that the following `append`s write in place."""
+        room = capacity - self.capacity
+        if room > 0:
+            pad = [(0, 0), (0, 0), (0, room), (0, 0)]
+            self.keys = [mx.pad(keys, pad) for keys in self.keys]
+            self.values = [mx.pad(values, pad) for values in self.values]
+
+    def repeat(self, times: int) -> KVCache:
+        """A cache with every row repeated `times`: a prompt that was read once serves its whole group."""
+        repeated = KVCache(len(self.keys))
+        repeated.length = self.length
+        repeated.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]
+        repeated.values = [mx.repeat(values, times, axis=0) for values in self.values]
+        return repeated

@@ -1,0 +1,99 @@
+"""The parameters of a Qwen3: their names, shapes and number, random ones to begin with, and checks of a given set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+
+
+def param_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:
+    """Every parameter's name and shape, in the order of the forward pass. Linear maps are [out_features, in_features]."""
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    queries = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    layer_shapes = {
+        "input_layernorm": (hidden,),
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.q_norm": (config.head_dim,),
+        "self_attn.k_norm": (config.head_dim,),
+        "self_attn.o_proj": (hidden, queries),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate_proj": (intermediate, hidden),
+        "mlp.up_proj": (intermediate, hidden),
+        "mlp.down_proj": (hidden, intermediate),
+    }
+    shapes = {"embedding.weight": (config.vocab_size, hidden)}
+    for layer in range(config.num_hidden_layers):
+        shapes.update({f"layers.{layer}.{name}.weight": shape for name, shape in layer_shapes.items()})
+    shapes["final_norm.weight"] = (hidden,)
+    if not config.tie_word_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    return shapes
+
+
+def param_names(config: Qwen3Config) -> list[str]:
+    """Every parameter's name, in the order of the forward pass."""
+    return list(param_shapes(config))
+
+
+def count_total_parameters(config: Qwen3Config) -> int:
+    """How many numbers the model has. A tied output layer is the embedding, counted once."""
+    return sum(math.prod(shape) for shape in param_shapes(config).values())
+
+
+def init_params(config: Qwen3Config, seed: int = 0, scale: float = 0.02) -> dict[str, mx.array]:
+    """Random float32 parameters: normal(0, scale) for matrices, ones for norms (transformers' rule). Same seed, same numbers."""
+    keys = mx.random.split(mx.random.key(seed), len(param_shapes(config)))
+    params = {
+        name: mx.ones(shape) if len(shape) == 1 else mx.random.normal(shape, scale=scale, key=key)
+        for key, (name, shape) in zip(keys, param_shapes(config).items(), strict=True)
+    }
+    mx.eval(params)
+    return params
+
+
+def map_params_to_dict(params: Sequence[mx.array], names: Sequence[str]) -> dict[str, mx.array]:
+    """A flat list of arrays under their names. Raises ValueError where the two differ in length or a name comes twice."""
+    if len(params) != len(names):
+        raise ValueError(f"There are {len(params)} arrays for {len(names)} names; expected one name for each array.")
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if list(names).count(name) > 1})
+        raise ValueError(f"Parameter name {twice[0]!r} comes more than once; expected each name once.")
+    return dict(zip(names, params, strict=True))
+
+
+def validate_param_names(names: Iterable[str], config: Qwen3Config) -> None:
+    """Raise ValueError unless `names` are exactly the parameters of this configuration."""
+    given, expected = set(names), set(param_shapes(config))
+    missing, unknown = sorted(expected - given), sorted(given - expected)
+    if unknown:
+        near = get_close_matches(unknown[0], missing or expected, n=1)
+        reason = f" Did you mean {near[0]!r}?" if near else ""
+        if unknown[0] == "lm_head.weight":
+            reason = " tie_word_embeddings is true, so the embedding is the output layer too."
+        raise ValueError(f"Unknown parameter {_first(unknown)}.{reason}")
+    if missing:
+        raise ValueError(f"Missing parameter {_first(missing)}. Qwen3Config expects {len(expected)} parameters in all.")
+
+
+def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None:
+    """Raise ValueError unless `params` has exactly this configuration's names and shapes."""
+    validate_param_names(params, config)
+    for name, shape in param_shapes(config).items():
+        if tuple(params[name].shape) != shape:
+            raise ValueError(
+                f"Parameter {name!r} has shape {tuple(params[name].shape)}; Qwen3Config(hidden_size={config.hidden_size}, "
+                f"intermediate_size={config.intermediate_size}, vocab_size={config.vocab_size}, "
+                f"num_attention_heads={config.num_attention_heads}, num_key_value_heads={config.num_key_value_heads}, "
+                f"head_dim={config.head_dim}) expects {shape}."
+            )
+
+
+def _first(names: list[str]) -> str:
+    return repr(names[0]) + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
