@@ -1,0 +1,46 @@
+"""What the policy is trained to do: prompts, and rewards that a program can check.
+
+A task knows only text. It hands out problems, scores completions, and keeps some problems back from training:
+
+    from mlx_grpo_kit.tasks import Problem, ascii_int, get_task
+
+    class Doubling:                                       # a whole task: 17*2= -> 34
+        name, max_completion_length = "doubling", 4       # three digits and the end-of-sequence token
+
+        def __init__(self):
+            def correct(problems, completions):           # a reward: one number a completion; its name is the metric
+                return [float(self.is_correct(p, c)) for p, c in zip(problems, completions)]
+            self.reward_funcs = [correct]
+
+        def problem(self, n): return Problem(prompt=f"{n}*2=", answer=str(2 * n))
+        def sample(self, rng, n): return [self.problem(i) for i in rng.integers(0, 400, n)]
+        def held_out(self, n): return [self.problem(i) for i in range(400, 400 + n)]
+        def is_correct(self, problem, completion): return ascii_int(completion) == int(problem.answer)
+
+    trainer = GRPOTrainer(config, params, tokenizer, Doubling(), GRPOConfig())
+
+In the terminal the same class is `--task my_module:Doubling`. Completions are written by a model and may hold anything
+at all: read them with `ascii_int` or `parse_expression`, which are bounded, and never with `eval`.
+"""
+
+from mlx_grpo_kit.tasks.addition import Addition
+from mlx_grpo_kit.tasks.catalogue import get_task, validate_task
+from mlx_grpo_kit.tasks.countdown import Countdown
+from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, ascii_int, parse_expression
+from mlx_grpo_kit.tasks.split import split_by_hash
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task
+
+__all__ = [
+    "Addition",
+    "Countdown",
+    "Expression",
+    "ExpressionError",
+    "Problem",
+    "RewardFunc",
+    "Task",
+    "ascii_int",
+    "get_task",
+    "parse_expression",
+    "split_by_hash",
+    "validate_task",
+]

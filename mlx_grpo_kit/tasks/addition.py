@@ -1,0 +1,70 @@
+"""Addition of two numbers: `12+34=` -> `46`. One right answer, checked by comparing."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlx_grpo_kit.tasks.parsing import ascii_int
+from mlx_grpo_kit.tasks.split import hash_order, split_by_hash, take_held_out
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc
+
+
+def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
+    """1.0 for the exact sum and 0.0 for anything else.
+
+    There is no credit for being close. Within a group of completions a reward only has to tell better from worse, and a
+    policy that is right now and then already gets that from right and wrong; credit for closeness would reward 45 for
+    12+34 as long as its neighbours in the group are further off.
+    """
+    return [float(_is_sum(problem, completion)) for problem, completion in zip(problems, completions, strict=True)]
+
+
+def _is_sum(problem: Problem, completion: str) -> bool:
+    return ascii_int(completion) == problem.data["a"] + problem.data["b"]
+
+
+class Addition:
+    """Sums of two numbers from 0 to `max_operand`, a tenth of the pairs held out.
+
+    Both orders of a pair lie on the same side of the split: having memorised 12+34 is no help with any held-out sum.
+
+    Args:
+        max_operand: the largest number added, 9 to 999.
+        reward_funcs: instead of the default `[correct]`.
+    """
+
+    name = "addition"
+
+    def __init__(self, max_operand: int = 99, reward_funcs: Sequence[RewardFunc] | None = None):
+        if not 9 <= max_operand <= 999:
+            raise ValueError(f"Addition(max_operand={max_operand}): expected 9 to 999.")
+        self.max_operand = max_operand
+        self.max_completion_length = len(str(2 * max_operand)) + 1
+        self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
+        unordered = [f"{a}+{b}" for a in range(max_operand + 1) for b in range(a, max_operand + 1)]
+        train, held_out = split_by_hash(unordered)
+        self._train = np.array(_both_orders(train))  # [number of training prompts, 2]
+        # In hash order again, so that the two orders of a pair do not stand side by side.
+        prompts = {f"{a} {b}": (a, b) for a, b in _both_orders(held_out)}
+        self._held_out = [prompts[prompt] for prompt in hash_order(prompts)]
+
+    @staticmethod
+    def problem(a: int, b: int) -> Problem:
+        """The problem `a+b=`, whichever side of the split it lies on."""
+        return Problem(prompt=f"{a}+{b}=", answer=str(a + b), data={"a": a, "b": b})
+
+    def sample(self, rng: np.random.Generator, n: int) -> list[Problem]:
+        rows = self._train[rng.integers(0, len(self._train), n)]
+        return [self.problem(int(a), int(b)) for a, b in rows]
+
+    def held_out(self, n: int) -> list[Problem]:
+        return [self.problem(a, b) for a, b in take_held_out(self.name, self._held_out, n)]
+
+    def is_correct(self, problem: Problem, completion: str) -> bool:
+        return _is_sum(problem, completion)
+
+
+def _both_orders(keys: list[str]) -> list[tuple[int, int]]:
+    """Each unordered pair as the one or two prompts it makes."""
+    pairs = [tuple(map(int, key.split("+"))) for key in keys]
+    return [order for a, b in pairs for order in ([(a, b), (b, a)] if a != b else [(a, b)])]

@@ -1,0 +1,153 @@
+"""Countdown, the numbers game: `24 from 5 3 9:` -> `3*5+9`. Many answers are right, so only a checker can tell.
+
+The rules here: every given number stands in the expression exactly once, in any order, with `+ - * /` and parentheses,
+and the value is the target, exactly. (The television game lets a player leave numbers out; using them all keeps any
+problem from being trivial.) Each target can be reached with `+ - *` alone; division is accepted, and fractions too.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations, combinations_with_replacement, permutations
+
+import numpy as np
+
+from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, parse_expression
+from mlx_grpo_kit.tasks.split import hash_order, split_by_hash, take_held_out
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc
+
+MAX_TARGET = 99
+
+
+def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
+    """1.0 for an expression that uses each number once and comes to the target, else 0.0."""
+    return [float(_is_solution(problem, completion)) for problem, completion in zip(problems, completions, strict=True)]
+
+
+def uses_numbers(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
+    """0.1 for an expression that uses each number once, whatever it comes to, else 0.0.
+
+    A stepping stone while right answers are rare: a group of completions that are all wrong has no other way to tell
+    better from worse. It is worth little on purpose: worth as much as `correct`, well-formed nonsense would pay.
+    """
+    pairs = zip(problems, completions, strict=True)
+    return [0.1 if _read(problem, completion) is not None else 0.0 for problem, completion in pairs]
+
+
+def _read(problem: Problem, completion: str) -> Expression | None:
+    """The completion's expression, if it is one and uses each of the problem's numbers once."""
+    try:
+        expression = parse_expression(completion)
+    except ExpressionError:
+        return None
+    return expression if sorted(expression.numbers) == sorted(problem.data["numbers"]) else None
+
+
+def _is_solution(problem: Problem, completion: str) -> bool:
+    expression = _read(problem, completion)
+    return expression is not None and expression.value == problem.data["target"]
+
+
+class Countdown:
+    """Targets from 1 to 99 out of `num_numbers` numbers from 1 to `max_number`, a tenth of the games held out.
+
+    A game is a target and its numbers in whatever order: all orders lie on the same side of the split.
+
+    Args:
+        num_numbers: 2 to 4.
+        max_number: 9 to 12.
+        reward_funcs: instead of the default `[correct, uses_numbers]`.
+    """
+
+    name = "countdown"
+
+    def __init__(self, num_numbers: int = 3, max_number: int = 9, reward_funcs: Sequence[RewardFunc] | None = None):
+        if not (2 <= num_numbers <= 4 and 9 <= max_number <= 12):
+            raise ValueError(
+                f"Countdown(num_numbers={num_numbers}, max_number={max_number}): "
+                "expected 2 to 4 numbers and a largest number from 9 to 12."
+            )
+        digits = num_numbers * len(str(max_number))
+        operators, parentheses, eos = num_numbers - 1, 2 * (num_numbers - 2), 1
+        self.max_completion_length = digits + operators + parentheses + eos
+        self.reward_funcs = [correct, uses_numbers] if reward_funcs is None else list(reward_funcs)
+
+        self._games: dict[str, Problem] = {}  # by the prompt that names the numbers in rising order
+        known: dict[tuple[int, ...], dict[int, str]] = {}
+        for numbers in combinations_with_replacement(range(1, max_number + 1), num_numbers):
+            for target, answer in shortest_solutions(numbers, known).items():
+                if 1 <= target <= MAX_TARGET:
+                    game = self.problem(target, numbers, answer)
+                    self._games[game.prompt] = game
+        self._train, held_out = split_by_hash(self._games)
+        held_out_games = [
+            _reordered(self._games[key], order)
+            for key in held_out
+            for order in sorted(set(permutations(self._games[key].data["numbers"])))
+        ]
+        by_prompt = {game.prompt: game for game in held_out_games}
+        self._held_out = [by_prompt[prompt] for prompt in hash_order(by_prompt)]
+
+    @staticmethod
+    def problem(target: int, numbers: Sequence[int], answer: str) -> Problem:
+        """The problem `target from numbers:`, whichever side of the split it lies on; `answer` is one solution."""
+        prompt = f"{target} from {' '.join(map(str, numbers))}:"
+        return Problem(prompt, answer, data={"target": target, "numbers": tuple(numbers)})
+
+    def sample(self, rng: np.random.Generator, n: int) -> list[Problem]:
+        games = [self._games[self._train[i]] for i in rng.integers(0, len(self._train), n)]
+        return [_reordered(game, rng.permutation(game.data["numbers"]).tolist()) for game in games]
+
+    def held_out(self, n: int) -> list[Problem]:
+        return take_held_out(self.name, self._held_out, n)
+
+    def is_correct(self, problem: Problem, completion: str) -> bool:
+        return _is_solution(problem, completion)
+
+
+def _reordered(game: Problem, numbers: Sequence[int]) -> Problem:
+    return Countdown.problem(game.data["target"], numbers, game.answer)
+
+
+def shortest_solutions(
+    numbers: tuple[int, ...], known: dict[tuple[int, ...], dict[int, str]] | None = None
+) -> dict[int, str]:
+    """Every whole number that `+ - *` make of all the `numbers`, with a shortest expression for it.
+
+    Splits the numbers in two in every way, solves both halves and joins each value on the left with each on the right.
+
+    Args:
+        numbers: in rising order; each is used exactly once.
+        known: solutions of smaller sets, shared between calls; filled on the way.
+    """
+    known = {} if known is None else known
+    if numbers in known:
+        return known[numbers]
+    found: dict[int, str] = {}
+
+    def offer(value: int, text: str) -> None:
+        if value not in found or len(text) < len(found[value]):
+            found[value] = text
+
+    if len(numbers) == 1:
+        offer(numbers[0], str(numbers[0]))
+    places = range(len(numbers))
+    for size in range(1, len(numbers)):
+        for chosen in combinations(places, size):
+            left = shortest_solutions(tuple(numbers[i] for i in chosen), known)
+            right = shortest_solutions(tuple(numbers[i] for i in places if i not in chosen), known)
+            for a, a_text in left.items():
+                for b, b_text in right.items():
+                    offer(a + b, f"{a_text}+{b_text}")
+                    offer(a - b, f"{a_text}-{_factor(b_text)}")
+                    offer(a * b, f"{_factor(a_text)}*{_factor(b_text)}")
+    known[numbers] = found
+    return found
+
+
+def _factor(text: str) -> str:
+    """In parentheses, if it is a sum or a difference outside of any; then it can stand beside `*` or after `-`."""
+    depth = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and character in "+-":
+            return f"({text})"
+    return text

@@ -1,0 +1,135 @@
+"""Reading what a model wrote without running it: bounded integers and bounded arithmetic.
+
+A completion is untrusted text. Python's own tools are too generous for it: `eval` runs programs, `int` takes Arabic
+digits and `' 4_2\\n'`, and `9**9**9` or a million digits would take the machine down. Everything here looks at a
+bounded number of characters, knows only ASCII, and computes exactly.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_CHARACTERS = 64
+MAX_DIGITS = 9
+MAX_DEPTH = 16
+_DIGITS = frozenset("0123456789")  # str.isdigit says yes to some 700 other characters
+
+
+def ascii_int(text: str) -> int | None:
+    """The integer that `text` spells, or None if it spells none.
+
+    Accepted: 1 to `MAX_DIGITS` ASCII digits without a leading zero too many, a minus sign before them, spaces around.
+    """
+    if len(text) > MAX_CHARACTERS:
+        return None
+    text = text.strip(" ")
+    digits = text.removeprefix("-")
+    if not 1 <= len(digits) <= MAX_DIGITS or not _DIGITS.issuperset(digits) or str(int(text)) != text:
+        return None
+    return int(text)
+
+
+class ExpressionError(ValueError):
+    """The text is not an arithmetic expression of the accepted form; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What an expression comes to.
+
+    Attributes:
+        value: exact.
+        numbers: the numbers that stand in it, from left to right.
+    """
+
+    value: Fraction
+    numbers: tuple[int, ...]
+
+
+def parse_expression(text: str) -> Expression:
+    """Evaluates `+ - * /`, parentheses and whole numbers, exactly, by recursive descent:
+
+        sum     := product (('+' | '-') product)*
+        product := factor (('*' | '/') factor)*
+        factor  := number | '(' sum ')'
+
+    There is no power, no sign, no decimal point and no name in the grammar. Spaces may stand between the parts. At most
+    `MAX_CHARACTERS` characters, `MAX_DEPTH` nested parentheses and `MAX_DIGITS` digits a number; so a value has at most
+    `MAX_CHARACTERS` digits above and below its fraction bar.
+
+    Raises:
+        ExpressionError: the text breaks the grammar or a bound, or divides by zero.
+    """
+    return _Parser(text).parse()
+
+
+class _Parser:
+    """Holds the place reached in the text and the numbers met on the way."""
+
+    def __init__(self, text: str):
+        if len(text) > MAX_CHARACTERS:
+            raise ExpressionError(f"{len(text)} characters; at most {MAX_CHARACTERS} are read.")
+        self.text = text
+        self.position = 0
+        self.depth = 0
+        self.numbers: list[int] = []
+
+    def parse(self) -> Expression:
+        value = self.sum()
+        if self.peek():
+            raise self.error("an operator or the end")
+        return Expression(value, tuple(self.numbers))
+
+    def sum(self) -> Fraction:
+        value = self.product()
+        while (operator := self.peek()) in ("+", "-"):
+            self.position += 1
+            operand = self.product()
+            value = value + operand if operator == "+" else value - operand
+        return value
+
+    def product(self) -> Fraction:
+        value = self.factor()
+        while (operator := self.peek()) in ("*", "/"):
+            self.position += 1
+            operand = self.factor()
+            if operator == "/" and operand == 0:
+                raise ExpressionError(f"Division by zero before character {self.position + 1}.")
+            value = value * operand if operator == "*" else value / operand
+        return value
+
+    def factor(self) -> Fraction:
+        if self.peek() != "(":
+            return self.number()
+        self.position += 1
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ExpressionError(f"More than {MAX_DEPTH} nested parentheses.")
+        value = self.sum()
+        if self.peek() != ")":
+            raise self.error("an operator or ')'")
+        self.position += 1
+        self.depth -= 1
+        return value
+
+    def number(self) -> Fraction:
+        if self.peek() not in _DIGITS:
+            raise self.error("a number or '('")
+        start = self.position
+        while self.position < len(self.text) and self.text[self.position] in _DIGITS:
+            self.position += 1
+        digits = self.text[start : self.position]
+        number = ascii_int(digits)
+        if number is None:
+            raise ExpressionError(f"The number {digits} has more than {MAX_DIGITS} digits or a leading zero.")
+        self.numbers.append(number)
+        return Fraction(number)
+
+    def peek(self) -> str:
+        """The next character that is not a space, or '' at the end."""
+        while self.position < len(self.text) and self.text[self.position] == " ":
+            self.position += 1
+        return self.text[self.position : self.position + 1]
+
+    def error(self, expected: str) -> ExpressionError:
+        found = repr(self.peek()) if self.peek() else "the end"
+        return ExpressionError(f"Character {self.position + 1}: expected {expected}, found {found}.")

@@ -1,0 +1,37 @@
+"""Which problems training may see, and which are kept back to measure it."""
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import TypeVar
+
+HELD_OUT_FRACTION = 0.1
+P = TypeVar("P")
+
+
+def hash_order(keys: Iterable[str]) -> list[str]:
+    """The keys in an order as good as shuffled, and the same in every process, platform and version of NumPy."""
+    return sorted(keys, key=lambda key: blake2b(key.encode(), digest_size=16).digest())
+
+
+def split_by_hash(keys: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Divides keys into training and held-out ones: the first tenth in `hash_order` is held out (at least one).
+
+    Args:
+        keys: distinct strings. Give two problems one key when knowing one solves the other (12+34 and 34+12).
+
+    Returns:
+        `(train, held_out)`: disjoint, together all the keys, each in hash order: any first `n` are a fair sample.
+    """
+    ordered = hash_order(keys)
+    count = max(1, round(len(ordered) * HELD_OUT_FRACTION))
+    return ordered[count:], ordered[:count]
+
+
+def take_held_out(task_name: str, problems: Sequence[P], n: int) -> Sequence[P]:
+    """The first `n` of a task's held-out problems, in whatever form it keeps them; ValueError when there are fewer."""
+    if not 0 <= n <= len(problems):
+        raise ValueError(
+            f"held_out({n}) asks for {n} problems, but '{task_name}' holds {len(problems)} back: "
+            f"ask for 0 to {len(problems)}, or make the task larger (a tenth of its problems is held out)."
+        )
+    return problems[:n]

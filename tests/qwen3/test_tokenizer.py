@@ -1,0 +1,185 @@
+"""load_tokenizer against transformers' AutoTokenizer and mlx-lm, on the tiny model's alphabet and on Qwen3's layout."""
+
+import json
+
+import pytest
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlx_grpo_kit.qwen3.tokenizer import CHARACTERS, load_tokenizer, save_character_tokenizer
+
+transformers = pytest.importorskip("transformers")
+
+CONFIG = {"model_type": "qwen3", "vocab_size": 64, "eos_token_id": 1, "pad_token_id": 0}
+TEXTS = ["", "12+34=46", " 12 + 34 ", "24 from 3 5 9:", "(9-5)*6/4", "a b.,:;?!\n\nc  d", "a , b n't 's"]
+QWEN_TEXTS = [*TEXTS, "<|im_start|>user\nHi<|im_end|>", "na\u00efve \U0001f600 \u4f60\u597d e\u0301", "<think>\nx\n</think>"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The tiny model's tokenizer, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("characters")
+    save_character_tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def qwen_folder(tmp_path_factory):
+    """What a published Qwen3 folder holds, with a small vocabulary: byte-level BPE, added tokens, two EOS ids."""
+    folder = tmp_path_factory.mktemp("qwen")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.normalizer = tokenizers.normalizers.NFC()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(["from 3 5 9: hello user\n think and answer the question"] * 3, trainer)
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.add_tokens([tokenizers.AddedToken(token, special=False) for token in ("<think>", "</think>")])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    end_of_text, _, im_end = (tokenizer.token_to_id(t) for t in ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    write(folder, "tokenizer_config.json", tokenizer_class="Qwen2Tokenizer", eos_token="<|im_end|>",
+          pad_token="<|endoftext|>", unk_token=None, bos_token=None, clean_up_tokenization_spaces=False)  # fmt: skip
+    write(folder, "generation_config.json", eos_token_id=[im_end, end_of_text], pad_token_id=end_of_text)
+    write(folder, "config.json", model_type="qwen3", vocab_size=320, eos_token_id=im_end)
+    return folder
+
+
+def write(folder, name, **content):
+    (folder / name).write_text(json.dumps(content))
+
+
+def test_the_tiny_vocabulary(folder):
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.vocab_size == 64
+    assert tokenizer.eos_token_ids == [1]
+    assert tokenizer.pad_token_id == 0
+    assert len(set(CHARACTERS)) == len(CHARACTERS) == 61
+    assert tokenizer.encode("12+34=<eos>") == [4, 5, 13, 6, 7, 19, 1]
+    assert [tokenizer.token(i) for i in (0, 1, 2, 3, 63)] == ["<pad>", "<eos>", "<unk>", "0", "\n"]
+
+
+@given(st.text(CHARACTERS, max_size=50))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_round_trip_is_exact_and_one_token_a_character(folder, text):
+    tokenizer = load_tokenizer(folder)
+    if any(special in text for special in ("<pad>", "<eos>", "<unk>")):
+        return
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode([0, *ids, 1, 0]) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_transformers_agrees(folder, text):
+    peer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
+    ids = peer(text)["input_ids"]
+    assert tokenizer.encode(text) == ids
+    assert tokenizer.decode(ids) == peer.decode(ids, skip_special_tokens=True) == text
+    assert (tokenizer.eos_token_ids, tokenizer.pad_token_id) == ([peer.eos_token_id], peer.pad_token_id)
+    assert tokenizer.vocab_size == len(peer)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_mlx_lm_agrees(folder, text):
+    import mlx_grpo_kit.blas  # noqa: F401  before mlx-lm loads MLX
+
+    tokenizer_utils = pytest.importorskip("mlx_lm.tokenizer_utils")
+    peer = tokenizer_utils.load(folder)
+    tokenizer = load_tokenizer(folder)
+    ids = tokenizer.encode(text)
+    assert peer.encode(text) == ids
+    assert peer.eos_token_ids == set(tokenizer.eos_token_ids)
+    streamed = peer.detokenizer
+    for token_id in ids:
+        streamed.add_token(token_id)
+    streamed.finalize()
+    assert streamed.text == text
+
+
+@pytest.mark.parametrize("text", QWEN_TEXTS)
+def test_a_qwen3_folder_reads_like_transformers(qwen_folder, text):
+    peer = transformers.PreTrainedTokenizerFast.from_pretrained(qwen_folder)
+    tokenizer = load_tokenizer(qwen_folder)
+    ids = peer(text)["input_ids"]
+    assert tokenizer.encode(text) == ids
+    assert tokenizer.decode(ids) == peer.decode(ids, skip_special_tokens=True)
+    assert tokenizer.token(tokenizer.pad_token_id) == peer.pad_token == "<|endoftext|>"
+    assert [tokenizer.token(i) for i in tokenizer.eos_token_ids] == ["<|im_end|>", "<|endoftext|>"]
+    assert transformers.GenerationConfig.from_pretrained(qwen_folder).eos_token_id == tokenizer.eos_token_ids
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "names", "expected"),
+    [
+        ({"eos_token_id": [4, 1]}, {"eos_token_id": 5}, {"eos_token": "<pad>"}, [4, 1]),
+        ({"eos_token_id": 4}, {"eos_token_id": 5}, {"eos_token": "<pad>"}, [4]),
+        ({}, {"eos_token_id": [5]}, {"eos_token": "<pad>"}, [5]),
+        (None, {"eos_token_id": 5}, {"eos_token": "<pad>"}, [5]),
+        (None, {"eos_token_id": None}, {"eos_token": "<eos>"}, [1]),
+        (None, None, {"eos_token": {"content": "<eos>", "lstrip": False}}, [1]),
+        (None, {"eos_token_id": 0}, None, [0]),
+    ],
+)
+def test_where_the_eos_ids_come_from(tmp_path, generation, config, names, expected):
+    save_character_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    files = {"generation_config.json": generation, "config.json": config, "tokenizer_config.json": names}
+    for name, content in files.items():
+        if content is not None:
+            write(tmp_path, name, **content)
+    assert load_tokenizer(tmp_path).eos_token_ids == expected
+
+
+def test_padding_falls_back_to_the_configuration_and_then_to_eos(tmp_path):
+    save_character_tokenizer(tmp_path)
+    write(tmp_path, "tokenizer_config.json", eos_token="<eos>")
+    assert load_tokenizer(tmp_path).pad_token_id == 1
+    write(tmp_path, "config.json", pad_token_id=0)
+    assert load_tokenizer(tmp_path).pad_token_id == 0
+
+
+def test_an_unknown_character_is_an_error_that_lists_the_known_ones(folder):
+    with pytest.raises(ValueError, match=r"no token for 'A' \(character 4 of '12\+A='\).*'0' '1' '2'"):
+        load_tokenizer(folder).encode("12+A=")
+    with pytest.raises(ValueError, match=r"Token id 64 is not in the vocabulary, whose ids are 0 to 63"):
+        load_tokenizer(folder).token(64)
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
+        load_tokenizer(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"has no tokenizer.json.*save_pretrained"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"version https://git-lfs.github.com/spec/v1", b"\xff\xfe"])
+def test_broken_tokenizer_json(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"tokenizer.json is not a tokenizer.*cut short"):
+        load_tokenizer(tmp_path)
+
+
+def test_broken_or_contradictory_settings(tmp_path):
+    save_character_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text("[1, 2")
+    with pytest.raises(ValueError, match=r"generation_config.json is not valid JSON"):
+        load_tokenizer(tmp_path)
+    write(tmp_path, "generation_config.json", eos_token_id=[1, 151645])
+    with pytest.raises(ValueError, match=r"eos_token_id 151645 is not an id that tokenizer.json knows"):
+        load_tokenizer(tmp_path)
+    write(tmp_path, "generation_config.json", pad_token_id=64)
+    write(tmp_path, "tokenizer_config.json", eos_token="<eos>")
+    with pytest.raises(ValueError, match=r"pad_token_id 64 is not an id"):
+        load_tokenizer(tmp_path)
+    write(tmp_path, "tokenizer_config.json", eos_token="</s>")
+    with pytest.raises(ValueError, match=r"eos_token '</s>', which tokenizer.json does not know"):
+        load_tokenizer(tmp_path)
+    write(tmp_path, "tokenizer_config.json")
+    with pytest.raises(ValueError, match=r"does not say which token ends a text.*generation_config.json"):
+        load_tokenizer(tmp_path)
