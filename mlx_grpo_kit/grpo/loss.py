@@ -1,0 +1,366 @@
+"""The GRPO loss and its relatives.
+
+Every loss type answers two questions, and `LOSS_TYPES` below is the table of the answers:
+
+* the objective: what should become large, token by token. The classic is PPO's min(r A, clip(r) A), where A is the
+  completion's advantage and r = exp(logp - old_logp) says how much likelier the token is now than when it was sampled;
+* the weight: what share of the loss one token has. That is where length bias hides.
+
+The loss is the sum over completion tokens of weight * (beta * KL - objective). The formulas, the names and the edge
+cases are TRL 1.16's.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mlx_grpo_kit.blas import mx
+
+IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence")
+
+# SAPO's gate is a little sharper for bad completions; VESPO's (k, lambda) are the shape of its Gamma weighting.
+# Both are the papers' values and TRL's defaults.
+SAPO_TEMPERATURE_POSITIVE, SAPO_TEMPERATURE_NEGATIVE = 1.0, 1.05
+VESPO_POSITIVE, VESPO_NEGATIVE = (2.0, 3.0), (3.0, 2.0)
+
+
+@dataclass(frozen=True)
+class GRPOLossConfig:
+    """What the loss looks like; the names and, but for two, the defaults are TRL's.
+
+    Attributes:
+        loss_type: a row of `LOSS_TYPES`.
+        epsilon: the ratio may fall to 1 - epsilon before a bad completion's token is clipped.
+        epsilon_high: the ratio may rise to 1 + epsilon_high before a good completion's token is clipped; None means
+            epsilon. DAPO recommends 0.28. For "cispo" it is the largest weight itself (about 5), and must be given.
+        delta: cap of the ratio also where PPO's minimum does not clip it, in tokens of bad completions (INTELLECT-2,
+            https://arxiv.org/abs/2505.07291). Recommended: more than 1 + epsilon_high.
+        beta: weight of the KL penalty that keeps the policy near the reference.
+        importance_sampling_level: "token": one ratio a token; "sequence": one ratio a completion, the geometric mean of
+            its tokens' ratios (GSPO, https://arxiv.org/abs/2507.18071).
+        max_completion_length: the constant length that "dr_grpo" divides by. No default (TRL: 512), because a wrong
+            constant looks like a wrong learning rate.
+        use_bias_correction_kl: multiply the KL penalty by the ratio (DeepSeek-V3.2, https://arxiv.org/abs/2512.02556).
+            False is the plain k3 estimator; TRL 1.16's default is True.
+
+    Raises:
+        ValueError: a setting that is unknown, out of range, or missing for the loss type.
+    """
+
+    loss_type: str = "dapo"
+    epsilon: float = 0.2
+    epsilon_high: float | None = None
+    delta: float | None = None
+    beta: float = 0.0
+    importance_sampling_level: str = "token"
+    max_completion_length: int | None = None
+    use_bias_correction_kl: bool = False
+
+    def __post_init__(self):
+        _check_choice("loss_type", self.loss_type, LOSS_TYPES)
+        _check_choice("importance_sampling_level", self.importance_sampling_level, IMPORTANCE_SAMPLING_LEVELS)
+        for name in ("epsilon", "epsilon_high", "beta"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} is {value}; expected 0 or more.")
+        if self.delta is not None and not self.delta > 1:
+            raise ValueError(
+                f"delta is {self.delta}; expected more than 1, or None. It caps the ratio, which starts at 1, so a "
+                "smaller cap leaves good completions without a gradient. Recommended: more than 1 + epsilon_high.")
+        if self.max_completion_length is not None and not self.max_completion_length >= 1:
+            raise ValueError(f"max_completion_length is {self.max_completion_length}; expected 1 or more.")
+        if self.loss_type == "dr_grpo" and self.max_completion_length is None:
+            raise ValueError(
+                "loss_type 'dr_grpo' divides by a constant length: set max_completion_length to the number of tokens "
+                "that a completion may have.")
+        if self.loss_type == "cispo" and self.epsilon_high is None:
+            raise ValueError(
+                "loss_type 'cispo' caps the ratio at epsilon_high itself, not at 1 + epsilon_high: set epsilon_high, "
+                "for example to 5.0.")
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """(lowest, highest) ratio that the clipped objective rewards."""
+        return 1 - self.epsilon, 1 + (self.epsilon if self.epsilon_high is None else self.epsilon_high)
+
+    @property
+    def micro_batches_add_up(self) -> bool:
+        """Accumulate by adding losses that were given the batch's num_items_in_batch; else by averaging losses."""
+        return LOSS_TYPES[self.loss_type][1] is _mean_over_batch_tokens
+
+
+def compute_grpo_loss(
+    logps: mx.array,
+    old_logps: mx.array | None,
+    advantages: mx.array,
+    completion_mask: mx.array,
+    *,
+    epsilon: float = 0.2,
+    epsilon_high: float | None = None,
+    delta: float | None = None,
+    beta: float = 0.0,
+    ref_logps: mx.array | None = None,
+    loss_type: str = "dapo",
+    importance_sampling_level: str = "token",
+    max_completion_length: int | None = None,
+    num_items_in_batch: int | mx.array | None = None,
+    use_bias_correction_kl: bool = False,
+) -> mx.array:
+    """The GRPO loss of B completions of up to T tokens: a scalar to minimise, differentiable in `logps`.
+
+    Equation 3 of https://arxiv.org/abs/2402.03300 with loss_type="grpo"; the default is DAPO's, equation 8 of
+    https://arxiv.org/abs/2503.14476. The arrays and what is raised are described at `grpo_loss_and_metrics`, the
+    settings at `GRPOLossConfig`.
+    """
+    config = GRPOLossConfig(
+        loss_type=loss_type, epsilon=epsilon, epsilon_high=epsilon_high, delta=delta, beta=beta,
+        importance_sampling_level=importance_sampling_level, max_completion_length=max_completion_length,
+        use_bias_correction_kl=use_bias_correction_kl)
+    loss, _ = grpo_loss_and_metrics(
+        config, logps, old_logps, advantages, completion_mask,
+        ref_logps=ref_logps, num_items_in_batch=num_items_in_batch)
+    return loss
+
+
+def grpo_loss_and_metrics(
+    config: GRPOLossConfig,
+    logps: mx.array,
+    old_logps: mx.array | None,
+    advantages: mx.array,
+    completion_mask: mx.array,
+    *,
+    ref_logps: mx.array | None = None,
+    num_items_in_batch: int | mx.array | None = None,
+) -> tuple[mx.array, dict[str, mx.array]]:
+    """The loss, and what TRL logs about it: (scalar, {metric name: scalar}).
+
+    The metrics come from the same forward pass, so `mx.value_and_grad` of this function gives all three; they are lazy
+    until they are evaluated together with the loss.
+
+    Args:
+        logps: [B, T] log-probabilities of the sampled tokens under the policy that is trained, at the temperature they
+            were sampled with. Half precision is computed in float32.
+        old_logps: [B, T] the same under the policy that sampled. None means it is this very policy: every ratio is 1,
+            and the gradient is the policy gradient all the same. No gradient flows into it, nor into ref_logps, so
+            passing logps itself is safe.
+        advantages: [B], from `compute_advantages`.
+        completion_mask: [B, T], 1 or True for the tokens that the policy chose, up to and including the first EOS. What
+            stands at the other places, NaN and infinities too, has no influence on the loss or the gradient.
+        ref_logps: [B, T] log-probabilities under the reference policy. Needed when beta > 0; with beta 0 it only
+            adds the metric.
+        num_items_in_batch: completion tokens in the whole batch of one optimizer step, for "dapo", "cispo" and "vespo".
+            Then the gradients of its micro-batches add up to that of the batch. None counts this batch's tokens. The
+            others are means over their micro-batch: average those (see `GRPOLossConfig.micro_batches_add_up`).
+
+    Metrics: "kl" when ref_logps is given (times the ratio with use_bias_correction_kl, as TRL logs it);
+    "clip_ratio/low_mean", "clip_ratio/high_mean" and "clip_ratio/region_mean", the share of completion tokens (of
+    completions, at level "sequence") whose gradient is clipped away because the token fell too far (low), rose too far
+    (high), or either; for cispo "cispo_clip_ratio"; for vespo "vespo/phi_seq_mean".
+
+    Raises:
+        ValueError: an array whose shape does not fit, beta without ref_logps.
+    """
+    logps = _as_floats(logps)
+    if logps.ndim != 2 or logps.size == 0:
+        raise ValueError(f"logps has shape {logps.shape}; expected (B, T): one row a completion, one column a token.")
+    if config.beta != 0 and ref_logps is None:
+        raise ValueError(f"beta is {config.beta}, so ref_logps is needed: the reference's log-probabilities, [B, T].")
+    advantages = _as_floats(advantages)
+    if advantages.shape != logps.shape[:1]:
+        raise ValueError(
+            f"advantages has shape {advantages.shape}; expected {logps.shape[:1]}: one for each of the completions in "
+            f"logps, whose shape is {logps.shape}.")
+    mask = mx.array(completion_mask).astype(mx.bool_)
+    _check_same_shape("completion_mask", mask, logps)
+
+    # The one place where the mask meets the log-probabilities. A masked position becomes 0 in each of them, so its
+    # ratio is 1 and its KL 0. Masking only the finished loss would be too late: by then exp may have overflowed, and
+    # the gradient of 0 * inf is NaN under a loss that looks fine.
+    def at_completion_tokens(name: str, values: mx.array) -> mx.array:
+        _check_same_shape(name, values, logps)
+        return mx.where(mask, values, 0.0)
+
+    current = at_completion_tokens("logps", logps)
+    old = current if old_logps is None else at_completion_tokens("old_logps", _as_floats(old_logps))
+    log_ratio = current - mx.stop_gradient(old)
+    batch = _Batch(
+        logps=current, log_ratio=log_ratio, ratio=_importance_ratio(log_ratio, mask, config.importance_sampling_level),
+        advantages=mx.stop_gradient(advantages)[:, None], mask=mask)
+
+    objective, token_weight = LOSS_TYPES[config.loss_type]
+    per_token_objective, events = objective(batch, config)
+    per_token_loss = -per_token_objective
+    if ref_logps is not None:
+        reference = mx.stop_gradient(at_completion_tokens("ref_logps", _as_floats(ref_logps)))
+        kl = _k3(reference - current)
+        if config.use_bias_correction_kl:
+            kl = kl * batch.ratio
+        events["kl"] = kl
+        if config.beta != 0:
+            per_token_loss = per_token_loss + config.beta * kl
+
+    loss = mx.sum(mask * token_weight(mask, config, num_items_in_batch) * per_token_loss)
+    return loss, {name: _token_mean(mx.stop_gradient(values), mask) for name, values in events.items()}
+
+
+class _Batch(NamedTuple):
+    """What an objective may look at. Columns: T, or 1 where every token of a completion shares the value."""
+
+    logps: mx.array         # [B, T], 0 where masked
+    log_ratio: mx.array     # [B, T], 0 where masked
+    ratio: mx.array         # [B, T] at level "token", [B, 1] at level "sequence"
+    advantages: mx.array    # [B, 1]
+    mask: mx.array          # [B, T] bool
+
+
+def _importance_ratio(log_ratio: mx.array, mask: mx.array, level: str) -> mx.array:
+    if level == "sequence":
+        log_ratio = log_ratio.sum(axis=1, keepdims=True) / _lengths(mask)
+    return mx.exp(log_ratio)
+
+
+def _k3(log_ratio: mx.array) -> mx.array:
+    """exp(d) - d - 1, where d = log(reference / policy).
+
+    It is never negative, and its mean over the policy's own samples is KL(policy || reference): the estimator k3 of
+    Schulman, http://joschu.net/blog/kl-approx.html.
+    """
+    return mx.exp(log_ratio) - log_ratio - 1
+
+
+# The objectives: (batch, config) -> (objective [B, T] or [B, 1], {metric name: value or event of each token}).
+
+_Objective = Callable[[_Batch, GRPOLossConfig], tuple[mx.array, dict[str, mx.array]]]
+
+
+def _clipped(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+    """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A). PPO, https://arxiv.org/abs/1707.06347, equation 7."""
+    low, high = config.clip_range
+    ratio, advantages = batch.ratio, batch.advantages
+    clipped_ratio = _clamp(ratio, low, high)
+    if config.delta is not None:
+        ratio = _clamp(ratio, -math.inf, config.delta)
+    too_low = (ratio < low) & (advantages < 0)
+    too_high = (ratio > high) & (advantages > 0)
+    events = {
+        "clip_ratio/low_mean": too_low, "clip_ratio/high_mean": too_high, "clip_ratio/region_mean": too_low | too_high}
+    return mx.minimum(ratio * advantages, clipped_ratio * advantages), events
+
+
+def _capped_weight(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+    """stop_gradient(min(r, epsilon_high)) A logp: a far-off token weighs less, but none loses its gradient.
+
+    CISPO, MiniMax-M1, https://arxiv.org/abs/2506.13585.
+    """
+    weight = mx.stop_gradient(mx.minimum(batch.ratio, config.epsilon_high))
+    events = {"cispo_clip_ratio": (batch.ratio > config.epsilon_high) & (batch.advantages > 0)}
+    return weight * batch.advantages * batch.logps, events
+
+
+def _soft_gate(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+    """sigmoid(tau (r - 1)) * (4 / tau) * A: a clip without edges. Its slope at r = 1 is A, as for the clip.
+
+    SAPO, https://arxiv.org/abs/2511.20347.
+    """
+    tau = mx.where(batch.advantages > 0, SAPO_TEMPERATURE_POSITIVE, SAPO_TEMPERATURE_NEGATIVE)
+    return mx.sigmoid(tau * (batch.ratio - 1)) * (4 / tau) * batch.advantages, {}
+
+
+def _gamma_weight(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+    """stop_gradient(phi) A logp, where phi = exp(lambda + k log w - lambda w) and w is the whole completion's ratio.
+
+    phi is 1 on-policy and goes smoothly to 0 where w does and where w grows. w is a product over tokens, whatever the
+    importance sampling level, so its logarithm is bounded before exp. VESPO, https://arxiv.org/abs/2602.10693.
+    """
+    log_w = mx.clip(batch.log_ratio, -20, 20).sum(axis=1, keepdims=True)
+    log_w = mx.clip(log_w, math.log(1e-8), 20)
+    good = batch.advantages >= 0
+    k = mx.where(good, VESPO_POSITIVE[0], VESPO_NEGATIVE[0])
+    lam = mx.where(good, VESPO_POSITIVE[1], VESPO_NEGATIVE[1])
+    phi = mx.stop_gradient(mx.exp(lam + k * log_w - lam * mx.exp(log_w)))
+    return phi * batch.advantages * batch.logps, {"vespo/phi_seq_mean": phi}
+
+
+# The weights: (mask, config, num_items_in_batch) -> the share of the loss one completion token has, [] or [B, 1].
+
+_TokenWeight = Callable[[mx.array, GRPOLossConfig, int | mx.array | None], mx.array | float]
+
+
+def _mean_of_completion_means(mask, config, num_items_in_batch):
+    """Completions count alike, so a token of a short one weighs more: brief good and long bad answers are favoured."""
+    return 1 / (mask.shape[0] * _lengths(mask))
+
+
+def _mean_of_completion_sums(mask, config, num_items_in_batch):
+    """Tokens count alike, whatever the length. LUSPO, https://arxiv.org/abs/2602.05261."""
+    return 1 / mask.shape[0]
+
+
+def _constant_length(mask, config, num_items_in_batch):
+    """As if every completion were of full length. Dr. GRPO, https://arxiv.org/abs/2503.20783."""
+    return 1 / (mask.shape[0] * config.max_completion_length)
+
+
+def _mean_over_these_tokens(mask, config, num_items_in_batch):
+    """Tokens of this micro-batch count alike, but a token among fewer weighs more."""
+    return 1 / mx.maximum(mask.sum(), 1)
+
+
+def _mean_over_batch_tokens(mask, config, num_items_in_batch):
+    """Tokens of the optimizer step's whole batch count alike. DAPO, https://arxiv.org/abs/2503.14476."""
+    return 1 / mx.maximum(mask.sum() if num_items_in_batch is None else num_items_in_batch, 1)
+
+
+LOSS_TYPES: dict[str, tuple[_Objective, _TokenWeight]] = {
+    "grpo": (_clipped, _mean_of_completion_means),
+    "bnpo": (_clipped, _mean_over_these_tokens),
+    "dr_grpo": (_clipped, _constant_length),
+    "dapo": (_clipped, _mean_over_batch_tokens),
+    "luspo": (_clipped, _mean_of_completion_sums),
+    "cispo": (_capped_weight, _mean_over_batch_tokens),
+    "sapo": (_soft_gate, _mean_of_completion_means),
+    "vespo": (_gamma_weight, _mean_over_batch_tokens),
+}
+
+
+def token_weights(
+    config: GRPOLossConfig, completion_mask: mx.array, num_items_in_batch: int | mx.array | None = None
+) -> mx.array:
+    """The share that each token has in the loss: [B, T] float32, 0 where completion_mask is."""
+    mask = mx.array(completion_mask).astype(mx.bool_)
+    _, token_weight = LOSS_TYPES[config.loss_type]
+    return mask * token_weight(mask, config, num_items_in_batch)
+
+
+def _clamp(values: mx.array, low: float, high: float) -> mx.array:
+    """torch.clamp: a value exactly on an edge keeps its gradient. `mx.clip` would take it away."""
+    return mx.where(values < low, low, mx.where(values > high, high, values))
+
+
+def _lengths(mask: mx.array) -> mx.array:
+    """[B, T] -> [B, 1] completion tokens; 1 for a completion without any, which divides zeros."""
+    return mx.maximum(mask.sum(axis=1, keepdims=True), 1)
+
+
+def _token_mean(values: mx.array, mask: mx.array) -> mx.array:
+    """Mean over completion tokens; over completions where a whole completion shares one value."""
+    if values.shape != mask.shape:
+        return values.astype(mx.float32).mean()
+    return mx.sum(mask * values) / mx.maximum(mask.sum(), 1)
+
+
+def _as_floats(values) -> mx.array:
+    """An MLX array that ratios can be computed in: bfloat16 has only three digits."""
+    values = mx.array(values)
+    return values.astype(mx.float32) if values.dtype in (mx.bfloat16, mx.float16) else values
+
+
+def _check_same_shape(name: str, values: mx.array, logps: mx.array) -> None:
+    if values.shape != logps.shape:
+        raise ValueError(f"{name} has shape {values.shape}; expected {logps.shape}, the shape of logps.")
+
+
+def _check_choice(name: str, value: str, known) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.")

@@ -1,0 +1,407 @@
+"""What must hold for every loss type, and the mistakes of other GRPO code that must be impossible here."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import (
+    LOSS_TYPES,
+    GRPOLossConfig,
+    compute_advantages,
+    compute_grpo_loss,
+    grpo_loss_and_metrics,
+    token_weights,
+)
+
+GARBAGE = [math.nan, math.inf, -math.inf, -1e30, 1e30, 500.0]
+every_loss_type = pytest.mark.parametrize("loss_type", LOSS_TYPES)
+both_levels = pytest.mark.parametrize("level", ["token", "sequence"])
+
+
+def settings_of(loss_type, level="token", **settings):
+    """Settings that every loss type accepts."""
+    return {
+        "loss_type": loss_type, "importance_sampling_level": level, "max_completion_length": 12, "epsilon_high": 0.3,
+        **settings}
+
+
+def random_batch(seed=0, batch=4, length=6, off_policy=0.3):
+    """NumPy float32 (logps, old_logps, ref_logps, advantages, mask); advantages sum to 0; masks are ragged."""
+    rng = np.random.default_rng(seed)
+    logps = -rng.exponential(1.0, (batch, length)) - 0.1
+    old_logps, ref_logps = (logps + rng.normal(size=logps.shape) * off_policy for _ in range(2))
+    advantages = np.array(compute_advantages(rng.normal(size=batch), batch))
+    mask = np.arange(length) < rng.integers(1, length + 1, (batch, 1))
+    return *(x.astype(np.float32) for x in (logps, old_logps, ref_logps, advantages)), mask
+
+
+def loss_and_gradient(logps, old_logps, advantages, mask, ref_logps=None, **settings):
+    """(loss, gradient with respect to logps) as NumPy."""
+    old_logps, advantages, mask, ref_logps = (
+        None if x is None else mx.array(x) for x in (old_logps, advantages, mask, ref_logps))
+
+    def loss_of(logps):
+        return compute_grpo_loss(logps, old_logps, advantages, mask, ref_logps=ref_logps, **settings)
+
+    loss, gradient = mx.value_and_grad(loss_of)(mx.array(logps))
+    return loss.item(), np.array(gradient)
+
+
+# On-policy: the loss says nothing, the gradient says everything.
+
+@both_levels
+@pytest.mark.parametrize("old_logps_are", ["None", "logps"])
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo", "luspo"])
+def test_on_policy_loss_is_zero_with_a_gradient_that_is_not(loss_type, level, old_logps_are):
+    logps, _, _, advantages, mask = random_batch()
+    mask[:] = True
+    old_logps = logps if old_logps_are == "logps" else None
+    loss, gradient = loss_and_gradient(logps, old_logps, advantages, mask, **settings_of(loss_type, level))
+    assert abs(loss) < 1e-6
+    assert (np.abs(gradient) > 1e-3).all()
+    assert (np.sign(gradient) == -np.sign(advantages[:, None])).all()
+
+
+@every_loss_type
+def test_on_policy_gradient_is_minus_advantage_times_token_weight(loss_type):
+    """All eight losses are REINFORCE on-policy; they differ only in the share that each token has."""
+    logps, _, _, advantages, mask = random_batch()
+    settings = settings_of(loss_type, epsilon_high=1.0)
+    _, gradient = loss_and_gradient(logps, None, advantages, mask, **settings)
+    weights = np.array(token_weights(GRPOLossConfig(**settings), mx.array(mask)))
+    np.testing.assert_allclose(gradient, -advantages[:, None] * weights, rtol=1e-5, atol=1e-8)
+
+
+@every_loss_type
+def test_passing_the_traced_logps_as_old_logps_keeps_the_gradient(loss_type):
+    """Without a stop_gradient the ratio would be a constant 1, and the policy gradient exactly zero."""
+    logps, _, _, advantages, mask = random_batch()
+    settings = settings_of(loss_type)
+    gradient = mx.grad(lambda x: compute_grpo_loss(
+        x, x, mx.array(advantages), mx.array(mask), **settings))(mx.array(logps))
+    _, expected = loss_and_gradient(logps, None, advantages, mask, **settings)
+    assert np.abs(expected).max() > 1e-3
+    np.testing.assert_array_equal(np.array(gradient), expected)
+
+
+@every_loss_type
+def test_passing_the_traced_logps_as_ref_logps_gives_no_kl_gradient(loss_type):
+    logps, old_logps, _, advantages, mask = random_batch()
+    settings = settings_of(loss_type, beta=0.5)
+    gradient = mx.grad(lambda x: compute_grpo_loss(
+        x, mx.array(old_logps), mx.array(advantages), mx.array(mask), ref_logps=x, **settings))(mx.array(logps))
+    _, expected = loss_and_gradient(logps, old_logps, advantages, mask, ref_logps=logps, **settings)
+    np.testing.assert_array_equal(np.array(gradient), expected)
+
+
+def test_the_default_settings_have_a_gradient_for_every_token():
+    logps, _, _, advantages, mask = random_batch()
+    _, gradient = loss_and_gradient(logps, None, advantages, mask)
+    assert (np.abs(gradient[mask]) > 1e-4).all()
+
+
+@every_loss_type
+def test_very_unlikely_tokens_keep_their_gradient(loss_type):
+    """Clipping log-probabilities, for safety, would take it away from the tokens that need it most."""
+    logps, _, _, advantages, mask = random_batch()
+    _, expected = loss_and_gradient(logps, logps, advantages, mask, **settings_of(loss_type))
+    logps = logps - 1000
+    _, gradient = loss_and_gradient(logps, logps, advantages, mask, **settings_of(loss_type))
+    np.testing.assert_array_equal(gradient, expected)
+
+
+# Masks.
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@both_levels
+@every_loss_type
+def test_masked_garbage_poisons_neither_loss_nor_gradient(loss_type, level, garbage):
+    logps, old_logps, ref_logps, advantages, mask = random_batch(1)
+    assert not mask.all()
+    settings = settings_of(loss_type, level, beta=0.1, use_bias_correction_kl=True)
+    expected_loss, expected = loss_and_gradient(logps, old_logps, advantages, mask, ref_logps, **settings)
+    for poisoned in ((0,), (1,), (2,), (0, 1), (0, 1, 2)):
+        arrays = [np.where(mask | (i not in poisoned), x, garbage) for i, x in enumerate((logps, old_logps, ref_logps))]
+        loss, gradient = loss_and_gradient(arrays[0], arrays[1], advantages, mask, arrays[2], **settings)
+        assert loss == expected_loss
+        np.testing.assert_array_equal(gradient, expected)
+    assert (expected[~mask] == 0).all()
+    assert np.isfinite(expected).all()
+
+
+@both_levels
+@every_loss_type
+def test_masked_garbage_does_not_reach_the_metrics(loss_type, level):
+    logps, old_logps, ref_logps, advantages, mask = random_batch(1)
+    config = GRPOLossConfig(**settings_of(loss_type, level))
+
+    def metrics_of(logps, old_logps, ref_logps):
+        _, metrics = grpo_loss_and_metrics(config, *map(mx.array, (logps, old_logps, advantages, mask)),
+                                           ref_logps=mx.array(ref_logps))
+        return {name: value.item() for name, value in metrics.items()}
+
+    clean = metrics_of(logps, old_logps, ref_logps)
+    assert clean == metrics_of(
+        np.where(mask, logps, np.nan), np.where(mask, old_logps, -np.inf), np.where(mask, ref_logps, 1e30))
+
+
+@both_levels
+@every_loss_type
+def test_padding_columns_change_nothing(loss_type, level):
+    logps, old_logps, ref_logps, advantages, mask = random_batch(2)
+    settings = settings_of(loss_type, level, beta=0.1)
+    loss, gradient = loss_and_gradient(logps, old_logps, advantages, mask, ref_logps, **settings)
+    for side in ((0, 5), (3, 0)):
+        def pad(x, side=side):
+            return np.pad(x, ((0, 0), side))
+
+        wide_loss, wide_gradient = loss_and_gradient(
+            pad(logps), pad(old_logps), advantages, pad(mask), pad(ref_logps), **settings)
+        assert wide_loss == pytest.approx(loss, rel=1e-6)
+        np.testing.assert_allclose(wide_gradient, pad(gradient), rtol=1e-6, atol=1e-9)
+
+
+@both_levels
+@every_loss_type
+def test_an_empty_batch_has_loss_zero_and_gradient_zero(loss_type, level):
+    logps, old_logps, ref_logps, advantages, mask = random_batch()
+    mask[:] = False
+    for num_items_in_batch in (None, 0, 7):
+        loss, gradient = loss_and_gradient(
+            logps, old_logps, advantages, mask, ref_logps, num_items_in_batch=num_items_in_batch,
+            **settings_of(loss_type, level, beta=0.1))
+        assert loss == 0
+        assert (gradient == 0).all()
+
+
+@pytest.mark.parametrize("loss_type", ["bnpo", "dapo", "cispo", "vespo"])
+def test_masked_out_completions_are_not_in_the_denominator(loss_type):
+    """A truncated completion that is masked must not dilute the others' tokens."""
+    logps, old_logps, _, advantages, mask = random_batch()
+    mask[3] = False
+    settings = settings_of(loss_type)
+    loss, gradient = loss_and_gradient(logps, old_logps, advantages, mask, **settings)
+    fewer_loss, fewer_gradient = loss_and_gradient(logps[:3], old_logps[:3], advantages[:3], mask[:3], **settings)
+    assert loss == pytest.approx(fewer_loss, rel=1e-6)
+    np.testing.assert_allclose(gradient[:3], fewer_gradient, rtol=1e-6)
+
+
+def test_the_mask_may_be_bool_int_or_float():
+    logps, old_logps, _, advantages, mask = random_batch()
+    results = [loss_and_gradient(logps, old_logps, advantages, mask.astype(dtype))[0]
+               for dtype in (np.bool_, np.int32, np.uint8, np.float32)]
+    assert len(set(results)) == 1
+
+
+# Accumulation: what micro-batches and ranks compute adds up to what one batch computes.
+
+@both_levels
+@every_loss_type
+def test_micro_batch_gradients_add_up_to_the_batch_gradient(loss_type, level):
+    logps, old_logps, ref_logps, advantages, mask = random_batch(3, batch=8)
+    if loss_type == "bnpo":
+        # Its denominator is the micro-batch's own token count, so it needs micro-batches with equally many tokens.
+        mask[:] = mask[:2].repeat(4, axis=0)[[0, 4, 1, 5, 2, 6, 3, 7]]
+    settings = settings_of(loss_type, level, beta=0.1, use_bias_correction_kl=True)
+    num_items = int(mask.sum())
+    loss, gradient = loss_and_gradient(
+        logps, old_logps, advantages, mask, ref_logps, num_items_in_batch=num_items, **settings)
+    for micro_batches in (2, 4):
+        parts = [
+            loss_and_gradient(*arrays, num_items_in_batch=num_items, **settings)
+            for arrays in zip(*(np.split(x, micro_batches) for x in (logps, old_logps, advantages, mask, ref_logps)),
+                              strict=True)]
+        scale = 1 if GRPOLossConfig(**settings).micro_batches_add_up else 1 / micro_batches
+        assert sum(part_loss for part_loss, _ in parts) * scale == pytest.approx(loss, rel=1e-5, abs=1e-6)
+        np.testing.assert_allclose(
+            np.concatenate([part for _, part in parts]) * scale, gradient, rtol=1e-5, atol=1e-8)
+
+
+def test_bnpo_depends_on_how_the_batch_is_cut():
+    """The reason why DAPO replaced its denominator. (Lengths 1 and 6: the mean of means is not the mean.)"""
+    logps, old_logps, _, advantages, mask = random_batch(batch=2)
+    mask[:] = np.arange(6) < np.array([[1], [6]])
+    _, gradient = loss_and_gradient(logps, old_logps, advantages, mask, loss_type="bnpo")
+    _, first = loss_and_gradient(logps[:1], old_logps[:1], advantages[:1], mask[:1], loss_type="bnpo")
+    assert not np.allclose(first / 2, gradient[:1])
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "cispo", "vespo"])
+def test_num_items_in_batch_may_be_an_array_and_defaults_to_this_batch(loss_type):
+    logps, old_logps, _, advantages, mask = random_batch()
+    results = {
+        loss_and_gradient(logps, old_logps, advantages, mask, num_items_in_batch=n, **settings_of(loss_type))[0]
+        for n in (None, int(mask.sum()), mx.array(mask.sum()))}
+    assert len(results) == 1
+
+
+# The share of each token.
+
+def test_token_weights_by_hand():
+    mask = mx.array([[1, 1, 1, 0], [1, 0, 0, 0]])
+    expected = {
+        "grpo": [[1 / 6, 1 / 6, 1 / 6, 0], [1 / 2, 0, 0, 0]],
+        "sapo": [[1 / 6, 1 / 6, 1 / 6, 0], [1 / 2, 0, 0, 0]],
+        "bnpo": [[1 / 4, 1 / 4, 1 / 4, 0], [1 / 4, 0, 0, 0]],
+        "dr_grpo": [[1 / 24, 1 / 24, 1 / 24, 0], [1 / 24, 0, 0, 0]],
+        "luspo": [[1 / 2, 1 / 2, 1 / 2, 0], [1 / 2, 0, 0, 0]],
+        "dapo": [[1 / 10, 1 / 10, 1 / 10, 0], [1 / 10, 0, 0, 0]],
+        "cispo": [[1 / 10, 1 / 10, 1 / 10, 0], [1 / 10, 0, 0, 0]],
+        "vespo": [[1 / 10, 1 / 10, 1 / 10, 0], [1 / 10, 0, 0, 0]],
+    }
+    assert expected.keys() == LOSS_TYPES.keys()
+    for loss_type, weights in expected.items():
+        actual = token_weights(GRPOLossConfig(**settings_of(loss_type)), mask, num_items_in_batch=10)
+        np.testing.assert_allclose(np.array(actual), weights, rtol=1e-6)
+
+
+# KL.
+
+@both_levels
+@every_loss_type
+def test_equal_rewards_give_no_policy_gradient_but_kl_still_acts(loss_type, level):
+    logps, _, ref_logps, _, mask = random_batch()
+    advantages = np.array(compute_advantages([0.1] * 4, 4))
+    loss, gradient = loss_and_gradient(logps, None, advantages, mask, **settings_of(loss_type, level))
+    assert loss == 0
+    assert (gradient == 0).all()
+    settings = settings_of(loss_type, level, beta=0.1)
+    loss, gradient = loss_and_gradient(logps, None, advantages, mask, ref_logps, **settings)
+    assert loss > 0
+    assert (np.abs(gradient[mask]) > 0).all()
+    # The plain k3 estimator pulls each token towards the reference.
+    assert (np.sign(gradient[mask]) == np.sign((logps - ref_logps)[mask])).all()
+
+
+def test_kl_is_k3():
+    logps, ref_logps = np.log([[0.5, 0.2]]).astype(np.float32), np.log([[0.25, 0.4]]).astype(np.float32)
+    arrays = mx.array(logps), mx.array(logps), mx.array([0.0]), mx.array([[1, 1]])
+    config = GRPOLossConfig(beta=0.5)
+    loss, metrics = grpo_loss_and_metrics(config, *arrays, ref_logps=mx.array(ref_logps))
+    expected = np.mean([0.5 - math.log(0.5) - 1, 2 - math.log(2) - 1])
+    assert metrics["kl"].item() == pytest.approx(expected, rel=1e-6)
+    assert loss.item() == pytest.approx(0.5 * expected, rel=1e-6)
+    # With beta 0 it is still reported, and does nothing.
+    loss, metrics = grpo_loss_and_metrics(GRPOLossConfig(), *arrays, ref_logps=mx.array(ref_logps))
+    assert metrics["kl"].item() == pytest.approx(expected, rel=1e-6)
+    assert loss.item() == 0
+
+
+def test_kl_of_a_policy_with_itself_is_zero():
+    logps, old_logps, _, advantages, mask = random_batch()
+    _, metrics = grpo_loss_and_metrics(
+        GRPOLossConfig(beta=0.1), *map(mx.array, (logps, old_logps, advantages, mask)), ref_logps=mx.array(logps))
+    assert metrics["kl"].item() == 0
+
+
+# Ratio and clip.
+
+def test_the_sequence_ratio_is_the_geometric_mean_over_completion_tokens():
+    ratios = np.array([[1.1, 0.9, 1.3, 99.0]])
+    mask = np.array([[1, 1, 1, 0]])
+    logps = np.log(ratios).astype(np.float32)
+    mean = (1.1 * 0.9 * 1.3) ** (1 / 3)
+    loss, gradient = loss_and_gradient(
+        logps, np.zeros_like(logps), np.array([2.0], np.float32), mask, loss_type="grpo",
+        importance_sampling_level="sequence")
+    assert loss == pytest.approx(-2 * mean, rel=1e-6)
+    np.testing.assert_allclose(gradient, [[-2 * mean / 3] * 3 + [0]], rtol=1e-6)
+
+
+def test_clip_metrics_by_hand():
+    # A bad completion is clipped where its tokens fell below 0.8, a good one where they rose above 1.28, and one
+    # without an advantage nowhere.
+    ratios = np.array([[0.5, 1.5, 1.0, 0.5], [0.5, 1.5, 1.25, 1.5], [9.0, 1.0, 1.0, 1.0]])
+    mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
+    logps = np.log(ratios).astype(np.float32)
+    arrays = mx.array(logps), mx.zeros_like(mx.array(logps)), mx.array([-1.0, 1.0, 0.0]), mx.array(mask)
+    _, metrics = grpo_loss_and_metrics(GRPOLossConfig(epsilon_high=0.28), *arrays)
+    assert {name: value.item() for name, value in metrics.items()} == pytest.approx({
+        "clip_ratio/low_mean": 1 / 8, "clip_ratio/high_mean": 2 / 8, "clip_ratio/region_mean": 3 / 8})
+    # Every clipped token, and no other, has lost its gradient.
+    _, gradient = loss_and_gradient(*map(np.array, arrays), epsilon_high=0.28)
+    assert (gradient != 0).tolist() == [
+        [False, True, True, False], [True, False, True, False], [False, False, False, False]]
+
+
+@every_loss_type
+def test_the_loss_alone_is_the_loss_with_metrics(loss_type):
+    logps, old_logps, ref_logps, advantages, mask = map(mx.array, random_batch())
+    settings = settings_of(loss_type, beta=0.1, epsilon=0.1, delta=1.4, use_bias_correction_kl=True)
+    loss, _ = grpo_loss_and_metrics(
+        GRPOLossConfig(**settings), logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=99)
+    assert loss.item() == compute_grpo_loss(
+        logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=99, **settings).item()
+
+
+def test_loss_gradient_and_metrics_come_from_one_compiled_function():
+    logps, old_logps, ref_logps, advantages, mask = map(mx.array, random_batch())
+    config = GRPOLossConfig(beta=0.1)
+
+    def step(logps, old_logps, advantages, mask, ref_logps):
+        return grpo_loss_and_metrics(config, logps, old_logps, advantages, mask, ref_logps=ref_logps)
+
+    plain, compiled = mx.value_and_grad(step), mx.compile(mx.value_and_grad(step))
+    (loss, metrics), gradient = plain(logps, old_logps, advantages, mask, ref_logps)
+    (compiled_loss, compiled_metrics), compiled_gradient = compiled(logps, old_logps, advantages, mask, ref_logps)
+    assert compiled_loss.item() == pytest.approx(loss.item(), rel=1e-5)
+    np.testing.assert_allclose(np.array(compiled_gradient), np.array(gradient), rtol=1e-5, atol=1e-7)
+    assert metrics.keys() == {"kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"}
+    for name, value in metrics.items():
+        assert compiled_metrics[name].item() == pytest.approx(value.item(), rel=1e-5)
+
+
+def test_half_precision_is_computed_in_float32():
+    logps, old_logps, _, advantages, mask = map(mx.array, random_batch())
+    half = logps.astype(mx.bfloat16)
+    expected = compute_grpo_loss(half.astype(mx.float32), old_logps, advantages, mask)
+    loss, gradient = mx.value_and_grad(lambda x: compute_grpo_loss(x, old_logps, advantages, mask))(half)
+    assert loss.dtype == mx.float32
+    assert loss.item() == expected.item()
+    assert gradient.dtype == mx.bfloat16
+
+
+# Errors.
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"loss_type": "ppo"}, "loss_type is 'ppo'; expected one of " + ", ".join(map(repr, LOSS_TYPES))),
+    ({"importance_sampling_level": "word"}, r"importance_sampling_level is 'word'; expected one of 'token', 'seq"),
+    ({"epsilon": -0.1}, r"epsilon is -0.1; expected 0 or more"),
+    ({"epsilon": math.nan}, r"epsilon is nan"),
+    ({"epsilon_high": -1}, r"epsilon_high is -1; expected 0 or more"),
+    ({"beta": -0.1}, r"beta is -0.1; expected 0 or more"),
+    ({"delta": 0.5}, r"delta is 0.5; expected more than 1, or None"),
+    ({"loss_type": "dr_grpo"}, r"set max_completion_length"),
+    ({"loss_type": "dr_grpo", "max_completion_length": 0}, r"max_completion_length is 0; expected 1 or more"),
+    ({"loss_type": "cispo"}, r"set epsilon_high"),
+])
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        GRPOLossConfig(**settings)
+    with pytest.raises(ValueError, match=message):
+        compute_grpo_loss(mx.zeros((1, 1)), None, mx.zeros(1), mx.ones((1, 1)), **settings)
+
+
+def test_the_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        GRPOLossConfig().beta = 1.0
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"old_logps": mx.zeros((4, 7))}, r"old_logps has shape \(4, 7\); expected \(4, 8\), the shape of logps"),
+    ({"ref_logps": mx.zeros((3, 8))}, r"ref_logps has shape \(3, 8\); expected \(4, 8\), the shape of logps"),
+    ({"completion_mask": mx.ones((4, 1))}, r"completion_mask has shape \(4, 1\); expected \(4, 8\), the sh"),
+    ({"advantages": mx.zeros((4, 1))}, r"advantages has shape \(4, 1\); expected \(4,\)"),
+    ({"advantages": mx.zeros(8)}, r"advantages has shape \(8,\); expected \(4,\)"),
+    ({"logps": mx.zeros(8)}, r"logps has shape \(8,\); expected \(B, T\)"),
+    ({"logps": mx.zeros((0, 8))}, r"logps has shape \(0, 8\); expected \(B, T\)"),
+    ({"beta": 0.1}, r"beta is 0.1, so ref_logps is needed"),
+])
+def test_shapes_are_checked(changed, message):
+    arrays = {"logps": mx.zeros((4, 8)), "old_logps": mx.zeros((4, 8)), "advantages": mx.zeros(4),
+              "completion_mask": mx.ones((4, 8))}
+    with pytest.raises(ValueError, match=message):
+        compute_grpo_loss(**{**arrays, **changed})
