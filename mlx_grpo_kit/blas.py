@@ -62,7 +62,7 @@ def _package_folders(name: str) -> list[Path]:
     return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
 
 
-def _wheel_has_reference_blas() -> bool:
+def wheel_has_reference_blas() -> bool:
     """Whether MLX is the Linux CPU wheel (`mlx-cpu`), which bundles the reference BLAS beside the package."""
     return any(
         any(folder.parent.glob("mlx_cpu.libs/libblas-*")) and not any(folder.parent.glob("mlx_cuda_*.libs"))
@@ -96,7 +96,7 @@ def _bind() -> tuple[Path | None, str]:
     wish = os.environ.get(VARIABLE, "")
     if wish == "off":
         return None, f"{VARIABLE}=off"
-    if not _wheel_has_reference_blas():
+    if not wheel_has_reference_blas():
         return None, "this MLX is not the Linux CPU wheel, so it keeps its own BLAS"
     if found := global_blas():
         return found, "it was in the process's global scope already"
@@ -132,4 +132,4 @@ except ImportError as error:
     way_out = f"{sys.executable} -m pip install '{wheel}'"
     raise ImportError(f"MLX cannot be loaded ({error}). Install it: {way_out}") from error
 
-__all__ = ["VARIABLE", "bound", "candidates", "global_blas", "mx", "reason"]
+__all__ = ["VARIABLE", "bound", "candidates", "global_blas", "mx", "reason", "wheel_has_reference_blas"]

@@ -15,7 +15,7 @@ import pytest
 from mlx_grpo_kit import blas
 
 linux_cpu_wheel = pytest.mark.skipif(
-    not blas._wheel_has_reference_blas(), reason="this MLX is not the Linux CPU wheel, so nothing is bound")
+    not blas.wheel_has_reference_blas(), reason="this MLX is not the Linux CPU wheel, so nothing is bound")
 
 
 def run_python(code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
