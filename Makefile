@@ -1,0 +1,87 @@
+# The kit's commands. `make` alone lists them. Each builds .venv the first time and starts in seconds after that.
+#
+#   make lab PYTHON=/path/to/python3.12      build .venv with a Python of your choice
+#   make train ARGS="--max-steps 50"         options for `python -m mlx_grpo_kit train`
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help lab train test unit bench lint lock
+
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALL := $(PY) -m pip --disable-pip-version-check install -c requirements.lock
+PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.14 python3.11 python)
+CPU_WHEELS := https://download.pytorch.org/whl/cpu
+RUNS_HERE := import sys, platform, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15) \
+    or (sys.platform, platform.machine()) == ("darwin", "x86_64"))
+NOTEBOOK_OPTIONS := --nbval-lax --nbval-current-env --nbval-cell-timeout=240 --nbval-sanitize-with tests/nbval.cfg
+# As many processes as there are cores, up to 8; each file of tests and each notebook stays in one of them.
+PARALLEL := -n auto --maxprocesses 8 --dist loadscope
+
+help: ## List the commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' Makefile | expand -t 16
+
+lab: $(VENV)/lab.done ## Build .venv, check this machine, open JupyterLab on the first notebook
+	@$(PY) -m mlx_grpo_kit.doctor
+	@set --; \
+	if [ "$$(id -u)" = 0 ]; then set -- "$$@" --allow-root; fi; \
+	if [ "$$(uname -s)" = Linux ] && [ -z "$$DISPLAY$$WAYLAND_DISPLAY" ]; then \
+	    set -- "$$@" --no-browser; \
+	    echo "No display here: open the URL below in a browser. Ctrl-C stops JupyterLab."; \
+	fi; \
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" exec $(PY) -m jupyterlab "$$@" --ServerApp.log_level=WARN \
+	    notebooks/00_start_here.ipynb
+
+train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns addition by GRPO
+	@$(PY) -m mlx_grpo_kit train --model tiny --task addition --output outputs/addition $(ARGS)
+
+test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), browser, notebooks
+	$(PY) -m pytest $(PARALLEL) --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests
+
+unit: $(VENV)/dev.done ## The quick tests: no notebooks, no browser, no benchmarks
+	$(PY) -m pytest $(PARALLEL) --ignore tests/browser --ignore tests/benchmarks tests
+
+bench: $(VENV)/dev.done ## Speed against peers, alone on the machine
+	$(PY) -m pytest tests/benchmarks
+
+lint: $(VENV)/dev.done ## Style
+	$(PY) -m ruff check .
+
+lock: ## Write what .venv holds (after pip install --upgrade there) to requirements.lock
+	@{ sed -n '/^#/p' requirements.lock; \
+	   $(PY) -m pip freeze --exclude-editable --exclude mlx_grpo_kit | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; \
+	 } > requirements.lock.new && mv requirements.lock.new requirements.lock
+
+# --clear: a .venv whose Python was removed from the system has this file as a dangling link.
+$(PY):
+	@for python in $(PYTHONS); do \
+	    if "$$python" -c '$(RUNS_HERE)' >/dev/null 2>&1; then \
+	        echo "Building .venv with $$("$$python" --version)"; \
+	        exec "$$python" -m venv --clear $(VENV); \
+	    fi; \
+	    if version=$$("$$python" --version 2>&1); then seen="$$seen $$python is $$version;"; fi; \
+	done; \
+	{   echo "No Python from 3.11 to 3.14 with venv was found (on a Mac: one for Apple silicon, not Intel).$$seen"; \
+	    echo "Install one:  macOS:          brew install python@3.13"; \
+	    echo "              Debian, Ubuntu: sudo apt-get install python3 python3-venv"; \
+	    echo "then run make again, or name it: make $(or $(MAKECMDGOALS),lab) PYTHON=/path/to/python3.13"; \
+	} >&2; exit 1
+
+# torch comes first: on Linux PyPI's build brings gigabytes of CUDA, and without an NVIDIA card the CPU build does as
+# well. Where PyTorch's own index does not answer, torch comes from wherever pip is configured to look.
+$(VENV)/lab.done: pyproject.toml requirements.lock | $(PY)
+	@echo "Installing torch, MLX and JupyterLab into .venv: SIZE, once"
+	@set --; \
+	if [ "$$(uname -s)" = Linux ] && ! [ -e /proc/driver/nvidia/version ] && ! command -v nvidia-smi >/dev/null; then \
+	    if $(PY) -c 'import urllib.request; urllib.request.urlopen("$(CPU_WHEELS)/torch/", timeout=5)' 2>/dev/null; \
+	    then set -- --extra-index-url $(CPU_WHEELS); \
+	    else echo "$(CPU_WHEELS) does not answer: torch comes from pip's own index"; fi; \
+	fi; \
+	$(INSTALL) "$$@" torch
+	@$(INSTALL) --quiet -e .
+	@touch $@
+
+$(VENV)/dev.done: $(VENV)/lab.done
+	@echo "Installing what the tests need"
+	@$(INSTALL) --quiet -e '.[dev]'
+	@touch $@

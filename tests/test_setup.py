@@ -1,0 +1,141 @@
+"""pyproject.toml, the lock and environment.yml agree, and the set-up commands do what they say."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+KIT = canonicalize_name(PROJECT["name"])
+
+
+def requirements(lines):
+    """(name, marker) -> Requirement, without the kit itself."""
+    parsed = [Requirement(line) for line in lines]
+    return {(canonicalize_name(r.name), str(r.marker or "")): r for r in parsed if canonicalize_name(r.name) != KIT}
+
+
+COURSE = requirements(PROJECT["dependencies"] + EXTRAS["backends"])
+EVERYTHING = requirements(PROJECT["dependencies"] + EXTRAS["backends"] + EXTRAS["dev"])
+LOCK = {
+    canonicalize_name(r.name): r
+    for r in map(Requirement, re.findall(r"^[^#\s].*", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+}
+CONDA_FILE = yaml.safe_load((ROOT / "environment.yml").read_text())
+FROM_CONDA = [line for line in CONDA_FILE["dependencies"] if isinstance(line, str)]
+[FROM_PIP] = [part["pip"] for part in CONDA_FILE["dependencies"] if isinstance(part, dict)]
+CONDA = requirements([line for line in FROM_CONDA + FROM_PIP if not line.startswith(("-", "python>", "pip"))])
+
+
+class TestLock:
+    def test_it_pins_one_exact_version_of_each_package(self):
+        for name, requirement in LOCK.items():
+            [pin] = requirement.specifier
+            assert pin.operator == "==", name
+            assert requirement.url is None, name
+            assert Version(pin.version).local is None, f"{name}: a local tag such as +cpu fits one machine only"
+
+    @pytest.mark.parametrize("requirement", EVERYTHING.values(), ids=str)
+    def test_it_holds_what_pyproject_asks_for(self, requirement):
+        [pin] = LOCK[canonicalize_name(requirement.name)].specifier
+        assert requirement.specifier.contains(pin.version), f"{requirement} is not met by the lock's {pin}"
+
+    def test_mlx_and_its_linux_half_are_one_version(self):
+        assert LOCK["mlx"].specifier == LOCK["mlx-cpu"].specifier
+
+    def test_it_brings_no_cuda(self):
+        assert not [name for name in LOCK if name.startswith(("nvidia", "cuda", "triton", "mlx-cuda"))]
+
+
+class TestConda:
+    def test_it_names_every_package_of_the_course(self):
+        missing = {name for name, _ in COURSE} | {"pytest", "nbval"}
+        assert not missing - {name for name, _ in CONDA}
+
+    @pytest.mark.parametrize("key", CONDA, ids=str)
+    def test_it_asks_for_the_same_versions_as_pyproject(self, key):
+        assert CONDA[key].specifier == EVERYTHING[key].specifier
+        assert CONDA[key].extras == EVERYTHING[key].extras
+
+    def test_mlx_and_torch_come_from_pypi(self):
+        from_pypi = {name for name, _ in requirements(line for line in FROM_PIP if not line.startswith("-"))}
+        assert {"mlx", "torch"} <= from_pypi
+        assert "-e ." in FROM_PIP
+
+
+class TestMarkers:
+    def names(self, platform, lines):
+        environment = {"sys_platform": platform, "extra": ""}
+        chosen = [r for r in map(Requirement, lines) if r.marker is None or r.marker.evaluate(environment)]
+        return {r.name + (f"[{','.join(r.extras)}]" if r.extras else "") for r in chosen}
+
+    def test_macos_gets_metal_and_linux_the_cpu_wheel(self):
+        assert "mlx" in self.names("darwin", PROJECT["dependencies"])
+        assert "mlx[cpu]" not in self.names("darwin", PROJECT["dependencies"])
+        assert "mlx[cpu]" in self.names("linux", PROJECT["dependencies"])
+
+    def test_cuda_is_for_linux_alone(self):
+        assert self.names("linux", EXTRAS["cuda"]) == {"mlx[cuda13]"}
+        assert self.names("darwin", EXTRAS["cuda"]) == set()
+
+
+def make(*arguments, **options):
+    return subprocess.run(["make", *arguments], capture_output=True, text=True, check=False, timeout=60, **options)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+class TestMake:
+    @pytest.fixture
+    def checkout(self, tmp_path):
+        for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+            shutil.copy(ROOT / name, tmp_path)
+        return tmp_path
+
+    def test_help_is_the_default_and_lists_every_command(self):
+        shown = make(cwd=ROOT).stdout
+        for command in ("lab", "train", "test", "unit", "bench", "lint", "help"):
+            assert re.search(rf"^ *make {command} ", shown, re.MULTILINE), shown
+
+    def test_no_python_that_fits_is_one_clear_error(self, checkout):
+        old = checkout / "python-old"
+        old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 && exit 0\nexit 1\n')
+        old.chmod(0o755)
+        result = make("lab", f"PYTHON={old}", cwd=checkout)
+        assert result.returncode != 0
+        assert "No Python from 3.11 to 3.14" in result.stderr
+        assert f"{old} is Python 3.9.2" in result.stderr
+        assert "make lab PYTHON=" in result.stderr
+        assert not (checkout / ".venv").exists()
+
+    def test_a_second_run_installs_nothing(self, checkout):
+        (checkout / ".venv/bin").mkdir(parents=True)
+        (checkout / ".venv/bin/python").symlink_to("/bin/false")
+        for stamp in ("lab.done", "dev.done"):
+            (checkout / ".venv" / stamp).touch()
+        commands = make("--dry-run", "unit", cwd=checkout).stdout
+        assert "pytest" in commands
+        assert "pip" not in commands
+
+        later = time.time() + 60
+        os.utime(checkout / "requirements.lock", (later, later))
+        commands = make("--dry-run", "unit", cwd=checkout).stdout
+        assert commands.index("install -c requirements.lock") < commands.index("pytest")
+
+    def test_a_failing_test_run_fails_make(self, checkout):
+        (checkout / ".venv/bin").mkdir(parents=True)
+        (checkout / ".venv/bin/python").symlink_to("/bin/false")
+        for stamp in ("lab.done", "dev.done"):
+            (checkout / ".venv" / stamp).touch()
+        for command in ("test", "unit", "bench", "lint", "train", "lab"):
+            assert make(command, cwd=checkout).returncode != 0, command
