@@ -11,6 +11,17 @@ import tokenizers
 
 from mlx_grpo_kit.qwen3.files import read_json
 
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+
 CHARACTERS = "0123456789+-*/()= abcdefghijklmnopqrstuvwxyz.,:;?!<>&'\"#%^_|\n"
 
 
@@ -31,8 +42,10 @@ class Tokenizer:
         eos_token_ids: list[int],
         pad_token_id: int,
         unk_token_id: int | None,
+        files: dict[str, bytes],
     ):
         self._tokenizer = tokenizer
+        self._files = files
         self.eos_token_ids = eos_token_ids
         self.pad_token_id = pad_token_id
         self.unk_token_id = unk_token_id
@@ -56,6 +69,11 @@ class Tokenizer:
     def decode(self, ids: list[int]) -> str:
         """The text of `ids`, special tokens left out."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def save(self, folder: Path | str) -> None:
+        """Writes the tokenizer's files into an existing folder, byte for byte as they were when they were read."""
+        for name, content in self._files.items():
+            (Path(folder) / name).write_bytes(content)
 
     def token(self, token_id: int) -> str:
         """One token as the vocabulary spells it, special ones too: `<eos>` for an id whose `decode` is ''."""
@@ -105,6 +123,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         eos_token_ids,
         pad_token_id=_pad_token_id(folder, tokenizer, configs, names, default=eos_token_ids[0]),
         unk_token_id=None if unk is None else _id_of(folder, tokenizer, "unk_token", unk),
+        files={name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()},
     )
 
 
