@@ -11,6 +11,7 @@ import tokenizers
 
 from mlx_grpo_kit.qwen3.files import read_json
 
+# What makes up a tokenizer in a model folder; generation_config.json is among them for its EOS ids.
 FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -123,6 +124,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         eos_token_ids,
         pad_token_id=_pad_token_id(folder, tokenizer, configs, names, default=eos_token_ids[0]),
         unk_token_id=None if unk is None else _id_of(folder, tokenizer, "unk_token", unk),
+        # Kept in memory: the folder may be gone, or just being replaced, when a trained policy is saved.
         files={name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()},
     )
 

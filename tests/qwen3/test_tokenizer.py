@@ -1,6 +1,7 @@
 """load_tokenizer against transformers' AutoTokenizer and mlx-lm, on the tiny model's alphabet and on Qwen3's layout."""
 
 import json
+import shutil
 
 import pytest
 import tokenizers
@@ -142,6 +143,20 @@ def test_padding_falls_back_to_the_configuration_and_then_to_eos(tmp_path):
     assert load_tokenizer(tmp_path).pad_token_id == 1
     write(tmp_path, "config.json", pad_token_id=0)
     assert load_tokenizer(tmp_path).pad_token_id == 0
+
+
+def test_saved_files_are_the_loaded_ones_even_when_those_are_gone(qwen_folder, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    shutil.copytree(qwen_folder, source)
+    (source / "merges.txt").write_bytes(b"#version: 0.2\n")
+    target.mkdir()
+    tokenizer = load_tokenizer(source)
+    shutil.rmtree(source)
+    tokenizer.save(target)
+    names = {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "merges.txt"}
+    assert {path.name for path in target.iterdir()} == names
+    assert (target / "tokenizer.json").read_bytes() == (qwen_folder / "tokenizer.json").read_bytes()
+    assert load_tokenizer(target).eos_token_ids == tokenizer.eos_token_ids
 
 
 def test_an_unknown_character_is_an_error_that_lists_the_known_ones(folder):
