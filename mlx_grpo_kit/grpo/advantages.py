@@ -37,14 +37,9 @@ def compute_advantages(rewards, num_generations: int, scale_rewards: str | bool 
     groups = _to_groups(rewards, num_generations)
     scored = ~np.isnan(groups)
 
-    # Only differences between rewards matter, so each group is measured from its best reward. Then equal rewards cancel
-    # exactly. Without this the mean of three times 0.1 is not quite 0.1, and 1 / 1e-4 makes a gradient of the rounding.
-    best = np.where(scored, groups, -np.inf).max(axis=1, keepdims=True)
-    below_best = np.where(scored, groups - best, 0.0)
     count = scored.sum(axis=1, keepdims=True)
-    mean = below_best.sum(axis=1, keepdims=True) / np.maximum(count, 1)
-    advantages = np.where(scored, below_best - mean, 0.0)
-
+    mean = np.where(scored, groups, 0.0).sum(axis=1, keepdims=True) / np.maximum(count, 1)
+    advantages = np.where(scored, groups - mean, 0.0)
     if scale_rewards == "group":
         variance = (advantages**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)
         advantages = advantages / (np.sqrt(variance) + 1e-4)
@@ -54,13 +49,16 @@ def compute_advantages(rewards, num_generations: int, scale_rewards: str | bool 
 
 
 def _to_groups(rewards, num_generations: int) -> np.ndarray:
-    """Validated rewards as [number of prompts, num_generations], float64 numbers that float32 can hold.
+    """Validated rewards as [number of prompts, num_generations]: float32 numbers, held in float64.
 
-    Rounding to float32 first lets two rewards that differ only in how they were added up (0.3 and 0.1 + 0.2) be equal.
+    Rounding to float32 makes rewards equal that differ only in how they were added up (0.3 and 0.1 + 0.2). Float64 then
+    has the digits to add equal ones without an error, so that their mean is exactly the reward. In float32 the mean of
+    seven times 0.7 is not 0.7, and dividing what is left by 1e-4 would turn the rounding into a gradient.
     """
     if isinstance(rewards, mx.array):
         rewards = rewards.astype(mx.float32)        # NumPy cannot read bfloat16
-    rewards = np.asarray(rewards, dtype=np.float64)
+    with np.errstate(over="ignore"):                # what float32 cannot hold becomes inf, and is refused below
+        rewards = np.asarray(rewards, dtype=np.float32).astype(np.float64)
     if rewards.ndim != 1 or rewards.size == 0:
         raise ValueError(
             f"rewards has shape {rewards.shape}; expected (B,) with B > 0: one reward for each completion.")
@@ -77,4 +75,4 @@ def _to_groups(rewards, num_generations: int) -> np.ndarray:
         raise ValueError(
             f"{rewards.size} rewards do not divide into groups of num_generations={num_generations}; expected "
             "num_generations rewards for every prompt.")
-    return rewards.astype(np.float32).astype(np.float64).reshape(-1, num_generations)
+    return rewards.reshape(-1, num_generations)

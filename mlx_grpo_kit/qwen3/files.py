@@ -8,20 +8,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.atomic import replaced_folder
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.params import param_names, validate_params
 
+if TYPE_CHECKING:
+    from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "chat_template.jinja", "generation_config.json",
-)  # fmt: skip
 
 
 def load_pretrained(
@@ -60,12 +59,12 @@ def save_pretrained(
     config: Qwen3Config,
     params: Mapping[str, mx.array],
     *,
-    tokenizer_from: str | os.PathLike | None = None,
+    tokenizer: Tokenizer | None = None,
     max_shard_size: int = 5 * 2**30,
 ) -> Path:
     """Write a Hugging Face folder that transformers, mlx-lm and `load_pretrained` read. Returns its path.
 
-    `tokenizer_from` is a folder whose tokenizer files are copied along. Weights above `max_shard_size` bytes are split into
+    With a `tokenizer` its files are part of the folder. Weights above `max_shard_size` bytes are split into
     shards with an index. The folder appears whole or not at all; one that is already there is replaced at the end.
 
     Raises ValueError when `params` do not fit `config`.
@@ -75,11 +74,9 @@ def save_pretrained(
     dtype = next(iter(params.values())).dtype
     settings = config.to_dict() | {"dtype": str(dtype).rpartition(".")[2], "torch_dtype": str(dtype).rpartition(".")[2]}
     with replaced_folder(folder) as new:
-        if tokenizer_from is not None:
-            for name in TOKENIZER_FILES:
-                if (Path(tokenizer_from) / name).exists():
-                    shutil.copyfile(Path(tokenizer_from) / name, new / name)
-            settings |= {k: v for k, v in read_json(Path(tokenizer_from), "config.json").items() if k.endswith("_token_id")}
+        if tokenizer is not None:
+            tokenizer.save(new)
+            settings |= {"eos_token_id": tokenizer.eos_token_ids, "pad_token_id": tokenizer.pad_token_id}
         (new / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
         _write_weights(new, {_hugging_face_name(name): value for name, value in params.items()}, max_shard_size)
     return folder

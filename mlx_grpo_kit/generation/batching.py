@@ -1,0 +1,70 @@
+"""Prompts of unequal length as one array, and groups of equal prompts as one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+
+TokenIds = Sequence[int]
+
+
+def pad(rows: Sequence[TokenIds], side: str, length: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of token ids -> (ids, mask), both int32 [B, length]: 0 where there is no token, `side` "left" or "right"."""
+    length = max(map(len, rows)) if length is None else length
+    ids = np.zeros((len(rows), length), np.int32)
+    mask = np.zeros((len(rows), length), np.int32)
+    for row, tokens in enumerate(rows):
+        place = slice(length - len(tokens), length) if side == "left" else slice(0, len(tokens))
+        ids[row, place] = tokens
+        mask[row, place] = 1
+    return ids, mask
+
+
+def left_padded(prompts: Sequence[TokenIds]) -> tuple[mx.array, mx.array | None]:
+    """Prompts that all end in the last column: ids [B, P], and the attention mask [B, P] or None where nothing is padded."""
+    ids, mask = pad(prompts, "left")
+    return mx.array(ids), None if mask.all() else mx.array(mask)
+
+
+def fold_groups(prompts: Sequence[TokenIds]) -> tuple[list[TokenIds], int]:
+    """The different prompts and how often each comes in a row: [a, a, a, b, b, b] -> [a, b], 3.
+
+    GRPO samples a whole group from one prompt, so the prompt is computed once. Prompts that do not come in equal runs stay as they
+    are: [a, a, b] -> [a, a, b], 1.
+    """
+    starts = [i for i, prompt in enumerate(prompts) if i == 0 or list(prompt) != list(prompts[i - 1])]
+    times = len(prompts) // len(starts)
+    if starts == list(range(0, len(prompts), times)):
+        return [prompts[i] for i in starts], times
+    return list(prompts), 1
+
+
+def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_tokens: int) -> None:
+    """Raise ValueError for no prompts, an empty one, token ids that are not in the vocabulary, or too many tokens."""
+    if len(prompts) == 0:
+        raise ValueError("There are no prompts; expected a list of lists of token ids.")
+    for row, prompt in enumerate(prompts):
+        if isinstance(prompt, str):
+            raise TypeError(f"prompts[{row}] is text; expected token ids. Encode it first: tokenizer.encode({prompt[:20]!r}).")
+        if len(prompt) == 0:
+            raise ValueError(f"prompts[{row}] is empty; expected at least one token to continue from.")
+        check_tokens(config, prompt, f"prompts[{row}]")
+        if len(prompt) + max_new_tokens > config.max_position_embeddings:
+            raise ValueError(
+                f"prompts[{row}] has {len(prompt)} tokens, and with {max_new_tokens} more exceeds the model's "
+                f"{config.max_position_embeddings} positions (max_position_embeddings). Shorten one of the two."
+            )
+
+
+def check_tokens(config: Qwen3Config, tokens: TokenIds, name: str) -> None:
+    """Raise ValueError for a token id outside the vocabulary, which would silently read some other row of the embedding."""
+    ids = np.asarray(tokens)
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(f"{name} has dtype {ids.dtype} and shape {ids.shape}; expected a flat list of whole numbers.")
+    if ids.min() < 0 or ids.max() >= config.vocab_size:
+        wrong = ids[(ids < 0) | (ids >= config.vocab_size)][0]
+        raise ValueError(f"{name} holds token id {wrong}; expected 0 to {config.vocab_size - 1} (vocab_size).")

@@ -1,0 +1,122 @@
+"""Batched generation: prompts in, completions with their log-probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, fold_groups, left_padded
+from mlx_grpo_kit.generation.sampling import SamplingConfig, sample_token, token_logps
+from mlx_grpo_kit.qwen3.cache import KVCache
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
+
+BLOCK = 32  # positions the cache grows by: the past is copied once in 32 tokens, not with every token
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What was generated, one entry a prompt.
+
+    Attributes:
+        completions: token ids, the end token kept.
+        logps: the log-probability of each of them under softmax(logits / temperature), before filters: what the policy that is
+            trained says, and so the `old_logps` of its loss.
+        finished: whether the completion ended with an end token, rather than at max_new_tokens.
+    """
+
+    completions: list[list[int]]
+    logps: list[list[float]]
+    finished: list[bool]
+
+
+def generate(
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    prompts: Sequence[TokenIds],
+    *,
+    sampling: SamplingConfig | None = None,
+    eos_token_ids: Collection[int] = (),
+    seed: int = 0,
+) -> Rollout:
+    """Continue every prompt until one of `eos_token_ids` or `sampling.max_new_tokens` tokens.
+
+    Prompts may differ in length. Equal prompts that stand next to each other in groups of one size, as GRPO's do, are read once.
+    The same seed and arguments give the same rollout on the same machine.
+
+    Raises ValueError for an empty prompt, token ids outside the vocabulary, or more tokens than the model has positions.
+    """
+    sampling = sampling or SamplingConfig()
+    check_prompts(config, prompts, sampling.max_new_tokens)
+    params = dict(params)
+    unique_prompts, group_size = fold_groups(prompts)
+    prompt_ids, attention_mask = left_padded(unique_prompts)
+    ends = mx.array(sorted(eos_token_ids) or [-1], mx.int32)
+    keys = mx.random.split(mx.random.key(seed), sampling.max_new_tokens)
+
+    cache = KVCache(config.num_hidden_layers)
+    last_hidden = qwen3_hidden_states(config, params, prompt_ids, cache=cache, attention_mask=attention_mask)[:, -1]
+    logits = mx.repeat(output_logits(config, params, last_hidden), group_size, axis=0)
+    cache = cache.repeat(group_size)
+    if attention_mask is not None:
+        attention_mask = mx.repeat(attention_mask, group_size, axis=0)
+
+    decode = _decode_step(config, sampling)
+    tokens, logps = _draw(sampling, logits, keys[0])
+    all_tokens, all_logps = [tokens], [logps]
+    done = _is_end(tokens, ends)
+    for step in range(1, sampling.max_new_tokens):
+        mx.async_eval(tokens, logps)
+        if mx.all(done).item():
+            break
+        if cache.length == cache.capacity:
+            cache.reserve(cache.length + min(BLOCK, sampling.max_new_tokens - step))
+        tokens, logps, cache.keys, cache.values = decode(
+            params, cache.keys, cache.values, mx.array(cache.length), attention_mask, tokens, keys[step]
+        )
+        cache.advance(1)
+        all_tokens.append(tokens)
+        all_logps.append(logps)
+        done = done | _is_end(tokens, ends)
+    return _cut_at_ends(np.array(mx.stack(all_tokens, axis=1)), np.array(mx.stack(all_logps, axis=1)), set(eos_token_ids))
+
+
+@lru_cache(maxsize=16)
+def _decode_step(config: Qwen3Config, sampling: SamplingConfig) -> Callable:
+    """One token further, compiled: the position is an array, so one graph serves every step of a block."""
+
+    @mx.compile
+    def decode(params, keys, values, length, attention_mask, tokens, key):
+        cache = KVCache(config.num_hidden_layers)
+        cache.keys, cache.values, cache.length = list(keys), list(values), length
+        logits = qwen3_forward(config, params, tokens[:, None], cache=cache, attention_mask=attention_mask)
+        return *_draw(sampling, logits[:, 0], key), cache.keys, cache.values
+
+    return decode
+
+
+def _draw(sampling: SamplingConfig, logits: mx.array, key: mx.array) -> tuple[mx.array, mx.array]:
+    """A token and its log-probability for each row of [B, V]."""
+    tokens = sample_token(logits, sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, key).astype(mx.int32)
+    return tokens, token_logps(logits, tokens, sampling.temperature)
+
+
+def _is_end(tokens: mx.array, ends: mx.array) -> mx.array:
+    return mx.any(tokens[:, None] == ends, axis=1)
+
+
+def _cut_at_ends(tokens: np.ndarray, logps: np.ndarray, ends: set[int]) -> Rollout:
+    """Rows [B, T] -> each up to and including its first end token."""
+    completions, cut_logps, finished = [], [], []
+    is_end = np.isin(tokens, list(ends))
+    for row in range(len(tokens)):
+        found = bool(is_end[row].any())
+        length = int(is_end[row].argmax()) + 1 if found else tokens.shape[1]
+        completions.append(tokens[row, :length].tolist())
+        cut_logps.append(logps[row, :length].tolist())
+        finished.append(found)
+    return Rollout(completions, cut_logps, finished)

@@ -1,0 +1,135 @@
+"""From logits to the next token: filters, temperature, a random draw, and the log-probability of what was drawn.
+
+The filters take log-probabilities [..., V] and return them with the tokens that are out set to -inf. Their order in
+`sample_token` is top-k, min-p, top-p, then temperature. Other libraries order differently and so keep other tokens when the
+temperature is not 1: transformers and TRL apply the temperature first, mlx-lm runs top-p, min-p, top-k.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3.forward import exp
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How tokens are drawn. The defaults draw from the policy itself.
+
+    Attributes:
+        max_new_tokens: a completion without an end token is cut off here.
+        temperature: logits are divided by it; 0 takes the likeliest token.
+        top_k: keep the k likeliest tokens; None or 0 keeps all, and so does a k beyond the vocabulary.
+        top_p: keep the likeliest tokens that together reach this probability (nucleus sampling, Holtzman et al. 2020).
+        min_p: keep tokens at least this fraction as likely as the likeliest (Nguyen et al. 2024); None or 0 keeps all.
+
+    Raises ValueError for a number out of range.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float | None = None
+
+    def __post_init__(self):
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected at least 1.")
+        _check_sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+
+
+def apply_top_k(logprobs: mx.array, top_k: int) -> mx.array:
+    """Keep the `top_k` likeliest of [..., V]. A `top_k` of V or more keeps all. Raises ValueError below 1."""
+    if top_k < 1:
+        raise ValueError(f"top_k is {top_k}; expected at least 1, or None in sample_token to keep all tokens.")
+    if top_k >= logprobs.shape[-1]:
+        return logprobs
+    out = mx.argpartition(-logprobs, kth=top_k - 1, axis=-1)[..., top_k:]
+    return mx.put_along_axis(logprobs, out, mx.array(-math.inf, logprobs.dtype), axis=-1)
+
+
+def apply_top_p(logprobs: mx.array, top_p: float) -> mx.array:
+    """Keep the fewest tokens of [..., V] whose probabilities reach `top_p`; the likeliest always stays.
+
+    Raises ValueError unless 0 < top_p <= 1.
+    """
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; expected more than 0 and at most 1.")
+    if top_p == 1:
+        return logprobs
+    logprobs = logprobs.astype(mx.float32)  # a bfloat16 sum stops growing long before it reaches 1
+    probs = mx.softmax(logprobs, axis=-1)  # what a filter before this one removed has to be shared out
+    order = mx.argsort(-logprobs, axis=-1)
+    ordered = mx.take_along_axis(probs, order, axis=-1)
+    likelier = mx.cumsum(ordered, axis=-1) - ordered  # probability of all tokens in front of this one
+    out = mx.put_along_axis(mx.zeros_like(likelier), order, likelier, axis=-1) >= top_p
+    return mx.where(out, -math.inf, logprobs)
+
+
+def apply_min_p(logprobs: mx.array, min_p: float) -> mx.array:
+    """Keep tokens of [..., V] whose probability is at least `min_p` times the largest. Raises ValueError unless 0 < min_p <= 1."""
+    if not 0 < min_p <= 1:
+        raise ValueError(f"min_p is {min_p}; expected more than 0 and at most 1, or None in sample_token to keep all tokens.")
+    threshold = logprobs.max(axis=-1, keepdims=True) + math.log(min_p)
+    return mx.where(logprobs < threshold, -math.inf, logprobs)
+
+
+def categorical_sampling(logits: mx.array, temperature: float, key: mx.array | None = None) -> mx.array:
+    """Draw from softmax(logits / temperature): [..., V] -> [...]. Temperature 0 is argmax. `key` makes it repeatable."""
+    if temperature == 0:
+        return mx.argmax(logits, axis=-1)
+    return mx.random.categorical(logits.astype(mx.float32) * (1 / temperature), key=key)
+
+
+def sample_token(
+    logits: mx.array,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    key: mx.array | None = None,
+) -> mx.array:
+    """The next token for each row of logits: [..., V] -> [...]. Settings as in `SamplingConfig`; raises ValueError likewise."""
+    _check_sampling(temperature, top_k, top_p, min_p)
+    if top_k:
+        logits = apply_top_k(logits, top_k)
+    if min_p:
+        logits = apply_min_p(logits, min_p)
+    if top_p < 1:
+        logits = apply_top_p(logits, top_p)
+    return categorical_sampling(logits, temperature, key)
+
+
+def token_logps(
+    logits: mx.array, token_ids: mx.array, temperature: float = 1.0, with_entropy: bool = False
+) -> mx.array | tuple[mx.array, mx.array]:
+    """log softmax(logits / temperature) of the given tokens, float32: [..., V] and [...] -> [...].
+
+    With temperature 0, where sampling is no longer random, the log-probabilities are those of temperature 1. `with_entropy`
+    adds the entropy of the same distribution in nats, [...], without a gradient. The [..., V] table of log-probabilities is never
+    made: one gather minus one logsumexp is enough.
+    """
+    scaled = logits.astype(mx.float32) * (1 / (temperature or 1.0))
+    largest = mx.stop_gradient(scaled.max(axis=-1, keepdims=True))
+    powers = exp(scaled - largest)
+    total = powers.sum(axis=-1)
+    log_total = mx.log(total) + largest[..., 0]
+    logps = mx.take_along_axis(scaled, token_ids[..., None], axis=-1)[..., 0] - log_total
+    if not with_entropy:
+        return logps
+    # A token of probability 0 has logit -inf and adds 0 to the entropy, not 0 * inf.
+    weighted = mx.where(powers > 0, powers * scaled, 0.0).sum(axis=-1)
+    return logps, mx.stop_gradient(log_total - weighted / total)
+
+
+def _check_sampling(temperature: float, top_k: int | None, top_p: float, min_p: float | None) -> None:
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}; expected 0 (always the likeliest token) or more.")
+    if top_k is not None and top_k < 0:
+        raise ValueError(f"top_k is {top_k}; expected 1 or more, or None to keep all tokens.")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; expected more than 0 and at most 1.")
+    if min_p is not None and not 0 <= min_p <= 1:
+        raise ValueError(f"min_p is {min_p}; expected 0 to 1, or None to keep all tokens.")

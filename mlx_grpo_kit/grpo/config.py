@@ -1,0 +1,115 @@
+"""The settings of a training run, under TRL's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlx_grpo_kit.generation.sampling import SamplingConfig
+from mlx_grpo_kit.grpo.advantages import SCALE_REWARDS
+from mlx_grpo_kit.grpo.loss import GRPOLossConfig
+
+
+@dataclass(frozen=True)
+class GRPOConfig:
+    """How `GRPOTrainer` trains. Names and meanings are those of TRL's `GRPOConfig`; defaults that differ are marked.
+
+    One step samples `per_device_train_batch_size * gradient_accumulation_steps` completions, `num_generations` for each prompt, and
+    learns from them `num_iterations` times.
+
+    Attributes:
+        learning_rate: TRL's 1e-6 suits a real Qwen3. The tiny one needs 1e-4 to 3e-4.
+        lr_scheduler_type: "linear" falls to 0 at `max_steps` of `train`; "constant" stays (the kit's default).
+        warmup_steps: steps in which the learning rate rises to its full value.
+        weight_decay: AdamW's.
+        max_grad_norm: gradients longer than this are shortened to it.
+        num_generations: completions a prompt (a group); at least 2, because a completion is judged against its group.
+        per_device_train_batch_size: completions that go through the model at once (a micro-batch).
+        gradient_accumulation_steps: micro-batches a step.
+        num_iterations: updates made from each batch of completions (mu in the paper).
+        max_completion_length: tokens a completion may have; None takes the task's own (TRL: 256).
+        temperature, top_k, top_p, min_p: as in `SamplingConfig`.
+        beta: weight of the KL penalty against the policy that training started from.
+        epsilon, epsilon_high, delta, loss_type, importance_sampling_level, use_bias_correction_kl: as in `GRPOLossConfig`.
+        scale_rewards: "group", "batch" or "none", as in `compute_advantages`.
+        mask_truncated_completions: leave completions without an end token out of the loss.
+        seed: of problems and of sampling. Same seed, same machine, same run.
+
+    Raises ValueError for a setting that is out of range or does not fit another.
+    """
+
+    learning_rate: float = 1e-6
+    lr_scheduler_type: str = "constant"
+    warmup_steps: int = 0
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    num_generations: int = 8
+    per_device_train_batch_size: int = 8
+    gradient_accumulation_steps: int = 1
+    num_iterations: int = 1
+    max_completion_length: int | None = None
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float | None = None
+    beta: float = 0.0
+    epsilon: float = 0.2
+    epsilon_high: float | None = None
+    delta: float | None = None
+    loss_type: str = "dapo"
+    importance_sampling_level: str = "token"
+    use_bias_correction_kl: bool = False
+    scale_rewards: str = "group"
+    mask_truncated_completions: bool = False
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("learning_rate", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0.")
+        for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations", "max_completion_length"):
+            value = getattr(self, name)
+            if value is not None and (value < 1 or value != int(value)):
+                raise ValueError(f"{name} is {value}; expected a whole number of at least 1.")
+        for name in ("warmup_steps", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 0 or more.")
+        if self.lr_scheduler_type not in ("constant", "linear"):
+            raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; expected 'constant' or 'linear'.")
+        if self.scale_rewards not in SCALE_REWARDS:
+            raise ValueError(f"scale_rewards is {self.scale_rewards!r}; expected one of {', '.join(map(repr, SCALE_REWARDS))}.")
+        if self.num_generations < 2:
+            raise ValueError(
+                f"num_generations is {self.num_generations}; expected at least 2. A completion is compared with the others of its "
+                "prompt: alone, its advantage is always 0 and nothing is learned."
+            )
+        if self.generation_batch_size % self.num_generations:
+            raise ValueError(
+                f"per_device_train_batch_size * gradient_accumulation_steps is {self.generation_batch_size}; expected a multiple "
+                f"of num_generations ({self.num_generations}), so that every prompt gets its whole group."
+            )
+        if self.temperature == 0:
+            raise ValueError("temperature is 0; a group of equal completions teaches nothing. Expected more than 0, usually 1.")
+        self.sampling(1)
+        self.loss(1)
+
+    @property
+    def generation_batch_size(self) -> int:
+        """Completions sampled in one step."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps
+
+    def sampling(self, max_completion_length: int) -> SamplingConfig:
+        """How completions are drawn."""
+        return SamplingConfig(max_completion_length, self.temperature, self.top_k, self.top_p, self.min_p)
+
+    def loss(self, max_completion_length: int) -> GRPOLossConfig:
+        """What is minimised."""
+        return GRPOLossConfig(
+            loss_type=self.loss_type,
+            epsilon=self.epsilon,
+            epsilon_high=self.epsilon_high,
+            delta=self.delta,
+            beta=self.beta,
+            importance_sampling_level=self.importance_sampling_level,
+            max_completion_length=max_completion_length,
+            use_bias_correction_kl=self.use_bias_correction_kl,
+        )

@@ -1,0 +1,78 @@
+"""One batch of completions and rewards -> the GRPO loss and its gradient for every parameter of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mlx_grpo_kit.autograd import value_and_grad
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.generation.batching import TokenIds, pad
+from mlx_grpo_kit.grpo.advantages import compute_advantages
+from mlx_grpo_kit.grpo.logps import pad_batch, score
+from mlx_grpo_kit.grpo.loss import GRPOLossConfig, grpo_loss_and_metrics
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+
+
+def compute_loss_and_gradients(
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    prompt_tokens: Sequence[TokenIds],
+    completion_tokens: Sequence[TokenIds],
+    old_logprobs: Sequence[Sequence[float]] | None,
+    rewards: Sequence[float],
+    group_size: int,
+    loss_config: GRPOLossConfig | None = None,
+    *,
+    ref_logprobs: Sequence[Sequence[float]] | None = None,
+    scale_rewards: str = "group",
+    temperature: float = 1.0,
+) -> tuple[float, dict[str, mx.array]]:
+    """The GRPO loss of B completions, and its gradient by parameter name: params -> logits -> log-probs -> loss in one function.
+
+    Args:
+        prompt_tokens: B prompts, or B / group_size where each serves the group of completions that stands in its place.
+        completion_tokens: B completions up to and including the end token, those of one prompt next to each other.
+        old_logprobs: for each completion its tokens' log-probabilities when they were sampled (`rollout.logps`), or None if
+            `params` sampled them: then every ratio is exactly 1.
+        rewards: B numbers.
+        ref_logprobs: as `old_logprobs`, of the reference policy; needed with beta > 0.
+        temperature: the one that the completions were sampled with.
+
+    Raises ValueError where numbers or shapes do not fit, and GradientError as `value_and_grad` does.
+    """
+    loss_config = loss_config or GRPOLossConfig()
+    if len(prompt_tokens) * group_size == len(completion_tokens) and group_size > 1:
+        prompt_tokens = [prompt for prompt in prompt_tokens for _ in range(group_size)]
+    if len(rewards) != len(completion_tokens):
+        raise ValueError(f"There are {len(rewards)} rewards for {len(completion_tokens)} completions; expected one for each.")
+    batch = pad_batch(config, prompt_tokens, completion_tokens)
+    advantages = compute_advantages(rewards, group_size, scale_rewards)
+    old_logps = None if old_logprobs is None else pad_logprobs("old_logprobs", old_logprobs, completion_tokens)
+    ref_logps = None if ref_logprobs is None else pad_logprobs("ref_logprobs", ref_logprobs, completion_tokens)
+
+    def loss_fn(params: dict[str, mx.array]) -> mx.array:
+        logps, _ = score(config, params, batch, temperature)
+        loss, _ = grpo_loss_and_metrics(
+            loss_config, logps, old_logps, advantages, batch.completion_mask, ref_logps=ref_logps
+        )
+        return loss
+
+    loss, grads = value_and_grad(loss_fn, params)
+    return loss.item(), grads
+
+
+def pad_logprobs(name: str, logprobs: Sequence[Sequence[float]], completions: Sequence[TokenIds]) -> mx.array:
+    """One list of log-probabilities a completion -> float32 [B, T]. Raises ValueError unless lengths are the completions'."""
+    if len(logprobs) != len(completions):
+        raise ValueError(f"{name} has {len(logprobs)} rows for {len(completions)} completions; expected one for each.")
+    for row, (values, completion) in enumerate(zip(logprobs, completions, strict=True)):
+        if len(values) != len(completion):
+            raise ValueError(
+                f"{name}[{row}] has {len(values)} numbers for a completion of {len(completion)} tokens; expected one for each."
+            )
+    _, mask = pad(completions, "right")
+    padded = np.zeros(mask.shape, np.float32)
+    padded[mask == 1] = np.concatenate([np.asarray(values, np.float32) for values in logprobs])
+    return mx.array(padded)

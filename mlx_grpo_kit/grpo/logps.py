@@ -1,0 +1,87 @@
+"""Log-probabilities of completions under a policy, prompt by prompt and token by token, with a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded, pad
+from mlx_grpo_kit.generation.sampling import token_logps
+from mlx_grpo_kit.qwen3.cache import KVCache
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_hidden_states
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """B completions and their prompts as arrays. The prompts end, and the completions begin, in one common column.
+
+    Attributes:
+        prompt_ids: int [B / group_size, P], padded on the left.
+        prompt_mask: [B / group_size, P], or None where no prompt is padded.
+        group_size: how many completions in a row share a prompt.
+        completion_ids: int [B, T], padded on the right.
+        completion_mask: bool [B, T].
+    """
+
+    prompt_ids: mx.array
+    prompt_mask: mx.array | None
+    group_size: int
+    completion_ids: mx.array
+    completion_mask: mx.array
+
+
+def pad_batch(config: Qwen3Config, prompts: Sequence[TokenIds], completions: Sequence[TokenIds]) -> PaddedBatch:
+    """Token ids as arrays. Raises ValueError for unequal numbers, empty rows, unknown token ids and too many tokens."""
+    if len(prompts) != len(completions):
+        raise ValueError(f"There are {len(prompts)} prompts and {len(completions)} completions; expected a prompt for each.")
+    check_prompts(config, prompts, max(map(len, completions), default=0))
+    for row, completion in enumerate(completions):
+        if len(completion) == 0:
+            raise ValueError(f"completions[{row}] is empty; expected at least one token, if only the end token.")
+        check_tokens(config, completion, f"completions[{row}]")
+    unique_prompts, group_size = fold_groups(prompts)
+    prompt_ids, prompt_mask = left_padded(unique_prompts)
+    completion_ids, completion_mask = pad(completions, "right")
+    return PaddedBatch(prompt_ids, prompt_mask, group_size, mx.array(completion_ids), mx.array(completion_mask) == 1)
+
+
+def score(
+    config: Qwen3Config, params: Mapping[str, mx.array], batch: PaddedBatch, temperature: float = 1.0
+) -> tuple[mx.array, mx.array]:
+    """Log-probability of every completion token, and the entropy of the distribution it was drawn from: float32 [B, T] twice.
+
+    The completion's first token is predicted by the prompt's last position, and every other token by the one before it; scoring
+    token t with the logits of position t is the classic mistake. A prompt is computed once for its whole group, and logits only for
+    the positions that predict a completion token. Padded places hold numbers without meaning. The entropy has no gradient.
+    """
+    cache = KVCache(config.num_hidden_layers)
+    prompt_mask = batch.prompt_mask
+    prompt_hidden = qwen3_hidden_states(config, params, batch.prompt_ids, cache=cache, attention_mask=prompt_mask)
+    hidden = mx.repeat(prompt_hidden[:, -1:], batch.group_size, axis=0)
+    if batch.completion_ids.shape[1] > 1:
+        if prompt_mask is not None:
+            prompt_mask = mx.repeat(prompt_mask, batch.group_size, axis=0)
+        completion_hidden = qwen3_hidden_states(
+            config, params, batch.completion_ids[:, :-1], cache=cache.repeat(batch.group_size), attention_mask=prompt_mask
+        )
+        hidden = mx.concatenate([hidden, completion_hidden], axis=1)
+    return token_logps(output_logits(config, params, hidden), batch.completion_ids, temperature, with_entropy=True)
+
+
+def per_token_logps(
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    prompts: Sequence[TokenIds],
+    completions: Sequence[TokenIds],
+    temperature: float = 1.0,
+) -> tuple[mx.array, mx.array]:
+    """What the policy says of each completion token: (logps float32 [B, T], completion_mask bool [B, T]).
+
+    T is the longest completion; shorter ones are padded on the right, where logps is 0. `temperature` must be the one that the
+    completions were sampled with. Differentiable in `params`. Raises ValueError as `pad_batch` does.
+    """
+    batch = pad_batch(config, prompts, completions)
+    logps, _ = score(config, params, batch, temperature)
+    return mx.where(batch.completion_mask, logps, 0.0), batch.completion_mask
