@@ -1,0 +1,12 @@
+"""Pictures: training curves that grow while you watch, and sampled completions as a table.
+
+Nothing here imports MLX: a picture is made of Python floats and text. Matplotlib, ipywidgets and IPython are imported
+where they are used, so `import mlx_grpo_kit.viz` is cheap and works in a plain script.
+"""
+
+from mlx_grpo_kit.viz.background import BackgroundRun
+from mlx_grpo_kit.viz.completions import completions_table
+from mlx_grpo_kit.viz.live import LivePlot
+from mlx_grpo_kit.viz.picture import show_picture
+
+__all__ = ["BackgroundRun", "LivePlot", "completions_table", "show_picture"]

@@ -1,0 +1,180 @@
+"""A real JupyterLab in a real Chromium, for tests that click where a learner clicks.
+
+The server runs on a free port of this machine, with settings and notebooks of its own in a temporary folder; the
+notebooks of the course are copied there, so that no test changes them. Without Playwright or Chromium the tests of
+this folder are skipped and say what to install.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SECONDS_TO_START = 90
+
+
+def find_browser():
+    """The path of an installed Chromium or Chrome, or None."""
+    mac = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
+    return next(filter(None, map(shutil.which, BROWSERS)), str(mac) if mac.exists() else None)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install playwright")
+    path = find_browser()
+    if path is None:
+        pytest.skip("no Chromium or Chrome found: on Debian or Ubuntu, apt-get install chromium")
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory):
+    """A running JupyterLab: (its URL, the folder of its notebooks)."""
+    home = tmp_path_factory.mktemp("lab")
+    root = home / "work"
+    root.mkdir()
+    for notebook in NOTEBOOKS.glob("*.ipynb"):
+        shutil.copy(notebook, root)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    no_news = '{"fetchNews": "false", "checkForUpdates": false}'  # JupyterLab would ask, and look for updates
+    (settings / "notification.jupyterlab-settings").write_text(no_news)
+    environment = {
+        **os.environ,
+        "JUPYTER_CONFIG_DIR": str(home / "config"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+        "IPYTHONDIR": str(home / "ipython"),
+    }
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
+        "--LabApp.extension_manager=readonly", f"--ServerApp.root_dir={root}",
+    ]
+    url = f"http://127.0.0.1:{port}"
+    with open(home / "server.log", "wb") as log:
+        server = subprocess.Popen(command, cwd=root, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _wait_until_up(server, url, home / "server.log")
+        yield url, root
+    finally:
+        server.terminate()
+        try:
+            server.wait(15)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _wait_until_up(server, url, log):
+    deadline = time.monotonic() + SECONDS_TO_START
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/api", timeout=2):
+            return
+        time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not start; its log ends with\n{log.read_text()[-3000:]}")
+
+
+class NotebookPage:
+    """A notebook opened in JupyterLab, as far as the tests need it. Cells count from 0, code and text alike."""
+
+    def __init__(self, page, url, path):
+        self.page, self.path = page, path
+        page.goto(f"{url}/lab/workspaces/{path.stem}/tree/{path.name}?reset")
+        page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        page.wait_for_function("() => { const c = jupyterapp.shell.currentWidget?.sessionContext;"
+                               " return c?.session?.kernel?.status === 'idle'; }", timeout=60_000)
+
+    def command(self, name):
+        """Run one of JupyterLab's commands without waiting for it to end."""
+        self.page.evaluate("name => { jupyterapp.commands.execute(name); }", name)
+
+    def run_all(self):
+        self.command("notebook:run-all-cells")
+
+    def run_cell(self, index):
+        self.page.evaluate("index => { jupyterapp.shell.currentWidget.content.activeCellIndex = index;"
+                           " jupyterapp.commands.execute('notebook:run-cell'); }", index)
+
+    def set_source(self, index, source):
+        """Type `source` in place of what a cell holds."""
+        self.page.evaluate("([index, source]) => jupyterapp.shell.currentWidget.content.widgets[index].model"
+                           ".sharedModel.setSource(source)", [index, source])
+
+    def cell(self, index):
+        """A locator of the cell's whole box."""
+        return self.page.locator(f'.jp-Notebook .jp-Cell[data-windowed-list-index="{index}"]')
+
+    def outputs(self, index):
+        """What the cell's output is now: a list of nbformat outputs."""
+        return self.page.evaluate("index => jupyterapp.shell.currentWidget.content.widgets[index].model.outputs"
+                                  ".toJSON()", index)
+
+    def text(self, index):
+        """The plain text of all outputs of a cell."""
+        parts = []
+        for output in self.outputs(index):
+            parts.append(output.get("text") or output.get("data", {}).get("text/plain") or output.get("ename", ""))
+        return "\n".join("".join(part) for part in parts)
+
+    def wait_until_idle(self, seconds=60):
+        """Until no cell is running or waiting to run."""
+        self.page.wait_for_function(
+            "() => jupyterapp.shell.currentWidget.content.widgets.every(cell => cell.model.type !== 'code'"
+            " || cell.model.executionState !== 'running') &&"
+            " jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'",
+            timeout=seconds * 1000)
+
+    def wait_for_text(self, index, text, seconds=30):
+        """Until the page shows `text` in the outputs of a cell."""
+        self.cell(index).locator(".jp-OutputArea-output", has_text=text).first.wait_for(timeout=seconds * 1000)
+
+    def click(self, index, label):
+        """Click the button `label` in the outputs of a cell."""
+        self.cell(index).locator(".jp-OutputArea-output").get_by_role("button", name=label).click(timeout=10_000)
+
+    def save(self):
+        """Save, and read the file that was written."""
+        self.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+        return nbformat.read(self.path, as_version=4)
+
+
+@pytest.fixture
+def open_notebook(lab, browser):
+    """Open a notebook: one of the course by its name, or a new one made of the given code cells."""
+    url, root = lab
+    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    opened = []
+
+    def open_notebook(name, *cells):
+        path = root / f"{name}.ipynb"
+        if cells:
+            code = [nbformat.v4.new_code_cell(source) for source in cells]
+            kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+            nbformat.write(nbformat.v4.new_notebook(cells=code, metadata={"kernelspec": kernelspec}), path)
+        opened.append(NotebookPage(context.new_page(), url, path))
+        return opened[-1]
+
+    yield open_notebook
+    for notebook in opened:
+        notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    context.close()

@@ -1,0 +1,123 @@
+"""LivePlot where a learner meets it: the buttons are clicked, the kernel is interrupted, the notebook is saved."""
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)
+
+SETUP = """
+import time
+from types import SimpleNamespace
+from mlx_grpo_kit.viz import LivePlot
+
+closed = []
+
+def training(max_steps, seconds=0.05):
+    try:
+        for step in range(1, max_steps + 1):
+            time.sleep(seconds)
+            sampled = [SimpleNamespace(prompt="12+34=", completion=str(step), reward=1.0, advantage=0.5)]
+            yield SimpleNamespace(step=step, metrics={"reward": step / max_steps}, completions=sampled)
+    finally:
+        closed.append("closed")
+"""
+WATCH = """
+plot = LivePlot(["reward"], title="A slow run", max_steps=400, completions=1)
+for step in plot.watch(training(400)):
+    pass
+print("the cell went on")
+"""
+START = """
+plot = LivePlot(["reward"], title="A slow run", max_steps=400, completions=1)
+run = plot.start(training(400))
+"""
+
+
+def assert_still_picture(output):
+    """A picture with a description where the widgets were."""
+    assert set(output["data"]) == {"image/png", "text/plain"}
+    assert "A slow run. Training curves" in "".join(output["data"]["text/plain"])
+    assert output["metadata"]["image/png"]["alt"].startswith("A slow run.")
+
+
+def test_stop_and_pause_are_live_while_a_cell_awaits_the_run(open_notebook):
+    notebook = open_notebook("background", SETUP, START, "await run\nprint(run, closed)", "print('ran on')")
+    notebook.run_all()
+    notebook.wait_for_text(1, "running: step")
+
+    notebook.click(1, "Pause")
+    notebook.wait_for_text(1, "paused: step")
+    status = notebook.cell(1).locator('[role="status"]')
+    paused_at = status.inner_text()
+    notebook.page.wait_for_timeout(1000)
+    assert status.inner_text() == paused_at  # nothing moves, and the clock stands still
+
+    notebook.click(1, "Resume")
+    notebook.wait_for_text(1, "running: step")
+    notebook.click(1, "Stop")
+    notebook.wait_until_idle()
+
+    assert "stopped: step" in notebook.text(2)
+    assert "['closed']" in notebook.text(2)
+    assert notebook.text(3) == "ran on\n"
+    saved = notebook.save()
+    assert_still_picture(saved.cells[1].outputs[0])
+    assert "12+34=" in saved.cells[1].outputs[1]["data"]["text/html"]
+    assert len(saved.cells[1].outputs) == 2
+    assert "widgets" not in saved.metadata
+    notebook.cell(1).locator("img").first.wait_for()
+    assert notebook.cell(1).get_by_role("button", name="Stop").count() == 0
+
+
+def test_stop_is_live_when_nothing_else_runs(open_notebook):
+    notebook = open_notebook("idle", SETUP, START, "print(run)")
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    notebook.wait_for_text(1, "running: step")
+    notebook.click(1, "Stop")
+    notebook.cell(1).locator(".jp-RenderedImage img").wait_for(timeout=10_000)
+    notebook.run_cell(2)
+    notebook.wait_for_text(2, "stopped: step")
+
+
+@pytest.mark.parametrize("waiting", ["await run", "run.wait()"])
+def test_interrupting_the_waiting_cell_stops_the_run(open_notebook, waiting):
+    notebook = open_notebook("interrupt_" + waiting[:1], SETUP, START, f"{waiting}\nprint(run)")
+    notebook.run_all()
+    notebook.wait_for_text(1, "running: step")
+    notebook.page.wait_for_timeout(500)
+    notebook.command("notebook:interrupt-kernel")
+    notebook.wait_until_idle()
+    assert "stopped: step" in notebook.text(2)
+    assert_still_picture(notebook.outputs(1)[0])
+
+
+def test_interrupting_a_foreground_run_keeps_the_picture_and_the_history(open_notebook):
+    notebook = open_notebook("foreground", SETUP, WATCH, "print(plot, len(plot.history['reward']) == len(plot.steps))")
+    notebook.run_all()
+    notebook.wait_for_text(1, "running: step")
+    assert notebook.cell(1).get_by_role("button").filter(has_text="Stop").count() == 0  # it could not be heard
+    notebook.page.wait_for_timeout(500)
+    notebook.command("notebook:interrupt-kernel")
+    notebook.wait_until_idle()
+    assert_still_picture(notebook.outputs(1)[0])
+    assert "the cell went on" in notebook.text(1)
+    notebook.run_cell(2)
+    notebook.wait_for_text(2, "interrupted: step")
+    assert "True" in notebook.text(2)
+
+
+def test_a_plain_loop_of_updates_ends_with_its_cell(open_notebook):
+    loop = 'plot = LivePlot("reward", title="A slow run")\nfor step in training(20):\n    plot.update(step.metrics)'
+    notebook = open_notebook("plain", SETUP, loop, "print(plot)")
+    notebook.run_all()
+    notebook.wait_for_text(2, "finished: step 20")
+    assert_still_picture(notebook.outputs(1)[0])
+
+
+def test_an_error_in_the_training_reaches_the_waiting_cell(open_notebook):
+    failing = "def failing():\n    yield from training(3)\n    raise ValueError('the reward is nan')\n"
+    start = failing + 'plot = LivePlot("reward", title="A slow run")\nrun = plot.start(failing())'
+    notebook = open_notebook("failing", SETUP, start, "await run", )
+    notebook.run_all()
+    notebook.wait_for_text(2, "ValueError: the reward is nan")
+    assert_still_picture(notebook.outputs(1)[0])

@@ -1,0 +1,96 @@
+"""The picture of a run: its smoothed line against the definition, gaps, panels, and the words that stand for it."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mlx_grpo_kit.viz.curves import describe_curves, draw_curves, smooth, three_digits
+from mlx_grpo_kit.viz.picture import mimebundle, new_figure, show_picture, to_png
+
+
+def weighted_mean(values, smoothing):
+    """The definition: of the finite values, the newest has weight 1 and each older one `smoothing` times as much."""
+    finite = np.array([value for value in values if math.isfinite(value)])
+    weights = smoothing ** np.arange(len(finite))[::-1]
+    return float(np.sum(weights * finite) / np.sum(weights))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5, 0.9])
+def test_smooth_is_the_weighted_mean_of_what_came_before(smoothing):
+    values = np.random.default_rng(0).normal(size=40).tolist()
+    expected = [weighted_mean(values[:end], smoothing) for end in range(1, 41)]
+    np.testing.assert_allclose(smooth(values, smoothing), expected, rtol=1e-12)
+
+
+def test_smooth_leaves_gaps_and_keeps_them_out_of_the_average():
+    values = [1.0, math.nan, 3.0, math.inf, 5.0]
+    averages = smooth(values, 0.5)
+    assert [math.isnan(value) for value in averages] == [False, True, False, True, False]
+    assert averages[4] == pytest.approx(weighted_mean(values, 0.5))
+
+
+def test_a_nan_breaks_the_line_and_the_points():
+    figure = draw_curves([1, 2, 3], {"reward": [0.1, math.nan, 0.3]}, {"reward": ["reward"]})
+    points, line = figure.axes[0].lines
+    assert np.isnan(points.get_ydata()).tolist() == np.isnan(line.get_ydata()).tolist() == [False, True, False]
+
+
+def test_an_infinite_value_does_not_spoil_the_axis():
+    figure = draw_curves([1, 2, 3], {"kl": [0.1, math.inf, 0.3]}, {"kl": ["kl"]})
+    to_png(figure)
+    assert np.isfinite(figure.axes[0].get_ylim()).all()
+
+
+def test_lines_of_one_panel_differ_in_colour_style_and_marker():
+    names = ["a", "b", "c", "d"]
+    figure = draw_curves([1, 2], {name: [1.0, 2.0] for name in names}, {"all": names})
+    lines = figure.axes[0].lines[1::2]
+    for look in ("get_color", "get_linestyle", "get_marker"):
+        assert len({getattr(line, look)() for line in lines}) == 4, look
+    assert [text.get_text().split()[0] for text in figure.axes[0].get_legend().get_texts()] == names
+
+
+def test_panels_wrap_and_spare_places_stay_empty():
+    panels = {name: [name] for name in "abcd"}
+    figure = draw_curves([1], {name: [1.0] for name in "abcd"}, panels)
+    assert [axis.get_visible() for axis in figure.axes] == [True] * 4 + [False] * 2
+
+
+def test_the_axis_is_as_long_as_the_whole_run():
+    assert draw_curves([1, 2], {"a": [1, 2]}, {"a": ["a"]}, max_steps=60).axes[0].get_xlim()[1] > 60
+    assert draw_curves([1, 9], {"a": [1, 2]}, {"a": ["a"]}).axes[0].get_xlim()[1] < 10
+
+
+def test_a_metric_that_never_came_is_named_beside_those_that_did():
+    figure = draw_curves([1], {"reward": [1.0], "kl": [0.0]}, {"rewrad": ["rewrad"]})
+    [words] = [text.get_text() for text in figure.axes[0].texts]
+    assert words == "waiting for rewrad\nmetrics so far: kl, reward"
+
+
+def test_the_picture_is_white_and_has_the_size_it_says():
+    figure = draw_curves([1], {"a": [1.0]}, {"a": ["a"]}, title="T", note="n")
+    data, metadata = mimebundle(figure, "words")
+    picture = Image.open(io.BytesIO(data["image/png"])).convert("RGB")
+    assert picture.getpixel((1, 1)) == (255, 255, 255)
+    assert picture.width == pytest.approx(metadata["image/png"]["width"] * 1.5, abs=1)
+    assert data["text/plain"] == metadata["image/png"]["alt"] == "words"
+
+
+def test_words_give_start_end_and_extremes():
+    history = {"reward": [0.25, 1.0, 0.0, 0.75], "kl": [math.nan] * 4}
+    words = describe_curves([1, 2, 3, 4], history, {"both": ["reward", "kl"]}, title="Addition", smoothing=0.0)
+    assert words == ("Addition. Training curves over 4 steps. reward: from 0.250 to 0.750 (lowest 0.00, highest 1.00). "
+                     "kl: no values.")
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.71, "0.710"), (1.0, "1.00"), (123.4, "123"), (1e-6, "1.00e-06")])
+def test_three_digits(value, words):
+    assert three_digits(value) == words
+
+
+def test_a_picture_without_words_is_refused():
+    with pytest.raises(ValueError, match="needs alt"):
+        show_picture(new_figure(1, 1), " ")
