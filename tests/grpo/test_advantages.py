@@ -49,6 +49,12 @@ def test_equal_rewards_give_exactly_zero(scale_rewards, reward, num_generations)
     assert any(advantages[num_generations:])
 
 
+def test_equal_rewards_give_exactly_zero_where_float32_sums_would_not():
+    reward = np.float32(0.7)
+    assert np.full(7, reward).sum() / np.float32(7) != reward
+    assert compute_advantages([0.7] * 7, 7).tolist() == [0.0] * 7
+
+
 def test_rewards_that_differ_only_in_how_they_were_added_up_are_equal():
     assert 0.1 + 0.2 != 0.3
     assert compute_advantages([0.1 + 0.2, 0.3, 0.3, 0.3], 4).tolist() == [0, 0, 0, 0]
@@ -106,6 +112,7 @@ def test_true_and_false_mean_what_they_mean_in_trl():
     ([[1, 2], [3, 4]], 2, "group", r"rewards has shape \(2, 2\); expected \(B,\)"),
     (5.0, 2, "group", r"rewards has shape \(\); expected \(B,\)"),
     ([1, math.inf], 2, "group", r"rewards\[1\] is inf; expected a finite number"),
+    ([1, 1e39], 2, "group", r"rewards\[1\] is inf; expected a finite number"),
     ([1, 2, -math.inf, 1], 2, "none", r"rewards\[2\] is -inf"),
     ([1, 2], 2, "std", r"scale_rewards is 'std'; expected one of 'group', 'batch', 'none'"),
 ])

@@ -88,12 +88,13 @@ def test_passing_the_traced_logps_as_old_logps_keeps_the_gradient(loss_type):
 
 
 @every_loss_type
-def test_passing_the_traced_logps_as_ref_logps_gives_no_kl_gradient(loss_type):
-    logps, old_logps, _, advantages, mask = random_batch()
+def test_no_gradient_flows_into_the_reference_or_the_advantages(loss_type):
+    """Even when both were computed inside the differentiated function."""
+    logps, old_logps, _, _, mask = random_batch()
     settings = settings_of(loss_type, beta=0.5)
     gradient = mx.grad(lambda x: compute_grpo_loss(
-        x, mx.array(old_logps), mx.array(advantages), mx.array(mask), ref_logps=x, **settings))(mx.array(logps))
-    _, expected = loss_and_gradient(logps, old_logps, advantages, mask, ref_logps=logps, **settings)
+        x, mx.array(old_logps), x[:, 0], mx.array(mask), ref_logps=x / 2, **settings))(mx.array(logps))
+    _, expected = loss_and_gradient(logps, old_logps, logps[:, 0], mask, ref_logps=logps / 2, **settings)
     np.testing.assert_array_equal(np.array(gradient), expected)
 
 
@@ -194,6 +195,12 @@ def test_the_mask_may_be_bool_int_or_float():
     results = [loss_and_gradient(logps, old_logps, advantages, mask.astype(dtype))[0]
                for dtype in (np.bool_, np.int32, np.uint8, np.float32)]
     assert len(set(results)) == 1
+
+
+def test_tokens_are_counted_exactly_in_a_bfloat16_mask():
+    """bfloat16 has no 1001."""
+    weights = token_weights(GRPOLossConfig(loss_type="bnpo"), mx.ones((1, 1001), dtype=mx.bfloat16))
+    assert weights[0, 0].item() == pytest.approx(1 / 1001, rel=1e-6)
 
 
 # Accumulation: what micro-batches and ranks compute adds up to what one batch computes.
@@ -327,10 +334,11 @@ def test_clip_metrics_by_hand():
         [False, True, True, False], [True, False, True, False], [False, False, False, False]]
 
 
+@both_levels
 @every_loss_type
-def test_the_loss_alone_is_the_loss_with_metrics(loss_type):
-    logps, old_logps, ref_logps, advantages, mask = map(mx.array, random_batch())
-    settings = settings_of(loss_type, beta=0.1, epsilon=0.1, delta=1.4, use_bias_correction_kl=True)
+def test_the_loss_alone_is_the_loss_with_metrics(loss_type, level):
+    logps, old_logps, ref_logps, advantages, mask = map(mx.array, random_batch(off_policy=1.0))
+    settings = settings_of(loss_type, level, beta=0.1, epsilon=0.1, delta=1.05, use_bias_correction_kl=True)
     loss, _ = grpo_loss_and_metrics(
         GRPOLossConfig(**settings), logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=99)
     assert loss.item() == compute_grpo_loss(
@@ -355,10 +363,12 @@ def test_loss_gradient_and_metrics_come_from_one_compiled_function():
 
 
 def test_half_precision_is_computed_in_float32():
-    logps, old_logps, _, advantages, mask = map(mx.array, random_batch())
-    half = logps.astype(mx.bfloat16)
-    expected = compute_grpo_loss(half.astype(mx.float32), old_logps, advantages, mask)
-    loss, gradient = mx.value_and_grad(lambda x: compute_grpo_loss(x, old_logps, advantages, mask))(half)
+    logps, old_logps, ref_logps, advantages, mask = map(mx.array, random_batch())
+    half, old_logps, ref_logps = (x.astype(mx.bfloat16) for x in (logps, old_logps, ref_logps))
+    expected = compute_grpo_loss(*(x.astype(mx.float32) for x in (half, old_logps, advantages)), mask,
+                                 beta=0.1, ref_logps=ref_logps.astype(mx.float32))
+    loss, gradient = mx.value_and_grad(lambda x: compute_grpo_loss(
+        x, old_logps, advantages, mask, beta=0.1, ref_logps=ref_logps))(half)
     assert loss.dtype == mx.float32
     assert loss.item() == expected.item()
     assert gradient.dtype == mx.bfloat16

@@ -87,6 +87,16 @@ def test_far_off_policy_stays_finite_and_equal_to_trl(trl, loss_type):
         assert np.isfinite(kit(logps, logps - far, advantages, mask, **settings)[1]).all()
 
 
+def test_vespos_bounds_equal_trl(trl):
+    """A token's log ratio is bounded to 20, a completion's to log(1e-8). What is left is tiny, so no atol."""
+    log_ratio = np.array([[-30, 15, 10], [-15, -15, 0], [3, -30, 26]], np.float32)
+    arrays = np.zeros_like(log_ratio) - 1, -1 - log_ratio, np.array([1, 1, -1], np.float32), np.ones((3, 3), bool)
+    _, gradient, metrics = kit(*arrays, loss_type="vespo")
+    _, trl_gradient, trl_metrics = trl.loss(*arrays, loss_type="vespo")
+    np.testing.assert_allclose(gradient, trl_gradient, rtol=1e-4)
+    assert metrics["vespo/phi_seq_mean"] == pytest.approx(trl_metrics["vespo/phi_seq_mean"], rel=1e-4)
+
+
 def log_ratio_of(ratio):
     """A float32 whose exp is exactly this float32, in MLX and in torch."""
     start = np.float32(np.log(ratio))
