@@ -4,9 +4,10 @@ Nothing here imports MLX: a picture is made of Python floats and text. Matplotli
 where they are used, so `import mlx_grpo_kit.viz` is cheap and works in a plain script.
 """
 
+from mlx_grpo_kit.viz.answers import draw_answers, draw_push
 from mlx_grpo_kit.viz.background import BackgroundRun
 from mlx_grpo_kit.viz.completions import completions_table
 from mlx_grpo_kit.viz.live import LivePlot
 from mlx_grpo_kit.viz.picture import show_picture
 
-__all__ = ["BackgroundRun", "LivePlot", "completions_table", "show_picture"]
+__all__ = ["BackgroundRun", "LivePlot", "completions_table", "draw_answers", "draw_push", "show_picture"]
