@@ -199,8 +199,11 @@ def test_the_mask_may_be_bool_int_or_float():
 
 def test_tokens_are_counted_exactly_in_a_bfloat16_mask():
     """bfloat16 has no 1001."""
-    weights = token_weights(GRPOLossConfig(loss_type="bnpo"), mx.ones((1, 1001), dtype=mx.bfloat16))
+    mask = mx.ones((1, 1001), dtype=mx.bfloat16)
+    weights = token_weights(GRPOLossConfig(loss_type="bnpo"), mask)
     assert weights[0, 0].item() == pytest.approx(1 / 1001, rel=1e-6)
+    _, gradient = loss_and_gradient(np.zeros((1, 1001), np.float32), None, np.ones(1), mask, loss_type="bnpo")
+    assert gradient[0, 0] == pytest.approx(-1 / 1001, rel=1e-6)
 
 
 # Accumulation: what micro-batches and ranks compute adds up to what one batch computes.
