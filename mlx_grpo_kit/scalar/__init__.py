@@ -1,0 +1,9 @@
+"""An autograd engine for single numbers: `Value`, its graph, and a small neural network. Pure Python.
+
+Read `value.py` first. After Karpathy's micrograd, whose programs run here with only the import changed.
+"""
+
+from mlx_grpo_kit.scalar.graph import topological_order
+from mlx_grpo_kit.scalar.value import Value, dot
+
+__all__ = ["Value", "dot", "topological_order"]

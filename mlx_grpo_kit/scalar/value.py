@@ -1,0 +1,244 @@
+"""`Value`: a number that remembers how it was computed, and can say how everything before it influenced it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+
+from mlx_grpo_kit.scalar.graph import topological_order
+
+
+class Value:
+    """One number, the numbers it was computed from, and its derivative with respect to each of those.
+
+        a, b = Value(2.0, label="a"), Value(-3.0, label="b")
+        c = a * b + a**2        # arithmetic computes, and remembers
+        c.backward()            # a.grad is now dc/da = b + 2a = 1.0, b.grad is dc/db = a = 2.0
+
+    data         the number, a float
+    grad         d(the value whose backward() was called) / d(this value); 0.0 before
+    label        a name for pictures and messages, if you give one
+    op           the operation this value is the result of; "" for one that you made yourself, a leaf
+    parents      the values it was computed from
+    derivatives  d(this value) / d(parent), one number for each parent
+
+    Where a function has a kink the derivative is torch's: 0 for relu and abs at 0, shared equally by equal values in
+    max and min. What has no result (1 / 0, the logarithm of -1, the square root of -1) raises an error.
+    """
+
+    __slots__ = ("data", "derivatives", "grad", "label", "op", "parents")
+    __array_ufunc__ = None  # NumPy's numbers leave arithmetic with a Value to the Value
+
+    def __init__(self, data: float, op: str = "", parents: Sequence[Value] = (), derivatives: Sequence[float] = (),
+                 label: str = ""):
+        self.data = data if type(data) is float else as_float(data)
+        self.grad = 0.0
+        self.op, self.parents, self.derivatives, self.label = op, parents, derivatives, label
+
+    # Each operation: its result, its symbol, its parents, and the derivative with respect to each parent.
+
+    def __add__(self, other):
+        other = as_value(other)
+        return Value(self.data + other.data, "+", (self, other), (1.0, 1.0))
+
+    def __sub__(self, other):
+        other = as_value(other)
+        return Value(self.data - other.data, "-", (self, other), (1.0, -1.0))
+
+    def __mul__(self, other):
+        other = as_value(other)
+        return Value(self.data * other.data, "*", (self, other), (other.data, self.data))
+
+    def __truediv__(self, other):
+        other = as_value(other)
+        if other.data == 0:
+            raise ZeroDivisionError(f"{self!r} / {other!r}: nothing can be divided by zero, so there is no derivative "
+                                    "either. Where the divisor may reach 0, add a small positive number to it.")
+        quotient = self.data / other.data
+        return Value(quotient, "/", (self, other), (1.0 / other.data, -quotient / other.data))
+
+    def __neg__(self):
+        return Value(-self.data, "neg", (self,), (-1.0,))
+
+    def __pow__(self, other):
+        if isinstance(other, Value):
+            power = _power(self, other.data)
+            return Value(power, "**", (self, other), (_slope_in_base(self.data, other.data),
+                                                      _slope_in_exponent(self.data, other.data, power)))
+        exponent = as_float(other)
+        return Value(_power(self, exponent), f"**{exponent:g}", (self,), (_slope_in_base(self.data, exponent),))
+
+    def exp(self):
+        """e**self. Raises OverflowError above 709.78, where the result is beyond the largest float."""
+        try:
+            power = math.exp(self.data)
+        except OverflowError:
+            raise OverflowError(f"exp of {self!r} is larger than the largest float (exp overflows at 709.78). Subtract "
+                                "something before exp, or use tanh or sigmoid, which do not overflow.") from None
+        return Value(power, "exp", (self,), (power,))
+
+    def log(self):
+        """The natural logarithm. Raises ValueError unless self > 0."""
+        if self.data <= 0:
+            raise ValueError(f"log of {self!r}: the logarithm is defined above 0 only. Where the argument may reach 0, "
+                             "add a small positive number to it.")
+        return Value(math.log(self.data), "log", (self,), (1.0 / self.data,))
+
+    def tanh(self):
+        """The hyperbolic tangent, between -1 and 1."""
+        t = math.tanh(self.data)
+        return Value(t, "tanh", (self,), (1.0 - t * t,))
+
+    def sigmoid(self):
+        """1 / (1 + e**-self), between 0 and 1, without an overflow on either side."""
+        small = math.exp(-abs(self.data))
+        s = 1.0 / (1.0 + small) if self.data >= 0 else small / (1.0 + small)
+        return Value(s, "sigmoid", (self,), (s * (1.0 - s),))
+
+    def relu(self):
+        """The value itself where it is positive, 0 elsewhere."""
+        return Value(0.0 if self.data < 0 else self.data, "relu", (self,), (1.0 if self.data > 0 else 0.0,))
+
+    def __abs__(self):
+        return Value(abs(self.data), "abs", (self,), (float((self.data > 0) - (self.data < 0)),))
+
+    def max(self, other):
+        """The larger of two; its derivative goes to the larger one, half to each if they are equal."""
+        other = as_value(other)
+        share = 0.5 if self.data == other.data else float(self.data > other.data)
+        return Value(max(self.data, other.data), "max", (self, other), (share, 1.0 - share))
+
+    def min(self, other):
+        """The smaller of two; its derivative goes to the smaller one, half to each if they are equal."""
+        other = as_value(other)
+        share = 0.5 if self.data == other.data else float(self.data < other.data)
+        return Value(min(self.data, other.data), "min", (self, other), (share, 1.0 - share))
+
+    def __radd__(self, other):
+        return as_value(other) + self
+
+    def __rsub__(self, other):
+        return as_value(other) - self
+
+    def __rmul__(self, other):
+        return as_value(other) * self
+
+    def __rtruediv__(self, other):
+        return as_value(other) / self
+
+    def __rpow__(self, other):
+        return as_value(other) ** self
+
+    def backward(self) -> None:
+        """Add d(self) / d(leaf) to the `grad` of every leaf that self was computed from: reverse-mode differentiation.
+
+        A value hands its gradient on to its parents, times the derivative with respect to each (the chain rule), and
+        only after everything computed from it has handed on its own: hence the topological order. Calling it again adds
+        to the leaves once more, as in torch; the values in between start from 0 each time.
+        """
+        order = topological_order(self)
+        for node in order:
+            if node.parents:
+                node.grad = 0.0
+        self.grad += 1.0  # d(self) / d(self)
+        for node in reversed(order):
+            grad = node.grad
+            for parent, derivative in zip(node.parents, node.derivatives):  # noqa: B905 (strict costs a tenth here)
+                parent.grad += derivative * grad
+
+    # Values compare by their numbers, as floats do; a set or a dictionary tells two values with equal numbers apart.
+
+    def __lt__(self, other):
+        return self.data < as_value(other).data
+
+    def __le__(self, other):
+        return self.data <= as_value(other).data
+
+    def __gt__(self, other):
+        return self.data > as_value(other).data
+
+    def __ge__(self, other):
+        return self.data >= as_value(other).data
+
+    def __eq__(self, other):
+        return self.data == other.data if isinstance(other, Value) else self.data == other
+
+    __hash__ = object.__hash__
+
+    def __bool__(self):
+        return self.data != 0
+
+    def __float__(self):
+        raise TypeError(f"{self!r} was about to become a plain float, which forgets its graph. Use the Value's own "
+                        "exp, log, tanh ... instead of those of math and NumPy; if you only want the number, .data.")
+
+    def __format__(self, spec):
+        return format(self.data, spec) if spec else repr(self)
+
+    def __repr__(self):
+        name = f", label={self.label!r}" if self.label else ""
+        return f"Value(data={self.data:.6g}, grad={self.grad:.6g}{name})"
+
+
+def dot(weights: Sequence[Value], inputs: Sequence[Value | float], bias: Value | float = 0.0) -> Value:
+    """w1 * x1 + w2 * x2 + ... + bias as one value, with 2n + 1 parents.
+
+    Written with + and * it is 2n values. Both give the same gradients; the cost of an engine is its number of values.
+    Raises ValueError when there is not one input for each weight.
+    """
+    weights, inputs, bias = [as_value(w) for w in weights], [as_value(x) for x in inputs], as_value(bias)
+    if len(weights) != len(inputs):
+        raise ValueError(f"dot(weights, inputs): {len(weights)} weights for {len(inputs)} inputs; expected one for "
+                         "each.")
+    w, x = [weight.data for weight in weights], [value.data for value in inputs]
+    return Value(sum(map(float.__mul__, w, x), bias.data), "dot", (*weights, *inputs, bias), (*x, *w, 1.0))
+
+
+def as_value(number: Value | float) -> Value:
+    """A Value as it is; a number as a new leaf. Raises TypeError for anything else."""
+    return number if isinstance(number, Value) else Value(number)
+
+
+def as_float(number: float) -> float:
+    """Any real number (of Python, NumPy, or an array of no dimensions) as a Python float, which is the fastest.
+
+    Raises TypeError for anything else.
+    """
+    real = isinstance(number, numbers.Real)
+    if not real and (getattr(number, "shape", None) != () or isinstance(number, numbers.Complex)):
+        shape = getattr(number, "shape", None)
+        what = type(number).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
+        raise TypeError(f"a Value holds one real number; got {what}: {number!r:.60}. For several numbers make a list "
+                        "of Values: [Value(x) for x in numbers].")
+    return float(number)
+
+
+def _power(base: Value, exponent: float) -> float:
+    if base.data == 0 and exponent < 0:
+        raise ZeroDivisionError(f"{base!r} ** {exponent:g} divides by zero. Where the base may reach 0, add a small "
+                                "positive number to it.")
+    if base.data < 0 and not exponent.is_integer():
+        raise ValueError(f"{base!r} ** {exponent:g} is a complex number, and a Value holds a real one. A negative base "
+                         "takes whole exponents only; abs(base) makes it positive.")
+    try:
+        return base.data**exponent
+    except OverflowError:
+        raise OverflowError(f"{base!r} ** {exponent:g} is larger than the largest float, 1.8e308.") from None
+
+
+def _slope_in_base(base: float, exponent: float) -> float:
+    """d base**exponent / d base = exponent * base**(exponent - 1), infinite where that is beyond the floats."""
+    if exponent == 0:
+        return 0.0
+    try:
+        return exponent * base ** (exponent - 1)
+    except (OverflowError, ZeroDivisionError):
+        return exponent * (-math.inf if base < 0 and (exponent - 1) % 2 else math.inf)
+
+
+def _slope_in_exponent(base: float, exponent: float, power: float) -> float:
+    """d base**exponent / d exponent = power * log(base); nan for a negative base, whose powers are mostly complex."""
+    if base == 0:
+        return 0.0
+    return power * math.log(base) if base > 0 else math.nan
