@@ -29,8 +29,8 @@ lab: $(VENV)/lab.done ## Build .venv, check this machine, open JupyterLab on the
 	    set -- "$$@" --no-browser; \
 	    echo "No display here: open the URL below in a browser. Ctrl-C stops JupyterLab."; \
 	fi; \
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" exec $(PY) -m jupyterlab "$$@" --ServerApp.log_level=WARN \
-	    notebooks/00_start_here.ipynb
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" exec $(PY) -m jupyterlab "$$@" --Application.log_level=WARN \
+	    --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns addition by GRPO
 	@$(PY) -m mlx_grpo_kit train --model tiny --task addition --output outputs/addition $(ARGS)
@@ -70,7 +70,7 @@ $(PY):
 # torch comes first: on Linux PyPI's build brings gigabytes of CUDA, and without an NVIDIA card the CPU build does as
 # well. Where PyTorch's own index does not answer, torch comes from wherever pip is configured to look.
 $(VENV)/lab.done: pyproject.toml requirements.lock | $(PY)
-	@echo "Installing torch, MLX and JupyterLab into .venv: SIZE, once"
+	@echo "Installing torch, MLX and JupyterLab into .venv: 1.6 GB, a minute or two, once"
 	@set --; \
 	if [ "$$(uname -s)" = Linux ] && ! [ -e /proc/driver/nvidia/version ] && ! command -v nvidia-smi >/dev/null; then \
 	    if $(PY) -c 'import urllib.request; urllib.request.urlopen("$(CPU_WHEELS)/torch/", timeout=5)' 2>/dev/null; \
