@@ -34,6 +34,14 @@ bound: Path | None = None
 reason: str = ""
 """One sentence: why `bound` is what it is."""
 
+lanes: int = 1
+"""On how many CPU streams the kit may compute the rows of a batch side by side.
+
+MLX's own CPU kernels use one thread, and at this kit's sizes a matrix product is too small to share. So the bound
+BLAS gets one thread, and whole rows of the batch are shared out over the cores instead (`mlx_grpo_kit.lanes`). 1 where the
+user sets OMP_NUM_THREADS, and where the BLAS was loaded before and keeps its threads.
+"""
+
 
 class _DlInfo(ctypes.Structure):
     """What dladdr(3) fills in."""
@@ -83,10 +91,30 @@ def candidates() -> Iterator[Path | str]:
 
 
 def _load(library: Path | str) -> None:
-    """Put one library into the global scope; raises OSError when it cannot be loaded or has no BLAS in it."""
-    if not hasattr(ctypes.CDLL(str(library)), "sgemm_"):      # a private load first: no wrong file enters the scope
-        raise OSError(f"{library} has no sgemm_ in it, so it is not a BLAS library")
-    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    """Put one library into the global scope; raises OSError when it cannot be loaded or has no BLAS in it.
+
+    Its products run on the thread that asks for them, unless the user has set OMP_NUM_THREADS: an OpenMP runtime gives each
+    new thread, MLX's among them, the number that it found in the environment when it was loaded. The main thread gets its
+    own number back at once, so that torch has all cores there.
+    """
+    global lanes
+    ours = "OMP_NUM_THREADS" not in os.environ
+    if ours:
+        os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        if not hasattr(ctypes.CDLL(str(library)), "sgemm_"):  # a private load first: no wrong file enters the scope
+            raise OSError(f"{library} has no sgemm_ in it, so it is not a BLAS library")
+        handle = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    finally:
+        if ours:
+            del os.environ["OMP_NUM_THREADS"]
+    if ours:
+        lanes = len(os.sched_getaffinity(0))
+        for own_setting in ("openblas_set_num_threads", "MKL_Set_Num_Threads"):  # libraries with threads of their own
+            if hasattr(handle, own_setting):
+                getattr(handle, own_setting)(1)
+        if hasattr(handle, "omp_set_num_threads"):
+            handle.omp_set_num_threads(lanes)
 
 
 def _bind() -> tuple[Path | None, str]:
@@ -132,4 +160,4 @@ except ImportError as error:
     way_out = f"{sys.executable} -m pip install '{wheel}'"
     raise ImportError(f"MLX cannot be loaded ({error}). Install it: {way_out}") from error
 
-__all__ = ["VARIABLE", "bound", "candidates", "global_blas", "mx", "reason", "wheel_has_reference_blas"]
+__all__ = ["VARIABLE", "bound", "candidates", "global_blas", "lanes", "mx", "reason", "wheel_has_reference_blas"]

@@ -44,12 +44,14 @@ def fold_groups(prompts: Sequence[TokenIds]) -> tuple[list[TokenIds], int]:
 
 
 def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_tokens: int) -> None:
-    """Raise ValueError for no prompts, an empty one, token ids that are not in the vocabulary, or too many tokens."""
+    """Raise ValueError (TypeError for text) for no prompts, an empty one, token ids that are not in the vocabulary, or too many tokens."""
     if len(prompts) == 0:
         raise ValueError("There are no prompts; expected a list of lists of token ids.")
     for row, prompt in enumerate(prompts):
         if isinstance(prompt, str):
             raise TypeError(f"prompts[{row}] is text; expected token ids. Encode it first: tokenizer.encode({prompt[:20]!r}).")
+        if np.ndim(prompt) == 0:
+            raise TypeError(f"prompts[{row}] is {prompt!r}; expected a list of token ids. Put a single prompt into a list: [prompt].")
         if len(prompt) == 0:
             raise ValueError(f"prompts[{row}] is empty; expected at least one token to continue from.")
         check_tokens(config, prompt, f"prompts[{row}]")
