@@ -47,10 +47,10 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
             "The loss is NaN. Look for NaN in what goes in (parameters, rewards, log-probabilities), then for 0 / 0, inf - inf and "
             "the logarithm of a negative number in the loss function."
         )
-    if not any(mx.any(grad != 0).item() for grad in grads.values()) and not _depends_on(loss_fn, params):
+    if not any(mx.any(grad != 0).item() for grad in grads.values()) and not _has_path(loss_fn, params):
         raise GradientError(
-            "There is no path from params to the loss: compute the forward pass inside the loss function, from the dictionary "
-            "it is given. Values computed before it, or from another dictionary, are constants to the gradient."
+            "There is no path from params to the loss: compute the forward pass inside the loss function, from the dictionary it "
+            "is given. Values computed before it, from another dictionary, or behind mx.stop_gradient are constants to the gradient."
         )
     return loss, grads
 
@@ -67,11 +67,12 @@ def _scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array
     return loss.reshape(())
 
 
-def _depends_on(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> bool:
-    """Whether the parameters reach the loss at all, although every gradient is zero.
+def _has_path(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> bool:
+    """Whether the backward pass gets from the loss to any parameter, although every gradient is zero.
 
-    Zero gradients alone prove nothing: a group of equal rewards has them too. NaN does, since it survives every product,
-    sum and comparison-free path: with NaN for parameters a loss that depends on them cannot stay a number.
+    Zeros alone prove nothing: a group of equal rewards gives them too. NaN does, since it survives every product and sum: sent
+    back from the loss, at parameters that are NaN themselves, it arrives wherever there is a way.
     """
-    poisoned = _NamedParams({name: mx.full(value.shape, math.nan, value.dtype) for name, value in params.items()})
-    return math.isnan(_scalar_loss(loss_fn, poisoned).item())
+    poison = {name: mx.full(value.shape, math.nan, value.dtype) for name, value in params.items()}
+    grads = mx.grad(lambda tracked: math.nan * _scalar_loss(loss_fn, tracked))(poison)
+    return any(mx.any(mx.isnan(grad)).item() for grad in grads.values())

@@ -44,7 +44,10 @@ def fold_groups(prompts: Sequence[TokenIds]) -> tuple[list[TokenIds], int]:
 
 
 def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_tokens: int) -> None:
-    """Raise ValueError (TypeError for text) for no prompts, an empty one, token ids that are not in the vocabulary, or too many tokens."""
+    """Raise ValueError for no prompts, an empty one, token ids that are not in the vocabulary, or too many tokens.
+
+    What is no list of token ids, such as text, raises TypeError.
+    """
     if len(prompts) == 0:
         raise ValueError("There are no prompts; expected a list of lists of token ids.")
     for row, prompt in enumerate(prompts):

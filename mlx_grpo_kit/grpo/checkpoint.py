@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlx_grpo_kit.atomic import replaced_folder
+from mlx_grpo_kit.atomic import replaced_folder, whole_folder
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, save_pretrained
@@ -31,7 +31,7 @@ STATE = "trainer_state.json"
 
 def save_checkpoint(trainer: GRPOTrainer, folder: str | os.PathLike) -> None:
     """Write a checkpoint; `folder` appears whole or not at all, and replaces one that is there."""
-    with replaced_folder(folder) as new:
+    with replaced_folder(folder, marker=STATE) as new:
         save_pretrained(new / "model", trainer.config, trainer.master_params, tokenizer=trainer.tokenizer)
         if trainer.ref_params is not None:
             save_pretrained(new / "reference", trainer.config, trainer.ref_params)
@@ -53,8 +53,10 @@ def load_checkpoint(folder: str | os.PathLike, task: Task) -> GRPOTrainer:
     """
     from mlx_grpo_kit.grpo.trainer import GRPOTrainer
 
-    folder = Path(folder)
-    if folder.is_dir() and not (folder / STATE).exists():
+    folder = whole_folder(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}; expected a checkpoint that save_checkpoint wrote.")
+    if not (folder / STATE).exists():
         raise FileNotFoundError(f"{folder} has no {STATE}, so it is no checkpoint. Expected a folder that save_checkpoint wrote.")
     state = read_json(folder, STATE)
     missing = [key for key in ("step", "task", "compute_dtype", "args", "files") if key not in state]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,7 +22,7 @@ def compute_loss_and_gradients(
     prompt_tokens: Sequence[TokenIds],
     completion_tokens: Sequence[TokenIds],
     old_logprobs: Sequence[Sequence[float]] | None,
-    rewards: Sequence[float],
+    rewards: Sequence[float | None],
     group_size: int,
     loss_config: GRPOLossConfig | None = None,
     *,
@@ -36,7 +37,7 @@ def compute_loss_and_gradients(
         completion_tokens: B completions up to and including the end token, those of one prompt next to each other.
         old_logprobs: for each completion its tokens' log-probabilities when they were sampled (`rollout.logps`), or None if
             `params` sampled them: then every ratio is exactly 1.
-        rewards: B numbers.
+        rewards: B numbers; None for a completion that no reward applies to.
         ref_logprobs: as `old_logprobs`, of the reference policy; needed with beta > 0.
         temperature: the one that the completions were sampled with.
 
@@ -47,6 +48,9 @@ def compute_loss_and_gradients(
         prompt_tokens = [prompt for prompt in prompt_tokens for _ in range(group_size)]
     if len(rewards) != len(completion_tokens):
         raise ValueError(f"There are {len(rewards)} rewards for {len(completion_tokens)} completions; expected one for each.")
+    for row, reward in enumerate(rewards):
+        if reward is not None and math.isnan(reward):
+            raise ValueError(f"rewards[{row}] is NaN; expected a number, or None for a completion that no reward applies to.")
     batch = pad_batch(config, prompt_tokens, completion_tokens)
     advantages = compute_advantages(rewards, group_size, scale_rewards)
     old_logps = None if old_logprobs is None else pad_logprobs("old_logprobs", old_logprobs, completion_tokens)

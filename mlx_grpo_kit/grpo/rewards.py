@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -37,13 +38,12 @@ def compute_rewards(
 
 def _call(name: str, func: Callable, problems: Sequence, completions: Sequence[str]) -> np.ndarray:
     try:
-        values = func(problems, completions)
+        returned = func(problems, completions)
+        values = list(returned) if isinstance(returned, Iterable) else None  # a generator only runs, and fails, here
     except Exception as error:
         raise RewardError(f"Reward function {name!r} raised {type(error).__name__}: {error}") from error
-    try:
-        values = list(values)
-    except TypeError:
-        raise RewardError(f"Reward function {name!r} returned {values!r}; expected a list of numbers, one a completion.") from None
+    if values is None:
+        raise RewardError(f"Reward function {name!r} returned {returned!r}; expected a list of numbers, one a completion.")
     if len(values) != len(completions):
         raise RewardError(
             f"Reward function {name!r} returned {len(values)} rewards for {len(completions)} completions; expected one for each."
@@ -52,10 +52,8 @@ def _call(name: str, func: Callable, problems: Sequence, completions: Sequence[s
     for index, value in enumerate(values):
         if value is None:
             continue
-        try:
-            rewards[index] = float(value)
-        except (TypeError, ValueError):
-            rewards[index] = math.nan
+        with suppress(TypeError, ValueError):
+            rewards[index] = math.nan if isinstance(value, str) else float(value)
         if not math.isfinite(rewards[index]):
             raise RewardError(
                 f"Reward function {name!r} returned {value!r} for completion {index}, {completions[index][:60]!r}; expected a finite "

@@ -14,10 +14,12 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import mlx.optimizers as optim
 import numpy as np
+from mlx.utils import tree_map
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate
@@ -121,7 +123,8 @@ class GRPOTrainer:
         while self.step < max_steps:
             started = time.perf_counter()
             completions, metrics = self._sample(self.step)
-            metrics |= self._learn(completions, max_steps)
+            with self._all_updates_or_none():
+                metrics |= self._learn(completions, max_steps)
             self.step += 1
             metrics["step_time"] = time.perf_counter() - started
             yield TrainStep(self.step, metrics, completions)
@@ -235,6 +238,22 @@ class GRPOTrainer:
             history.append(total_metrics)
         return {name: _mean([metrics[name] for metrics in history]) for name in history[0]} | {"learning_rate": learning_rate}
 
+    @contextmanager
+    def _all_updates_or_none(self) -> Iterator[None]:
+        """Take back the updates of a step that fails after the first of them.
+
+        A step of one update needs nothing taken back, and is spared the memory of two sets of parameters and moments.
+        """
+        if self.args.num_iterations == 1:
+            yield
+            return
+        master_params, optimizer_state = self.master_params, tree_map(lambda array: array, self.optimizer.state)
+        try:
+            yield
+        except BaseException:
+            self.master_params, self.optimizer.state = master_params, optimizer_state
+            raise
+
     def _micro_batch(self, completions: Sequence[Completion]) -> tuple[PaddedBatch, mx.array]:
         prompts = [self.tokenizer.encode(completion.prompt) for completion in completions]
         batch = pad_batch(self.config, prompts, [completion.completion_ids for completion in completions])
@@ -264,7 +283,7 @@ class GRPOTrainer:
         grad_norm = grad_norm.item()
         if not (math.isfinite(grad_norm) and math.isfinite(loss)):
             raise TrainingDivergedError(
-                f"Step {self.step + 1} has loss {loss} and gradient norm {grad_norm}; the update was not made, and the parameters are "
+                f"Step {self.step + 1} has loss {loss} and gradient norm {grad_norm}; no update was made, and the parameters are "
                 f"those of step {self.step}. Lower learning_rate (now {self.args.learning_rate:g}) and go on from a checkpoint."
             )
         self.optimizer.learning_rate = learning_rate

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 
@@ -32,11 +33,13 @@ class Qwen3Config:
     def __post_init__(self):
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "tie_word_embeddings":
+            if field.type == "bool":
+                if not isinstance(value, bool):
+                    raise ValueError(f"Qwen3Config.{field.name} is {value!r}; expected True or False.")
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ValueError(f"Qwen3Config.{field.name} is {value!r}; expected a positive number.")
-            if field.type == "int" and int(value) != value:
+            if field.type == "int" and not isinstance(value, int):
                 raise ValueError(f"Qwen3Config.{field.name} is {value!r}; expected a whole number.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
@@ -55,8 +58,10 @@ class Qwen3Config:
         """
         if config.get("model_type", "qwen3") != "qwen3":
             raise ValueError(f"config.json describes a {config['model_type']!r} model; expected model_type 'qwen3'.")
+        if config.get("quantization") or config.get("quantization_config"):
+            raise ValueError("config.json describes quantized weights; expected a model in float32, float16 or bfloat16.")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        if rope.get("rope_type", rope.get("type", "default")) != "default":
+        if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default":
             raise ValueError(f"config.json asks for scaled rotary embeddings ({rope}); only rope_type 'default' is supported.")
         if config.get("use_sliding_window"):
             raise ValueError("config.json has use_sliding_window true; only full attention is supported. Set it to false.")
@@ -67,9 +72,9 @@ class Qwen3Config:
         values = {field.name: config[field.name] for field in fields(cls) if config.get(field.name) is not None}
         if "rope_theta" in rope:
             values["rope_theta"] = rope["rope_theta"]
-        if "head_dim" not in values and {"hidden_size", "num_attention_heads"} <= values.keys():
-            values["head_dim"] = values["hidden_size"] // values["num_attention_heads"]
-        missing = [name for name in cls.__match_args__[:7] if name not in values]
+        # A guessed number of these would load and then compute something else than was trained.
+        required = [field.name for field in fields(cls) if field.default is MISSING] + ["rope_theta"]
+        missing = [name for name in required if name not in values]
         if missing:
             raise ValueError(f"config.json lacks {', '.join(missing)}.")
         return cls(**values)

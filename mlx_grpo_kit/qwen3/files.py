@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlx_grpo_kit.atomic import replaced_folder
+from mlx_grpo_kit.atomic import replaced_folder, whole_folder
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.params import param_names, validate_params
@@ -34,7 +34,7 @@ def load_pretrained(
     Raises FileNotFoundError when the folder or one of its files is missing, and ValueError when a file is cut off or corrupt, or
     is another model's; either way the message names the file.
     """
-    folder = Path(folder)
+    folder = whole_folder(folder)
     config = Qwen3Config.from_dict(read_json(folder, "config.json"))
     stored: dict[str, mx.array] = {}
     for file in _weight_files(folder):
@@ -65,15 +65,16 @@ def save_pretrained(
     """Write a Hugging Face folder that transformers, mlx-lm and `load_pretrained` read. Returns its path.
 
     With a `tokenizer` its files are part of the folder. Weights above `max_shard_size` bytes are split into
-    shards with an index. The folder appears whole or not at all; one that is already there is replaced at the end.
+    shards with an index. The folder appears whole or not at all; a model folder that is already there is replaced at the end,
+    with all that it holds.
 
-    Raises ValueError when `params` do not fit `config`.
+    Raises ValueError when `params` do not fit `config`, and FileExistsError when `folder` is a file or holds anything but a model.
     """
     validate_params(params, config)
     folder = Path(folder)
     dtype = next(iter(params.values())).dtype
     settings = config.to_dict() | {"dtype": str(dtype).rpartition(".")[2], "torch_dtype": str(dtype).rpartition(".")[2]}
-    with replaced_folder(folder) as new:
+    with replaced_folder(folder, marker="config.json") as new:
         if tokenizer is not None:
             tokenizer.save(new)
             settings |= {"eos_token_id": tokenizer.eos_token_ids, "pad_token_id": tokenizer.pad_token_id}

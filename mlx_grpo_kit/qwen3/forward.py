@@ -15,7 +15,8 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 
-MASKED = -1e9  # added to a score that must not count; finite, so that a row with nothing to see gives no NaN
+# Added to a score that must not count; finite, so that a row with nothing to see gives no NaN. float16 ends at 65504.
+MASKED, MASKED_FLOAT16 = -1e9, -3e4
 
 
 def embedding(weight: mx.array, input_ids: mx.array) -> mx.array:
@@ -96,7 +97,8 @@ def scaled_dot_product_attention(queries: mx.array, keys: mx.array, values: mx.a
     # The query heads that share keys become rows of one matrix product.
     folded = (queries * scale).reshape(batch, num_groups, -1, head_dim)
     scores = (folded @ keys.swapaxes(-1, -2)).reshape(batch, num_heads, num_queries, -1)
-    scores = scores + (1 - mask.astype(scores.dtype)) * MASKED
+    masked = MASKED_FLOAT16 if scores.dtype == mx.float16 else MASKED
+    scores = scores + (1 - mask.astype(scores.dtype)) * masked
     # Softmax does not change when all scores move together, so the shift by the largest needs no gradient.
     weights = exp(scores - mx.stop_gradient(scores.max(axis=-1, keepdims=True)))
     totals = weights.sum(axis=-1, keepdims=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tokenizers
 
+from mlx_grpo_kit.atomic import whole_folder
 from mlx_grpo_kit.qwen3.files import read_json
 
 # What makes up a tokenizer in a model folder; generation_config.json is among them for its EOS ids.
@@ -99,7 +100,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         FileNotFoundError: there is no such folder, or no tokenizer.json in it.
         ValueError: a file cannot be read, the files name no EOS, or they name a token that does not exist.
     """
-    folder = Path(folder)
+    folder = whole_folder(folder)
     path = folder / "tokenizer.json"
     if not path.is_file():
         what = "has no tokenizer.json" if folder.is_dir() else "is not a folder"

@@ -1,0 +1,127 @@
+"""config.json in both layouts, and everything in one that this Qwen3 cannot compute."""
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import Qwen3Config as HFConfig
+from transformers import Qwen3ForCausalLM
+
+from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters
+
+# The config.json of Qwen/Qwen3-0.6B, as published.
+PUBLISHED = json.loads("""{
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,
+  "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
+  "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+  "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+  "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
+  "vocab_size": 151936}""")
+
+SMALL = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=16)  # fmt: skip
+
+SHAPES = {
+    "Qwen3-0.6B": dict(vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
+                       num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True),
+    "Qwen3-8B": dict(vocab_size=151936, hidden_size=4096, intermediate_size=12288, num_hidden_layers=36,
+                     num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=False),
+    "small tied": SMALL | dict(tie_word_embeddings=True),
+    "small untied": SMALL | dict(tie_word_embeddings=False),
+    "one group of heads": SMALL | dict(num_key_value_heads=1),
+    "no grouping": SMALL | dict(num_key_value_heads=4, head_dim=6),
+}  # fmt: skip
+
+
+def test_the_published_layout():
+    config = Qwen3Config.from_dict(PUBLISHED)
+    assert config == Qwen3Config(
+        vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
+        num_key_value_heads=8, head_dim=128, rms_norm_eps=1e-6, rope_theta=1_000_000, max_position_embeddings=40960,
+        tie_word_embeddings=True)  # fmt: skip
+
+
+def test_the_layout_of_transformers_5():
+    content = json.loads(json.dumps(HFConfig(**SMALL, rope_theta=12345.0, max_position_embeddings=99).to_dict()))
+    assert "rope_theta" not in content
+    assert content["rope_parameters"]["rope_theta"] == 12345.0
+    config = Qwen3Config.from_dict(content)
+    assert config == Qwen3Config(**SMALL, rope_theta=12345.0, max_position_embeddings=99)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_written_reads_back_here_and_in_transformers(shape):
+    config = Qwen3Config(**SHAPES[shape], rope_theta=500.0, rms_norm_eps=1e-5, max_position_embeddings=64)
+    content = json.loads(json.dumps(config.to_dict()))
+    assert Qwen3Config.from_dict(content) == config
+    theirs = HFConfig.from_dict(content)
+    for name, value in SHAPES[shape].items():
+        assert getattr(theirs, name) == value
+    assert theirs.rope_parameters["rope_theta"] == 500.0
+    assert (theirs.rms_norm_eps, theirs.max_position_embeddings) == (1e-5, 64)
+
+
+def test_defaults_are_transformers_defaults():
+    ours, theirs = Qwen3Config.from_dict(SMALL | {"rope_theta": 10.0}), HFConfig(**SMALL)
+    for name in ("rms_norm_eps", "max_position_embeddings", "tie_word_embeddings"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_number_of_parameters_is_transformers(shape):
+    with torch.device("meta"):
+        reference = Qwen3ForCausalLM(HFConfig(**SHAPES[shape]))
+    assert count_total_parameters(Qwen3Config(**SHAPES[shape])) == sum(p.numel() for p in reference.parameters())
+
+
+def test_the_number_of_parameters_of_qwen3_0_6b():
+    assert count_total_parameters(Qwen3Config.from_dict(PUBLISHED)) == 596_049_920
+    untied = Qwen3Config.from_dict(PUBLISHED | {"tie_word_embeddings": False})
+    assert count_total_parameters(untied) == 596_049_920 + 151936 * 1024
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "llama"}, "describes a 'llama' model; expected model_type 'qwen3'"),
+        ({"model_type": "qwen3_moe"}, "'qwen3_moe'"),
+        ({"use_sliding_window": True}, "use_sliding_window true; only full attention is supported"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "scaled rotary embeddings"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "scaled rotary embeddings"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}}, "scaled rotary embeddings"),
+        ({"rope_scaling": "linear"}, "scaled rotary embeddings"),
+        ({"attention_bias": True}, "attention_bias true; Qwen3's projections have no biases"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'; Qwen3 uses 'silu'"),
+        ({"quantization": {"group_size": 64, "bits": 4}}, "describes quantized weights"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "describes quantized weights"),
+        ({"head_dim": 127}, r"head_dim is 127; .* must be even"),
+        ({"num_key_value_heads": 3}, r"num_attention_heads \(16\) must be a multiple of num_key_value_heads \(3\)"),
+        ({"hidden_size": 0}, "hidden_size is 0; expected a positive number"),
+        ({"hidden_size": -1024}, "hidden_size is -1024; expected a positive number"),
+        ({"vocab_size": "151936"}, "vocab_size is '151936'; expected a positive number"),
+        ({"vocab_size": 151936.5}, "vocab_size is 151936.5; expected a whole number"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True; expected a positive number"),
+        ({"rms_norm_eps": math.nan}, "rms_norm_eps is nan; expected a positive number"),
+        ({"rope_theta": math.inf}, "rope_theta is inf; expected a positive number"),
+        ({"intermediate_size": [3072]}, r"intermediate_size is \[3072\]; expected a positive number"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'; expected True or False"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_computed_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        Qwen3Config.from_dict(PUBLISHED | change)
+
+
+@pytest.mark.parametrize("name", [*SMALL, "rope_theta"])
+def test_a_missing_number_is_not_guessed(name):
+    """transformers would take its own default of another size, and mlx-lm refuses."""
+    content = {key: value for key, value in PUBLISHED.items() if key != name}
+    with pytest.raises(ValueError, match=rf"config.json lacks {name}\."):
+        Qwen3Config.from_dict(content)
+
+
+def test_several_missing_numbers_are_named_together():
+    with pytest.raises(ValueError, match=r"lacks vocab_size, hidden_size, .*, rope_theta"):
+        Qwen3Config.from_dict({"model_type": "qwen3"})

@@ -1,0 +1,166 @@
+"""value_and_grad: the right numbers, and one clear sentence for each way to get none."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.autograd import GradientError, value_and_grad
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, grpo_loss_and_metrics
+
+PARAMS = {"w": mx.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]]), "b": mx.array([0.5, -0.5])}
+X = mx.array([0.3, -0.7, 0.2])
+
+
+def affine_loss(params):
+    return mx.tanh(params["w"] @ X + params["b"]).square().sum()
+
+
+def test_value_and_gradients_equal_torch():
+    loss, grads = value_and_grad(affine_loss, PARAMS)
+    w, b = (torch.tensor(np.array(PARAMS[name]), requires_grad=True) for name in ("w", "b"))
+    theirs = torch.tanh(w @ torch.tensor(np.array(X)) + b).square().sum()
+    theirs.backward()
+    assert loss.item() == pytest.approx(theirs.item(), rel=1e-6)
+    assert set(grads) == {"w", "b"}
+    np.testing.assert_allclose(grads["w"], w.grad, rtol=1e-5)
+    np.testing.assert_allclose(grads["b"], b.grad, rtol=1e-5)
+
+
+def test_the_given_parameters_stay_as_they_are():
+    before = {name: np.array(value) for name, value in PARAMS.items()}
+    value_and_grad(affine_loss, PARAMS)
+    assert all((np.array(PARAMS[name]) == before[name]).all() for name in PARAMS)
+
+
+def test_gradients_have_the_dtype_and_shape_of_their_parameters():
+    params = {"half": mx.ones((2, 1), mx.bfloat16), "single": mx.ones((3,))}
+    loss, grads = value_and_grad(lambda p: p["half"].sum() * p["single"].sum(), params)
+    assert loss.shape == ()
+    assert {name: (grad.dtype, grad.shape) for name, grad in grads.items()} == {
+        "half": (mx.bfloat16, (2, 1)), "single": (mx.float32, (3,))}  # fmt: skip
+
+
+def test_a_parameter_that_the_loss_does_not_use_has_gradient_zero():
+    _, grads = value_and_grad(lambda p: p["w"].sum(), PARAMS)
+    assert np.array(grads["b"]).tolist() == [0, 0]
+
+
+def test_a_loss_with_one_element_counts_as_a_scalar():
+    loss, _ = value_and_grad(lambda p: p["b"].sum(keepdims=True), PARAMS)
+    assert loss.shape == ()
+
+
+def test_a_loss_that_is_no_scalar():
+    with pytest.raises(GradientError, match=r"loss has shape \(2,\); expected a scalar. Reduce it with .mean\(\)"):
+        value_and_grad(lambda p: p["b"] * 2, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "kind"),
+    [(lambda p: p["b"].sum().item(), "float"), (lambda p: None, "NoneType"), (lambda p: (p["b"].sum(), 1), "tuple")],
+)
+def test_a_loss_that_is_no_array(loss_fn, kind):
+    with pytest.raises(GradientError, match=rf"returned {kind}; expected a scalar mx.array.*Leave out .item\(\)"):
+        value_and_grad(loss_fn, PARAMS)
+
+
+# No path from params to the loss.
+
+
+def test_forward_pass_outside_the_loss_function():
+    outputs = PARAMS["w"] @ X
+    with pytest.raises(
+        GradientError, match=r"no path from params to the loss: compute the forward pass inside the loss fun"
+    ):
+        value_and_grad(lambda p: outputs.square().sum(), PARAMS)
+
+
+def test_forward_pass_behind_stop_gradient():
+    with pytest.raises(GradientError, match=r"no path from params to the loss.*mx.stop_gradient"):
+        value_and_grad(lambda p: mx.stop_gradient(affine_loss(p)), PARAMS)
+
+
+def test_parameters_that_only_choose():
+    """A comparison depends on the parameters, but no gradient goes through it."""
+    with pytest.raises(GradientError, match="no path from params to the loss"):
+        value_and_grad(lambda p: (p["w"] @ X > p["b"]).astype(mx.float32).mean(), PARAMS)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-30])
+def test_zero_gradients_alone_are_no_error(factor):
+    """1e-30: a gradient that is zero only after rounding."""
+    _, grads = value_and_grad(lambda p: (factor * p["w"] * 1e-30).sum(), {"w": PARAMS["w"]})
+    assert not np.array(grads["w"]).any()
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_a_group_of_equal_rewards_is_no_error(loss_type, level):
+    """Every advantage is zero, and so is every gradient: nothing to learn from, and nothing wrong."""
+    config = GRPOLossConfig(loss_type, epsilon_high=5.0, max_completion_length=3, importance_sampling_level=level)
+    mask = mx.array([[1, 1, 1], [1, 0, 0]])
+
+    def loss_fn(params):
+        return grpo_loss_and_metrics(config, params["logps"], mx.full((2, 3), -1.0), mx.zeros(2), mask)[0]
+
+    loss, grads = value_and_grad(loss_fn, {"logps": mx.array([[-1.0, -2.0, -0.1], [-0.5, -3.0, -1.0]])})
+    assert loss.item() == 0
+    assert not np.array(grads["logps"]).any()
+
+
+def test_a_batch_with_every_ratio_clipped_is_no_error():
+    def loss_fn(params):
+        return grpo_loss_and_metrics(
+            GRPOLossConfig(), params["logps"], mx.full((2, 1), -5.0), mx.ones(2), mx.ones((2, 1))
+        )[0]
+
+    _, grads = value_and_grad(loss_fn, {"logps": mx.full((2, 1), -1.0)})
+    assert not np.array(grads["logps"]).any()
+
+
+# Parameters.
+
+
+def test_a_parameter_that_is_not_there():
+    with pytest.raises(
+        GradientError, match=r"parameter 'layers.0.bias', which is not in params. Did you mean 'layers.0.bia'"
+    ):
+        value_and_grad(lambda p: p["layers.0.bias"].sum(), {"layers.0.bia": mx.ones(2), "w": mx.ones(2)})
+    with pytest.raises(GradientError, match=r"'zzz', which is not in params. There are 2, the first is 'w'"):
+        value_and_grad(lambda p: p["zzz"].sum(), PARAMS)
+
+
+def test_no_parameters():
+    with pytest.raises(GradientError, match="params is empty"):
+        value_and_grad(affine_loss, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(mx.array([1, 2]), "dtype mlx.core.int32"), (np.ones(2), "type ndarray"), (1.0, "type float")]
+)
+def test_a_parameter_that_is_no_array_of_floats(value, kind):
+    with pytest.raises(
+        GradientError, match=f"Parameter 'b' has {kind}; expected an mx.array of floating-point numbers"
+    ):
+        value_and_grad(affine_loss, PARAMS | {"b": value})
+
+
+# Numbers.
+
+
+def test_a_loss_that_is_nan():
+    with pytest.raises(GradientError, match=r"The loss is NaN. Look for NaN in what goes in"):
+        value_and_grad(lambda p: mx.log(p["b"]).sum(), PARAMS)
+
+
+def test_an_infinite_loss_is_left_to_the_caller():
+    loss, _ = value_and_grad(lambda p: (p["b"] * 1e38 * 1e38).sum() + math.inf, {"b": mx.ones(2)})
+    assert loss.item() == math.inf
+
+
+def test_other_errors_of_the_loss_function_pass_through():
+    with pytest.raises(ZeroDivisionError):
+        value_and_grad(lambda p: p["b"].sum() / (1 // 0), PARAMS)
