@@ -1,7 +1,7 @@
 # The kit's commands. `make` alone lists them. Each builds .venv the first time and starts in seconds after that.
 #
 #   make lab PYTHON=/path/to/python3.12      build .venv with a Python of your choice
-#   make train ARGS="--max-steps 50"         options for `python -m mlx_grpo_kit train`
+#   make train ARGS="--resume"               options for `python -m mlx_grpo_kit train`: --overwrite, --task countdown ...
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -33,7 +33,7 @@ lab: $(VENV)/lab.done ## Build .venv, check this machine, open JupyterLab on the
 	    --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns addition by GRPO
-	@$(PY) -m mlx_grpo_kit train --model tiny --task addition --output outputs/addition $(ARGS)
+	@$(PY) -m mlx_grpo_kit train --output outputs/addition $(ARGS)
 
 test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), browser, notebooks
 	$(PY) -m pytest $(PARALLEL) --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests

@@ -233,7 +233,7 @@ SIDE_BY_SIDE = """if True:
     failures = []
     def in_thread():
         try:
-            for _ in range(5): check_all()
+            for _ in range(2): check_all()
         except BaseException as failure:
             failures.append(failure)
 
