@@ -221,6 +221,8 @@ def test_backward_of_a_leaf():
     x = Value(2.0)
     x.backward()
     assert x.grad == 1.0
+    x.backward()
+    assert x.grad == 2.0
 
 
 def test_changing_a_number_after_the_forward_pass_leaves_its_derivatives_alone():
