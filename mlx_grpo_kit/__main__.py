@@ -1,0 +1,7 @@
+"""`python -m mlx_grpo_kit COMMAND`; the commands are in cli.py."""
+
+import sys
+
+from mlx_grpo_kit.cli import main
+
+sys.exit(main())

@@ -1,0 +1,203 @@
+"""What a training run shows in a terminal: a few lines that stay in place, or plain lines now and then in a log."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo import TrainStep
+
+BARS = "▁▂▃▄▅▆▇█"
+SPARKLINE_WIDTH = 40
+SAMPLES, SAMPLE_WIDTH = 3, 40
+SECONDS_A_SAMPLE = 1.5  # long enough to be read; steps of a tiny model are over in a fraction of that
+SECONDS_A_LINE = 10.0
+STEPS_FOR_SPEED = 20
+
+
+class Progress:
+    """Shows a run while it goes on: in a terminal redrawn in place, elsewhere as a line every ten seconds.
+
+        with Progress("tiny learns addition", max_steps=150, is_correct=task.is_correct) as progress:
+            progress.begin_steps()
+            for step in trainer.train(150):
+                progress.update(step, step.metrics)
+
+    Args:
+        title: what is trained on what.
+        max_steps: of the whole run.
+        is_correct: (problem, completion) -> whether a sampled completion is right.
+        note: called at every redraw; what it returns stands below, such as that the run is about to stop.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        max_steps: int,
+        is_correct: Callable[[Any, str], bool],
+        note: Callable[[], str] = lambda: "",
+        console: Console | None = None,
+    ):
+        self.console = console or Console(highlight=False)
+        self.title, self.max_steps, self.is_correct, self.note = title, max_steps, is_correct, note
+        self.accuracies: list[tuple[int, float]] = []
+        self._phase = ""
+        self._rewards: list[float] = []
+        self._step: TrainStep | None = None
+        self._samples: list[tuple[str, str, bool]] = []
+        self._sampled_at = self._line_at = float("-inf")
+        self._seconds: deque[float] = deque(maxlen=STEPS_FOR_SPEED)
+        self._started = self._step_began = time.monotonic()
+        self._spinner = Spinner("dots")
+        in_place = self.console.is_terminal and self.console.encoding.startswith("utf")
+        self._live = Live(self, console=self.console, refresh_per_second=8) if in_place else None
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._phase, self.note = "", lambda: ""
+        if self._live:
+            self._live.stop()
+
+    def phase(self, words: str) -> None:
+        """Say what happens now, other than training steps."""
+        self._phase = words
+        if not self._live:
+            self.console.print(f"{words} ...", markup=False)
+
+    def measured(self, step: int, accuracy: float) -> None:
+        """Take in an accuracy on held-out problems."""
+        self.accuracies.append((step, accuracy))
+
+    def update(self, step: TrainStep, metrics: Mapping[str, float]) -> None:
+        """Take in a step that is done. Its seconds are those since the step before, whatever was done in them."""
+        now = time.monotonic()
+        self._seconds.append(now - self._step_began)
+        self._step_began = now
+        self._phase = ""
+        self._step = step
+        self._rewards.append(metrics["reward"])
+        measured = "eval/accuracy" in metrics
+        if measured:
+            self.measured(step.step, metrics["eval/accuracy"])
+        if now - self._sampled_at >= SECONDS_A_SAMPLE:
+            self._samples, self._sampled_at = self._read_samples(step), now
+        if not self._live and (measured or now - self._line_at >= SECONDS_A_LINE):
+            self.console.print(self._line(metrics), markup=False, soft_wrap=True)
+            self._line_at = now
+
+    def begin_steps(self) -> None:
+        """Call right before the first step: what came before it is no part of a step's time."""
+        self._phase = "the first step"
+        self._step_began = time.monotonic()
+
+    def _read_samples(self, step: TrainStep) -> list[tuple[str, str, bool]]:
+        one_a_prompt = {record.prompt: record for record in step.completions}
+        samples = []
+        for record in list(one_a_prompt.values())[:SAMPLES]:
+            right = self.is_correct(record.problem, record.completion)
+            prompt, completion = _one_line(record.prompt, keep_end=True), _one_line(record.completion)
+            samples.append((prompt, completion or "(empty)", right))
+        return samples
+
+    def _line(self, metrics: Mapping[str, float]) -> str:
+        width = len(str(self.max_steps))
+        words = [f"step {self._step.step:>{width}}/{self.max_steps}", f"reward {metrics['reward']:.3f}"]
+        if "eval/accuracy" in metrics:
+            words.append(f"held-out accuracy {metrics['eval/accuracy']:.3f}")
+        words.append(f"{self._tokens_per_second():,.0f} tokens/s")
+        if self._step.step < self.max_steps:
+            words.append(f"{clock(self._seconds_left())} left")
+        for prompt, completion, right in self._samples[:1]:
+            words.append(f"{prompt}{completion} ({'right' if right else 'wrong'})")
+        return "  ".join(words)
+
+    def __rich__(self) -> RenderableType:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(no_wrap=True)
+        if self._step:
+            grid.add_row("step", self._bar())
+            grid.add_row("reward", Text.assemble((sparkline(self._rewards), "cyan"), f"  {self._rewards[-1]:.3f}"))
+        if self.accuracies:
+            grid.add_row("accuracy", self._accuracy())
+        if self._step:
+            grid.add_row("speed", f"{self._tokens_per_second():,.0f} tokens/s")
+            for index, (prompt, completion, right) in enumerate(self._samples):
+                mark = ("  ✓ right", "green") if right else ("  ✗ wrong", "red")
+                sample = Text.assemble((prompt, "dim"), (completion, "bold"), mark)
+                grid.add_row("samples" if index == 0 else "", sample)
+        rows: list[RenderableType] = [Text(self.title, style="bold"), grid]
+        if self._phase:
+            self._spinner.update(text=Text(self._phase, style="dim"))
+            rows.append(self._spinner)
+        if note := self.note():
+            rows.append(Text(note, style="yellow"))
+        return Group(*rows)
+
+    def _bar(self) -> RenderableType:
+        done = self._step.step
+        time_left = f"{clock(self._seconds_left())} left" if done < self.max_steps else f"in {clock(self._elapsed())}"
+        row = Table.grid(padding=(0, 2))
+        row.add_row(ProgressBar(self.max_steps, done, width=SPARKLINE_WIDTH), f"{done}/{self.max_steps}", time_left)
+        return row
+
+    def _accuracy(self) -> Text:
+        (first_step, first), (last_step, last) = self.accuracies[0], self.accuracies[-1]
+        text = Text(f"{first:.3f}")
+        if last_step > first_step:
+            text.append(" → ").append(f"{last:.3f}", style="bold")
+        return text.append(f"  on held-out problems (step {last_step})", style="dim")
+
+    def _tokens_per_second(self) -> float:
+        tokens = sum(len(record.completion_ids) for record in self._step.completions)
+        return tokens / self._step.metrics["step_time"]
+
+    def _seconds_left(self) -> float:
+        since = time.monotonic() - self._step_began
+        a_step = sum(self._seconds) / len(self._seconds)
+        return max((self.max_steps - self._step.step) * a_step - since, 0.0)
+
+    def _elapsed(self) -> float:
+        return self._step_began - self._started
+
+
+def sparkline(values: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
+    """All values in `width` characters at most, averages of neighbours, from the lowest to the highest of them."""
+    count = min(width, len(values))
+    edges = [round(i * len(values) / count) for i in range(count + 1)] if count else []
+    parts = [[value for value in values[a:b] if value == value] for a, b in pairwise(edges)]
+    means = [sum(part) / len(part) if part else None for part in parts]
+    known = [mean for mean in means if mean is not None]
+    lowest, highest = min(known, default=0.0), max(known, default=0.0)
+    scale = (len(BARS) - 1) / (highest - lowest or 1.0)
+    return "".join(" " if mean is None else BARS[round((mean - lowest) * scale)] for mean in means)
+
+
+def clock(seconds: float) -> str:
+    """75 -> "1:15", 3675 -> "1:01:15"."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _one_line(text: str, keep_end: bool = False) -> str:
+    """Text with control characters spelled out, cut off at one of its ends if it is long."""
+    shown = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    if len(shown) <= SAMPLE_WIDTH:
+        return shown
+    return "…" + shown[1 - SAMPLE_WIDTH :] if keep_end else shown[: SAMPLE_WIDTH - 1] + "…"

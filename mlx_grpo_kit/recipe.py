@@ -1,0 +1,48 @@
+"""Settings with which a model learns without being told any: how long, how fast, from how many completions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+TINY = "tiny"
+"""The name of the model that ships with the kit, wherever a model folder can be given."""
+
+TINY_ARGS: dict[str, Any] = {
+    "learning_rate": 2e-4,
+    "num_generations": 8,
+    "per_device_train_batch_size": 128,  # 16 prompts a step
+}
+"""Settings for GRPOConfig that suit the tiny model. GRPOConfig's own defaults suit a real Qwen3."""
+
+MAX_STEPS = 150
+"""Steps after which the tiny model has learned addition with TINY_ARGS."""
+
+SMALL = 10_000_000  # parameters; a model with fewer is trained like the tiny one
+
+
+def model_folder(model: str | os.PathLike) -> Path:
+    """The folder of a model given as a path or as "tiny". Raises FileNotFoundError where the tiny one is missing."""
+    from mlx_grpo_kit import assets
+
+    if model != TINY:
+        return Path(model)
+    if not assets.TINY.is_dir():
+        make_it = f"python -m mlx_grpo_kit pretrain --output {assets.TINY}"
+        raise FileNotFoundError(f"The tiny model is missing: there is no folder {assets.TINY}. Make it: {make_it}")
+    return assets.TINY
+
+
+def default_args(model: str | os.PathLike) -> dict[str, Any]:
+    """Settings for GRPOConfig that suit a model: `GRPOConfig(**default_args("tiny"))`.
+
+    `model` is "tiny" or a Hugging Face folder. A folder with fewer than ten million parameters is treated like the tiny
+    model: that is what a policy trained from the tiny model is. Raises FileNotFoundError or ValueError where there is
+    no such model.
+    """
+    from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters
+    from mlx_grpo_kit.qwen3.files import read_json
+
+    config = Qwen3Config.from_dict(read_json(model_folder(model), "config.json"))
+    return dict(TINY_ARGS) if count_total_parameters(config) < SMALL else {}
