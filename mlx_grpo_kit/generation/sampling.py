@@ -111,11 +111,11 @@ def token_logps(
     adds the entropy of the same distribution in nats, [...], without a gradient. The [..., V] table of log-probabilities is never
     made: one gather minus one logsumexp is enough.
     """
-    scaled = logits.astype(mx.float32) * (1 / (temperature or 1.0))
-    largest = mx.stop_gradient(scaled.max(axis=-1, keepdims=True))
-    powers = exp(scaled - largest)
+    logits = logits.astype(mx.float32)
+    scaled = (logits - mx.stop_gradient(logits.max(axis=-1, keepdims=True))) * (1 / (temperature or 1.0))
+    powers = exp(scaled)
     total = powers.sum(axis=-1)
-    log_total = mx.log(total) + largest[..., 0]
+    log_total = mx.log(total)
     logps = mx.take_along_axis(scaled, token_ids[..., None], axis=-1)[..., 0] - log_total
     if not with_entropy:
         return logps

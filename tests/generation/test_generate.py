@@ -1,0 +1,308 @@
+"""Batched generation: transformers' greedy tokens, and log-probabilities that are one, however they are computed."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config as HFConfig
+from transformers import Qwen3ForCausalLM
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.generation import SamplingConfig, generate
+from mlx_grpo_kit.generation.batching import fold_groups
+from mlx_grpo_kit.grpo import per_token_logps
+from mlx_grpo_kit.qwen3 import load_pretrained
+
+V = 37
+MODULE = import_module("mlx_grpo_kit.generation.generate")  # the package has a function of this name
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14, 15, 16], [1, 2, 3, 4]]
+GROUPS = [prompt for prompt in PROMPTS for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """A model whose next token is far from certain, and far from uniform."""
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(
+        HFConfig(vocab_size=V, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=True)
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def model(reference, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    reference.save_pretrained(folder)
+    return load_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def sampled(model):
+    """80 tokens a row: the cache grows twice beyond the prompt, and unequal prompts are padded."""
+    return generate(*model, GROUPS, sampling=SamplingConfig(max_new_tokens=80), seed=3)
+
+
+def transformers_logps(reference, prompt, completion, temperature=1.0) -> np.ndarray:
+    with torch.no_grad():
+        logits = reference(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    logps = torch.log_softmax(logits / temperature, -1)
+    return logps.gather(-1, torch.tensor(completion)[:, None])[:, 0].numpy()
+
+
+def flat(rows) -> np.ndarray:
+    return np.concatenate([np.asarray(row) for row in rows])
+
+
+# Against transformers.
+
+
+@pytest.mark.parametrize("lengths", ["unequal", "equal"])
+def test_greedy_tokens_equal_transformers(reference, model, lengths):
+    prompts = PROMPTS if lengths == "unequal" else [prompt[:1] * 4 for prompt in PROMPTS]
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    theirs = reference.generate(
+        ids, attention_mask=mask, do_sample=False, max_new_tokens=50, eos_token_id=None, pad_token_id=0
+    )[:, longest:]
+    rollout = generate(*model, prompts, sampling=SamplingConfig(max_new_tokens=50, temperature=0))
+    assert rollout.completions == theirs.tolist()
+    assert rollout.finished == [False] * 4
+
+
+def test_greedy_tokens_stop_where_transformers_stops(reference, model):
+    free = generate(*model, PROMPTS, sampling=SamplingConfig(max_new_tokens=30, temperature=0)).completions
+    ends = [free[0][9], free[2][3]]
+    rollout = generate(*model, PROMPTS, sampling=SamplingConfig(max_new_tokens=30, temperature=0), eos_token_ids=ends)
+    for prompt, completion in zip(PROMPTS, rollout.completions, strict=True):
+        theirs = reference.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=30, eos_token_id=ends,
+                                    pad_token_id=0)  # fmt: skip
+        assert completion == theirs[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.6])
+def test_logps_equal_transformers(reference, model, temperature):
+    sampling = SamplingConfig(max_new_tokens=40, temperature=temperature, top_k=9, top_p=0.9)
+    rollout = generate(*model, PROMPTS, sampling=sampling, seed=1)
+    for prompt, completion, logps in zip(PROMPTS, rollout.completions, rollout.logps, strict=True):
+        theirs = transformers_logps(reference, prompt, completion, temperature)
+        np.testing.assert_allclose(logps, theirs, atol=2e-5)
+
+
+# One result, however it is computed.
+
+
+def test_cached_logps_equal_teacher_forced(model, sampled):
+    logps, mask = per_token_logps(*model, GROUPS, sampled.completions)
+    np.testing.assert_allclose(flat(sampled.logps), np.array(logps)[np.array(mask)], atol=1e-5)
+    assert len(flat(sampled.logps)) == 12 * 80
+
+
+def test_cached_logps_equal_teacher_forced_at_another_temperature(model):
+    temperature = 2.0
+    rollout = generate(*model, PROMPTS, sampling=SamplingConfig(max_new_tokens=40, temperature=temperature))
+    logps, mask = per_token_logps(*model, PROMPTS, rollout.completions, temperature)
+    np.testing.assert_allclose(flat(rollout.logps), np.array(logps)[np.array(mask)], atol=1e-5)
+
+
+def test_logps_are_those_before_filters(model):
+    """What a filter leaves over is drawn more often than the policy says; the loss needs what the policy says."""
+    rollout = generate(*model, PROMPTS, sampling=SamplingConfig(max_new_tokens=10, top_k=1), seed=1)
+    logps, mask = per_token_logps(*model, PROMPTS, rollout.completions)
+    np.testing.assert_allclose(flat(rollout.logps), np.array(logps)[np.array(mask)], atol=1e-5)
+    assert max(flat(rollout.logps)) < 0
+
+
+def test_batched_equals_single(model):
+    together = generate(*model, PROMPTS, sampling=SamplingConfig(max_new_tokens=40, temperature=0))
+    for row, prompt in enumerate(PROMPTS):
+        alone = generate(*model, [prompt], sampling=SamplingConfig(max_new_tokens=40, temperature=0))
+        assert alone.completions[0] == together.completions[row]
+        np.testing.assert_allclose(alone.logps[0], together.logps[row], atol=1e-5)
+
+
+def test_a_prompt_read_once_for_its_group_equals_one_read_for_every_row(model, monkeypatch):
+    sampling = SamplingConfig(max_new_tokens=40)
+    grouped = generate(*model, GROUPS, sampling=sampling, seed=5)
+    monkeypatch.setattr(MODULE, "fold_groups", lambda prompts: (list(prompts), 1))
+    ungrouped = generate(*model, GROUPS, sampling=sampling, seed=5)
+    assert grouped.completions == ungrouped.completions
+    np.testing.assert_allclose(flat(grouped.logps), flat(ungrouped.logps), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "folded"),
+    [
+        ("aaabbb", ("ab", 3)), ("aaaa", ("a", 4)), ("abc", ("abc", 1)), ("a", ("a", 1)), ("aabbaa", ("aba", 2)),
+        ("aab", ("aab", 1)), ("abb", ("abb", 1)), ("aabbbb", ("aabbbb", 1)), ("aaabbc", ("aaabbc", 1)),
+        ("aabbccc", ("aabbccc", 1)), ("aaaabb", ("aaaabb", 1)),
+    ],
+)  # fmt: skip
+def test_only_runs_of_one_length_are_folded(prompts, folded):
+    assert fold_groups([[ord(letter)] for letter in prompts]) == ([[ord(letter)] for letter in folded[0]], folded[1])
+
+
+def test_the_rows_of_a_group_differ(sampled):
+    for start in range(0, 12, 3):
+        assert len({tuple(row) for row in sampled.completions[start : start + 3]}) == 3
+
+
+def test_frequencies_of_the_first_token_match_the_policy(reference, model):
+    from scipy.stats import chisquare
+
+    rollout = generate(*model, [PROMPTS[0]] * 4000, sampling=SamplingConfig(max_new_tokens=2), seed=11)
+    with torch.no_grad():
+        expected = torch.softmax(reference(torch.tensor([PROMPTS[0]])).logits[0, -1].double(), -1).numpy() * 4000
+    for position in range(2):
+        tokens = np.array([row[position] for row in rollout.completions])
+        if position == 0:
+            counts = np.bincount(tokens, minlength=V)
+        else:  # the second token, after the likeliest first one
+            first = int(counts.argmax())
+            tokens = tokens[[row[0] == first for row in rollout.completions]]
+            counts = np.bincount(tokens, minlength=V)
+            with torch.no_grad():
+                logits = reference(torch.tensor([[*PROMPTS[0], first]])).logits[0, -1]
+            expected = torch.softmax(logits.double(), -1).numpy() * len(tokens)
+        rare = expected < 5
+        pooled = [np.append(x[~rare], x[rare].sum() + 1e-9) for x in (counts, expected)]
+        assert chisquare(pooled[0], pooled[1] * pooled[0].sum() / pooled[1].sum()).pvalue > 0.001
+
+
+def test_the_same_seed_gives_the_same_rollout(model, sampled):
+    sampling = SamplingConfig(max_new_tokens=80)
+    assert generate(*model, GROUPS, sampling=sampling, seed=3) == sampled
+    assert generate(*model, GROUPS, sampling=sampling, seed=4).completions != sampled.completions
+    mx.random.normal((5,))
+    np.random.rand(3)  # the global states do not matter
+    assert generate(*model, GROUPS, sampling=sampling, seed=3) == sampled
+
+
+def test_parameters_changed_between_two_calls_are_used(model):
+    """A compiled function that captured the first parameters would go on with them, as after every training step."""
+    config, params = model
+    sampling = SamplingConfig(max_new_tokens=20, temperature=0)
+    first = generate(config, params, PROMPTS, sampling=sampling)
+    changed = params | {"final_norm.weight": params["final_norm.weight"] * mx.array([1.0, -1.0] * 16)}
+    second = generate(config, changed, PROMPTS, sampling=sampling)
+    logps, mask = per_token_logps(config, changed, PROMPTS, second.completions)
+    assert first.completions != second.completions
+    np.testing.assert_allclose(flat(second.logps), np.array(logps)[np.array(mask)], atol=1e-5)
+
+
+def test_another_thread_generates_the_same(model, sampled):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(generate, *model, GROUPS, sampling=SamplingConfig(max_new_tokens=80), seed=3).result()
+    assert again.completions == sampled.completions
+    np.testing.assert_allclose(flat(again.logps), flat(sampled.logps), atol=1e-6)
+
+
+# Work.
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The cache's capacity at each decoding step that Python, not a compiled graph, ran."""
+    capacities = []
+
+    def counting(*args, cache, **kwargs):
+        capacities.append(cache.capacity)
+        return original(*args, cache=cache, **kwargs)
+
+    original = MODULE.qwen3_forward
+    monkeypatch.setattr(MODULE, "qwen3_forward", counting)
+    return capacities
+
+
+def test_a_step_is_traced_once_a_block_and_not_once_a_token(model, traced):
+    # A temperature of its own, so that nothing was compiled for it before.
+    sampling = SamplingConfig(max_new_tokens=80, temperature=1.2345)
+    generate(*model, PROMPTS[:1], sampling=sampling)
+    assert traced == [3 + 32, 3 + 64, 3 + 79]
+    generate(*model, PROMPTS[:1], sampling=sampling, seed=1)
+    assert len(traced) == 3, "the next call finds all of it compiled"
+
+
+def test_no_step_follows_when_every_row_has_ended(model, traced):
+    sampling = SamplingConfig(max_new_tokens=80, temperature=1.3456)
+    rollout = generate(*model, PROMPTS, sampling=sampling, eos_token_ids=range(V))
+    assert [len(row) for row in rollout.completions] == [1] * 4
+    assert rollout.finished == [True] * 4
+    assert not traced
+
+
+# The end of a row.
+
+
+def test_any_of_several_ends_stops_a_row_and_is_kept(model, sampled):
+    ends = [sampled.completions[0][4], sampled.completions[4][11]]
+    rollout = generate(*model, GROUPS, sampling=SamplingConfig(max_new_tokens=80), eos_token_ids=ends, seed=3)
+    for row, (completion, free) in enumerate(zip(rollout.completions, sampled.completions, strict=True)):
+        first = next((place for place, token in enumerate(free) if token in ends), None)
+        expected = free if first is None else free[: first + 1]
+        assert completion == expected, f"row {row}: what it draws does not depend on which rows have ended"
+        assert rollout.finished[row] == (first is not None)
+        np.testing.assert_allclose(rollout.logps[row], sampled.logps[row][: len(expected)], atol=1e-5)
+    assert len({len(completion) for completion in rollout.completions}) > 3
+    assert {completion[-1] for completion in rollout.completions} >= set(ends)
+
+
+def test_an_end_on_the_very_last_token_counts_as_an_end(model, sampled):
+    rollout = generate(*model, GROUPS[:1], sampling=SamplingConfig(max_new_tokens=1), eos_token_ids=range(V), seed=3)
+    assert (len(rollout.completions[0]), rollout.finished) == (1, [True])
+    rollout = generate(*model, GROUPS[:1], sampling=SamplingConfig(max_new_tokens=1), seed=3)
+    assert (len(rollout.completions[0]), rollout.finished) == (1, [False])
+
+
+def test_prompts_may_hold_the_id_that_pads_and_the_id_that_ends(reference, model):
+    """0 is what fills short rows: a prompt that begins with it, or with an end token, is read as it stands."""
+    prompts = [[0, 0, 5, 6], [5, 6], [3, 0, 3], [0]]
+    rollout = generate(
+        *model, prompts, sampling=SamplingConfig(max_new_tokens=10, temperature=0), eos_token_ids=[V - 1]
+    )
+    for prompt, completion, logps in zip(prompts, rollout.completions, rollout.logps, strict=True):
+        np.testing.assert_allclose(logps, transformers_logps(reference, prompt, completion), atol=2e-5)
+
+
+def test_numpy_arrays_are_prompts_too(model):
+    sampling = SamplingConfig(max_new_tokens=5, temperature=0)
+    arrays = [np.array(prompt) for prompt in PROMPTS]
+    assert generate(*model, arrays, sampling=sampling) == generate(*model, PROMPTS, sampling=sampling)
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("prompts", "error", "message"),
+    [
+        ([], ValueError, "There are no prompts; expected a list of lists of token ids"),
+        ([[1], []], ValueError, r"prompts\[1\] is empty; expected at least one token"),
+        ([[1], [2, V]], ValueError, rf"prompts\[1\] holds token id {V}; expected 0 to {V - 1}"),
+        ([[-1]], ValueError, r"prompts\[0\] holds token id -1"),
+        ([[1.5]], ValueError, r"prompts\[0\] has dtype float64"),
+        ([[[1]]], ValueError, r"prompts\[0\] has dtype int64 and shape \(1, 1\)"),
+        (["12+34="], TypeError, r"prompts\[0\] is text; expected token ids. Encode it first: .*'12\+34='"),
+        ("12+34=", TypeError, r"prompts\[0\] is text"),
+        ([5, 6, 7], TypeError, r"prompts\[0\] is 5; expected a list of token ids.*\[prompt\]"),
+        ([[1], [1] * 119], ValueError, r"prompts\[1\] has 119 tokens, and with 10 more exceeds the model's 128 pos"),
+    ],
+)  # fmt: skip
+def test_prompts_are_checked(model, prompts, error, message):
+    with pytest.raises(error, match=message):
+        generate(*model, prompts, sampling=SamplingConfig(max_new_tokens=10))
+
+
+def test_the_last_position_of_the_context_is_usable(reference, model):
+    prompt = [3] * 118
+    rollout = generate(*model, [prompt], sampling=SamplingConfig(max_new_tokens=10))
+    np.testing.assert_allclose(
+        rollout.logps[0], transformers_logps(reference, prompt, rollout.completions[0]), atol=2e-5
+    )
