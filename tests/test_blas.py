@@ -106,6 +106,24 @@ class TestChoice:
         assert result.stderr.count("RuntimeWarning") == 1
         assert "pip install torch" in result.stderr
 
+    @pytest.mark.parametrize(("first", "variables", "lanes"), [
+        ("sys", {}, len(os.sched_getaffinity(0))),
+        ("sys", {"OMP_NUM_THREADS": "2"}, 1),       # the user's own wish
+        ("torch", {}, 1),                           # its OpenMP runtime keeps its threads, so the lanes would fight
+    ])
+    def test_cores_are_used_once_by_lanes_or_by_the_blas(self, first, variables, lanes, monkeypatch):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        show = "print(blas.lanes, os.environ.get('OMP_NUM_THREADS'))"
+        code = f"import {first}, os; from mlx_grpo_kit import blas; {show}"
+        assert check(run_python(code, **variables)) == f"{lanes} {variables.get('OMP_NUM_THREADS')}"
+
+    def test_torch_keeps_all_cores(self, monkeypatch):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        alone, beside_mlx = (
+            int(check(run_python(f"import {modules}; print(torch.get_num_threads())")))
+            for modules in ("torch", "mlx_grpo_kit.blas, torch"))
+        assert beside_mlx >= alone
+
     def test_conda_and_mkl_libraries_are_found_in_their_prefix(self, tmp_path, monkeypatch):
         (tmp_path / "lib").mkdir()
         for name in ("libopenblas.so.0", "libmkl_rt.so.2", "libmkl_rt.so.3"):
