@@ -12,7 +12,7 @@ Candidates, best first. float32 GFLOP/s at 1024 x 1024 x 1024 on two cores with 
 2. an installed MKL (408; `pip install mkl`).
 3. an OpenBLAS of the environment (conda) or of the system (86; Debian's 0.3.21).
 
-These are with two threads; one alone has half. The kit gives the BLAS one and shares the cores out otherwise: see `lanes`.
+These are with two threads; one alone has half. The kit gives the BLAS one and shares the cores out itself: see `lanes`.
 
 `MLX_GRPO_KIT_BLAS=off` leaves MLX as it is; `MLX_GRPO_KIT_BLAS=/path/to/lib.so` takes exactly that library.
 On macOS MLX uses Metal and Accelerate, and this module does nothing.
