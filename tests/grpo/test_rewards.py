@@ -1,0 +1,125 @@
+"""compute_rewards: what reward functions return, and everything they should not."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import RewardError, compute_rewards
+
+PROBLEMS, COMPLETIONS = ["p0", "p1", "p2"], ["46", "seven", ""]
+
+
+def named(name, returned):
+    def reward(problems, completions):
+        return returned() if callable(returned) else returned
+
+    reward.__name__ = name
+    return reward
+
+
+def test_functions_get_problems_and_completions_and_their_rewards_are_added():
+    seen = []
+
+    def length(problems, completions):
+        seen.append((problems, completions))
+        return [len(completion) for completion in completions]
+
+    total, by_name = compute_rewards([length, named("half", [0.5, 0.5, -0.5])], PROBLEMS, COMPLETIONS)
+    assert seen == [(PROBLEMS, COMPLETIONS)]
+    assert {name: values.tolist() for name, values in by_name.items()} == {
+        "length": [2, 5, 0],
+        "half": [0.5, 0.5, -0.5],
+    }
+    assert total.tolist() == [2.5, 5.5, -0.5]
+    assert total.dtype == np.float64
+
+
+def test_none_says_that_a_function_does_not_apply():
+    functions = [named("first", [1.0, None, None]), named("second", [2.0, 3.0, None])]
+    total, by_name = compute_rewards(functions, PROBLEMS, COMPLETIONS)
+    np.testing.assert_array_equal(by_name["first"], [1.0, np.nan, np.nan])
+    np.testing.assert_array_equal(total, [3.0, 3.0, np.nan])
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        (1, 0, 1), [True, False, True], np.array([1.0, 0.0, 1.0]), np.array([1, 0, 1], np.int8),
+        mx.array([1.0, 0.0, 1.0]), [np.float32(1), np.bool_(False), mx.array(1)],
+        lambda: (x for x in (1.0, 0.0, 1.0)), lambda: map(float, (1, 0, 1)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_any_numbers_in_any_order_that_can_be_walked_through(returned):
+    total, _ = compute_rewards([named("f", returned)], PROBLEMS, COMPLETIONS)
+    assert total.tolist() == [1.0, 0.0, 1.0]
+
+
+def failing_generator():
+    yield 1.0
+    raise ZeroDivisionError("division by zero")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([1.0, 2.0], "'f' returned 2 rewards for 3 completions; expected one for each"),
+        ([1.0] * 4, "'f' returned 4 rewards for 3 completions"),
+        ([], "'f' returned 0 rewards for 3 completions"),
+        ([1.0, math.nan, 1.0], "'f' returned nan for completion 1, 'seven'; expected a finite number, or None"),
+        ([1.0, 1.0, math.inf], "'f' returned inf for completion 2, ''"),
+        ([-math.inf, 1.0, 1.0], "'f' returned -inf for completion 0, '46'"),
+        ([1.0, "0.5", 1.0], "'f' returned '0.5' for completion 1"),
+        ([1.0, "good", 1.0], "'f' returned 'good' for completion 1"),
+        ([1.0, [1.0], 1.0], r"'f' returned \[1.0\] for completion 1"),
+        ([1.0, 1j, 1.0], "'f' returned 1j for completion 1"),
+        ([1.0, object, 1.0], "'f' returned <class 'object'> for completion 1"),
+        ("101", "'f' returned '1' for completion 0"),
+        (None, "'f' returned None; expected a list of numbers, one a completion"),
+        (1.0, "'f' returned 1.0; expected a list of numbers"),
+        (np.float64(1.0), "'f' returned .*1.0.*; expected a list of numbers"),
+        (lambda: {}["answer"], "'f' raised KeyError: 'answer'"),
+        (failing_generator, "'f' raised ZeroDivisionError: division by zero"),
+    ],
+    ids=str,
+)
+def test_what_is_no_reward_is_refused_by_name(returned, message):
+    with pytest.raises(RewardError, match=f"Reward function {message}"):
+        compute_rewards([named("fine", [1.0] * 3), named("f", returned)], PROBLEMS, COMPLETIONS)
+
+
+def test_the_cause_of_a_failure_is_kept():
+    with pytest.raises(RewardError) as caught:
+        compute_rewards([named("f", lambda: {}["answer"])], PROBLEMS, COMPLETIONS)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_an_interrupt_is_no_failing_reward():
+    def interrupted(problems, completions):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compute_rewards([interrupted], PROBLEMS, COMPLETIONS)
+
+
+def test_names():
+    with pytest.raises(RewardError, match="Two reward functions are called 'f'; expected different names"):
+        compute_rewards([named("f", [1.0] * 3), named("f", [2.0] * 3)], PROBLEMS, COMPLETIONS)
+    with pytest.raises(RewardError, match="no reward functions; expected at least one"):
+        compute_rewards([], PROBLEMS, COMPLETIONS)
+
+    class Judge:
+        def __call__(self, problems, completions):
+            return [1.0] * 3
+
+    _, by_name = compute_rewards([Judge(), functools.partial(named("f", [1.0] * 3))], PROBLEMS, COMPLETIONS)
+    assert list(by_name) == ["Judge", "partial"]
+
+
+def test_a_long_completion_is_not_quoted_whole():
+    with pytest.raises(RewardError) as caught:
+        compute_rewards([named("f", ["x"])], ["p"], ["7" * 10_000])
+    assert len(str(caught.value)) < 300
