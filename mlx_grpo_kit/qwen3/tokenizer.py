@@ -131,7 +131,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
 
 
 def save_character_tokenizer(folder: Path | str, characters: str = CHARACTERS) -> None:
-    """Writes `tokenizer.json` and `tokenizer_config.json` of a tokenizer with one token a character.
+    """Writes the files of a tokenizer with one token a character; generation_config.json says which ids end and pad.
 
     Ids 0, 1 and 2 are `<pad>`, `<eos>` and `<unk>`; the characters follow in their order. It is a byte-pair encoding
     without a single merge: what Qwen3's tokenizer was before it learned any.
@@ -154,6 +154,8 @@ def save_character_tokenizer(folder: Path | str, characters: str = CHARACTERS) -
         "clean_up_tokenization_spaces": False,  # else transformers turns " ," into "," when it decodes
     }
     (Path(folder) / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    ends = {"eos_token_id": vocabulary["<eos>"], "pad_token_id": vocabulary["<pad>"]}
+    (Path(folder) / "generation_config.json").write_text(json.dumps(ends, indent=2) + "\n", encoding="utf-8")
 
 
 def _settings(folder: Path, name: str) -> dict:
