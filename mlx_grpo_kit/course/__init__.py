@@ -1,0 +1,11 @@
+"""The exercises of the notebooks: check an answer, open a hint, see a solution, look at how far you are.
+
+Exercises are data: `chapter_01.py` holds those of notebook 01 as `EXERCISES`, and so on. A chapter is loaded when one
+of its exercises is asked for, so the first chapters need nothing that later ones use.
+"""
+
+from mlx_grpo_kit.course.desk import check, hint, solution, use
+from mlx_grpo_kit.course.exercise import Exercise, Mistake
+from mlx_grpo_kit.course.record import progress
+
+__all__ = ["Exercise", "Mistake", "check", "hint", "progress", "solution", "use"]

@@ -1,0 +1,133 @@
+"""What a learner calls: check, hint, solution, use. None of them raises; a slip is answered in words."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from html import escape
+from typing import Any
+
+from mlx_grpo_kit import course
+from mlx_grpo_kit.course.exercise import Exercise, Result
+from mlx_grpo_kit.course.record import passed_here, record
+
+_opened: dict[str, int] = {}  # exercise -> the last hint opened in this session
+
+
+def chapters() -> list[str]:
+    """The numbers of the chapters that have exercises: ["01", "02", ...]."""
+    return sorted(module.name.removeprefix("chapter_") for module in pkgutil.iter_modules(course.__path__)
+                  if module.name.startswith("chapter_"))
+
+
+def exercises(chapter: str) -> list[Exercise]:
+    """The exercises of a chapter, in order. Raises LookupError for a chapter without any."""
+    if chapter not in chapters():
+        raise LookupError(f"chapter {chapter!r} has no exercises; these have: {', '.join(chapters())}.")
+    return list(importlib.import_module(f"mlx_grpo_kit.course.chapter_{chapter}").EXERCISES)
+
+
+def find(id: str) -> Exercise:
+    """The exercise "02.3". Raises LookupError when there is none, with those there are."""
+    known = exercises(str(id).split(".")[0])
+    for exercise in known:
+        if exercise.id == id:
+            return exercise
+    raise LookupError(f"there is no exercise {id!r}; this chapter has {', '.join(one.id for one in known)}.")
+
+
+def check(id: str, answer: Any = None) -> Note:
+    """Say whether `answer` (a function, or a value where one is asked for) solves exercise `id`; if not, why not."""
+    try:
+        exercise = find(id)
+    except LookupError as error:
+        return Note("check", str(error), "wrong")
+    result = exercise.examine(answer)
+    if result:
+        record(id, answer)
+    return _verdict(result)
+
+
+def hint(id: str, number: int | None = None) -> Note:
+    """Open the next hint of exercise `id`, or hint `number` (from 1)."""
+    try:
+        exercise = find(id)
+    except LookupError as error:
+        return Note("hint", str(error), "wrong")
+    count = len(exercise.hints)
+    number = min(_opened.get(id, 0) + 1, count) if number is None else number
+    if number not in range(1, count + 1):
+        return Note("hint", f"exercise {id} has hints 1 to {count}.", "wrong")
+    _opened[id] = number
+    after = f'hint("{id}") again for the next.' if number < count else f'This is the last; solution("{id}") is left.'
+    return Note(f"Hint {number} of {count} · {id}", f"{exercise.hints[number - 1]}\n\n{after}", "hint")
+
+
+def solution(id: str) -> Note:
+    """Show a solution of exercise `id`."""
+    try:
+        exercise = find(id)
+    except LookupError as error:
+        return Note("solution", str(error), "wrong")
+    answer = exercise.solution
+    return Note(f"Solution · {exercise.id} {exercise.title}", exercise.explain, "hint",
+                inspect.getsource(answer).rstrip() if callable(answer) else repr(answer))
+
+
+def use(id: str) -> Any:
+    """Your answer to exercise `id` if it passed since the kernel started, else the kit's solution.
+
+    So the rest of a notebook runs whether you did the exercise or not. Raises LookupError for an unknown exercise.
+    """
+    exercise = find(id)
+    return passed_here.get(id, exercise.solution)
+
+
+LOOKS = {"passed": ("#1a7f37", "46, 160, 67"), "wrong": ("#b35900", "248, 156, 32"),  # the edge, and the tint behind
+         "stub": ("#59636e", "140, 149, 159"), "hint": ("#1f5fc4", "87, 144, 252")}
+
+
+class Note:
+    """A short message with a coloured edge. True when an exercise was passed."""
+
+    def __init__(self, heading: str, text: str, look: str, code: str = ""):
+        self.heading, self.text, self.look, self.code = heading, text, look, code
+
+    @property
+    def passed(self) -> bool:
+        return self.look == "passed"
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        return "\n".join(part for part in (self.heading, self.text, self.code) if part)
+
+    def _repr_html_(self) -> str:
+        edge, tint = LOOKS[self.look]
+        paragraphs = "".join(f'<div style="margin-top:4px">{_markup(text)}</div>' for text in self.text.split("\n\n") if
+                             text)
+        code = (f'<pre style="margin:8px 0 0;padding:8px 10px;border-radius:4px;background:rgba(140,149,159,.15);'
+                f'color:inherit">{escape(self.code)}</pre>' if self.code else "")
+        return (f'<div role="status" style="border-left:5px solid {edge};background:rgba({tint},.12);padding:8px 14px;'
+                'border-radius:4px;line-height:1.5;max-width:62em;color:var(--jp-ui-font-color1,#24292f)">'
+                f"<b>{escape(self.heading)}</b>{paragraphs}{code}</div>")
+
+
+def _verdict(result: Result) -> Note:
+    exercise = result.exercise
+    if result:
+        return Note(f"\N{CHECK MARK} Passed · {exercise.id} {exercise.title}", result.message, "passed")
+    if result.status == "not attempted":
+        return Note(f"\N{WHITE CIRCLE} Not attempted · {exercise.id} {exercise.title}", result.message, "stub")
+    way_out = f'hint("{exercise.id}", {result.hint}) helps with this.'
+    return Note(f"\N{BALLOT X} Not yet · {exercise.id} {exercise.title}", f"{result.message}\n\n{way_out}", "wrong")
+
+
+def _markup(text: str) -> str:
+    """Escaped text in which `this` is code."""
+    parts = escape(text).split("`")
+    style = "font-family:var(--jp-code-font-family,monospace);white-space:pre-wrap"
+    return "".join(f'<code style="{style}">{part}</code>' if index % 2 else part for index, part in enumerate(parts)
+                   ).replace("\n", "<br>")

@@ -1,0 +1,182 @@
+"""What an exercise is, and what an answer to it is worth."""
+
+from __future__ import annotations
+
+import copy
+import dis
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+RELATIVE, ABSOLUTE = 1e-6, 1e-9   # how near a number has to be
+LONGEST_TEXT = 160                # of a value in a message
+DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer that people give, and what to say to them.
+
+    An answer that gives what `wrong` gives in every case gets `message`, and is sent to hint number `hint`.
+    """
+
+    name: str
+    wrong: Any
+    message: str
+    hint: int = 1
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise of a notebook.
+
+    id          chapter and number: "02.3"
+    title       a few words
+    prompt      what to do, in Markdown, as it stands in the notebook
+    minutes     for somebody who meets the subject for the first time
+    difficulty  1 to 3
+    solution    a function (its source is what `solution` shows), or a plain value where a value is asked for
+    hints       at least two, each saying more than the one before
+    cases       the arguments of each call the answer is tried with; a value needs none
+    mistakes    wrong answers with messages of their own
+    run         how a function is tried: (function, *arguments) -> something comparable. By default it is called.
+    explain     shown when it is passed, if there is more to see in it
+    """
+
+    id: str
+    title: str
+    prompt: str
+    minutes: int
+    difficulty: int
+    solution: Any
+    hints: Sequence[str]
+    cases: Sequence[tuple] = ()
+    mistakes: Sequence[Mistake] = ()
+    run: Callable[..., Any] = lambda function, *arguments: function(*arguments)
+    explain: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The line above the exercise in its notebook: number, title, minutes and difficulty."""
+        dots = "\N{BLACK CIRCLE}" * self.difficulty + "\N{WHITE CIRCLE}" * (3 - self.difficulty)
+        return f"Exercise {self.id} · {self.title} ({self.minutes} min, {dots})"
+
+    def examine(self, answer: Any) -> Result:
+        """What `answer` is worth. Never raises, whatever the answer does."""
+        if answer is None or answer is ... or is_stub(answer):
+            place = f" in `{self.solution.__name__}` by your code" if callable(self.solution) else " by your answer"
+            return Result(self, "not attempted", f"Replace the `...`{place} and run the cell again. If you do not know "
+                                                 f'where to begin: `hint("{self.id}")`.')
+        if not callable(self.solution):
+            return self._examine_value(answer)
+        if not callable(answer):
+            return self._wrong(f"check got {show(answer)}, a {type(answer).__name__}. Pass the function itself, "
+                               f'without brackets behind its name: `check("{self.id}", {self.solution.__name__})`.')
+        return self._examine_function(answer)
+
+    def _examine_value(self, answer: Any) -> Result:
+        if same(answer, self.solution):
+            return Result(self, "passed", self.explain)
+        for mistake in self.mistakes:
+            if same(answer, mistake.wrong):
+                return self._wrong(mistake.message, mistake.hint)
+        return self._wrong(f"{show(answer)} is not it.")
+
+    def _examine_function(self, answer: Callable[..., Any]) -> Result:
+        first = None
+        results = []
+        for case in self.cases:
+            expected = self.try_out(self.solution, case)
+            got = self.try_out(answer, case)
+            results.append(got)
+            if first is None and not same(got, expected):
+                first = case, expected, got
+        if first is None:
+            return Result(self, "passed", self.explain)
+        for mistake in self.mistakes:
+            if all(same(got, self.try_out(mistake.wrong, case)) for case, got in zip(self.cases, results, strict=True)):
+                return self._wrong(f"{self._complaint(*first)} {mistake.message}", mistake.hint)
+        return self._wrong(self._complaint(*first))
+
+    def try_out(self, function: Callable[..., Any], case: tuple) -> Any:
+        """What `function` gives for `case`, or the exception that it raises. The case stays as it is."""
+        try:
+            return self.run(function, *copy.deepcopy(case))
+        except (Exception, SystemExit) as error:
+            return error
+
+    def _complaint(self, case: tuple, expected: Any, got: Any) -> str:
+        call = f"`{self.solution.__name__}({', '.join(map(show, case))})`"
+        if isinstance(got, BaseException):
+            return f"{call} raised {type(got).__name__}: {got}. Expected {show(expected)}."
+        if got is None:
+            return f"{call} returned None, expected {show(expected)}. Is there a `return`?"
+        return f"{call} gave {show(got)}, expected {show(expected)}."
+
+    def _wrong(self, message: str, hint: int = 1) -> Result:
+        return Result(self, "not yet", message, hint)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `check` answers. `status` is "passed", "not yet" or "not attempted"; true where it is passed."""
+
+    exercise: Exercise | None
+    status: str
+    message: str
+    hint: int = 0
+
+    def __bool__(self) -> bool:
+        return self.status == "passed"
+
+
+def is_stub(answer: Any) -> bool:
+    """Whether a function has no code of its own: a docstring, `...` or `pass`."""
+    if not inspect.isfunction(answer):
+        return False
+    constants = (None, ..., answer.__doc__)
+    return all(step.opname in DOES_NOTHING and (not step.opname.endswith("_CONST") or step.argval in constants)
+               for step in dis.get_instructions(answer))
+
+
+def same(got: Any, expected: Any) -> bool:
+    """Equal, numbers up to rounding, in lists, tuples, dictionaries and arrays too; exceptions by their kind."""
+    if isinstance(expected, BaseException) or isinstance(got, BaseException):
+        return type(got) is type(expected)
+    if isinstance(expected, bool) or isinstance(got, bool):
+        return got is expected
+    if isinstance(expected, numbers.Real):
+        got = getattr(got, "item", lambda: got)() if getattr(got, "shape", None) == () else got
+        return isinstance(got, numbers.Real) and (
+            math.isclose(got, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (got != got and expected != expected))
+    if isinstance(expected, Mapping):
+        return isinstance(got, Mapping) and got.keys() == expected.keys() and all(
+            same(got[key], value) for key, value in expected.items())
+    if isinstance(expected, (list, tuple)):
+        return isinstance(got, (list, tuple)) and len(got) == len(expected) and all(map(same, got, expected))
+    if hasattr(expected, "shape"):
+        import numpy as np
+
+        got, expected = np.asarray(got), np.asarray(expected)
+        return got.shape == expected.shape and bool(
+            np.allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True))
+    return bool(got == expected)
+
+
+def show(value: Any) -> str:
+    """A value as it stands in a message: functions by name, numbers with few digits, long things cut."""
+    if isinstance(value, BaseException):
+        return f"a {type(value).__name__}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{key}: {show(item)}" for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        inner = ", ".join(map(show, value))
+        text = f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    else:
+        text = getattr(value, "__name__", None) or repr(value)
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " ..."

@@ -1,0 +1,191 @@
+"""check, hint, solution, use and progress, as a learner would misuse them."""
+
+import json
+
+import pytest
+
+from mlx_grpo_kit.course import Exercise, Mistake, check, hint, progress, record, solution, use
+from mlx_grpo_kit.course.chapter_01 import central_slope, forward_slope
+from mlx_grpo_kit.course.exercise import is_stub, same, show
+
+
+def test_a_wrong_answer_is_told_input_and_expectation():
+    note = check("01.1", lambda f, x, h: 0.0)
+    assert "`forward_slope(square, 3, 0.1)` gave 0, expected 6.1." in note.text
+    assert 'hint("01.1", 1)' in note.text
+    assert not note
+
+
+def test_a_forgotten_return():
+    def answer(f, x, h):
+        (f(x + h) - f(x)) / h
+
+    assert "returned None, expected 6.1. Is there a `return`?" in check("01.1", answer).text
+
+
+@pytest.mark.parametrize(("answer", "words"), [
+    (lambda f: 1.0, "raised TypeError"),
+    (lambda f, x, h: 1 / 0, "raised ZeroDivisionError: division by zero. Expected 6.1"),
+    (lambda f, x, h: exit(), "raised SystemExit"),
+    (lambda f, x, h: "6.1", "gave '6.1', expected 6.1"),
+    (lambda f, x, h: [6.1], "gave [6.1], expected 6.1"),
+    (6.1, "Pass the function itself, without brackets"),
+    ("forward_slope", "Pass the function itself"),
+])
+def test_slips_are_answered_in_words(answer, words):
+    note = check("01.1", answer)
+    assert not note
+    assert words in note.text
+
+
+@pytest.mark.parametrize("answer", [None, ...])
+def test_nothing_is_not_attempted(answer):
+    assert "Not attempted" in check("01.1", answer).heading
+    assert "Not attempted" in check("01.3", answer).heading
+    assert "Not attempted" in check("01.3").heading
+
+
+def test_a_value_near_the_right_one_passes():
+    assert check("01.3", [-3, 2, 1.0000000001])
+    assert check("01.3", (-3, 2)).text.startswith("(-3, 2) is not it.")
+    assert "swapped" in check("01.3", (2, -3, 1)).text
+
+
+@pytest.mark.parametrize("ask", [check, hint, solution])
+def test_unknown_exercises_are_answered_with_those_there_are(ask):
+    assert "there is no exercise '01.99'; this chapter has 01.1, 01.2" in ask("01.99").text
+    assert "chapter '99' has no exercises; these have: 01, 02" in ask("99.1").text
+    assert ask(None).text
+
+
+def test_hints_grow_stronger():
+    assert hint("01.1").heading == "Hint 1 of 3 · 01.1"
+    assert hint("01.1").heading == "Hint 2 of 3 · 01.1"
+    assert 'solution("01.1") is left' in hint("01.1").text
+    assert hint("01.1").heading == "Hint 3 of 3 · 01.1"
+    assert hint("01.1", 1).heading == "Hint 1 of 3 · 01.1"
+    assert hint("01.1").heading == "Hint 2 of 3 · 01.1"
+    assert "hints 1 to 3" in hint("01.1", 7).text
+
+
+def test_the_solution_is_shown_as_code():
+    assert solution("01.1").code.startswith("def forward_slope(f, x, h):")
+    assert "return (f(x + h) - f(x)) / h" in solution("01.1")._repr_html_()
+    assert solution("01.3").code == "(-3.0, 2.0, 1.0)"
+
+
+def test_yours_if_it_passed_and_the_kits_otherwise():
+    def mine(f, x, h):
+        return (f(x + h) - f(x)) / h
+
+    assert use("01.1") is forward_slope
+    check("01.1", central_slope)
+    assert use("01.1") is forward_slope
+    check("01.1", mine)
+    assert use("01.1") is mine
+    with pytest.raises(LookupError, match=r"no exercise '01.99'"):
+        use("01.99")
+
+
+def test_progress_is_kept_in_a_file(monkeypatch):
+    assert repr(progress("01")).startswith("chapter 01: 0 of 5 exercises passed")
+    check("01.1", forward_slope)
+    assert json.loads(record.progress_file().read_text()) == ["01.1"]
+    monkeypatch.setattr(record, "passed_here", {})  # as after a restart of the kernel
+    view = progress("01")
+    assert (view.done, view.total) == (1, 5)
+    assert "\N{CHECK MARK} 01.1 The slope between two points" in repr(view)
+    assert "\N{WHITE CIRCLE} 01.2" in view._repr_html_()
+    assert progress().done == 1
+    assert "1/5 01" in repr(progress())
+
+
+@pytest.mark.parametrize("content", ["", "{", "7", "null", '{"a": 1}'])
+def test_a_broken_progress_file_counts_as_empty(content):
+    record.progress_file().write_text(content)
+    assert progress("01").done == 0
+    assert check("01.1", forward_slope)
+    assert progress("01").done == 1
+
+
+def test_a_place_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(record.PLACE, str(tmp_path / "file" / "progress.json"))
+    assert check("01.1", forward_slope)
+    assert progress("01").done == 1
+
+
+def test_messages_cannot_become_markup():
+    def answer(f, x, h):
+        return "<script>alert(1)</script>"
+
+    html = check("01.1", answer)._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert '<code style=' in html
+
+
+def stub_with_docstring(x):
+    """What to do."""
+    ...
+
+
+def stub_with_pass(x):
+    pass
+
+
+def stub_returning_nothing(x):
+    return ...
+
+
+def one_line(x):
+    return x
+
+
+def constant(x):
+    return 3.0
+
+
+@pytest.mark.parametrize(("function", "stub"), [(stub_with_docstring, True), (stub_with_pass, True),
+                                                (stub_returning_nothing, True), (one_line, False), (constant, False),
+                                                (len, False), (3, False)])
+def test_is_stub(function, stub):
+    assert is_stub(function) is stub
+
+
+@pytest.mark.parametrize(("got", "expected", "equal"), [
+    (1.0 + 1e-9, 1.0, True), (1.001, 1.0, False), (1, 1.0, True), (True, 1.0, False), (1, True, False),
+    (float("nan"), float("nan"), True), ([1, (2, 3)], (1, [2, 3]), True), ([1], [1, 2], False), ("1", 1, False),
+    ({"a": 1.0}, {"a": 1}, True), ({"b": 1}, {"a": 1}, False), (ValueError("x"), ValueError("y"), True),
+    (ValueError("x"), 1.0, False), ("same", "same", True), (None, 0.0, False),
+])
+def test_same(got, expected, equal):
+    assert same(got, expected) is equal
+
+
+def test_arrays_and_their_scalars():
+    import numpy as np
+
+    assert same(np.float64(2), 2.0)
+    assert same(np.array(2.0), 2.0)
+    assert same([1.0, 2.0], np.array([1.0, 2.0]))
+    assert not same([1.0, 2.0, 3.0], np.array([1.0, 2.0]))
+
+
+def test_show_is_short():
+    assert show([1.0, 2.123456789, len]) == "[1, 2.12346, len]"
+    assert show((1.0,)) == "(1,)"
+    assert len(show("x" * 1000)) < 200
+
+
+def test_an_exercise_of_its_own():
+    exercise = Exercise("99.1", "Double", "Write `double(x)`.", 2, 1, double, ["a", "b"], cases=((1,), (2,)),
+                        mistakes=[Mistake("square", lambda x: x * x, "That is the square.", 2)])
+    assert exercise.heading == "Exercise 99.1 · Double (2 min, \N{BLACK CIRCLE}\N{WHITE CIRCLE}\N{WHITE CIRCLE})"
+    assert exercise.examine(lambda x: x + x).status == "passed"
+    assert exercise.examine(lambda x: x * x).hint == 2
+    assert exercise.examine(lambda x: x * x if x < 2 else 5).message == "`double(1)` gave 1, expected 2."
+
+
+def double(x):
+    return 2 * x
