@@ -129,7 +129,8 @@ def test_a_qwen3_folder_reads_like_transformers(qwen_folder, text):
 )
 def test_where_the_eos_ids_come_from(tmp_path, generation, config, names, expected):
     save_character_tokenizer(tmp_path)
-    (tmp_path / "tokenizer_config.json").unlink()
+    for name in ("tokenizer_config.json", "generation_config.json"):
+        (tmp_path / name).unlink()
     files = {"generation_config.json": generation, "config.json": config, "tokenizer_config.json": names}
     for name, content in files.items():
         if content is not None:
@@ -139,6 +140,7 @@ def test_where_the_eos_ids_come_from(tmp_path, generation, config, names, expect
 
 def test_padding_falls_back_to_the_configuration_and_then_to_eos(tmp_path):
     save_character_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
     write(tmp_path, "tokenizer_config.json", eos_token="<eos>")
     assert load_tokenizer(tmp_path).pad_token_id == 1
     write(tmp_path, "config.json", pad_token_id=0)
