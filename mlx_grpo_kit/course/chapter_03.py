@@ -218,8 +218,8 @@ EXERCISES = (
                     "first are still there, and backward adds to them.", 3),
             Mistake("uphill", _uphill, "The loss grows: the gradient points uphill, so the step goes against it, "
                     "`-=`.", 2),
-            Mistake("no step", _no_step, "The loss does not change, so no parameter has moved. Is there a `backward()`, "
-                    "an update, and no `zero_grad()` between the two?", 3),
+            Mistake("no step", _no_step, "The loss does not change, so no parameter has moved. Is there a "
+                    "`backward()`, an update, and no `zero_grad()` between the two?", 3),
             Mistake("returns a Value", _returns_the_value, "Return `loss.data`: a Value would keep its whole graph in "
                     "memory for as long as you keep the history of losses.", 1)),
         run=_three_steps,

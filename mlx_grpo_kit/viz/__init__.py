@@ -6,12 +6,15 @@ where they are used, so `import mlx_grpo_kit.viz` is cheap and works in a plain 
 
 from mlx_grpo_kit.viz.answers import draw_answers, draw_push
 from mlx_grpo_kit.viz.background import BackgroundRun
+from mlx_grpo_kit.viz.boundary import draw_boundary
 from mlx_grpo_kit.viz.completions import completions_table
 from mlx_grpo_kit.viz.graph import draw_graph
 from mlx_grpo_kit.viz.live import LivePlot
+from mlx_grpo_kit.viz.live_picture import LivePicture
 from mlx_grpo_kit.viz.panel import Panel
 from mlx_grpo_kit.viz.picture import show_picture
+from mlx_grpo_kit.viz.slopes import draw_slope
 from mlx_grpo_kit.viz.stepper import Stepper
 
-__all__ = ["BackgroundRun", "LivePlot", "Panel", "Stepper", "completions_table", "draw_answers", "draw_graph",
-           "draw_push", "show_picture"]
+__all__ = ["BackgroundRun", "LivePicture", "LivePlot", "Panel", "Stepper", "completions_table", "draw_answers",
+           "draw_boundary", "draw_graph", "draw_push", "draw_slope", "show_picture"]
