@@ -102,7 +102,8 @@ class TRL:
                 lr_scheduler_type="constant", per_device_train_batch_size=ROWS, num_generations=GROUP,
                 max_completion_length=NEW, generation_kwargs={"min_new_tokens": NEW}, temperature=1.0, top_k=0,
                 top_p=1.0, beta=0.0, loss_type="dapo", max_grad_norm=1.0, weight_decay=0.0, use_cpu=True, bf16=False,
-                gradient_checkpointing=False, report_to="none", save_strategy="no", logging_strategy="no", disable_tqdm=True),
+                gradient_checkpointing=False, report_to="none", save_strategy="no", logging_strategy="no",
+                disable_tqdm=True),
             callbacks=[self.clock])
         self.generate = self.trainer._generate_single_turn = Stopwatch(self.trainer._generate_single_turn)
 
