@@ -155,9 +155,9 @@ def _table(info: dict) -> list[str]:
         return f"{seconds * 1e3:10.1f}" if work is None else f"{work / seconds:10,.0f}"
 
     ours = info["rows"][0]
-    lines = [f"{unit:32}{'best':>10}{'median':>10}   the kit's speed: of best, of median"]
+    lines = [f"{unit:40}{'best':>10}{'median':>10}   the kit's speed: of best, of median"]
     for row in info["rows"]:
-        line = f"{row['name']:32}{number(row['min'])}{number(row['median'])}"
+        line = f"{row['name']:40}{number(row['min'])}{number(row['median'])}"
         if row is not ours:
             line += f"{row['min'] / ours['min']:12.2f}x{row['median'] / ours['median']:10.2f}x"
         if row["target"]:
