@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,9 @@ def load_checkpoint(folder: str | os.PathLike, task: Task) -> GRPOTrainer:
     missing = [key for key in ("step", "task", "compute_dtype", "args", "files") if key not in state]
     if missing:
         raise ValueError(f"{folder / STATE} lacks {', '.join(missing)}; it was written by another version or changed by hand.")
+    unknown = sorted(state["args"].keys() - {field.name for field in fields(GRPOConfig)})
+    if unknown:
+        raise ValueError(f"{folder / STATE} has settings that this version does not know: {', '.join(unknown)}.")
     for name, expected in state["files"].items():
         if not (folder / name).exists():
             raise FileNotFoundError(f"{folder} has lost {name}. Resume from another checkpoint.")

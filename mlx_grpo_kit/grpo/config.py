@@ -66,13 +66,14 @@ class GRPOConfig:
         for name in ("learning_rate", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0.")
-        for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations", "max_completion_length"):
-            value = getattr(self, name)
-            if value is not None and (value < 1 or value != int(value)):
-                raise ValueError(f"{name} is {value}; expected a whole number of at least 1.")
-        for name in ("warmup_steps", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected 0 or more.")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay is {self.weight_decay}; expected 0 or more.")
+        for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
+            _check_whole(name, getattr(self, name), at_least=1)
+        if self.max_completion_length is not None:
+            _check_whole("max_completion_length", self.max_completion_length, at_least=1)
+        for name in ("num_generations", "warmup_steps", "seed"):
+            _check_whole(name, getattr(self, name), at_least=0)
         if self.lr_scheduler_type not in ("constant", "linear"):
             raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; expected 'constant' or 'linear'.")
         if self.scale_rewards not in SCALE_REWARDS:
@@ -113,3 +114,8 @@ class GRPOConfig:
             max_completion_length=max_completion_length,
             use_bias_correction_kl=self.use_bias_correction_kl,
         )
+
+
+def _check_whole(name: str, value: int, at_least: int) -> None:
+    if not (isinstance(value, int) and value >= at_least):
+        raise ValueError(f"{name} is {value!r}; expected a whole number of at least {at_least}.")

@@ -1,10 +1,18 @@
-"""TRL's own GRPO code as ground truth: its trainer without the model, the data and the optimizer around it."""
+"""TRL's own GRPO code as ground truth: its trainer without the model, the data and the optimizer around it.
+
+And a trainer of the kit's own, small enough to make in every test.
+"""
 
 import dataclasses
 from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
+
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenizer
+from mlx_grpo_kit.tasks import Problem
 
 
 class TRL:
@@ -75,3 +83,48 @@ class TRL:
 @pytest.fixture(scope="session")
 def trl():
     return TRL()
+
+
+class Sevens:
+    """Reward: the share of sevens in what was written. Random weights write one in 64, so learning shows early."""
+
+    name, max_completion_length = "sevens", 4
+
+    def __init__(self, reward_funcs=None):
+        self.reward_funcs = [sevens] if reward_funcs is None else reward_funcs
+
+    def sample(self, rng, n):
+        return [Problem(prompt, "7777") for prompt in rng.choice(["1+1=", "a", "what is it?", "77"], n)]
+
+    def held_out(self, n):
+        return [Problem(f"{number}=", "7777") for number in range(n)]
+
+    def is_correct(self, problem, completion):
+        return completion.startswith("7")
+
+
+def sevens(problems, completions):
+    return [completion.count("7") / 4 for completion in completions]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_character_tokenizer(folder)
+    return load_tokenizer(folder)
+
+
+@pytest.fixture(scope="session")
+def make_trainer(tokenizer):
+    """GRPOTrainer of a random one-layer model on the task of sevens: 2 prompts x 4 completions a step by default."""
+    config = Qwen3Config(
+        vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True)
+
+    def make(task=None, params=None, **settings):
+        settings = dict(num_generations=4, per_device_train_batch_size=8, learning_rate=1e-3) | settings
+        params = init_params(config, seed=1, scale=0.3) if params is None else params
+        return GRPOTrainer(config, params, tokenizer, task or Sevens(), GRPOConfig(**settings))
+
+    make.task, make.config = Sevens, config
+    return make

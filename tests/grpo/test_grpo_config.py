@@ -1,0 +1,83 @@
+"""GRPOConfig: TRL's names, TRL's defaults but for what is said, and settings that cannot work."""
+
+import dataclasses
+import math
+
+import pytest
+
+from mlx_grpo_kit.generation import SamplingConfig
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig
+
+
+def test_every_name_is_trls():
+    from trl import GRPOConfig as TRLConfig
+
+    theirs = {field.name for field in dataclasses.fields(TRLConfig)}
+    assert {field.name for field in dataclasses.fields(GRPOConfig)} <= theirs
+
+
+def test_defaults_are_trls_but_for_these(trl):
+    ours = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
+    different = {name: value for name, value in ours.items() if value != trl.defaults[name]}
+    assert different == {
+        "lr_scheduler_type": "constant",  # TRL: linear; here max_steps belongs to a call of train()
+        "max_completion_length": None,  # TRL: 512; here the task knows
+        "use_bias_correction_kl": False,  # the plain k3 estimator
+        "seed": 0,
+        "top_k": None,  # TRL: 0, which means the same
+    }
+
+
+def test_what_it_hands_on():
+    args = GRPOConfig(temperature=0.9, top_k=5, top_p=0.8, min_p=0.1, epsilon=0.1, epsilon_high=0.3, delta=2.0,
+                      beta=0.04, loss_type="dr_grpo", importance_sampling_level="sequence", use_bias_correction_kl=True,
+                      per_device_train_batch_size=4, gradient_accumulation_steps=6)  # fmt: skip
+    assert args.sampling(7) == SamplingConfig(max_new_tokens=7, temperature=0.9, top_k=5, top_p=0.8, min_p=0.1)
+    assert args.loss(7) == GRPOLossConfig(
+        loss_type="dr_grpo", epsilon=0.1, epsilon_high=0.3, delta=2.0, beta=0.04, importance_sampling_level="sequence",
+        max_completion_length=7, use_bias_correction_kl=True)  # fmt: skip
+    assert args.generation_batch_size == 24
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_generations": 1}, "num_generations is 1; expected at least 2. .* alone, its advantage is always 0"),
+        ({"num_generations": 0}, "num_generations is 0; expected at least 2"),
+        ({"num_generations": 4.0}, "num_generations is 4.0; expected a whole number"),
+        ({"per_device_train_batch_size": 12}, r"is 12; expected a multiple of num_generations \(8\)"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0; expected a whole number of at least 1"),
+        ({"per_device_train_batch_size": 8.0}, "per_device_train_batch_size is 8.0; expected a whole number"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0"),
+        ({"num_iterations": 0}, "num_iterations is 0"),
+        ({"max_completion_length": 0}, "max_completion_length is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; expected more than 0"),
+        ({"learning_rate": math.nan}, "learning_rate is nan"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0"),
+        ({"warmup_steps": -1}, "warmup_steps is -1; expected a whole number of at least 0"),
+        ({"warmup_steps": 0.1}, "warmup_steps is 0.1; expected a whole number"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1"),
+        ({"lr_scheduler_type": "cosine"}, "lr_scheduler_type is 'cosine'; expected 'constant' or 'linear'"),
+        ({"scale_rewards": "groups"}, "scale_rewards is 'groups'; expected one of 'group', 'batch', 'none'"),
+        ({"temperature": 0}, "temperature is 0; a group of equal completions teaches nothing"),
+        ({"temperature": -1}, "temperature is -1"),
+        ({"top_p": 0}, "top_p is 0"),
+        ({"min_p": 2.0}, "min_p is 2.0"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"loss_type": "ppo"}, "loss_type is 'ppo'; expected one of 'grpo', 'bnpo', 'dr_grpo', 'dapo'"),
+        ({"importance_sampling_level": "word"}, "importance_sampling_level is 'word'"),
+        ({"epsilon": -0.2}, "epsilon is -0.2"),
+        ({"beta": -0.1}, "beta is -0.1"),
+        ({"delta": 0.5}, "delta is 0.5"),
+        ({"loss_type": "cispo"}, "set epsilon_high"),
+        ({"seed": -1}, "seed is -1; expected a whole number of at least 0"),
+    ],
+)
+def test_settings_that_cannot_work(settings, message):
+    with pytest.raises(ValueError, match=message):
+        GRPOConfig(**settings)
+
+
+def test_it_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        GRPOConfig().beta = 0.1

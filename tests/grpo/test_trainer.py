@@ -1,0 +1,522 @@
+"""The training loop: the same updates as TRL's loss with torch's AdamW, and a trainer that survives what goes wrong."""
+
+import gc
+import inspect
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3ForCausalLM
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import RewardError, TrainingDivergedError
+from mlx_grpo_kit.grpo import trainer as module
+from mlx_grpo_kit.qwen3 import init_params, load_pretrained
+from mlx_grpo_kit.qwen3.files import _hugging_face_name
+
+
+def arrays(params) -> dict[str, np.ndarray]:
+    return {name: np.array(value.astype(mx.float32)) for name, value in params.items()}
+
+
+def distance(before, after) -> float:
+    return max(abs(after[name] - before[name]).max() for name in before)
+
+
+def steps_of(trainer, max_steps) -> list:
+    return list(trainer.train(max_steps))
+
+
+def metric(steps, name) -> list[float]:
+    return [step.metrics[name] for step in steps]
+
+
+def equal_rewards(problems, completions):
+    return [0.5] * len(completions)
+
+
+# Against torch and TRL.
+
+
+class TorchRun:
+    """The same run in torch: transformers' model, TRL's loss of the recorded completions, torch's AdamW."""
+
+    def __init__(self, trainer, folder, trl):
+        trainer.save_pretrained(folder)
+        self.trainer, self.args, self.trl = trainer, trainer.args, trl
+        self.model, self.reference = (Qwen3ForCausalLM.from_pretrained(folder).eval() for _ in range(2))
+        # transformers gives the padding token's embedding no gradient, although a policy may sample that token.
+        self.model.model.embed_tokens.padding_idx = None
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=self.args.weight_decay)
+
+    def logps(self, model, completions, width):
+        prompts = [self.trainer.tokenizer.encode(completion.prompt) for completion in completions]
+        ids = torch.zeros(len(completions), max(map(len, prompts)) + width, dtype=torch.long)
+        for row, completion in enumerate(completions):  # padded on the right, which no token before it sees
+            ids[row, : len(prompts[row]) + len(completion.completion_ids)] = torch.tensor(
+                prompts[row] + completion.completion_ids)  # fmt: skip
+        logps = torch.log_softmax(model(ids).logits[:, :-1] / self.args.temperature, -1)
+        logps = logps.gather(-1, ids[:, 1:, None])[..., 0]
+        starts = torch.tensor([len(prompt) - 1 for prompt in prompts])
+        return logps.gather(1, starts[:, None] + torch.arange(width))
+
+    def learn(self, step) -> list[dict[str, float]]:
+        """The updates of one step -> their metrics."""
+        args, settings = self.args, {}
+        for name in ("loss_type", "epsilon", "epsilon_high", "delta", "beta", "importance_sampling_level"):
+            settings[name] = getattr(args, name)
+        settings |= dict(use_bias_correction_kl=args.use_bias_correction_kl, max_completion_length=4)
+        size = args.per_device_train_batch_size
+        chunks = [step.completions[start : start + size] for start in range(0, len(step.completions), size)]
+        num_tokens = sum(len(completion.completion_ids) for completion in step.completions)
+        for group in self.optimizer.param_groups:
+            group["lr"] = step.metrics["learning_rate"]
+        old, history = [None] * len(chunks), []
+        for _ in range(args.num_iterations):
+            self.optimizer.zero_grad()
+            losses = []
+            for index, chunk in enumerate(chunks):
+                width = max(len(completion.completion_ids) for completion in chunk)
+                logps = self.logps(self.model, chunk, width)
+                with torch.no_grad():
+                    ref = self.logps(self.reference, chunk, width).numpy() if args.beta else None
+                mask = np.array([[place < len(c.completion_ids) for place in range(width)] for c in chunk])
+                advantages = np.array([completion.advantage for completion in chunk], np.float32)
+                loss, gradient, _ = self.trl.loss(
+                    logps.detach().numpy(), old[index], advantages, mask, ref_logps=ref, num_items_in_batch=num_tokens,
+                    accumulation_steps=len(chunks), **settings)  # fmt: skip
+                if old[index] is None:
+                    old[index] = logps.detach().numpy()
+                logps.backward(torch.tensor(gradient))
+                losses.append(loss)
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), args.max_grad_norm)
+            self.optimizer.step()
+            history.append({"loss": sum(losses), "grad_norm": norm.item()})
+        return history
+
+
+RUNS = {
+    "dapo, micro-batches, two passes, KL": dict(
+        gradient_accumulation_steps=2, num_iterations=2, beta=0.1, weight_decay=0.1, temperature=1.3),
+    "grpo, sequence ratios, micro-batches": dict(
+        loss_type="grpo", gradient_accumulation_steps=2, num_iterations=3, importance_sampling_level="sequence",
+        epsilon=0.001, epsilon_high=0.002, scale_rewards="none", max_grad_norm=0.05),
+    "dr_grpo, micro-batches smaller than a group": dict(
+        loss_type="dr_grpo", per_device_train_batch_size=2, gradient_accumulation_steps=4, scale_rewards="batch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_parameters_follow_torch_and_trl(make_trainer, trl, tmp_path, name):
+    trainer = make_trainer(warmup_steps=1, **RUNS[name])
+    run = TorchRun(trainer, tmp_path / "policy", trl)
+    start = arrays(trainer.params)
+    for step in trainer.train(max_steps=3):
+        history = run.learn(step)
+        for metric_name in ("loss", "grad_norm"):
+            theirs = np.mean([metrics[metric_name] for metrics in history])
+            assert step.metrics[metric_name] == pytest.approx(theirs, rel=1e-4, abs=1e-6), (step.step, metric_name)
+    theirs = dict(run.model.named_parameters())
+    moved, apart = [], []
+    for parameter_name, value in arrays(trainer.params).items():
+        moved.append(abs(value - start[parameter_name]).ravel())
+        apart.append(abs(value - theirs[_hugging_face_name(parameter_name)].detach().numpy()).ravel())
+    moved, apart = np.concatenate(moved), np.concatenate(apart)
+    # AdamW divides a gradient by its own size, so where that is all rounding a number may go another way: few may.
+    assert moved.mean() > 1e-3
+    assert np.mean(apart < 0.01 * 1e-3) > 0.9995
+    assert apart.mean() < 1e-3 * moved.mean()
+
+
+def test_adamw_and_clipping_are_torchs(make_trainer):
+    """Five updates from the same gradients, which clipping shortens in some of them."""
+    trainer = make_trainer(weight_decay=0.1, learning_rate=3e-3)
+    theirs = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in arrays(trainer.params).items()}
+    optimizer = torch.optim.AdamW(theirs.values(), lr=3e-3, weight_decay=0.1)
+    rng = np.random.default_rng(0)
+    for size in (1.0, 1e-3, 0.1, 1e-4, 1.0):
+        grads = {name: (size * rng.normal(size=value.shape)).astype(np.float32) for name, value in theirs.items()}
+        for name, value in theirs.items():
+            value.grad = torch.tensor(grads[name])
+        norm = torch.nn.utils.clip_grad_norm_(theirs.values(), 1.0)
+        optimizer.step()
+        ours = trainer._update({name: mx.array(grad) for name, grad in grads.items()}, 3e-3, loss=0.0)
+        assert ours == pytest.approx(norm.item(), rel=1e-5)
+    for name, value in arrays(trainer.params).items():
+        np.testing.assert_allclose(value, theirs[name].detach(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
+def test_micro_batches_update_like_the_whole_batch(make_trainer, loss_type):
+    """The average of losses, or their sum: taking the one for the other makes the gradient N times as long."""
+    runs = []
+    for size, accumulation in ((16, 1), (8, 2), (2, 8)):
+        trainer = make_trainer(
+            loss_type=loss_type, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation
+        )
+        steps = steps_of(trainer, 2)
+        runs.append((metric(steps, "grad_norm"), metric(steps, "loss"), [c.completion for c in steps[0].completions],
+                     arrays(trainer.params)))  # fmt: skip
+    whole, *parts = runs
+    start = arrays(make_trainer().params)
+    for part in parts:
+        assert part[2] == whole[2], "what is sampled does not depend on micro-batches"
+        np.testing.assert_allclose(part[0], whole[0], rtol=1e-4)
+        np.testing.assert_allclose(part[1], whole[1], rtol=1e-4, atol=1e-6)
+        assert distance(part[3], whole[3]) < 0.1 * distance(start, whole[3])
+
+
+# Metrics.
+
+
+def test_metrics_are_floats_under_trls_names(make_trainer):
+    import trl
+    from transformers import Trainer
+
+    task = make_trainer.task()
+    (step,) = steps_of(make_trainer(task, beta=0.1), 1)
+    assert all(type(value) is float for value in step.metrics.values())
+    source = (
+        inspect.getsource(trl.GRPOTrainer) + inspect.getsource(trl.trainer.base_trainer) + inspect.getsource(Trainer)
+    )
+    for name in set(step.metrics) - {"step_time"}:
+        assert f'"{name.replace("sevens", "{reward_func_name}")}"' in source, name
+    assert set(step.metrics) >= {
+        "reward", "reward_std", "frac_reward_zero_std", "rewards/sevens/mean", "rewards/sevens/std", "loss",
+        "grad_norm", "learning_rate", "entropy", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean",
+        "clip_ratio/region_mean",
+        "completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio",
+    }  # fmt: skip
+
+
+def test_metrics_and_records_say_what_happened(make_trainer):
+    def long(problems, completions):
+        return [None if len(completion) < 2 else float(len(completion)) for completion in completions]
+
+    task = make_trainer.task([*make_trainer.task().reward_funcs, long])
+    trainer = make_trainer(task, num_generations=4, per_device_train_batch_size=16)
+    (step,) = steps_of(trainer, 1)
+    assert step.step == trainer.step == 1
+    rows = step.completions
+    assert [row.prompt for row in rows] == [rows[i - i % 4].prompt for i in range(16)], "a group shares its prompt"
+    assert {type(row.reward) for row in rows} == {float}
+    for row in rows:
+        assert row.completion == trainer.tokenizer.decode(row.completion_ids)
+        assert len(row.logps) == len(row.completion_ids) <= 4
+        assert row.finished == (row.completion_ids[-1] in trainer.tokenizer.eos_token_ids)
+        assert row.rewards["sevens"] == row.completion.count("7") / 4
+        assert row.rewards["long"] == (None if len(row.completion) < 2 else len(row.completion))
+        assert row.reward == row.rewards["sevens"] + (row.rewards["long"] or 0)
+        assert row.problem.prompt == row.prompt
+    rewards = np.array([row.reward for row in rows])
+    lengths = [len(row.completion_ids) for row in rows]
+    expected = {
+        "reward": rewards.mean(), "reward_std": torch.tensor(rewards).std().item(),
+        "rewards/long/mean": np.nanmean([row.rewards["long"] or math.nan for row in rows]),
+        "completions/mean_length": np.mean(lengths), "completions/min_length": min(lengths),
+        "completions/max_length": max(lengths),
+        "completions/clipped_ratio": np.mean([not row.finished for row in rows]),
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert step.metrics[name] == pytest.approx(value), name
+    for start in range(0, 16, 4):
+        group = torch.tensor(rewards[start : start + 4])
+        theirs = (group - group.mean()) / (group.std() + 1e-4)
+        np.testing.assert_allclose([row.advantage for row in rows[start : start + 4]], theirs, atol=1e-4)
+
+
+def test_entropy_is_the_policys(make_trainer, tmp_path):
+    trainer = make_trainer(temperature=1.4)
+    trainer.save_pretrained(tmp_path / "policy")
+    (step,) = steps_of(trainer, 1)
+    reference = Qwen3ForCausalLM.from_pretrained(tmp_path / "policy")
+    entropies = []
+    for row in step.completions:
+        prompt = trainer.tokenizer.encode(row.prompt)
+        with torch.no_grad():
+            logits = reference(torch.tensor([prompt + row.completion_ids])).logits[0, len(prompt) - 1 : -1]
+        entropies += torch.distributions.Categorical(logits=logits / 1.4).entropy().tolist()
+    assert step.metrics["entropy"] == pytest.approx(np.mean(entropies), rel=1e-4)
+
+
+def test_on_policy_loss_is_zero_and_yet_it_learns(make_trainer):
+    trainer = make_trainer(loss_type="grpo")
+    before = arrays(trainer.params)
+    steps = steps_of(trainer, 2)
+    np.testing.assert_allclose(metric(steps, "loss"), 0, atol=1e-6)
+    assert min(metric(steps, "grad_norm")) > 1e-3
+    assert metric(steps, "clip_ratio/region_mean") == [0, 0]
+    assert distance(before, arrays(trainer.params)) > 1e-3
+
+
+def test_a_second_pass_is_off_policy(make_trainer):
+    """With an epsilon of nearly 0 every token with an advantage clips as soon as its ratio is not 1."""
+    one = steps_of(make_trainer(loss_type="grpo", epsilon=1e-6), 1)[0].metrics
+    two = steps_of(make_trainer(loss_type="grpo", epsilon=1e-6, num_iterations=2), 1)[0].metrics
+    assert one["clip_ratio/region_mean"] == 0
+    assert two["clip_ratio/region_mean"] > 0.05
+    assert abs(two["loss"]) > 1e-6
+
+
+def test_kl_starts_at_zero_and_grows(make_trainer):
+    trainer = make_trainer(beta=0.1, learning_rate=1e-2)
+    kl = metric(steps_of(trainer, 4), "kl")
+    assert kl[0] == 0
+    assert min(kl[1:]) > 0
+    assert kl[3] > kl[1]
+    assert "kl" not in steps_of(make_trainer(), 1)[0].metrics
+
+
+def test_the_policy_is_pulled_to_the_one_it_started_from(make_trainer):
+    free, held = make_trainer(learning_rate=3e-3), make_trainer(learning_rate=3e-3, beta=10.0)
+    for trainer in (free, held):
+        steps_of(trainer, 10)
+    start = arrays(make_trainer().params)
+    assert distance(start, arrays(held.ref_params)) == 0, "the reference itself never moves"
+    held.step = 0
+    kl_held = steps_of(held, 1)[0].metrics["kl"]
+    free.ref_params, free.step = held.ref_params, 0
+    kl_free = steps_of(free, 1)[0].metrics["kl"]
+    assert kl_held < 0.2 * kl_free
+
+
+def test_equal_rewards_change_nothing_but_kl_still_acts(make_trainer):
+    trainer = make_trainer(make_trainer.task([equal_rewards]))
+    before = arrays(trainer.params)
+    (step,) = steps_of(trainer, 1)
+    assert (step.metrics["grad_norm"], step.metrics["loss"], step.metrics["frac_reward_zero_std"]) == (0, 0, 1)
+    assert {row.advantage for row in step.completions} == {0}
+    assert distance(before, arrays(trainer.params)) == 0
+
+    trainer = make_trainer(make_trainer.task([equal_rewards]), beta=0.1)
+    trainer.ref_params = init_params(trainer.config, seed=2, scale=0.3)
+    (step,) = steps_of(trainer, 1)
+    assert step.metrics["kl"] > 0
+    assert step.metrics["grad_norm"] > 0
+    assert distance(before, arrays(trainer.params)) > 1e-4
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_truncated_completions_can_be_left_out(make_trainer, left_out):
+    """At most one token, and none of them an end: every completion is cut off, and there is nothing to learn from."""
+
+    def varied(problems, completions):
+        return [ord(completion[:1] or " ") / 100 for completion in completions]
+
+    task = make_trainer.task([varied])
+    trainer = make_trainer(task, max_completion_length=1, mask_truncated_completions=left_out)
+    before = arrays(trainer.params)
+    (step,) = steps_of(trainer, 1)
+    assert step.metrics["completions/clipped_ratio"] == 1
+    assert all(row.advantage for row in step.completions)
+    assert (step.metrics["grad_norm"] == 0) == left_out
+    assert (distance(before, arrays(trainer.params)) == 0) == left_out
+
+
+# The loop.
+
+
+def test_the_learning_rate_warms_up_and_falls(make_trainer):
+    trainer = make_trainer(learning_rate=1.0e-3, warmup_steps=3, lr_scheduler_type="linear")
+    rates = metric(steps_of(trainer, 8), "learning_rate")
+    np.testing.assert_allclose(rates, [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 0.8e-3, 0.6e-3, 0.4e-3, 0.2e-3], rtol=1e-6)
+    trainer = make_trainer(learning_rate=1.0e-3)
+    assert metric(steps_of(trainer, 3), "learning_rate") == [1e-3] * 3
+
+
+def test_the_learning_rate_is_what_an_update_moves(make_trainer):
+    """AdamW's first update moves each number by the learning rate, if its bias correction is on."""
+    for rate in (1e-3, 1e-5):
+        trainer = make_trainer(learning_rate=rate)
+        before = arrays(trainer.params)
+        steps_of(trainer, 1)
+        assert distance(before, arrays(trainer.params)) == pytest.approx(rate, rel=0.05)
+
+
+def test_leaving_the_loop_stops_and_another_loop_goes_on(make_trainer):
+    calls = []
+
+    def counted(problems, completions):
+        calls.append(len(completions))
+        return [float(len(completion)) for completion in completions]
+
+    trainer = make_trainer(make_trainer.task([counted]))
+    for step in trainer.train(max_steps=100):
+        if step.step == 2:
+            break
+    assert (trainer.step, calls) == (2, [8, 8])
+    assert [step.step for step in trainer.train(max_steps=4)] == [3, 4]
+    assert steps_of(trainer, 4) == [], "max_steps counts all steps that were ever done"
+    whole = make_trainer(make_trainer.task([counted]))
+    steps_of(whole, 4)
+    assert distance(arrays(whole.params), arrays(trainer.params)) == 0
+
+
+def test_the_seed_decides_the_run(make_trainer):
+    runs = [steps_of(make_trainer(seed=seed), 2) for seed in (5, 5, 6)]
+    texts = [[row.completion for step in run for row in step.completions] for run in runs]
+    assert texts[0] == texts[1] != texts[2]
+    assert texts[0][:8] != texts[0][8:], "every step samples anew"
+    for first, same in zip(runs[0], runs[1], strict=True):
+        assert first.metrics | {"step_time": 0} == same.metrics | {"step_time": 0}
+
+
+def test_evaluation_does_not_touch_training(make_trainer):
+    trainers = [make_trainer(), make_trainer()]
+    steps_of(trainers[0], 1)
+    first = trainers[0].evaluate(num_problems=50, seed=1)
+    assert first == trainers[0].evaluate(num_problems=50, seed=1)
+    assert set(first) == {"eval/accuracy", "eval/reward"}
+    for trainer in trainers:
+        steps_of(trainer, 3)
+    assert distance(*(arrays(trainer.params) for trainer in trainers)) == 0
+
+
+def test_evaluation_counts_what_the_task_calls_correct(make_trainer):
+    task = make_trainer.task([equal_rewards])
+    task.is_correct = lambda problem, completion: problem.prompt in ("0=", "3=")
+    assert make_trainer(task).evaluate(num_problems=8) == {"eval/accuracy": 0.25, "eval/reward": 0.5}
+
+
+def test_it_learns(make_trainer):
+    """From 1 seven in 64 characters to nearly all: a sign that is wrong anywhere would lead away from it."""
+    trainer = make_trainer(num_generations=16, per_device_train_batch_size=64, learning_rate=1e-2)
+    before = trainer.evaluate(64)
+    rewards = metric(steps_of(trainer, 30), "reward")
+    after = trainer.evaluate(64)
+    assert rewards[0] < 0.2
+    assert rewards[-1] > 0.9
+    assert before["eval/accuracy"] < 0.2
+    assert after["eval/accuracy"] > 0.6, "on prompts that training never showed it"
+
+
+# What goes wrong.
+
+
+def test_a_failing_reward_leaves_the_trainer_as_it_was(make_trainer):
+    broken = []
+
+    def fragile(problems, completions):
+        if broken:
+            raise KeyError("answer")
+        return [float(len(completion)) for completion in completions]
+
+    trainer, untroubled = (make_trainer(make_trainer.task([fragile])) for _ in range(2))
+    steps_of(trainer, 1)
+    before = arrays(trainer.params)
+    broken.append(True)
+    with pytest.raises(RewardError, match="'fragile' raised KeyError"):
+        steps_of(trainer, 3)
+    assert trainer.step == 1
+    assert distance(before, arrays(trainer.params)) == 0
+    broken.clear()
+    assert [step.step for step in trainer.train(3)] == [2, 3]
+    steps_of(untroubled, 3)
+    assert distance(arrays(untroubled.params), arrays(trainer.params)) == 0
+
+
+@pytest.mark.parametrize("num_iterations", [1, 2])
+@pytest.mark.parametrize("error", [TrainingDivergedError, KeyboardInterrupt])
+def test_a_step_that_fails_in_its_last_pass_changes_nothing(make_trainer, monkeypatch, num_iterations, error):
+    trainer, untroubled = (make_trainer(num_iterations=num_iterations, beta=0.1) for _ in range(2))
+    steps_of(trainer, 1)
+    before = arrays(trainer.params)
+    passes = []
+
+    def failing(*args, **kwargs):
+        loss, metrics = original(*args, **kwargs)
+        passes.append(1)
+        if len(passes) < num_iterations:
+            return loss, metrics
+        if error is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return loss * math.nan, metrics
+
+    original = module.grpo_loss_and_metrics
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "grpo_loss_and_metrics", failing)
+        with pytest.raises(error):
+            steps_of(trainer, 3)
+    assert len(passes) == num_iterations
+    assert trainer.step == 1
+    assert distance(before, arrays(trainer.params)) == 0
+    steps_of(trainer, 3)
+    steps_of(untroubled, 3)
+    assert distance(arrays(untroubled.params), arrays(trainer.params)) == 0, "AdamW's moments are the old ones too"
+
+
+def test_divergence_is_explained(make_trainer, monkeypatch):
+    original = module.grpo_loss_and_metrics
+
+    def diverging(*args, **kwargs):
+        loss, metrics = original(*args, **kwargs)
+        return loss + mx.log(loss * 0 - 1), metrics
+
+    monkeypatch.setattr(module, "grpo_loss_and_metrics", diverging)
+    with pytest.raises(
+        TrainingDivergedError, match=r"Step 1 has loss nan.*parameters are those of step 0. Lower learning_rate"
+    ):
+        steps_of(make_trainer(), 1)
+
+
+def test_a_model_and_a_tokenizer_that_do_not_fit(make_trainer):
+    params = init_params(make_trainer.config)
+    with pytest.raises(ValueError, match=r"Missing parameter 'final_norm.weight'"):
+        make_trainer(params={name: value for name, value in params.items() if name != "final_norm.weight"})
+    from dataclasses import replace
+
+    trainer = make_trainer()
+    small = replace(trainer.config, vocab_size=32)
+    with pytest.raises(ValueError, match=r"The tokenizer has 64 tokens and the model 32 \(vocab_size\).*same folder"):
+        type(trainer)(small, init_params(small), trainer.tokenizer, trainer.task)
+
+
+def test_completions_longer_than_the_context(make_trainer):
+    with pytest.raises(ValueError, match="exceeds the model's 64 positions"):
+        steps_of(make_trainer(max_completion_length=64), 1)
+
+
+# Threads, precision, memory.
+
+
+def test_training_in_a_background_thread(make_trainer, tmp_path):
+    """Made here, trained there, evaluated and saved here: every array that crosses has been computed."""
+    here, there = make_trainer(beta=0.1), make_trainer(beta=0.1)
+    steps_of(here, 3)
+    with ThreadPoolExecutor(1) as pool:
+        steps = pool.submit(steps_of, there, 2).result()
+    assert len(steps) == 2
+    there.evaluate(8)
+    there.save_pretrained(tmp_path / "policy")
+    there.save_checkpoint(tmp_path / "checkpoint")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(steps_of, there, 3).result()
+    assert distance(arrays(here.params), arrays(there.params)) < 1e-6
+
+
+def test_bfloat16_keeps_float32_masters(make_trainer, tmp_path):
+    """At a learning rate of 1e-6 a bfloat16 number never moves: each sum rounds back to where it was."""
+    params = {name: value.astype(mx.bfloat16) for name, value in init_params(make_trainer.config, 1, 0.3).items()}
+    trainer = make_trainer(params=params, learning_rate=1e-6)
+    steps = steps_of(trainer, 3)
+    assert min(metric(steps, "grad_norm")) > 0
+    assert {value.dtype for value in trainer.params.values()} == {mx.bfloat16}
+    assert {value.dtype for value in trainer.master_params.values()} == {mx.float32}
+    moved = distance(arrays(params), arrays(trainer.master_params))
+    assert 1e-6 < moved < 4e-6
+    trainer.save_pretrained(tmp_path / "policy")
+    assert load_pretrained(tmp_path / "policy", dtype=None)[1]["final_norm.weight"].dtype == mx.bfloat16
+
+
+def test_memory_does_not_grow(make_trainer):
+    """Metrics that were lazy arrays would each hold on to the graph, and so the activations, of their step."""
+    trainer, history, memory = make_trainer(beta=0.1), [], []
+    for step in trainer.train(max_steps=25):
+        history.append(step)
+        if step.step in (10, 25):
+            gc.collect()
+            memory.append(mx.get_active_memory())
+    assert len(history) == 25
+    assert memory[1] <= memory[0] + 20_000
