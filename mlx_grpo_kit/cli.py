@@ -9,11 +9,13 @@ import argparse
 import difflib
 import io
 import math
+import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.recipe import MAX_STEPS, TINY, TINY_ARGS
@@ -71,7 +73,7 @@ class Setting:
         """As an option whose value is None where it was not given."""
         default = f"default {self.default}"
         if TINY_ARGS.get(self.name, self.default) != self.default:
-            default = f"default {TINY_ARGS[self.name]:g} for the tiny model, {self.default} for a large one"
+            default = f"default {TINY_ARGS[self.name]} for the tiny model, {self.default} for a large one"
         option = "--" + self.name.replace("_", "-")
         if self.type is bool:
             group.add_argument(option, action="store_true", default=None, help=self.help)
@@ -136,6 +138,10 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     words = "make the tiny model again"
     pretrain = commands.add_parser("pretrain", help=words, description=words)
     pretrain.add_argument("--output", required=True, metavar="DIR", help="the Hugging Face folder to write")
+    words = "batches to learn from; the default, some minutes' worth, made the model that ships"
+    pretrain.add_argument("--steps", type=count, metavar="N", help=words)
+    words = "of the first parameters and of the homework (default 0)"
+    pretrain.add_argument("--seed", type=seed, metavar="N", help=words)
     pretrain.set_defaults(run=_pretrain)
     words = "is this machine ready? and what to do if it is not"
     commands.add_parser("doctor", help=words, description=words).set_defaults(run=_doctor)
@@ -257,6 +263,8 @@ def _train(options: argparse.Namespace) -> int:
         options.eval_problems = options.eval_problems or EVAL_PROBLEMS
     from mlx_grpo_kit.training_run import train
 
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: a task of one's own may lie in the current folder
     names = [setting.name for group in SETTINGS.values() for setting in group]
     return train(options, {name: getattr(options, name) for name in names if getattr(options, name) is not None})
 
@@ -301,8 +309,11 @@ def _generate(options: argparse.Namespace) -> int:
 
 def _pretrain(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.pretrain import pretrain
+    from mlx_grpo_kit.run_folder import check_writable
 
-    pretrain(options.output)
+    check_writable(Path(options.output))
+    given = {name: getattr(options, name) for name in ("steps", "seed") if getattr(options, name) is not None}
+    pretrain(options.output, **given)
     return 0
 
 

@@ -10,13 +10,14 @@ TINY = "tiny"
 """The name of the model that ships with the kit, wherever a model folder can be given."""
 
 TINY_ARGS: dict[str, Any] = {
-    "learning_rate": 2e-4,
+    "learning_rate": 5e-4,
+    "lr_scheduler_type": "linear",
     "num_generations": 8,
     "per_device_train_batch_size": 128,  # 16 prompts a step
 }
 """Settings for GRPOConfig that suit the tiny model. GRPOConfig's own defaults suit a real Qwen3."""
 
-MAX_STEPS = 150
+MAX_STEPS = 600
 """Steps after which the tiny model has learned addition with TINY_ARGS."""
 
 SMALL = 10_000_000  # parameters; a model with fewer is trained like the tiny one

@@ -70,15 +70,7 @@ class RunFolder:
                 f"{self.path} already holds a run. Add --resume to go on with it, --overwrite to replace it, or give "
                 "another folder for --output."
             )
-        self._check_writable()
-
-    def _check_writable(self) -> None:
-        place = next(folder for folder in [self.path, *self.path.absolute().parents] if folder.exists())
-        try:
-            tempfile.TemporaryFile(dir=place).close()
-        except OSError as error:
-            message = f"Cannot write --output {self.path}: {error.strerror} ({place}). Give another folder."
-            raise PermissionError(message) from error
+        check_writable(self.path)
 
     def read_settings(self) -> RunSettings:
         """The settings of the run that is here. Raises FileNotFoundError or ValueError where there is none."""
@@ -196,6 +188,16 @@ class RunFolder:
 
     def _bytes_until(self, step: int) -> int:
         return max((position for position, line in self._whole_lines() if line["step"] <= step), default=0)
+
+
+def check_writable(path: Path) -> None:
+    """Raises PermissionError where `path`, or a folder of that name, could not be written. Leaves nothing behind."""
+    place = next(folder for folder in [path, *path.absolute().parents] if folder.exists())
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        message = f"Cannot write --output {path}: {error.strerror} ({place}). Give another folder."
+        raise PermissionError(message) from error
 
 
 def _curves(lines: list[dict[str, Any]], measured: list[dict[str, Any]], title: str) -> bytes:

@@ -120,7 +120,7 @@ def _resumed(
 
 def _name_of(model: str) -> str:
     """As it stands in run.json: good in whatever folder the run is resumed from."""
-    return model if model == TINY else str(Path(model).absolute())
+    return model if model == TINY else os.path.abspath(model)
 
 
 def _trainer(settings: RunSettings, task: Task) -> GRPOTrainer:

@@ -212,8 +212,8 @@ def finished(model, tmp_path_factory):
     """The folder of a run of 30 steps that learned something, and what it printed."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "digits_task.py").write_text(TASK)
-    options = arguments(model, "digits_task:Digits", "out", "--max-steps", "30", "--save-every", "10",
-                        "--eval-every", "10", "--eval-problems", "256", "--learning-rate", "1e-2")
+    options = arguments(os.path.relpath(model, folder), "digits_task:Digits", "out", "--max-steps", "30",
+                        "--save-every", "10", "--eval-every", "10", "--eval-problems", "256", "--learning-rate", "1e-2")
     result = in_a_process(*options, cwd=folder)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
@@ -250,6 +250,12 @@ def test_the_picture_is_a_png(finished):
 def test_nothing_else_is_in_the_folder(finished):
     names = sorted(path.name for path in finished.output.iterdir())
     assert names == ["checkpoints", "metrics.jsonl", "policy", "reward.png", "run.json"]
+
+
+def test_the_settings_hold_in_whatever_folder_the_run_is_resumed_from(finished, model):
+    settings = json.loads((finished.output / "run.json").read_text())
+    assert (settings["model"], settings["task"], settings["max_steps"]) == (str(model), "digits_task:Digits", 30)
+    assert GRPOConfig(**settings["args"]).learning_rate == 1e-2
 
 
 def test_a_run_without_a_terminal_prints_plain_lines(finished):
@@ -663,10 +669,18 @@ def test_generate_with_bad_input(options, words, model, capsys):
 def test_doctor_and_pretrain_are_the_modules_own(monkeypatch, tmp_path):
     monkeypatch.setattr("mlx_grpo_kit.doctor.main", lambda: 7)
     assert main(["doctor"]) == 7
-    written = []
-    monkeypatch.setattr("mlx_grpo_kit.pretrain.pretrain", written.append, raising=False)
-    assert main(["pretrain", "--output", str(tmp_path / "tiny")]) == 0
-    assert written == [str(tmp_path / "tiny")]
+    calls = []
+    monkeypatch.setattr("mlx_grpo_kit.pretrain.pretrain", lambda *args, **kwargs: calls.append((args, kwargs)))
+    output = str(tmp_path / "tiny")
+    assert main(["pretrain", "--output", output]) == 0
+    assert main(["pretrain", "--output", output, "--steps", "9", "--seed", "1"]) == 0
+    assert calls == [((output,), {}), ((output,), {"steps": 9, "seed": 1})]
+
+
+def test_pretrain_into_a_place_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert main(["pretrain", "--output", str(tmp_path / "file" / "tiny")]) == 2
+    assert_one_error_line(capsys.readouterr().err, "Cannot write --output")
 
 
 # The display
