@@ -77,7 +77,7 @@ class Half:
     name = "half"
 '''
 QUICK = ["--per-device-train-batch-size", "16", "--num-generations", "4", "--learning-rate", "3e-3",
-         "--eval-problems", "8"]
+         "--lr-scheduler-type", "constant", "--eval-problems", "8"]
 
 
 @pytest.fixture(scope="session")
