@@ -19,9 +19,10 @@ def lane_streams() -> list[mx.Stream]:
     if blas.lanes == 1 or mx.default_device() != mx.cpu:
         return [mx.default_stream(mx.default_device())]
     if not hasattr(_of_this_thread, "streams"):
-        more = [mx.new_stream(mx.cpu) for _ in range(blas.lanes - 1)]
-        _of_this_thread.streams = [mx.default_stream(mx.cpu), *more]
-    return _of_this_thread.streams
+        _of_this_thread.streams = [mx.default_stream(mx.cpu)]
+    streams = _of_this_thread.streams
+    streams += [mx.new_stream(mx.cpu) for _ in range(blas.lanes - len(streams))]
+    return streams[: blas.lanes]
 
 
 def shares(count: int, parts: int) -> list[slice]:
