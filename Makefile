@@ -8,6 +8,7 @@ SHELL := /bin/sh
 .PHONY: help lab train test unit bench lint lock
 
 VENV := .venv
+OUTPUT := outputs/$(shell date +%Y-%m-%d-%H%M%S)
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip --disable-pip-version-check install -c requirements.lock
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.14 python3.11 python)
@@ -33,7 +34,7 @@ lab: $(VENV)/lab.done ## Build .venv, check this machine, open JupyterLab on the
 	    --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns addition by GRPO
-	@$(PY) -m mlx_grpo_kit train --output outputs/addition $(ARGS)
+	@$(PY) -m mlx_grpo_kit train --output $(OUTPUT) $(ARGS)
 
 test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), browser, notebooks
 	$(PY) -m pytest $(PARALLEL) --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests
