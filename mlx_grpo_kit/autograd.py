@@ -27,11 +27,12 @@ class _NamedParams(dict):
 def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tuple[mx.array, dict[str, mx.array]]:
     """The loss and its gradient. `loss_fn(params)` computes a scalar from the dictionary it is given.
 
-    Returns `(loss, grads)`, evaluated: a scalar array, and for each parameter a gradient under the same name, of the same
-    shape and dtype. A parameter that the loss does not use has gradient zero.
+    Returns `(loss, grads)`, evaluated: a scalar array, and for each parameter a gradient under the same name, of the
+    same shape and dtype. A parameter that the loss does not use has gradient zero.
 
-    Raises GradientError when the loss is no scalar array, when it does not depend on the parameters at all, when `loss_fn`
-    asks for a parameter that is not there, when a parameter is no floating-point array, and when the loss is NaN.
+    Raises GradientError when the loss is no scalar array, when it does not depend on the parameters at all, when
+    `loss_fn` asks for a parameter that is not there, when a parameter is no floating-point array, and when the loss
+    is NaN.
     """
     if not params:
         raise GradientError("params is empty; expected a dictionary of named arrays, as load_pretrained returns.")
@@ -44,13 +45,14 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
     mx.eval(loss, grads)
     if math.isnan(loss.item()):
         raise GradientError(
-            "The loss is NaN. Look for NaN in what goes in (parameters, rewards, log-probabilities), then for 0 / 0, inf - inf and "
-            "the logarithm of a negative number in the loss function."
+            "The loss is NaN. Look for NaN in what goes in (parameters, rewards, log-probabilities), then for 0 / 0, "
+            "inf - inf and the logarithm of a negative number in the loss function."
         )
     if not any(mx.any(grad != 0).item() for grad in grads.values()) and not _has_path(loss_fn, params):
         raise GradientError(
-            "There is no path from params to the loss: compute the forward pass inside the loss function, from the dictionary it "
-            "is given. Values computed before it, from another dictionary, or behind mx.stop_gradient are constants to the gradient."
+            "There is no path from params to the loss: compute the forward pass inside the loss function, from the "
+            "dictionary it is given. Values computed before it, from another dictionary, or behind mx.stop_gradient "
+            "are constants to the gradient."
         )
     return loss, grads
 
@@ -63,15 +65,17 @@ def _scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array
             "Leave out .item() and float(): they cut the loss off from the parameters."
         )
     if loss.size != 1:
-        raise GradientError(f"The loss has shape {tuple(loss.shape)}; expected a scalar. Reduce it with .mean() or .sum().")
+        raise GradientError(
+            f"The loss has shape {tuple(loss.shape)}; expected a scalar. Reduce it with .mean() or .sum()."
+        )
     return loss.reshape(())
 
 
 def _has_path(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> bool:
     """Whether the backward pass gets from the loss to any parameter, although every gradient is zero.
 
-    Zeros alone prove nothing: a group of equal rewards gives them too. NaN does, since it survives every product and sum: sent
-    back from the loss, at parameters that are NaN themselves, it arrives wherever there is a way.
+    Zeros alone prove nothing: a group of equal rewards gives them too. NaN does, since it survives every product and
+    sum: sent back from the loss, at parameters that are NaN themselves, it arrives wherever there is a way.
     """
     poison = {name: mx.full(value.shape, math.nan, value.dtype) for name, value in params.items()}
     grads = mx.grad(lambda tracked: math.nan * _scalar_loss(loss_fn, tracked))(poison)

@@ -111,6 +111,12 @@ def test_a_group_of_equal_rewards_is_no_error(loss_type, level):
     assert not np.array(grads["logps"]).any()
 
 
+def test_a_branch_that_no_number_took_is_no_error():
+    """A clip written with where: all numbers lie outside, and other ones would not."""
+    _, grads = value_and_grad(lambda p: mx.where(p["w"] > -10, 1.0, p["w"]).sum(), PARAMS)
+    assert not np.array(grads["w"]).any()
+
+
 def test_a_batch_with_every_ratio_clipped_is_no_error():
     def loss_fn(params):
         return grpo_loss_and_metrics(

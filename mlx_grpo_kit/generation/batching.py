@@ -25,7 +25,7 @@ def pad(rows: Sequence[TokenIds], side: str, length: int | None = None) -> tuple
 
 
 def left_padded(prompts: Sequence[TokenIds]) -> tuple[mx.array, mx.array | None]:
-    """Prompts that all end in the last column: ids [B, P], and the attention mask [B, P] or None where nothing is padded."""
+    """Prompts that all end in the last column: ids [B, P], and the attention mask [B, P], or None without padding."""
     ids, mask = pad(prompts, "left")
     return mx.array(ids), None if mask.all() else mx.array(mask)
 
@@ -33,8 +33,8 @@ def left_padded(prompts: Sequence[TokenIds]) -> tuple[mx.array, mx.array | None]
 def fold_groups(prompts: Sequence[TokenIds]) -> tuple[list[TokenIds], int]:
     """The different prompts and how often each comes in a row: [a, a, a, b, b, b] -> [a, b], 3.
 
-    GRPO samples a whole group from one prompt, so the prompt is computed once. Prompts that do not come in equal runs stay as they
-    are: [a, a, b] -> [a, a, b], 1.
+    GRPO samples a whole group from one prompt, so the prompt is computed once. Prompts that do not come in equal runs
+    stay as they are: [a, a, b] -> [a, a, b], 1.
     """
     starts = [i for i, prompt in enumerate(prompts) if i == 0 or list(prompt) != list(prompts[i - 1])]
     times = len(prompts) // len(starts)
@@ -52,9 +52,13 @@ def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_toke
         raise ValueError("There are no prompts; expected a list of lists of token ids.")
     for row, prompt in enumerate(prompts):
         if isinstance(prompt, str):
-            raise TypeError(f"prompts[{row}] is text; expected token ids. Encode it first: tokenizer.encode({prompt[:20]!r}).")
+            raise TypeError(
+                f"prompts[{row}] is text; expected token ids. Encode it first: tokenizer.encode({prompt[:20]!r})."
+            )
         if np.ndim(prompt) == 0:
-            raise TypeError(f"prompts[{row}] is {prompt!r}; expected a list of token ids. Put a single prompt into a list: [prompt].")
+            raise TypeError(
+                f"prompts[{row}] is {prompt!r}; expected a list of token ids. A single prompt is written [prompt]."
+            )
         if len(prompt) == 0:
             raise ValueError(f"prompts[{row}] is empty; expected at least one token to continue from.")
         check_tokens(config, prompt, f"prompts[{row}]")
@@ -66,7 +70,7 @@ def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_toke
 
 
 def check_tokens(config: Qwen3Config, tokens: TokenIds, name: str) -> None:
-    """Raise ValueError for a token id outside the vocabulary, which would silently read some other row of the embedding."""
+    """Raise ValueError for a token id outside the vocabulary, which would silently read some other row's embedding."""
     ids = np.asarray(tokens)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"{name} has dtype {ids.dtype} and shape {ids.shape}; expected a flat list of whole numbers.")

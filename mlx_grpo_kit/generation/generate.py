@@ -25,8 +25,8 @@ class Rollout:
 
     Attributes:
         completions: token ids, the end token kept.
-        logps: the log-probability of each of them under softmax(logits / temperature), before filters: what the policy that is
-            trained says, and so the `old_logps` of its loss.
+        logps: the log-probability of each of them under softmax(logits / temperature), before filters: what the policy
+            that is trained says, and so the `old_logps` of its loss.
         finished: whether the completion ended with an end token, rather than at max_new_tokens.
     """
 
@@ -46,10 +46,11 @@ def generate(
 ) -> Rollout:
     """Continue every prompt until one of `eos_token_ids` or `sampling.max_new_tokens` tokens.
 
-    Prompts may differ in length. Equal prompts that stand next to each other in groups of one size, as GRPO's do, are read once.
-    The same seed and arguments give the same rollout on the same machine.
+    Prompts may differ in length. Equal prompts that stand next to each other in groups of one size, as GRPO's do, are
+    read once. The same seed and arguments give the same rollout on the same machine.
 
-    Raises ValueError for an empty prompt, token ids outside the vocabulary, or more tokens than the model has positions.
+    Raises ValueError for an empty prompt, token ids outside the vocabulary, or more tokens than the model has
+    positions.
     """
     sampling = sampling or SamplingConfig()
     check_prompts(config, prompts, sampling.max_new_tokens)
@@ -76,7 +77,7 @@ def generate(
 
 
 class _Lane:
-    """Some of the rows, on a stream of their own: the prompts are read when it is made, and each `step` adds a token."""
+    """Some of the rows, on a stream of their own: prompts are read when it is made, and each `step` adds a token."""
 
     def __init__(
         self,
@@ -138,9 +139,7 @@ def _decode_step(config: Qwen3Config, sampling: SamplingConfig) -> Callable:
     return decode
 
 
-def _draw(
-    sampling: SamplingConfig, logits: mx.array, row_keys: mx.array, step: mx.array
-) -> tuple[mx.array, mx.array]:
+def _draw(sampling: SamplingConfig, logits: mx.array, row_keys: mx.array, step: mx.array) -> tuple[mx.array, mx.array]:
     """A token and its log-probability for each row of [B, V], drawn with the row's key for this step."""
 
     def one_row(row: mx.array, key: mx.array) -> mx.array:

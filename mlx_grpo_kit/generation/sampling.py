@@ -1,8 +1,8 @@
 """From logits to the next token: filters, temperature, a random draw, and the log-probability of what was drawn.
 
 The filters take log-probabilities [..., V] and return them with the tokens that are out set to -inf. Their order in
-`sample_token` is top-k, min-p, top-p, then temperature. Other libraries order differently and so keep other tokens when the
-temperature is not 1: transformers and TRL apply the temperature first, mlx-lm runs top-p, min-p, top-k.
+`sample_token` is top-k, min-p, top-p, then temperature. Other libraries order differently and so keep other tokens when
+the temperature is not 1: transformers and TRL apply the temperature first, mlx-lm runs top-p, min-p, top-k.
 """
 
 from __future__ import annotations
@@ -69,15 +69,20 @@ def apply_top_p(logprobs: mx.array, top_p: float) -> mx.array:
 
 
 def apply_min_p(logprobs: mx.array, min_p: float) -> mx.array:
-    """Keep tokens of [..., V] whose probability is at least `min_p` times the largest. Raises ValueError unless 0 < min_p <= 1."""
+    """Keep tokens of [..., V] whose probability is at least `min_p` times the largest.
+
+    Raises ValueError unless 0 < min_p <= 1.
+    """
     if not 0 < min_p <= 1:
-        raise ValueError(f"min_p is {min_p}; expected more than 0 and at most 1, or None in sample_token to keep all tokens.")
+        raise ValueError(
+            f"min_p is {min_p}; expected more than 0 and at most 1, or None in sample_token to keep all tokens."
+        )
     threshold = logprobs.max(axis=-1, keepdims=True) + math.log(min_p)
     return mx.where(logprobs < threshold, -math.inf, logprobs)
 
 
 def categorical_sampling(logits: mx.array, temperature: float, key: mx.array | None = None) -> mx.array:
-    """Draw from softmax(logits / temperature): [..., V] -> [...]. Temperature 0 is argmax. `key` makes it repeatable."""
+    """Draw from softmax(logits / temperature), [..., V] -> [...]. Temperature 0: argmax. `key` makes it repeatable."""
     if temperature == 0:
         return mx.argmax(logits, axis=-1)
     return mx.random.categorical(logits.astype(mx.float32) * (1 / temperature), key=key)
@@ -91,7 +96,7 @@ def sample_token(
     min_p: float | None = None,
     key: mx.array | None = None,
 ) -> mx.array:
-    """The next token for each row of logits: [..., V] -> [...]. Settings as in `SamplingConfig`; raises ValueError likewise."""
+    """The next token for each row of logits, [..., V] -> [...]. Settings, and ValueError, as in `SamplingConfig`."""
     _check_sampling(temperature, top_k, top_p, min_p)
     if top_k:
         logits = apply_top_k(logits, top_k)
@@ -107,9 +112,9 @@ def token_logps(
 ) -> mx.array | tuple[mx.array, mx.array]:
     """log softmax(logits / temperature) of the given tokens, float32: [..., V] and [...] -> [...].
 
-    With temperature 0, where sampling is no longer random, the log-probabilities are those of temperature 1. `with_entropy`
-    adds the entropy of the same distribution in nats, [...], without a gradient. The [..., V] table of log-probabilities is never
-    made: one gather minus one logsumexp is enough.
+    With temperature 0, where sampling is no longer random, the log-probabilities are those of temperature 1.
+    `with_entropy` adds the entropy of the same distribution in nats, [...], without a gradient. The [..., V] table of
+    log-probabilities is never made: one gather minus one logsumexp is enough.
     """
     logits = logits.astype(mx.float32)
     scaled = (logits - mx.stop_gradient(logits.max(axis=-1, keepdims=True))) * (1 / (temperature or 1.0))

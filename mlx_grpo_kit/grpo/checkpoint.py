@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: the policy as a Hugging Face folder, the optimizer beside it, and a signed list of both.
+"""Checkpoints of a training run: the policy as a Hugging Face folder, the optimizer, and a signed list of their files.
 
     checkpoint/
       model/                  the policy in float32, with its tokenizer: a folder any Qwen3 loader reads
@@ -36,12 +36,13 @@ def save_checkpoint(trainer: GRPOTrainer, folder: str | os.PathLike) -> None:
         if trainer.ref_params is not None:
             save_pretrained(new / "reference", trainer.config, trainer.ref_params)
         mx.save_safetensors(str(new / "optimizer.safetensors"), _flat(trainer.optimizer.state))
+        files = sorted(path for path in new.rglob("*") if path.is_file())
         state = {
             "step": trainer.step,
             "task": trainer.task.name,
             "compute_dtype": str(trainer.compute_dtype).rpartition(".")[2],
             "args": asdict(trainer.args),
-            "files": {str(path.relative_to(new)): _fingerprint(path) for path in sorted(new.rglob("*")) if path.is_file()},
+            "files": {str(path.relative_to(new)): _fingerprint(path) for path in files},
         }
         (new / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n")
 
@@ -57,11 +58,15 @@ def load_checkpoint(folder: str | os.PathLike, task: Task) -> GRPOTrainer:
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}; expected a checkpoint that save_checkpoint wrote.")
     if not (folder / STATE).exists():
-        raise FileNotFoundError(f"{folder} has no {STATE}, so it is no checkpoint. Expected a folder that save_checkpoint wrote.")
+        raise FileNotFoundError(
+            f"{folder} has no {STATE}, so it is no checkpoint. Expected a folder that save_checkpoint wrote."
+        )
     state = read_json(folder, STATE)
     missing = [key for key in ("step", "task", "compute_dtype", "args", "files") if key not in state]
     if missing:
-        raise ValueError(f"{folder / STATE} lacks {', '.join(missing)}; it was written by another version or changed by hand.")
+        raise ValueError(
+            f"{folder / STATE} lacks {', '.join(missing)}; it was written by another version or changed by hand."
+        )
     unknown = sorted(state["args"].keys() - {field.name for field in fields(GRPOConfig)})
     if unknown:
         raise ValueError(f"{folder / STATE} has settings that this version does not know: {', '.join(unknown)}.")
@@ -69,7 +74,9 @@ def load_checkpoint(folder: str | os.PathLike, task: Task) -> GRPOTrainer:
         if not (folder / name).exists():
             raise FileNotFoundError(f"{folder} has lost {name}. Resume from another checkpoint.")
         if _fingerprint(folder / name) != expected:
-            raise ValueError(f"{folder / name} is not what was saved: it is cut off or corrupt. Resume from another checkpoint.")
+            raise ValueError(
+                f"{folder / name} is not what was saved: it is cut off or corrupt. Resume from another checkpoint."
+            )
     if task.name != state["task"]:
         raise ValueError(f"{folder} was trained on task {state['task']!r}, not {task.name!r}. Give the same task.")
 
@@ -85,7 +92,7 @@ def load_checkpoint(folder: str | os.PathLike, task: Task) -> GRPOTrainer:
 
 
 def _flat(state: dict) -> dict[str, mx.array]:
-    """AdamW's state {"step": ..., parameter: {"m": ..., "v": ...}} -> {"step": ..., "parameter/m": ..., "parameter/v": ...}."""
+    """AdamW's state {"step": ..., name: {"m": ..., "v": ...}} -> {"step": ..., "name/m": ..., "name/v": ...}."""
     flat = {}
     for name, value in state.items():
         flat |= {f"{name}/{part}": array for part, array in value.items()} if isinstance(value, dict) else {name: value}

@@ -13,8 +13,8 @@ from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 class GRPOConfig:
     """How `GRPOTrainer` trains. Names and meanings are those of TRL's `GRPOConfig`; defaults that differ are marked.
 
-    One step samples `per_device_train_batch_size * gradient_accumulation_steps` completions, `num_generations` for each prompt, and
-    learns from them `num_iterations` times.
+    One step samples `per_device_train_batch_size * gradient_accumulation_steps` completions, `num_generations` for each
+    prompt, and learns from them `num_iterations` times.
 
     Attributes:
         learning_rate: TRL's 1e-6 suits a real Qwen3. The tiny one needs 1e-4 to 3e-4.
@@ -29,7 +29,8 @@ class GRPOConfig:
         max_completion_length: tokens a completion may have; None takes the task's own (TRL: 256).
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
         beta: weight of the KL penalty against the policy that training started from.
-        epsilon, epsilon_high, delta, loss_type, importance_sampling_level, use_bias_correction_kl: as in `GRPOLossConfig`.
+        epsilon, epsilon_high, delta, loss_type, importance_sampling_level, use_bias_correction_kl: as in
+            `GRPOLossConfig`.
         scale_rewards: "group", "batch" or "none", as in `compute_advantages`.
         mask_truncated_completions: leave completions without an end token out of the loss.
         seed: of problems and of sampling. Same seed, same machine, same run.
@@ -77,19 +78,23 @@ class GRPOConfig:
         if self.lr_scheduler_type not in ("constant", "linear"):
             raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; expected 'constant' or 'linear'.")
         if self.scale_rewards not in SCALE_REWARDS:
-            raise ValueError(f"scale_rewards is {self.scale_rewards!r}; expected one of {', '.join(map(repr, SCALE_REWARDS))}.")
+            raise ValueError(
+                f"scale_rewards is {self.scale_rewards!r}; expected one of {', '.join(map(repr, SCALE_REWARDS))}."
+            )
         if self.num_generations < 2:
             raise ValueError(
-                f"num_generations is {self.num_generations}; expected at least 2. A completion is compared with the others of its "
-                "prompt: alone, its advantage is always 0 and nothing is learned."
+                f"num_generations is {self.num_generations}; expected at least 2. A completion is compared with the "
+                "others of its prompt: alone, its advantage is always 0 and nothing is learned."
             )
         if self.generation_batch_size % self.num_generations:
             raise ValueError(
-                f"per_device_train_batch_size * gradient_accumulation_steps is {self.generation_batch_size}; expected a multiple "
-                f"of num_generations ({self.num_generations}), so that every prompt gets its whole group."
+                f"per_device_train_batch_size * gradient_accumulation_steps is {self.generation_batch_size}; expected "
+                f"a multiple of num_generations ({self.num_generations}), so that every prompt gets its whole group."
             )
         if self.temperature == 0:
-            raise ValueError("temperature is 0; a group of equal completions teaches nothing. Expected more than 0, usually 1.")
+            raise ValueError(
+                "temperature is 0; a group of equal completions teaches nothing. Expected more than 0, usually 1."
+            )
         self.sampling(1)
         self.loss(1)
 

@@ -30,13 +30,15 @@ def compute_loss_and_gradients(
     scale_rewards: str = "group",
     temperature: float = 1.0,
 ) -> tuple[float, dict[str, mx.array]]:
-    """The GRPO loss of B completions, and its gradient by parameter name: params -> logits -> log-probs -> loss in one function.
+    """The GRPO loss of B completions, and its gradient by parameter name.
+
+    The whole path params -> logits -> log-probs -> loss lies inside one differentiated function.
 
     Args:
         prompt_tokens: B prompts, or B / group_size where each serves the group of completions that stands in its place.
         completion_tokens: B completions up to and including the end token, those of one prompt next to each other.
-        old_logprobs: for each completion its tokens' log-probabilities when they were sampled (`rollout.logps`), or None if
-            `params` sampled them: then every ratio is exactly 1.
+        old_logprobs: for each completion its tokens' log-probabilities when they were sampled (`rollout.logps`), or
+            None if `params` sampled them: then every ratio is exactly 1.
         rewards: B numbers; None for a completion that no reward applies to.
         ref_logprobs: as `old_logprobs`, of the reference policy; needed with beta > 0.
         temperature: the one that the completions were sampled with.
@@ -47,10 +49,14 @@ def compute_loss_and_gradients(
     if len(prompt_tokens) * group_size == len(completion_tokens) and group_size > 1:
         prompt_tokens = [prompt for prompt in prompt_tokens for _ in range(group_size)]
     if len(rewards) != len(completion_tokens):
-        raise ValueError(f"There are {len(rewards)} rewards for {len(completion_tokens)} completions; expected one for each.")
+        raise ValueError(
+            f"There are {len(rewards)} rewards for {len(completion_tokens)} completions; expected one for each."
+        )
     for row, reward in enumerate(rewards):
         if reward is not None and math.isnan(reward):
-            raise ValueError(f"rewards[{row}] is NaN; expected a number, or None for a completion that no reward applies to.")
+            raise ValueError(
+                f"rewards[{row}] is NaN; expected a number, or None for a completion that no reward applies to."
+            )
     batch = pad_batch(config, prompt_tokens, completion_tokens)
     advantages = compute_advantages(rewards, group_size, scale_rewards)
     old_logps = None if old_logprobs is None else pad_logprobs("old_logprobs", old_logprobs, completion_tokens)
@@ -68,13 +74,14 @@ def compute_loss_and_gradients(
 
 
 def pad_logprobs(name: str, logprobs: Sequence[Sequence[float]], completions: Sequence[TokenIds]) -> mx.array:
-    """One list of log-probabilities a completion -> float32 [B, T]. Raises ValueError unless lengths are the completions'."""
+    """One list of log-probabilities a completion -> float32 [B, T]. Raises ValueError where lengths differ."""
     if len(logprobs) != len(completions):
         raise ValueError(f"{name} has {len(logprobs)} rows for {len(completions)} completions; expected one for each.")
     for row, (values, completion) in enumerate(zip(logprobs, completions, strict=True)):
         if len(values) != len(completion):
             raise ValueError(
-                f"{name}[{row}] has {len(values)} numbers for a completion of {len(completion)} tokens; expected one for each."
+                f"{name}[{row}] has {len(values)} numbers for a completion of {len(completion)} tokens; "
+                "expected one for each."
             )
     _, mask = pad(completions, "right")
     padded = np.zeros(mask.shape, np.float32)

@@ -33,7 +33,7 @@ class PaddedBatch:
     completion_mask: mx.array
 
     def split(self, parts: int) -> list[PaddedBatch]:
-        """At most `parts` batches with whole groups each; a single group is split too, and every part keeps its prompt."""
+        """At most `parts` batches of whole groups; a single group is split too, and every part keeps its prompt."""
         if self.prompt_ids.shape[0] == 1:
             return [
                 replace(
@@ -62,7 +62,9 @@ class PaddedBatch:
 def pad_batch(config: Qwen3Config, prompts: Sequence[TokenIds], completions: Sequence[TokenIds]) -> PaddedBatch:
     """Token ids as arrays. Raises ValueError for unequal numbers, empty rows, unknown token ids and too many tokens."""
     if len(prompts) != len(completions):
-        raise ValueError(f"There are {len(prompts)} prompts and {len(completions)} completions; expected a prompt for each.")
+        raise ValueError(
+            f"There are {len(prompts)} prompts and {len(completions)} completions; expected a prompt for each."
+        )
     check_prompts(config, prompts, max(map(len, completions), default=0))
     for row, completion in enumerate(completions):
         if len(completion) == 0:
@@ -77,11 +79,12 @@ def pad_batch(config: Qwen3Config, prompts: Sequence[TokenIds], completions: Seq
 def score(
     config: Qwen3Config, params: Mapping[str, mx.array], batch: PaddedBatch, temperature: float = 1.0
 ) -> tuple[mx.array, mx.array]:
-    """Log-probability of every completion token, and the entropy of the distribution it was drawn from: float32 [B, T] twice.
+    """Log-probability of every completion token, and the entropy of what it was drawn from: float32 [B, T] twice.
 
-    The completion's first token is predicted by the prompt's last position, and every other token by the one before it; scoring
-    token t with the logits of position t is the classic mistake. A prompt is computed once for its whole group, and logits only for
-    the positions that predict a completion token. Padded places hold numbers without meaning. The entropy has no gradient.
+    The completion's first token is predicted by the prompt's last position, and every other token by the one before it;
+    scoring token t with the logits of position t is the classic mistake. A prompt is computed once for its whole group,
+    and logits only for the positions that predict a completion token. Padded places hold numbers without meaning. The
+    entropy has no gradient.
     """
     streams = lane_streams()
     scored = []
@@ -103,8 +106,9 @@ def _score(
     if batch.completion_ids.shape[1] > 1:
         if prompt_mask is not None:
             prompt_mask = mx.repeat(prompt_mask, batch.group_size, axis=0)
+        cache = cache.repeat(batch.group_size)
         completion_hidden = qwen3_hidden_states(
-            config, params, batch.completion_ids[:, :-1], cache=cache.repeat(batch.group_size), attention_mask=prompt_mask
+            config, params, batch.completion_ids[:, :-1], cache=cache, attention_mask=prompt_mask
         )
         hidden = mx.concatenate([hidden, completion_hidden], axis=1)
     return token_logps(output_logits(config, params, hidden), batch.completion_ids, temperature, with_entropy=True)
@@ -119,8 +123,8 @@ def per_token_logps(
 ) -> tuple[mx.array, mx.array]:
     """What the policy says of each completion token: (logps float32 [B, T], completion_mask bool [B, T]).
 
-    T is the longest completion; shorter ones are padded on the right, where logps is 0. `temperature` must be the one that the
-    completions were sampled with. Differentiable in `params`. Raises ValueError as `pad_batch` does.
+    T is the longest completion; shorter ones are padded on the right, where logps is 0. `temperature` must be the one
+    that the completions were sampled with. Differentiable in `params`. Raises ValueError as `pad_batch` does.
     """
     batch = pad_batch(config, prompts, completions)
     logps, _ = score(config, params, batch, temperature)

@@ -4,8 +4,8 @@
     for step in trainer.train(max_steps=200):
         print(step.step, step.metrics["reward"])
 
-Algorithm 1 of DeepSeekMath (https://arxiv.org/abs/2402.03300) without its reward model. The trainer is an iterator: whatever should
-happen during training happens in the body of the loop, and leaving the loop stops it.
+Algorithm 1 of DeepSeekMath (https://arxiv.org/abs/2402.03300) without its reward model. The trainer is an iterator:
+whatever should happen during training happens in the body of the loop, and leaving the loop stops it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class TrainStep:
-    """One step: its number from 1, its metrics as Python floats under TRL's names, and the completions it learned from."""
+    """One step: its number from 1, its metrics (Python floats under TRL's names), and what it learned from."""
 
     step: int
     metrics: dict[str, float]
@@ -64,12 +64,12 @@ class TrainStep:
 class GRPOTrainer:
     """Trains a Qwen3 on a task by group relative policy optimization.
 
-    Attributes that a reader of a run may use: `params` (the policy, a dict of arrays; replaced, never changed in place),
-    `step` (steps done), `config`, `tokenizer`, `task`, `args`.
+    Attributes that a reader of a run may use: `params` (the policy, a dict of arrays; replaced, never changed in
+    place), `step` (steps done), `config`, `tokenizer`, `task`, `args`.
 
     Args:
-        config, params: the policy, as `load_pretrained` returns it. Parameters that are not float32 get float32 masters for
-            the optimizer; forward and backward passes stay in their own dtype.
+        config, params: the policy, as `load_pretrained` returns it. Parameters that are not float32 get float32 masters
+            for the optimizer; forward and backward passes stay in their own dtype.
         tokenizer: as `load_tokenizer` returns it.
         task: where problems and rewards come from (mlx_grpo_kit.tasks).
         args: the settings.
@@ -88,8 +88,8 @@ class GRPOTrainer:
         validate_params(params, config)
         if tokenizer.vocab_size > config.vocab_size:
             raise ValueError(
-                f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size} (vocab_size); expected a model "
-                "with a row for every token. Are the two from the same folder?"
+                f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size} (vocab_size); "
+                "expected a model with a row for every token. Are the two from the same folder?"
             )
         self.config, self.tokenizer, self.task = config, tokenizer, task
         self.args = args or GRPOConfig()
@@ -105,7 +105,7 @@ class GRPOTrainer:
             bias_correction=True,  # MLX leaves it out by default, and its first step is then 3.16 times as long
         )
         self.optimizer.init(self.master_params)
-        # Everything is computed before training may move to another thread: MLX cannot finish there what was begun here.
+        # Computed now, because training may move to another thread: MLX cannot finish there what was begun here.
         mx.eval(self.master_params, self.ref_params, self.optimizer.state)
 
     @property
@@ -118,7 +118,8 @@ class GRPOTrainer:
     def train(self, max_steps: int) -> Iterator[TrainStep]:
         """Yield each step after it is done, until `max_steps` have been done in all (resumed ones included).
 
-        Raises RewardError for a reward function that fails, and TrainingDivergedError; both leave the last good parameters.
+        Raises RewardError for a reward function that fails, and TrainingDivergedError; both leave the last good
+        parameters.
         """
         while self.step < max_steps:
             started = time.perf_counter()
@@ -154,7 +155,8 @@ class GRPOTrainer:
     def resume(cls, folder: str | os.PathLike, task: Task) -> GRPOTrainer:
         """A trainer that goes on from a checkpoint with the numbers the saved one would have had.
 
-        Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint, and ValueError for another task.
+        Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint, and ValueError for another
+        task.
         """
         from mlx_grpo_kit.grpo.checkpoint import load_checkpoint
 
@@ -175,7 +177,8 @@ class GRPOTrainer:
         args = self.args
         # Numbers from (seed, step) alone: a resumed run needs no state of a random generator.
         problem_seed, sampling_seed = np.random.SeedSequence([args.seed, step]).generate_state(2)
-        problems = self.task.sample(np.random.default_rng(problem_seed), args.generation_batch_size // args.num_generations)
+        num_prompts = args.generation_batch_size // args.num_generations
+        problems = self.task.sample(np.random.default_rng(problem_seed), num_prompts)
         problems = [problem for problem in problems for _ in range(args.num_generations)]
         rollout, texts = self._complete(problems, args.sampling(self.max_completion_length), int(sampling_seed))
         rewards, by_name = compute_rewards(self.task.reward_funcs, problems, texts)
@@ -208,8 +211,8 @@ class GRPOTrainer:
         # A loss that is a mean over the whole batch's tokens adds up over micro-batches; any other is averaged.
         share = 1.0 if loss_config.micro_batches_add_up else 1 / len(micro_batches)
         ref_logps = [self._ref_logps(batch) for batch, _ in micro_batches]
-        # On the first pass the policy is the one that sampled: every ratio is exactly 1. Its log-probabilities are kept for
-        # the passes after it.
+        # On the first pass the policy is the one that sampled: every ratio is exactly 1. Its log-probabilities are kept
+        # for the passes after it.
         old_logps: list[mx.array | None] = [None] * len(micro_batches)
         history: list[dict[str, float]] = []
 
@@ -219,15 +222,18 @@ class GRPOTrainer:
 
                 def loss_fn(masters, batch=batch, advantages=advantages, old=old_logps[index], ref=ref_logps[index]):
                     params = {name: value.astype(self.compute_dtype) for name, value in masters.items()}
+                    mask = batch.completion_mask
                     logps, entropy = score(self.config, params, batch, args.temperature)
                     loss, metrics = grpo_loss_and_metrics(
-                        loss_config, logps, old, advantages, batch.completion_mask, ref_logps=ref, num_items_in_batch=num_tokens
+                        loss_config, logps, old, advantages, mask, ref_logps=ref, num_items_in_batch=num_tokens
                     )
-                    metrics["entropy"] = mx.sum(entropy * batch.completion_mask) / mx.maximum(batch.completion_mask.sum(), 1)
+                    metrics["entropy"] = mx.sum(entropy * mask) / mx.maximum(mask.sum(), 1)
                     return loss * share, logps, metrics
 
                 (loss, logps, metrics), grads = mx.value_and_grad(loss_fn)(self.master_params)
-                total_grads = grads if total_grads is None else {name: total_grads[name] + grads[name] for name in grads}
+                if total_grads is not None:
+                    grads = {name: total_grads[name] + grad for name, grad in grads.items()}
+                total_grads = grads
                 mx.eval(loss, logps, metrics, total_grads)
                 if old_logps[index] is None:
                     old_logps[index] = mx.stop_gradient(logps)
@@ -236,7 +242,8 @@ class GRPOTrainer:
                     total_metrics[name] = total_metrics.get(name, 0.0) + value.item() / len(micro_batches)
             total_metrics["grad_norm"] = self._update(total_grads, learning_rate, total_metrics["loss"])
             history.append(total_metrics)
-        return {name: _mean([metrics[name] for metrics in history]) for name in history[0]} | {"learning_rate": learning_rate}
+        means = {name: _mean([metrics[name] for metrics in history]) for name in history[0]}
+        return means | {"learning_rate": learning_rate}
 
     @contextmanager
     def _all_updates_or_none(self) -> Iterator[None]:
@@ -283,8 +290,9 @@ class GRPOTrainer:
         grad_norm = grad_norm.item()
         if not (math.isfinite(grad_norm) and math.isfinite(loss)):
             raise TrainingDivergedError(
-                f"Step {self.step + 1} has loss {loss} and gradient norm {grad_norm}; no update was made, and the parameters are "
-                f"those of step {self.step}. Lower learning_rate (now {self.args.learning_rate:g}) and go on from a checkpoint."
+                f"Step {self.step + 1} has loss {loss} and gradient norm {grad_norm}; no update was made, and the "
+                f"parameters are those of step {self.step}. Lower learning_rate (now {self.args.learning_rate:g}) and "
+                "go on from a checkpoint."
             )
         self.optimizer.learning_rate = learning_rate
         self.master_params = self.optimizer.apply_gradients(grads, self.master_params)

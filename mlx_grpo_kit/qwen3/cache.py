@@ -8,8 +8,9 @@ from mlx_grpo_kit.blas import mx
 class KVCache:
     """Keys and values of every layer for the tokens seen so far, in buffers that may have room for more.
 
-    `keys[layer]` and `values[layer]` have shape [B, num_key_value_heads, capacity, head_dim]; positions from `length` on are
-    empty, and attention never looks at them. A cache made inside a loss function carries gradients like any other array.
+    `keys[layer]` and `values[layer]` have shape [B, num_key_value_heads, capacity, head_dim]; positions from `length`
+    on are empty, and attention never looks at them. A cache made inside a loss function carries gradients like any
+    other array.
 
     `length` is an int, or a scalar int32 array inside a compiled step: one compiled graph then serves every position.
     """
@@ -27,9 +28,9 @@ class KVCache:
     def append(self, layer: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Put [B, H, T, D] keys and values behind `length`; return the layer's whole buffers, [B, H, capacity, D].
 
-        Where there is room the buffer is written in place (MLX donates a buffer that nobody else holds), so a step costs what
-        it adds, not what came before. Without room the new positions are concatenated. `advance` moves `length` on,
-        once for all layers.
+        Where there is room the buffer is written in place (MLX donates a buffer that nobody else holds), so a step
+        costs what it adds, not what came before. Without room the new positions are concatenated. `advance` moves
+        `length` on, once for all layers.
         """
         self.keys[layer] = self._write(self.keys[layer], keys)
         self.values[layer] = self._write(self.values[layer], values)

@@ -11,8 +11,8 @@ from typing import Any
 class Qwen3Config:
     """The architecture of one Qwen3, under Hugging Face's names.
 
-    `head_dim` is a number of its own: in Qwen3 it need not be `hidden_size / num_attention_heads` (Qwen3-0.6B has 16 heads
-    of 128 on a hidden size of 1024). Each of the `num_key_value_heads` heads of keys and values serves
+    `head_dim` is a number of its own: in Qwen3 it need not be `hidden_size / num_attention_heads` (Qwen3-0.6B has 16
+    heads of 128 on a hidden size of 1024). Each of the `num_key_value_heads` heads of keys and values serves
     `num_attention_heads / num_key_value_heads` query heads (grouped-query attention, Ainslie et al. 2023).
 
     Raises ValueError where the numbers do not fit each other.
@@ -47,7 +47,9 @@ class Qwen3Config:
                 f"({self.num_key_value_heads}): each head of keys and values serves equally many query heads."
             )
         if self.head_dim % 2:
-            raise ValueError(f"head_dim is {self.head_dim}; rotary embeddings turn pairs of numbers, so it must be even.")
+            raise ValueError(
+                f"head_dim is {self.head_dim}; rotary embeddings turn pairs of numbers, so it must be even."
+            )
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Qwen3Config:
@@ -59,12 +61,18 @@ class Qwen3Config:
         if config.get("model_type", "qwen3") != "qwen3":
             raise ValueError(f"config.json describes a {config['model_type']!r} model; expected model_type 'qwen3'.")
         if config.get("quantization") or config.get("quantization_config"):
-            raise ValueError("config.json describes quantized weights; expected a model in float32, float16 or bfloat16.")
+            raise ValueError(
+                "config.json describes quantized weights; expected a model in float32, float16 or bfloat16."
+            )
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default":
-            raise ValueError(f"config.json asks for scaled rotary embeddings ({rope}); only rope_type 'default' is supported.")
+            raise ValueError(
+                f"config.json asks for scaled rotary embeddings ({rope}); only rope_type 'default' is supported."
+            )
         if config.get("use_sliding_window"):
-            raise ValueError("config.json has use_sliding_window true; only full attention is supported. Set it to false.")
+            raise ValueError(
+                "config.json has use_sliding_window true; only full attention is supported. Set it to false."
+            )
         if config.get("attention_bias"):
             raise ValueError("config.json has attention_bias true; Qwen3's projections have no biases.")
         if config.get("hidden_act", "silu") != "silu":

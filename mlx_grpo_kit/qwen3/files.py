@@ -28,11 +28,11 @@ def load_pretrained(
 ) -> tuple[Qwen3Config, dict[str, mx.array]]:
     """Read a Hugging Face folder: its configuration, and its parameters under the kit's names.
 
-    One `model.safetensors` or shards with an index; float32, float16 or bfloat16 files. Parameters come as `dtype` (float32 is the
-    fast and exact choice on a CPU; None keeps the file's own).
+    One `model.safetensors` or shards with an index; float32, float16 or bfloat16 files. Parameters come as `dtype`
+    (float32 is the fast and exact choice on a CPU; None keeps the file's own).
 
-    Raises FileNotFoundError when the folder or one of its files is missing, and ValueError when a file is cut off or corrupt, or
-    is another model's; either way the message names the file.
+    Raises FileNotFoundError when the folder or one of its files is missing, and ValueError when a file is cut off or
+    corrupt, or is another model's; either way the message names the file.
     """
     folder = whole_folder(folder)
     config = Qwen3Config.from_dict(read_json(folder, "config.json"))
@@ -65,10 +65,11 @@ def save_pretrained(
     """Write a Hugging Face folder that transformers, mlx-lm and `load_pretrained` read. Returns its path.
 
     With a `tokenizer` its files are part of the folder. Weights above `max_shard_size` bytes are split into
-    shards with an index. The folder appears whole or not at all; a model folder that is already there is replaced at the end,
-    with all that it holds.
+    shards with an index. The folder appears whole or not at all; a model folder that is already there is replaced at
+    the end, with all that it holds.
 
-    Raises ValueError when `params` do not fit `config`, and FileExistsError when `folder` is a file or holds anything but a model.
+    Raises ValueError when `params` do not fit `config`, and FileExistsError when `folder` is a file or holds anything
+    but a model.
     """
     validate_params(params, config)
     folder = Path(folder)
@@ -86,15 +87,20 @@ def save_pretrained(
 def read_json(folder: Path, name: str) -> dict:
     """The object in `folder/name`. Raises FileNotFoundError or ValueError with what to look for."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}. Give a Hugging Face model folder, or `tiny` for the kit's own.")
+        raise FileNotFoundError(
+            f"There is no folder {folder}. Give a Hugging Face model folder, or `tiny` for the kit's own."
+        )
     if not (folder / name).exists():
         raise FileNotFoundError(
-            f"{folder} has no {name}; expected a Hugging Face model folder: config.json, model.safetensors, tokenizer.json."
+            f"{folder} has no {name}; expected a Hugging Face model folder: config.json, model.safetensors, "
+            "tokenizer.json."
         )
     try:
         content = json.loads((folder / name).read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{folder / name} is not valid JSON ({error}). It is cut off or corrupt; copy it again.") from error
+        raise ValueError(
+            f"{folder / name} is not valid JSON ({error}). It is cut off or corrupt; copy it again."
+        ) from error
     if not isinstance(content, dict):
         raise ValueError(f"{folder / name} holds {type(content).__name__}; expected a JSON object.")
     return content

@@ -1,10 +1,11 @@
 """Qwen3 as pure functions: parameters in, logits out, nothing kept.
 
 Every building block takes its weights as arguments, and `qwen3_forward` takes them all as one dictionary, so
-`value_and_grad` sees the whole path params -> logits -> log-probs -> loss. Weights of linear maps have PyTorch's layout,
-[out_features, in_features].
+`value_and_grad` sees the whole path params -> logits -> log-probs -> loss. Weights of linear maps have PyTorch's
+layout, [out_features, in_features].
 
-Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, S positions that keys exist for.
+Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, S positions that keys
+exist for.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def exp(x: mx.array) -> mx.array:
 
 
 def rope(x: mx.array, offset: int | mx.array, theta: float) -> mx.array:
-    """Turn the pairs (x[i], x[i + D/2]) of [B, heads, T, D] by position * theta^(-2i/D) (RoFormer, Su et al. 2021, eq. 34).
+    """Turn the pairs (x[i], x[i + D/2]) of [B, heads, T, D] by position * theta^(-2i/D) (RoFormer, equation 34).
 
     The first of the T positions is `offset`. Only differences of positions reach attention's scores, so a row padded on
     the left needs no offset of its own.
@@ -68,7 +69,9 @@ def mlp(x: mx.array, gate_weight: mx.array, up_weight: mx.array, down_weight: mx
     return linear(gated, down_weight)
 
 
-def visible(num_queries: int, num_keys: int, offset: int | mx.array, attention_mask: mx.array | None = None) -> mx.array:
+def visible(
+    num_queries: int, num_keys: int, offset: int | mx.array, attention_mask: mx.array | None = None
+) -> mx.array:
     """Which keys each query may look at: bool [1 or B, 1, num_queries, num_keys].
 
     Query i stands at position offset + i and sees keys at its own position and before (causal), except where
@@ -79,15 +82,17 @@ def visible(num_queries: int, num_keys: int, offset: int | mx.array, attention_m
     if attention_mask is None:
         return mask
     room = num_keys - attention_mask.shape[1]
-    real = mx.pad(attention_mask.astype(mx.bool_), [(0, 0), (0, room)], constant_values=True) if room else attention_mask
-    return mask & real.astype(mx.bool_)[:, None, None, :]
+    real = attention_mask.astype(mx.bool_)
+    if room:
+        real = mx.pad(real, [(0, 0), (0, room)], constant_values=True)
+    return mask & real[:, None, None, :]
 
 
 def scaled_dot_product_attention(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
     """softmax(Q K^T / sqrt(D)) V with grouped queries: [B, H, T, D], [B, K, S, D] twice -> [B, H, T, D].
 
-    `mask` is `visible`'s. A GPU gets MLX's fused kernel; on the CPU that kernel is the same graph with a slow exponential,
-    so there it is written out.
+    `mask` is `visible`'s. A GPU gets MLX's fused kernel; on the CPU that kernel is the same graph with a slow
+    exponential, so there it is written out.
     """
     batch, num_heads, num_queries, head_dim = queries.shape
     num_groups = keys.shape[1]
@@ -115,7 +120,7 @@ def attention(
     cache: KVCache | None = None,
     layer: int = 0,
 ) -> mx.array:
-    """Qwen3's attention, [B, T, hidden] -> [B, T, hidden]: project, normalise queries and keys per head, turn, attend, project.
+    """Qwen3's attention, [B, T, hidden] -> [B, T, hidden]: project, normalise per head, turn, attend, project.
 
     `prefix` is where the weights stand in `params`, such as "layers.3.self_attn.".
     """
@@ -124,8 +129,9 @@ def attention(
     def heads(name: str, count: int) -> mx.array:
         return linear(x, params[f"{prefix}{name}.weight"]).reshape(batch, num_tokens, count, config.head_dim)
 
-    queries = rms_norm(heads("q_proj", config.num_attention_heads), params[f"{prefix}q_norm.weight"], config.rms_norm_eps)
-    keys = rms_norm(heads("k_proj", config.num_key_value_heads), params[f"{prefix}k_norm.weight"], config.rms_norm_eps)
+    queries, keys = heads("q_proj", config.num_attention_heads), heads("k_proj", config.num_key_value_heads)
+    queries = rms_norm(queries, params[f"{prefix}q_norm.weight"], config.rms_norm_eps)
+    keys = rms_norm(keys, params[f"{prefix}k_norm.weight"], config.rms_norm_eps)
     values = heads("v_proj", config.num_key_value_heads).swapaxes(1, 2)
     offset = cache.length if cache else 0
     queries = rope(queries.swapaxes(1, 2), offset, config.rope_theta)
@@ -161,7 +167,7 @@ def qwen3_hidden_states(
     cache: KVCache | None = None,
     attention_mask: mx.array | None = None,
 ) -> mx.array:
-    """Everything before the output layer: [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`."""
+    """All but the output layer: [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`."""
     num_tokens = input_ids.shape[1]
     offset = cache.length if cache else 0
     num_keys = num_tokens
@@ -191,8 +197,9 @@ def qwen3_forward(
 ) -> mx.array:
     """Logits of the next token after every position: int [B, T] -> [B, T, V].
 
-    `cache` holds the tokens before `input_ids`; it is read and extended. `attention_mask`, [B, S] with 1 for a token and 0 for
-    padding, covers the cached positions too; S may fall short of all positions, and the rest then count as tokens.
+    `cache` holds the tokens before `input_ids`; it is read and extended. `attention_mask`, [B, S] with 1 for a token
+    and 0 for padding, covers the cached positions too; S may fall short of all positions, and the rest then count as
+    tokens.
     """
     hidden_states = qwen3_hidden_states(config, params, input_ids, cache=cache, attention_mask=attention_mask)
     return output_logits(config, params, hidden_states)

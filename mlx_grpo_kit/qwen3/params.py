@@ -11,7 +11,7 @@ from mlx_grpo_kit.qwen3.config import Qwen3Config
 
 
 def param_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:
-    """Every parameter's name and shape, in the order of the forward pass. Linear maps are [out_features, in_features]."""
+    """Every parameter's name and shape, in the forward pass's order. Linear maps are [out_features, in_features]."""
     hidden, intermediate = config.hidden_size, config.intermediate_size
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
@@ -48,7 +48,10 @@ def count_total_parameters(config: Qwen3Config) -> int:
 
 
 def init_params(config: Qwen3Config, seed: int = 0, scale: float = 0.02) -> dict[str, mx.array]:
-    """Random float32 parameters: normal(0, scale) for matrices, ones for norms (transformers' rule). Same seed, same numbers."""
+    """Random float32 parameters: normal(0, scale) for matrices, ones for norms, as in transformers.
+
+    The same seed gives the same numbers.
+    """
     keys = mx.random.split(mx.random.key(seed), len(param_shapes(config)))
     params = {
         name: mx.ones(shape) if len(shape) == 1 else mx.random.normal(shape, scale=scale, key=key)
@@ -59,7 +62,7 @@ def init_params(config: Qwen3Config, seed: int = 0, scale: float = 0.02) -> dict
 
 
 def map_params_to_dict(params: Sequence[mx.array], names: Sequence[str]) -> dict[str, mx.array]:
-    """A flat list of arrays under their names. Raises ValueError where the two differ in length or a name comes twice."""
+    """A flat list of arrays under their names. Raises ValueError where lengths differ or a name comes twice."""
     if len(params) != len(names):
         raise ValueError(f"There are {len(params)} arrays for {len(names)} names; expected one name for each array.")
     if len(set(names)) != len(names):
@@ -88,7 +91,8 @@ def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None
     for name, shape in param_shapes(config).items():
         if tuple(params[name].shape) != shape:
             raise ValueError(
-                f"Parameter {name!r} has shape {tuple(params[name].shape)}; Qwen3Config(hidden_size={config.hidden_size}, "
+                f"Parameter {name!r} has shape {tuple(params[name].shape)}; "
+                f"Qwen3Config(hidden_size={config.hidden_size}, "
                 f"intermediate_size={config.intermediate_size}, vocab_size={config.vocab_size}, "
                 f"num_attention_heads={config.num_attention_heads}, num_key_value_heads={config.num_key_value_heads}, "
                 f"head_dim={config.head_dim}) expects {shape}."
