@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +135,10 @@ def test_shards_are_as_large_as_allowed_and_listed(tmp_path, params):
     sizes = [sum(value.nbytes for value in weights.values()) for weights in stored.values()]
     assert sum(sizes) == index["metadata"]["total_size"]
     assert max(sizes) <= 5000
+    for (_, file), (name, next_file) in pairwise(index["weight_map"].items()):
+        if file != next_file:  # this shard had no room for the next tensor
+            size = sum(value.nbytes for value in stored[file].values())
+            assert size + stored[next_file][name].nbytes > 5000
     number = len(sizes)
     assert sorted(stored) == [f"model-{i:05d}-of-{number:05d}.safetensors" for i in range(1, number + 1)]
 
@@ -159,8 +165,16 @@ def test_a_folder_with_a_tokenizer_is_whole(tmp_path, params):
     assert model.config.pad_token_id == 0
 
 
+def test_a_model_loaded_in_one_thread_computes_in_another(tmp_path, params):
+    """MLX reads a file when a number is first needed, and cannot do that in a thread that did not ask for it."""
+    save_pretrained(tmp_path / "kit", CONFIG, params)
+    for dtype in (mx.float32, mx.bfloat16, None):
+        with ThreadPoolExecutor(1) as pool:
+            config, again = pool.submit(load_pretrained, tmp_path / "kit", dtype).result()
+        assert np.isfinite(np.array(qwen3_forward(config, again, mx.array([[1, 2]])).astype(mx.float32))).all()
+
+
 def test_saving_over_the_folder_that_was_loaded(tmp_path, params):
-    """With the loaded arrays still waiting to be read from the file, this would write zeros or fail."""
     save_pretrained(tmp_path / "kit", CONFIG, params, max_shard_size=4096)
     config, again = load_pretrained(tmp_path / "kit", dtype=None)
     save_pretrained(tmp_path / "kit", config, again)
