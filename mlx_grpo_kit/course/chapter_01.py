@@ -4,38 +4,42 @@ from mlx_grpo_kit.course.exercise import Exercise, Mistake
 
 
 def square(x):
+    """x * x"""
     return x * x
 
 
 def cube(x):
+    """x**3"""
     return x**3
 
 
-def twice_square(x):
-    return 2 * x * x
-
-
 def product_plus(a, b, c):
+    """a * b + c"""
     return a * b + c
 
 
 def weighted(a, b):
+    """3 * a * a + a * b"""
     return 3 * a * a + a * b
 
 
 def three(x):
+    """3 * x"""
     return 3 * x
 
 
 def two_x(x):
+    """2 * x"""
     return 2 * x
 
 
 def three_x_squared(x):
+    """3 * x * x"""
     return 3 * x * x
 
 
 def always_three(x):
+    """3"""
     return 3.0
 
 
@@ -55,6 +59,10 @@ def _per_x(f, x, h):
     return (f(x + h) - f(x)) / x
 
 
+def _missing_brackets(f, x, h):
+    return f(x + h) - f(x) / h
+
+
 def _backwards(f, x, h):
     return (f(x) - f(x + h)) / h
 
@@ -69,6 +77,10 @@ def central_slope(f, x, h):
 
 def _central_over_h(f, x, h):
     return (f(x + h) - f(x - h)) / h
+
+
+def _times_h(f, x, h):
+    return (f(x + h) - f(x - h)) / 2 * h
 
 
 def _backward_slope(f, x, h):
@@ -88,6 +100,13 @@ def partial(f, args, i, h):
 
 def _all_move(f, args, i, h):
     return (f(*[a + h for a in args]) - f(*[a - h for a in args])) / (2 * h)
+
+
+def _one_list(f, args, i, h):
+    ahead, behind = args, args
+    ahead[i] += h
+    behind[i] -= h
+    return (f(*ahead) - f(*behind)) / (2 * h)
 
 
 def _moves_the_list(f, args, i, h):
@@ -147,6 +166,8 @@ EXERCISES = (
             Mistake("rise only", _rise_only, "That is the rise itself. Divided by the way h it becomes a slope, which "
                     "does not shrink when h does.", 2),
             Mistake("divided by x", _per_x, "The way from x to x + h is h long, not x.", 2),
+            Mistake("brackets", _missing_brackets, "Division binds tighter than minus, so only f(x) is divided by h. "
+                    "Put brackets around the difference.", 3),
             Mistake("backwards", _backwards, "The sign is the wrong way round: a function that rises to the right has "
                     "a positive slope, so the later point comes first in the difference.", 2),
             Mistake("central", central_slope, "That looks to both sides of x. It is better, and the next exercise; "
@@ -162,6 +183,8 @@ EXERCISES = (
         mistakes=(
             Mistake("over h", _central_over_h, "Every slope comes out twice as large as it is: the two points are 2 * "
                     "h apart.", 2),
+            Mistake("times h", _times_h, "`/ 2 * h` divides by 2 and then multiplies by h. Put brackets around "
+                    "`2 * h`.", 3),
             Mistake("forward", forward_slope, "That compares x + h with x itself. The left point is x - h.", 1),
             Mistake("backward", _backward_slope, "That compares x with x - h. The right point is x + h.", 1)),
         explain="The errors of the two sides cancel: halve h and the error becomes a quarter, not a half.",
@@ -198,6 +221,8 @@ EXERCISES = (
         mistakes=(
             Mistake("all move", _all_move, "All the numbers move at once, so their slopes come out added up. Only "
                     "args[i] may move.", 1),
+            Mistake("one list", _one_list, "The slope is always 0, because `ahead = args` makes no copy: both names "
+                    "are the same list. `list(args)` is a copy.", 1),
             Mistake("changes the list", _moves_the_list, "And the list has changed: `args[i] += h` writes into the "
                     "caller's list. Work on copies.", 1),
             Mistake("leaves the list moved", _moves_and_returns, "The slope is right, but the list has changed: "

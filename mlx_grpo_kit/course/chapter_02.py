@@ -12,23 +12,27 @@ def _leaves(*numbers):
 
 
 def one_product():
+    """a * b"""
     a, b = _leaves(2.0, -3.0)
     return a * b
 
 
 def twice_doubled():
+    """b + b where b = a + a"""
     a, = _leaves(3.0)
     b = a + a
     return b + b
 
 
 def diamond():
+    """(c + a) * (c - b) where c = a * b"""
     a, b = _leaves(0.5, -1.5)
     c = a * b
     return (c + a) * (c - b)
 
 
 def long_way_and_short_way():
+    """e * c + a where c = a * b and e = tanh(c) + a"""
     a, b = _leaves(2.0, 0.7)
     c = a * b
     d = c.tanh()
@@ -56,6 +60,10 @@ def _product_not_swapped(op, a, b):
 
 def _quotient_without_minus(op, a, b):
     return (1 / b, a / b**2) if op == "/" else local_derivatives(op, a, b)
+
+
+def _quotient_without_brackets(op, a, b):
+    return (1 / b, -a / b * b) if op == "/" else local_derivatives(op, a, b)
 
 
 def _difference_like_sum(op, a, b):
@@ -145,7 +153,7 @@ def _judge_order(function, build):
 
 
 def backward(order):
-    """Fill in .grad of every value. order: all values of a graph, parents first; every grad is 0 so far."""
+    """Fill in .grad of every value. order: all values of a graph, parents first; grads are 0."""
     order[-1].grad = 1.0
     for value in reversed(order):
         for parent, derivative in zip(value.parents, value.derivatives):
@@ -211,26 +219,30 @@ def _number_and_gradient(function, number):
     result = function(x)
     if not isinstance(result, Value):
         return result
+    if not isinstance(result.parents, tuple) or not isinstance(result.derivatives, tuple):
+        return "a Value whose parents or derivatives are not a tuple; a tuple of one has a comma: (x,)"
     result.backward()
     return {"data": result.data, "gradient of x": x.grad}
 
 
 EXERCISES = (
     Exercise(
-        "02.1", "Backwards by hand", "`e = a * b`, `d = e + c`, `L = d * f`, at `a = 2`, `b = -3`, `c = 10`, `f = -2`. "
-        "Go backwards with a pencil, from `L` to the leaves, and put the slopes of `L` for `(a, b, c, f)` in a tuple.",
-        6, 2, (6.0, -4.0, -2.0, 4.0),
-        hints=("Begin at L = d * f. Its slope for d is f = -2, for f it is d = 4. What does d hand on to e and c?",
-               "A sum hands its slope on unchanged: e and c both get -2. In e = a * b the slope for a is b times what "
+        "02.1", "Backwards by hand", "The same graph with other numbers: `e = a * b`, `d = e + c`, `L = d * f`, at `a "
+        "= 1`, `b = 4`, `c = -2`, `f = 3`. Go backwards with a pencil, from `L` to the leaves, and put the slopes of "
+        "`L` for `(a, b, c, f)` in a tuple.", 6, 2, (12.0, 3.0, 3.0, 2.0),
+        hints=("First forwards: e is 4, d is 2, L is 6. Then begin at L = d * f: its slope for d is f = 3, for f it is "
+               "d = 2. What does d hand on to e and c?",
+               "A sum hands its slope on unchanged: e and c both get 3. In e = a * b the slope for a is b, times what "
                "e got.",
-               "For a: b * -2 = 6. For b: a * -2 = -4."),
+               "For a: 4 * 3 = 12. For b: 1 * 3 = 3."),
         mistakes=(
-            Mistake("only the last step", (-3.0, 2.0, 1.0, 4.0), "Those are the slopes of d for a, b and c. On the way "
-                    "to L they are still multiplied by f.", 2),
-            Mistake("product not swapped", (-4.0, 6.0, -2.0, 4.0), "The slopes for a and b are swapped: in a product "
+            Mistake("only the last step", (4.0, 1.0, 1.0, 2.0), "The first three are the slopes of d. On the way to L "
+                    "they are still multiplied by f.", 2),
+            Mistake("product not swapped", (3.0, 12.0, 3.0, 2.0), "The slopes for a and b are swapped: in a product "
                     "the slope for one factor is the other.", 2),
-            Mistake("sum as a product", (6.0, -4.0, -20.0, 4.0), "c is added, so it gets the slope of d as it is, -2, "
-                    "whatever its own size.", 2)),
+            Mistake("sum as a product", (12.0, 3.0, -6.0, 2.0), "c is added, so it gets the slope of d as it is, 3, "
+                    "whatever its own size.", 2),
+            Mistake("f by its own size", (12.0, 3.0, 3.0, 3.0), "When f grows by 1, L grows by d: what is d?", 1)),
     ),
     Exercise(
         "02.2", "The rule of each operation", "Write `local_derivatives(op, a, b)`: the slopes of `a op b` for `a` and "
@@ -246,6 +258,8 @@ EXERCISES = (
             Mistake("difference", _difference_like_sum, "When b grows, a - b gets smaller: its slope is -1.", 3),
             Mistake("quotient sign", _quotient_without_minus, "When b grows, a / b gets smaller (for positive a and "
                     "b): the slope for b has a minus sign.", 2),
+            Mistake("quotient without brackets", _quotient_without_brackets, "`/ b * b` divides by b and then "
+                    "multiplies by it again. Write `b**2`, or brackets.", 3),
             Mistake("quotient without a", _quotient_as_ones, "The slope of 1 / b is -1 / b**2; that of a / b is a "
                     "times as large.", 2)),
     ),
@@ -295,8 +309,8 @@ EXERCISES = (
         run=_leaf_gradients,
     ),
     Exercise(
-        "02.5", "An operation of your own", "`Value` has no softplus, log(1 + e**x), a smooth relu. Write "
-        "`softplus(x)` for a Value `x`. Its slope is the sigmoid, 1 / (1 + e**-x). Return `Value(data, \"softplus\", "
+        "02.5", "An operation of your own", "`Value` has no softplus, `log(1 + e**x)`, a smooth relu. Write "
+        "`softplus(x)` for a Value `x`. Its slope is the sigmoid, `1 / (1 + e**-x)`. Return `Value(data, \"softplus\", "
         "parents, derivatives)`, with `parents` and `derivatives` tuples of one; `math.exp` and `math.log` work on "
         "`x.data`.", 8, 2, softplus,
         hints=("The data is `math.log(1 + math.exp(x.data))`. The only parent is x, so `parents` is `(x,)`.",

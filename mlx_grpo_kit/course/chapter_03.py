@@ -3,11 +3,16 @@
 
 import random
 
-from mlx_grpo_kit.course.exercise import Exercise, Mistake
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, show
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.scalar.nn import MLP, hinge_loss, sgd_step
 
 POINTS, SIDES = ((2.0, 3.0), (3.0, -1.0), (0.5, 1.0), (1.0, 1.0)), (1, -1, -1, 1)
+
+
+def _not_a_value(result):
+    return result if result is None else f"{show(result)}, which is not a Value"
+
 
 # -- 03.1 -------------------------------------------------------------------------------------------------------------
 
@@ -44,7 +49,7 @@ def _output_and_gradients(function, weights, inputs, bias):
     weights, bias = [Value(w) for w in weights], Value(bias)
     result = function(weights, inputs, bias)
     if not isinstance(result, Value):
-        return result
+        return _not_a_value(result)
     result.backward()
     return {"output": result.data, "gradients of the weights": [w.grad for w in weights], "of the bias": bias.grad}
 
@@ -78,7 +83,7 @@ def _loss_and_gradients(function, scores, labels):
     scores = [Value(score) for score in scores]
     loss = function(scores, labels)
     if not isinstance(loss, Value):
-        return loss
+        return _not_a_value(loss)
     loss.backward()
     return {"loss": loss.data, "gradients of the scores": [score.grad for score in scores]}
 
@@ -87,7 +92,7 @@ def _loss_and_gradients(function, scores, labels):
 
 
 def train_step(model, inputs, labels, learning_rate):
-    """One step of gradient descent on the hinge loss. Returns the loss before the step, a number."""
+    """One step of gradient descent on the hinge loss. Returns the loss before it, a number."""
     loss = hinge_loss([model(x) for x in inputs], labels)
     model.zero_grad()
     loss.backward()
@@ -115,12 +120,18 @@ def _returns_the_value(model, inputs, labels, learning_rate):
     return Value(train_step(model, inputs, labels, learning_rate))
 
 
-def _three_steps(function, learning_rate):
-    """The losses of three steps, and a weight afterwards; the learner's random numbers stay where they are."""
-    before = random.getstate()
+def a_small_model():
+    """MLP(2, [3, 1]) with four points"""
+    before = random.getstate()  # the learner's random numbers stay where they are
     random.seed(5)
     model = MLP(2, [3, 1])
     random.setstate(before)
+    return model
+
+
+def _three_steps(function, build, learning_rate):
+    """The losses of three steps, and a weight afterwards."""
+    model = build()
     losses = [function(model, POINTS, SIDES, learning_rate) for _ in range(3)]
     if None in losses:
         return None
@@ -212,7 +223,7 @@ EXERCISES = (
         hints=("Four lines: loss, zero_grad, backward, update. The scores are `[model(x) for x in inputs]`.",
                "The update: `for p in model.parameters(): p.data -= learning_rate * p.grad`.",
                "zero_grad comes before backward: backward adds to what is there."),
-        cases=((0.1,), (0.02,)),
+        cases=((a_small_model, 0.1), (a_small_model, 0.02)),
         mistakes=(
             Mistake("never zero", _never_zero, "The first step is right and the second is not: the gradients of the "
                     "first are still there, and backward adds to them.", 3),

@@ -40,7 +40,8 @@ class Exercise:
     difficulty  1 to 3
     solution    a function (its source is what `solution` shows), or a plain value where a value is asked for
     hints       at least two, each saying more than the one before
-    cases       the arguments of each call the answer is tried with; a value needs none
+    cases       the arguments of each call the answer is tried with; a value needs none. The docstring of a function
+                among them is quoted in messages: "x * x"
     mistakes    wrong answers with messages of their own
     run         how a function is tried: (function, *arguments) -> something comparable. By default it is called.
     explain     shown when it is passed, if there is more to see in it
@@ -83,6 +84,9 @@ class Exercise:
         for mistake in self.mistakes:
             if same(answer, mistake.wrong):
                 return self._wrong(mistake.message, mistake.hint)
+        if isinstance(self.solution, tuple) and (not isinstance(answer, (list, tuple)) or
+                                                 len(answer) != len(self.solution)):
+            return self._wrong(f"{show(answer)} is not a tuple of {len(self.solution)} numbers.")
         return self._wrong(f"{show(answer)} is not it.")
 
     def _examine_function(self, answer: Callable[..., Any]) -> Result:
@@ -111,10 +115,14 @@ class Exercise:
     def _complaint(self, case: tuple, expected: Any, got: Any) -> str:
         call = f"`{self.solution.__name__}({', '.join(map(show, case))})`"
         if isinstance(got, BaseException):
-            return f"{call} raised {type(got).__name__}: {got}. Expected {show(expected)}."
-        if got is None:
-            return f"{call} returned None, expected {show(expected)}. Is there a `return`?"
-        return f"{call} gave {show(got)}, expected {show(expected)}."
+            happened = f"raised {type(got).__name__}: {str(got).rstrip('.')}. Expected {show(expected)}."
+        elif got is None:
+            happened = f"returned None, expected {show(expected)}. Is there a `return`?"
+        else:
+            happened = f"gave {show(got)}, expected {show(expected)}."
+        # A case may hold functions, which the learner has not seen: their docstrings say what they are.
+        strangers = [f" Here `{show(each)}` is `{each.__doc__}`." for each in case if callable(each) and each.__doc__]
+        return f"{call} {happened}{''.join(strangers)}"
 
     def _wrong(self, message: str, hint: int = 1) -> Result:
         return Result(self, "not yet", message, hint)

@@ -28,9 +28,10 @@ def draw_boundary(score: Callable[[Point], float] | None, inputs: Sequence[Point
     from matplotlib.colors import LinearSegmentedColormap
 
     points, sides = np.asarray(inputs, dtype=float), np.asarray(labels) > 0
-    figure = new_figure(9.6 if len(losses) else 5.6, 4.0)
+    width = 9.6 if len(losses) else 5.6
+    figure = new_figure(width, 4.0)
     axes = figure.subplots(1, 2, width_ratios=(3, 2)) if len(losses) else [figure.subplots()]
-    figure.subplots_adjust(left=0.05, right=0.985, bottom=0.11, top=0.91, wspace=0.16)
+    figure.subplots_adjust(left=0.5 / width, right=0.985, bottom=0.11, top=0.91, wspace=0.16)
     plane = axes[0]
     (left, bottom), (right, top) = points.min(axis=0) - MARGIN, points.max(axis=0) + MARGIN
     words = [f"{len(points)} points, {int(sides.sum())} of them of class 1."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,14 @@ STYLE = """<style>
 </style>"""
 
 
+# JupyterLab, before a notebook is trusted, and GitHub take an inline SVG apart, but leave an image alone. Where scripts
+# run, the image is replaced by the SVG that it holds, which follows the page's theme and says more where you point.
+UNFOLD = ("<script>(() => {const image = document.currentScript?.previousElementSibling; if (!image) return;"
+          "const bytes = Uint8Array.from(atob(image.src.split(',')[1]), c => c.charCodeAt(0));"
+          "const place = document.createElement('div'); place.style.overflowX = 'auto';"
+          "place.innerHTML = new TextDecoder().decode(bytes); image.replaceWith(place);})()</script>")
+
+
 @dataclass
 class GraphPicture:
     """A drawn graph. In a notebook it shows itself; `svg` is the picture as text, `alt` the same in words."""
@@ -51,8 +60,10 @@ class GraphPicture:
             file.write(self.svg)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        # A notebook that is not trusted, and GitHub, show the second where they refuse the first.
-        return {"text/html": self.html, "image/svg+xml": self.svg, "text/plain": self.alt}
+        image = base64.b64encode(self.svg.encode()).decode()
+        page = (f'<div><img alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{image}" style="max-width:100%">'
+                f"{UNFOLD}</div>")
+        return {"text/html": page, "text/plain": self.alt}
 
     def __repr__(self) -> str:
         return self.alt

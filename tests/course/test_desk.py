@@ -11,7 +11,7 @@ from mlx_grpo_kit.course.exercise import is_stub, same, show
 
 def test_a_wrong_answer_is_told_input_and_expectation():
     note = check("01.1", lambda f, x, h: 0.0)
-    assert "`forward_slope(square, 3, 0.1)` gave 0, expected 6.1." in note.text
+    assert "`forward_slope(square, 3, 0.1)` gave 0, expected 6.1. Here `square` is `x * x`." in note.text
     assert 'hint("01.1", 1)' in note.text
     assert not note
 
@@ -47,7 +47,9 @@ def test_nothing_is_not_attempted(answer):
 
 def test_a_value_near_the_right_one_passes():
     assert check("01.3", [-3, 2, 1.0000000001])
-    assert check("01.3", (-3, 2)).text.startswith("(-3, 2) is not it.")
+    assert check("01.3", (-3, 2, 7)).text.startswith("(-3, 2, 7) is not it.")
+    assert check("01.3", (-3, 2)).text.startswith("(-3, 2) is not a tuple of 3")
+    assert check("01.3", -3).text.startswith("-3 is not a tuple of 3")
     assert "swapped" in check("01.3", (2, -3, 1)).text
 
 

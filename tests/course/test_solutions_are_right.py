@@ -29,7 +29,7 @@ def test_slopes():
 
 def test_values_worked_out_by_hand():
     assert list(find("01.3").solution) == torch_gradients(lambda a, b, c: a * b + c, 2, -3, 10)
-    assert list(find("02.1").solution) == torch_gradients(lambda a, b, c, f: (a * b + c) * f, 2, -3, 10, -2)
+    assert list(find("02.1").solution) == torch_gradients(lambda a, b, c, f: (a * b + c) * f, 1, 4, -2, 3)
     assert find("03.2").solution == len(MLP(2, [16, 16, 1]).parameters())
 
 

@@ -1,6 +1,7 @@
 """draw_graph: what is read from each engine, where the boxes go, what is written in them, and large graphs."""
 # ruff: noqa: RUF001 (pictures have a real minus and times sign)
 
+import base64
 import io
 import random
 import re
@@ -78,7 +79,9 @@ def test_the_words_say_every_node_and_stand_in_the_title():
     assert tree.find(f"{SVG}title").text == picture.alt
     data = picture._repr_mimebundle_()
     assert data["text/plain"] == repr(picture) == picture.alt
-    assert picture.svg in data["text/html"]
+    image = re.search(r'<img alt="([^"]*)" src="data:image/svg\+xml;base64,([^"]*)"', data["text/html"])
+    assert image[1] == picture.alt
+    assert base64.b64decode(image[2]).decode() == picture.svg
 
 
 def test_labels_cannot_become_markup():

@@ -87,7 +87,8 @@ def test_the_slider_and_the_buttons_move_the_picture():
 def test_it_leaves_a_whole_graph_in_the_notebook():
     data, _ = Stepper(product())._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
-    assert "grad −2" in data["text/html"]
+    assert 'src="data:image/svg+xml;base64,' in data["text/html"]
+    assert "a: 2, gradient −2" in data["text/plain"]
     assert data["text/plain"].startswith("Graph of 4 nodes")
 
 

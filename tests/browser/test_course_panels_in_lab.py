@@ -1,0 +1,102 @@
+"""The stepper, a slider and an exercise in JupyterLab, clicked and typed as a learner would."""
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)
+
+GRAPH = """
+from mlx_grpo_kit.scalar import Value
+from mlx_grpo_kit.viz import Stepper, draw_graph
+a, b = Value(2.0, label="a"), Value(-3.0, label="b")
+c = a * b
+c.label = "c"
+"""
+PANEL = """
+import math
+from ipywidgets import FloatSlider, FloatLogSlider
+from mlx_grpo_kit.viz import Panel, draw_slope
+panel = Panel(lambda x, h: draw_slope(math.sin, math.cos, x, h),
+              x=FloatSlider(1.0, min=-1.5, max=1.5, step=0.5), h=FloatLogSlider(0.1, min=-12, max=0, step=1))
+panel
+"""
+
+
+def test_the_stepper(open_notebook):
+    notebook = open_notebook("stepper", GRAPH, "Stepper(c)")
+    notebook.run_all()
+    notebook.wait_for_text(1, "Before the first step")
+    notebook.click(1, "Next")
+    notebook.wait_for_text(1, "c = a × b = 2 × −3 = −6")  # noqa: RUF001
+    notebook.click(1, "Next")
+    notebook.click(1, "Next")
+    notebook.wait_for_text(1, "the local derivative dc/da is −3")  # noqa: RUF001
+    assert "grad −3" in notebook.cell(1).locator("svg.kit-graph").text_content()  # noqa: RUF001
+    notebook.click(1, "Previous")
+    notebook.wait_for_text(1, "Backward begins")
+
+
+def test_play_walks_through_the_stepper(open_notebook):
+    notebook = open_notebook("play", GRAPH, "Stepper(c)")
+    notebook.run_all()
+    notebook.wait_for_text(1, "Before the first step")
+    notebook.cell(1).locator(".widget-play button").first.click()
+    notebook.wait_for_text(1, "Backward, 1 of 1", seconds=20)
+
+
+def test_a_slider_moves_the_picture_and_the_kernel_agrees(open_notebook):
+    notebook = open_notebook("slider", PANEL, "print(panel.picture.alt)")
+    notebook.run_cell(0)
+    picture = notebook.cell(0).locator(".widget-html img")
+    picture.wait_for()
+    assert "x = 1 and x + h = 1.1" in picture.get_attribute("alt")
+    handle = notebook.cell(0).locator(".noUi-handle").first
+    handle.focus()
+    handle.press("ArrowLeft")
+    notebook.page.wait_for_function("() => [...document.querySelectorAll('.widget-html img')]"
+                                    ".some(image => image.alt.includes('x = 0.5 and x + h = 0.6'))")
+    notebook.run_cell(1)
+    notebook.wait_for_text(1, "x = 0.5 and x + h = 0.6")
+
+
+def test_a_graph_is_an_image_that_unfolds_and_follows_the_theme(open_notebook):
+    notebook = open_notebook("graph", GRAPH, "draw_graph(c)")
+    notebook.run_all()
+    svg = notebook.cell(1).locator("svg.kit-graph")
+    svg.wait_for()
+    assert notebook.cell(1).locator("img").count() == 0
+
+    def color_of_text():
+        return svg.locator("text").first.evaluate("text => getComputedStyle(text).fill")
+
+    light = color_of_text()
+    def change_theme(name, is_light):
+        notebook.page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
+        notebook.page.wait_for_function("is => document.body.dataset.jpThemeLight === is", arg=is_light)
+
+    change_theme("JupyterLab Dark", "false")
+    dark = color_of_text()
+    change_theme("JupyterLab Light", "true")
+    assert dark != light == color_of_text()
+
+
+def test_a_notebook_that_is_not_trusted_shows_the_image(open_notebook):
+    notebook = open_notebook("02_scalar_autograd")
+    image = notebook.page.locator('.jp-OutputArea-output img[src^="data:image/svg+xml"]').first
+    image.wait_for(timeout=30_000)
+    assert image.evaluate("image => image.naturalWidth") > 200
+
+
+def test_an_exercise_from_stub_to_passed(open_notebook):
+    stub = ('import os\nos.environ["MLX_GRPO_KIT_PROGRESS"] = "progress.json"\n'
+            "from mlx_grpo_kit.course import check, hint\ndef forward_slope(f, x, h):\n    ...\n")
+    notebook = open_notebook("exercise", f'{stub}\ncheck("01.1", forward_slope)', 'hint("01.1")')
+    notebook.run_cell(0)
+    notebook.wait_for_text(0, "Not attempted")
+    notebook.set_source(0, f'{stub.replace("...", "return f(x + h) - f(x)")}\ncheck("01.1", forward_slope)')
+    notebook.run_cell(0)
+    notebook.wait_for_text(0, "That is the rise itself.")
+    notebook.run_cell(1)
+    notebook.wait_for_text(1, "Hint 1 of 3")
+    notebook.set_source(0, f'{stub.replace("...", "return (f(x + h) - f(x)) / h")}\ncheck("01.1", forward_slope)')
+    notebook.run_cell(0)
+    notebook.wait_for_text(0, "Passed")
