@@ -4,7 +4,7 @@ Nothing here imports MLX: a picture is made of Python floats and text. Matplotli
 where they are used, so `import mlx_grpo_kit.viz` is cheap and works in a plain script.
 """
 
-from mlx_grpo_kit.viz.answers import draw_answers, draw_push
+from mlx_grpo_kit.viz.answers import describe_answers, draw_answers, draw_push
 from mlx_grpo_kit.viz.background import BackgroundRun
 from mlx_grpo_kit.viz.boundary import draw_boundary
 from mlx_grpo_kit.viz.completions import completions_table
@@ -16,5 +16,5 @@ from mlx_grpo_kit.viz.picture import show_picture
 from mlx_grpo_kit.viz.slopes import draw_slope
 from mlx_grpo_kit.viz.stepper import Stepper
 
-__all__ = ["BackgroundRun", "LivePicture", "LivePlot", "Panel", "Stepper", "completions_table", "draw_answers",
-           "draw_boundary", "draw_graph", "draw_push", "draw_slope", "show_picture"]
+__all__ = ["BackgroundRun", "LivePicture", "LivePlot", "Panel", "Stepper", "completions_table", "describe_answers",
+           "draw_answers", "draw_boundary", "draw_graph", "draw_push", "draw_slope", "show_picture"]

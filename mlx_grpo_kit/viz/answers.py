@@ -57,26 +57,46 @@ def draw_answers(counts: Mapping[str, Mapping[str, int]], right: str, *, title: 
     return figure
 
 
+def describe_answers(counts: Mapping[str, Mapping[str, int]], right: str, *, most: int = 4) -> str:
+    """What the bars show, in words: the most frequent answers of each entry with their shares, and the right one's."""
+    sentences = []
+    for name, answers in counts.items():
+        total = sum(answers.values())
+        frequent = sorted(answers, key=lambda answer: (-answers[answer], answer))[:most]
+        shares = ", ".join(f"{answer or '(empty)'} {answers[answer] / total:.0%}" for answer in frequent)
+        sentences.append(f"{name}: {shares}; the right answer {right} {answers.get(right, 0) / total:.0%}.")
+    return "Bars of the most frequent answers. " + " ".join(sentences)
+
+
 def draw_push(advantages: Sequence[float], before: Sequence[float], after: Sequence[float], *,
               title: str = "") -> Figure:
-    """One point a completion: its advantage, and how the step changed its log-probability, `after` - `before`."""
-    figure = new_figure(7.6, 3.3)
-    axis = figure.add_axes((0.1, 0.15, 0.88, 0.68))
-    axis.axhline(0, color="#999999", linewidth=0.8)
-    axis.axvline(0, color="#999999", linewidth=0.8)
-    kinds = {"rewarded more than its group": ("^", UP, lambda a: a > 0),
-             "rewarded less than its group": ("v", DOWN, lambda a: a < 0),
-             "rewarded like all of its group": ("o", LEVEL, lambda a: a == 0)}
+    """One point a completion: its probability before a training step and after it, marked by the sign of its advantage.
+
+    `before` and `after` are in [0, 1]. A point above the diagonal has become more likely.
+    """
+    figure = new_figure(7.6, 4.0)
+    axis = figure.add_axes((0.09, 0.13, 0.46, 0.73))
+    end = 108 * max(*before, *after)
+    axis.plot([0, end], [0, end], color="#999999", linewidth=0.8)
+    kinds = {"better than its group": ("^", UP, lambda advantage: advantage > 0),
+             "worse than its group": ("v", DOWN, lambda advantage: advantage < 0),
+             "as good as all of its group": ("o", LEVEL, lambda advantage: advantage == 0)}
     for name, (marker, color, belongs) in kinds.items():
-        points = [(a, new - old) for a, old, new in zip(advantages, before, after, strict=True) if belongs(a)]
+        points = [(100 * old, 100 * new) for advantage, old, new in zip(advantages, before, after, strict=True)
+                  if belongs(advantage)]
         if points:
-            axis.scatter(*zip(*points, strict=True), s=30, marker=marker, color=color, alpha=0.75, linewidth=0,
+            axis.scatter(*zip(*points, strict=True), s=34, marker=marker, color=color, alpha=0.75, linewidth=0,
                          label=name)
-    axis.set_xlabel("advantage", size=9, color=INK, labelpad=2)
-    axis.set_ylabel("change of log-probability", size=9, color=INK)
-    axis.legend(fontsize=8.5, frameon=False, labelcolor=INK, loc="upper left")
+    axis.set(xlim=(-0.02 * end, end), ylim=(-0.02 * end, end))
+    axis.set_xlabel("probability before the step, %", size=9, color=INK, labelpad=2)
+    axis.set_ylabel("probability after the step, %", size=9, color=INK)
+    legend = axis.legend(fontsize=9, frameon=False, labelcolor=INK, loc="upper left", bbox_to_anchor=(1.03, 0.78),
+                         handletextpad=0.2, title="An answer that was rewarded", title_fontsize=9, alignment="left")
+    legend.get_title().set_color(INK)
+    for height, words in ((0.93, "Above the line: more likely than before"), (0.86, "Below the line: less likely")):
+        axis.text(1.06, height, words, transform=axis.transAxes, size=9, color=INK)
     _tidy(axis)
-    figure.text(0.02, 0.97, title, size=12, weight="bold", color=INK, va="top")
+    figure.text(0.02, 0.975, title, size=12, weight="bold", color=INK, va="top")
     return figure
 
 

@@ -18,9 +18,14 @@ SECONDS_TO_LEAVE = 10.0
 class BackgroundRun:
     """What `LivePlot.start` returns. In a notebook: `await run` (the buttons stay live); in a script: `run.wait()`.
 
+    There is one at a time. Starting another stops the one before, which might otherwise train on unseen and without
+    buttons: a cell that is run again loses both its picture and its variable.
+
     last    the latest step's record, None before the first
     error   the exception that ended the run, None if there was none; waiting for the run raises it
     """
+
+    _current: BackgroundRun | None = None
 
     def __init__(self, plot: LivePlot, steps: Iterable[Any]):
         self.last: Any = None
@@ -34,7 +39,12 @@ class BackgroundRun:
         self._thread = threading.Thread(target=self._work, args=(steps,), name="LivePlot run", daemon=True)
 
     def begin(self) -> None:
-        """Start the thread."""
+        """Start the thread, after the run before has ended."""
+        previous = BackgroundRun._current
+        if previous is not None:
+            previous.stop()
+            previous._over.wait()
+        BackgroundRun._current = self
         atexit.register(self._leave)
         self._thread.start()
 
@@ -114,6 +124,7 @@ class BackgroundRun:
                 self._plot.finish(state)
             finally:
                 atexit.unregister(self._leave)
+                BackgroundRun._current = None
                 self._over.set()
 
     def _leave(self) -> None:

@@ -37,8 +37,8 @@ def completions_table(records: Iterable[Any], *, title: str = "") -> Completions
     """A table of `records`, each with `.prompt` and `.completion` (text) and, if they have them, `.reward` and
     `.advantage` (floats).
 
-    A row with a positive advantage says "▲ more likely": GRPO's step raises the probability of that completion; one
-    with a negative advantage says "▼ less likely". All text is escaped: what a model wrote cannot become markup.
+    A row with a positive advantage says "▲ up": GRPO's step pushes the probability of that completion up; one with a
+    negative advantage says "▼ down". All text is escaped: what a model wrote cannot become markup.
     """
     records = list(records)
     if not records:
@@ -47,7 +47,7 @@ def completions_table(records: Iterable[Any], *, title: str = "") -> Completions
     if any(_value(record, "reward") is not None for record in records):
         header.append("reward")
     if any(_value(record, "advantage") is not None for record in records):
-        header += ["advantage", "the step makes it"]
+        header += ["advantage", "the step pushes it"]
 
     rows = [_cells(record, header) for record in records]
     return CompletionsTable(_html(title, header, rows, records), _text(title, header, rows))
@@ -74,8 +74,8 @@ def _direction(advantage: float | None) -> str:
     if advantage is None or math.isnan(advantage):
         return ""
     if advantage == 0:
-        return "• as likely as before"
-    return "▲ more likely" if advantage > 0 else "▼ less likely"
+        return "• neither way"
+    return "▲ up" if advantage > 0 else "▼ down"
 
 
 def _shorten(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_grpo_kit.viz import draw_answers, draw_push
+from mlx_grpo_kit.viz import describe_answers, draw_answers, draw_push
 from mlx_grpo_kit.viz.picture import to_png
 
 
@@ -40,10 +40,17 @@ def test_an_entry_without_answers_is_refused():
         draw_answers({"before": {"1": 1}, "after": {}}, right="1")
 
 
-def test_push_draws_the_change_of_each_completion_under_its_kind():
-    figure = draw_push([1.5, -0.5, -0.5, 0.0], before=[-1.0, -1.0, -2.0, -3.0], after=[-0.5, -1.5, -2.0, -3.0])
+def test_words_for_the_bars():
+    counts = {"before": {"55": 6, "65": 3, "": 1}, "after": {"64": 1}}
+    assert describe_answers(counts, right="65", most=2) == (
+        "Bars of the most frequent answers. before: 55 60%, 65 30%; the right answer 65 30%. "
+        "after: 64 100%; the right answer 65 0%.")
+
+
+def test_push_draws_each_completion_under_its_kind_in_percent():
+    figure = draw_push([1.5, -0.5, -0.5, 0.0], before=[0.5, 0.25, 0.125, 1.0], after=[0.75, 0.125, 0.125, 1.0])
     drawn = {points.get_label(): points.get_offsets().tolist() for points in figure.axes[0].collections}
-    assert drawn == {"rewarded more than its group": [[1.5, 0.5]],
-                     "rewarded less than its group": [[-0.5, -0.5], [-0.5, 0.0]],
-                     "rewarded like all of its group": [[0.0, 0.0]]}
+    assert drawn == {"better than its group": [[50, 75]],
+                     "worse than its group": [[25, 12.5], [12.5, 12.5]],
+                     "as good as all of its group": [[100, 100]]}
     to_png(figure)

@@ -17,8 +17,8 @@ def test_what_a_model_wrote_cannot_become_markup():
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
 
 
-@pytest.mark.parametrize(("advantage", "words"), [(1.5, "▲ more likely"), (-0.5, "▼ less likely"),
-                                                  (0.0, "• as likely as before"), (math.nan, "")])
+@pytest.mark.parametrize(("advantage", "words"), [(1.5, "▲ up"), (-0.5, "▼ down"),
+                                                  (0.0, "• neither way"), (math.nan, "")])
 def test_the_direction_is_said_in_words(advantage, words):
     table = completions_table([Record(prompt="1+1=", completion="2", reward=1.0, advantage=advantage)])
     assert repr(table).splitlines()[1].endswith(words)

@@ -282,7 +282,17 @@ def test_await_waits_too():
     assert asyncio.run(cell()) == "finished"
 
 
-def test_one_run_at_a_time():
+def test_another_run_stops_the_one_before():
+    plots = LivePlot("reward"), LivePlot("reward")
+    first = plots[0].start(Training(10_000, seconds=0.005))
+    first.pause()
+    second = plots[1].start(Training(5, seconds=0.005))
+    assert (first.running, plots[0].state) == (False, "stopped")
+    second.wait()
+    assert plots[1].state == "finished"
+
+
+def test_one_run_in_one_plot():
     plot = LivePlot("reward")
     run = plot.start(Training(10_000, seconds=0.005))
     with pytest.raises(RuntimeError, match="already shows a run"):
