@@ -17,7 +17,7 @@ def replaced_folder(target: str | os.PathLike, marker: str) -> Iterator[Path]:
     """A new folder to write into, which takes the place of `target` once everything in it is on disk.
 
     An exception or a crash before that leaves `target` as it was. Only an empty folder, or one with a file called
-    `marker` in it, which says that it is of the same kind, is ever replaced: what the old one held is gone afterwards.
+    `marker` in it, which says that it is of the same kind, is ever replaced: what the old one held is then gone.
 
     Raises FileExistsError when `target` is a file or another kind of folder.
     """
@@ -57,8 +57,8 @@ def replaced_folder(target: str | os.PathLike, marker: str) -> Iterator[Path]:
 def whole_folder(target: str | os.PathLike) -> Path:
     """Where to read what was written to `target`: there, as a rule.
 
-    A process that was killed between the two renames at the end of `replaced_folder` has left nothing there. Then it is
-    the new folder, which was whole by that time.
+    A process that was killed between the two renames at the end of `replaced_folder` has left nothing there. Then it
+    is the new folder, which was whole by that time.
     """
     target = Path(target)
     if not target.exists():

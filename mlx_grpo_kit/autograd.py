@@ -30,9 +30,8 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
     Returns `(loss, grads)`, evaluated: a scalar array, and for each parameter a gradient under the same name, of the
     same shape and dtype. A parameter that the loss does not use has gradient zero.
 
-    Raises GradientError when the loss is no scalar array, when it does not depend on the parameters at all, when
-    `loss_fn` asks for a parameter that is not there, when a parameter is no floating-point array, and when the loss
-    is NaN.
+    Raises GradientError when the loss is no scalar array, is NaN, or does not depend on the parameters at all, when
+    `loss_fn` asks for a parameter that is not there, and when a parameter is no floating-point array.
     """
     if not params:
         raise GradientError("params is empty; expected a dictionary of named arrays, as load_pretrained returns.")

@@ -1,12 +1,13 @@
 """Rows of a batch computed side by side: one CPU stream a core.
 
-MLX's CPU kernels run on one thread. Rows of a batch do not depend on each other until the loss, so each lane computes some of
-them on a stream of its own, and the gradient goes back the way it came. A GPU needs none of this: there is one lane.
+MLX's CPU kernels run on one thread. Rows of a batch do not depend on each other until the loss, so each lane computes
+some of them on a stream of its own, and the gradient goes back the way it came. A GPU needs only one lane.
 """
 
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 
 from mlx_grpo_kit import blas
 from mlx_grpo_kit.blas import mx
@@ -29,4 +30,4 @@ def shares(count: int, parts: int) -> list[slice]:
     """`count` things in at most `parts` slices of nearly equal size, none of them empty."""
     parts = min(parts, count)
     edges = [count * part // parts for part in range(parts + 1)]
-    return [slice(start, end) for start, end in zip(edges, edges[1:], strict=False)]
+    return [slice(start, end) for start, end in pairwise(edges)]

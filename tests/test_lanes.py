@@ -10,8 +10,8 @@ from mlx_grpo_kit.lanes import lane_streams, shares
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 
 CONFIG = Qwen3Config(
-    vocab_size=23, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    head_dim=8,
+    vocab_size=23, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=8,
 )  # fmt: skip
 on_cpu = pytest.mark.skipif(mx.default_device() != mx.cpu, reason="a GPU has one lane")
 

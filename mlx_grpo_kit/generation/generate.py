@@ -25,8 +25,8 @@ class Rollout:
 
     Attributes:
         completions: token ids, the end token kept.
-        logps: the log-probability of each of them under softmax(logits / temperature), before filters: what the policy
-            that is trained says, and so the `old_logps` of its loss.
+        logps: the log-probability of each of them under softmax(logits / temperature), before filters: what the
+            policy that is trained says, and so the `old_logps` of its loss.
         finished: whether the completion ended with an end token, rather than at max_new_tokens.
     """
 
@@ -49,8 +49,8 @@ def generate(
     Prompts may differ in length. Equal prompts that stand next to each other in groups of one size, as GRPO's do, are
     read once. The same seed and arguments give the same rollout on the same machine.
 
-    Raises ValueError for an empty prompt, token ids outside the vocabulary, or more tokens than the model has
-    positions.
+    Raises ValueError for no prompts, an empty one, token ids outside the vocabulary, or more tokens than the model
+    has positions, and TypeError for what is no list of token ids, such as text.
     """
     sampling = sampling or SamplingConfig()
     check_prompts(config, prompts, sampling.max_new_tokens)

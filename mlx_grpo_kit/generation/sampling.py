@@ -1,8 +1,8 @@
 """From logits to the next token: filters, temperature, a random draw, and the log-probability of what was drawn.
 
 The filters take log-probabilities [..., V] and return them with the tokens that are out set to -inf. Their order in
-`sample_token` is top-k, min-p, top-p, then temperature. Other libraries order differently and so keep other tokens when
-the temperature is not 1: transformers and TRL apply the temperature first, mlx-lm runs top-p, min-p, top-k.
+`sample_token` is top-k, min-p, top-p, then temperature. Other libraries order differently and so keep other tokens
+when the temperature is not 1: transformers and TRL apply the temperature first, mlx-lm runs top-p, min-p, top-k.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class SamplingConfig:
         max_new_tokens: a completion without an end token is cut off here.
         temperature: logits are divided by it; 0 takes the likeliest token.
         top_k: keep the k likeliest tokens; None or 0 keeps all, and so does a k beyond the vocabulary.
-        top_p: keep the likeliest tokens that together reach this probability (nucleus sampling, Holtzman et al. 2020).
-        min_p: keep tokens at least this fraction as likely as the likeliest (Nguyen et al. 2024); None or 0 keeps all.
+        top_p: keep the likeliest tokens that together reach this probability (nucleus, Holtzman et al. 2020).
+        min_p: keep tokens at least this fraction as likely as the likeliest (Nguyen et al. 2024); None or 0: all.
 
     Raises ValueError for a number out of range.
     """

@@ -50,7 +50,7 @@ def save_checkpoint(trainer: GRPOTrainer, folder: str | os.PathLike) -> None:
 def load_checkpoint(folder: str | os.PathLike, task: Task) -> GRPOTrainer:
     """The trainer that was saved. Every file is checked before anything is built.
 
-    Raises FileNotFoundError for a missing folder or file, and ValueError for a changed or cut-off file or another task.
+    Raises FileNotFoundError for a missing folder or file, and ValueError for a changed file or another task.
     """
     from mlx_grpo_kit.grpo.trainer import GRPOTrainer
 

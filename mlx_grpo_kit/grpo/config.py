@@ -13,8 +13,8 @@ from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 class GRPOConfig:
     """How `GRPOTrainer` trains. Names and meanings are those of TRL's `GRPOConfig`; defaults that differ are marked.
 
-    One step samples `per_device_train_batch_size * gradient_accumulation_steps` completions, `num_generations` for each
-    prompt, and learns from them `num_iterations` times.
+    One step samples `per_device_train_batch_size * gradient_accumulation_steps` completions, `num_generations` for
+    each prompt, and learns from them `num_iterations` times.
 
     Attributes:
         learning_rate: TRL's 1e-6 suits a real Qwen3. The tiny one needs 1e-4 to 3e-4.

@@ -35,7 +35,7 @@ def compute_loss_and_gradients(
     The whole path params -> logits -> log-probs -> loss lies inside one differentiated function.
 
     Args:
-        prompt_tokens: B prompts, or B / group_size where each serves the group of completions that stands in its place.
+        prompt_tokens: B prompts, or B / group_size, each serving the group of completions in its place.
         completion_tokens: B completions up to and including the end token, those of one prompt next to each other.
         old_logprobs: for each completion its tokens' log-probabilities when they were sampled (`rollout.logps`), or
             None if `params` sampled them: then every ratio is exactly 1.

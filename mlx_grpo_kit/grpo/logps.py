@@ -37,25 +37,17 @@ class PaddedBatch:
         if self.prompt_ids.shape[0] == 1:
             return [
                 replace(
-                    self,
-                    group_size=rows.stop - rows.start,
-                    completion_ids=self.completion_ids[rows],
-                    completion_mask=self.completion_mask[rows],
+                    self, group_size=rows.stop - rows.start,
+                    completion_ids=self.completion_ids[rows], completion_mask=self.completion_mask[rows],
                 )
                 for rows in shares(self.group_size, parts)
-            ]
+            ]  # fmt: skip
         split = []
         for prompts in shares(self.prompt_ids.shape[0], parts):
             rows = slice(prompts.start * self.group_size, prompts.stop * self.group_size)
-            split.append(
-                PaddedBatch(
-                    self.prompt_ids[prompts],
-                    None if self.prompt_mask is None else self.prompt_mask[prompts],
-                    self.group_size,
-                    self.completion_ids[rows],
-                    self.completion_mask[rows],
-                )
-            )
+            prompt_mask = None if self.prompt_mask is None else self.prompt_mask[prompts]
+            ids, mask = self.completion_ids[rows], self.completion_mask[rows]
+            split.append(PaddedBatch(self.prompt_ids[prompts], prompt_mask, self.group_size, ids, mask))
         return split
 
 
@@ -81,10 +73,10 @@ def score(
 ) -> tuple[mx.array, mx.array]:
     """Log-probability of every completion token, and the entropy of what it was drawn from: float32 [B, T] twice.
 
-    The completion's first token is predicted by the prompt's last position, and every other token by the one before it;
-    scoring token t with the logits of position t is the classic mistake. A prompt is computed once for its whole group,
-    and logits only for the positions that predict a completion token. Padded places hold numbers without meaning. The
-    entropy has no gradient.
+    The completion's first token is predicted by the prompt's last position, and every other token by the one before
+    it; scoring token t with the logits of position t is the classic mistake. A prompt is computed once for its whole
+    group, and logits only for the positions that predict a completion token. Padded places hold numbers without
+    meaning. The entropy has no gradient.
     """
     streams = lane_streams()
     scored = []

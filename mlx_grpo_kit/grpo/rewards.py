@@ -21,8 +21,7 @@ def compute_rewards(
     A function that returns None for a completion does not apply to it: NaN in its array, and left out of the sum. A
     completion that no function applies to has the sum NaN, and `compute_advantages` leaves it out.
 
-    Raises RewardError for a function that raises, a wrong number of rewards, and a reward that is NaN, infinite or no
-    number.
+    Raises RewardError for a function that raises, a wrong number of rewards, and a reward that is no finite number.
     """
     by_name: dict[str, np.ndarray] = {}
     for func in reward_funcs:

@@ -68,8 +68,8 @@ class GRPOTrainer:
     place), `step` (steps done), `config`, `tokenizer`, `task`, `args`.
 
     Args:
-        config, params: the policy, as `load_pretrained` returns it. Parameters that are not float32 get float32 masters
-            for the optimizer; forward and backward passes stay in their own dtype.
+        config, params: the policy, as `load_pretrained` returns it. Parameters that are not float32 get float32
+            masters for the optimizer; forward and backward passes stay in their own dtype.
         tokenizer: as `load_tokenizer` returns it.
         task: where problems and rewards come from (mlx_grpo_kit.tasks).
         args: the settings.
@@ -118,8 +118,7 @@ class GRPOTrainer:
     def train(self, max_steps: int) -> Iterator[TrainStep]:
         """Yield each step after it is done, until `max_steps` have been done in all (resumed ones included).
 
-        Raises RewardError for a reward function that fails, and TrainingDivergedError; both leave the last good
-        parameters.
+        Raises RewardError for a reward function that fails, and TrainingDivergedError; the last good parameters stay.
         """
         while self.step < max_steps:
             started = time.perf_counter()
@@ -133,7 +132,7 @@ class GRPOTrainer:
     def evaluate(self, num_problems: int = 256, seed: int = 0) -> dict[str, float]:
         """Answer held-out problems once each, sampled at temperature 1 without filters.
 
-        Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". Training is not affected.
+        Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". Training is unaffected.
         """
         problems = self.task.held_out(num_problems)
         _, texts = self._complete(problems, SamplingConfig(self.max_completion_length), seed)
@@ -155,8 +154,7 @@ class GRPOTrainer:
     def resume(cls, folder: str | os.PathLike, task: Task) -> GRPOTrainer:
         """A trainer that goes on from a checkpoint with the numbers the saved one would have had.
 
-        Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint, and ValueError for another
-        task.
+        Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint or is another task's.
         """
         from mlx_grpo_kit.grpo.checkpoint import load_checkpoint
 
@@ -211,8 +209,8 @@ class GRPOTrainer:
         # A loss that is a mean over the whole batch's tokens adds up over micro-batches; any other is averaged.
         share = 1.0 if loss_config.micro_batches_add_up else 1 / len(micro_batches)
         ref_logps = [self._ref_logps(batch) for batch, _ in micro_batches]
-        # On the first pass the policy is the one that sampled: every ratio is exactly 1. Its log-probabilities are kept
-        # for the passes after it.
+        # On the first pass the policy is the one that sampled: every ratio is exactly 1. Its log-probabilities are
+        # kept for the passes after it.
         old_logps: list[mx.array | None] = [None] * len(micro_batches)
         history: list[dict[str, float]] = []
 

@@ -64,9 +64,9 @@ def save_pretrained(
 ) -> Path:
     """Write a Hugging Face folder that transformers, mlx-lm and `load_pretrained` read. Returns its path.
 
-    With a `tokenizer` its files are part of the folder. Weights above `max_shard_size` bytes are split into
-    shards with an index. The folder appears whole or not at all; a model folder that is already there is replaced at
-    the end, with all that it holds.
+    With a `tokenizer` its files are part of the folder. Weights above `max_shard_size` bytes are split into shards
+    with an index. The folder appears whole or not at all; a model folder that is already there is replaced at the
+    end, with all that it holds.
 
     Raises ValueError when `params` do not fit `config`, and FileExistsError when `folder` is a file or holds anything
     but a model.
@@ -92,8 +92,8 @@ def read_json(folder: Path, name: str) -> dict:
         )
     if not (folder / name).exists():
         raise FileNotFoundError(
-            f"{folder} has no {name}; expected a Hugging Face model folder: config.json, model.safetensors, "
-            "tokenizer.json."
+            f"{folder} has no {name}; expected a Hugging Face model folder: "
+            "config.json, model.safetensors, tokenizer.json."
         )
     try:
         content = json.loads((folder / name).read_text())

@@ -4,8 +4,7 @@ Every building block takes its weights as arguments, and `qwen3_forward` takes t
 `value_and_grad` sees the whole path params -> logits -> log-probs -> loss. Weights of linear maps have PyTorch's
 layout, [out_features, in_features].
 
-Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, S positions that keys
-exist for.
+Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, S positions of keys.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def exp(x: mx.array) -> mx.array:
 def rope(x: mx.array, offset: int | mx.array, theta: float) -> mx.array:
     """Turn the pairs (x[i], x[i + D/2]) of [B, heads, T, D] by position * theta^(-2i/D) (RoFormer, equation 34).
 
-    The first of the T positions is `offset`. Only differences of positions reach attention's scores, so a row padded on
-    the left needs no offset of its own.
+    The first of the T positions is `offset`. Only differences of positions reach attention's scores, so a row padded
+    on the left needs no offset of its own.
     """
     return mx.fast.rope(x, x.shape[-1], traditional=False, base=theta, scale=1.0, offset=offset)
 
@@ -198,8 +197,7 @@ def qwen3_forward(
     """Logits of the next token after every position: int [B, T] -> [B, T, V].
 
     `cache` holds the tokens before `input_ids`; it is read and extended. `attention_mask`, [B, S] with 1 for a token
-    and 0 for padding, covers the cached positions too; S may fall short of all positions, and the rest then count as
-    tokens.
+    and 0 for padding, covers the cached positions too; positions that it is too short for count as tokens.
     """
     hidden_states = qwen3_hidden_states(config, params, input_ids, cache=cache, attention_mask=attention_mask)
     return output_logits(config, params, hidden_states)

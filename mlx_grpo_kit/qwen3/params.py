@@ -48,10 +48,7 @@ def count_total_parameters(config: Qwen3Config) -> int:
 
 
 def init_params(config: Qwen3Config, seed: int = 0, scale: float = 0.02) -> dict[str, mx.array]:
-    """Random float32 parameters: normal(0, scale) for matrices, ones for norms, as in transformers.
-
-    The same seed gives the same numbers.
-    """
+    """Random float32 parameters, equal for equal seeds: normal(0, scale) matrices, norms of 1, as in transformers."""
     keys = mx.random.split(mx.random.key(seed), len(param_shapes(config)))
     params = {
         name: mx.ones(shape) if len(shape) == 1 else mx.random.normal(shape, scale=scale, key=key)
@@ -91,11 +88,10 @@ def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None
     for name, shape in param_shapes(config).items():
         if tuple(params[name].shape) != shape:
             raise ValueError(
-                f"Parameter {name!r} has shape {tuple(params[name].shape)}; "
-                f"Qwen3Config(hidden_size={config.hidden_size}, "
-                f"intermediate_size={config.intermediate_size}, vocab_size={config.vocab_size}, "
-                f"num_attention_heads={config.num_attention_heads}, num_key_value_heads={config.num_key_value_heads}, "
-                f"head_dim={config.head_dim}) expects {shape}."
+                f"Parameter {name!r} has shape {tuple(params[name].shape)}; Qwen3Config("
+                f"hidden_size={config.hidden_size}, intermediate_size={config.intermediate_size}, "
+                f"vocab_size={config.vocab_size}, num_attention_heads={config.num_attention_heads}, "
+                f"num_key_value_heads={config.num_key_value_heads}, head_dim={config.head_dim}) expects {shape}."
             )
 
 

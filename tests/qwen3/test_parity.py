@@ -12,8 +12,8 @@ from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, qwen3_forward, save_pre
 from mlx_grpo_kit.qwen3.files import _hugging_face_name
 
 SHAPES = {
-    "grouped": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                    head_dim=8),
+    "grouped": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                    num_key_value_heads=2, head_dim=8),
     "wide heads": dict(hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
                        num_key_value_heads=1, head_dim=16),
     "one head each": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
