@@ -124,10 +124,15 @@ class NotebookPage:
         """A locator of the cell's whole box."""
         return self.page.locator(f'.jp-Notebook .jp-Cell[data-windowed-list-index="{index}"]')
 
+    def show(self, index):
+        """Scroll to a cell: JupyterLab keeps only the cells near the visible part of the page alive."""
+        self.page.evaluate("index => jupyterapp.shell.currentWidget.content.scrollToItem(index, 'center')", index)
+        self.cell(index).wait_for(timeout=10_000)
+
     def outputs(self, index):
-        """What the cell's output is now: a list of nbformat outputs."""
-        return self.page.evaluate("index => jupyterapp.shell.currentWidget.content.widgets[index].model.outputs"
-                                  ".toJSON()", index)
+        """What the cell's output is now: a list of nbformat outputs, empty for a text cell."""
+        return self.page.evaluate("index => jupyterapp.shell.currentWidget.content.widgets[index].model"
+                                  ".outputs?.toJSON() ?? []", index)
 
     def text(self, index):
         """The plain text of all outputs of a cell."""

@@ -1,0 +1,88 @@
+"""Chapter 00 as a learner uses it: clicks on Pause and Stop, Run All, an edited reward, the kernel interrupted."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.timeout(600)
+
+NAME = "00_start_here"
+SEVENS = """
+def my_reward(problems, completions):
+    return [1.0 if "7" in text else 0.0 for text in completions]
+"""
+
+
+def index_of(notebook, words):
+    """The index of the one code cell whose source contains `words`."""
+    cells = notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets.map(cell =>"
+                                   " [cell.model.type, cell.model.sharedModel.getSource()])")
+    [index] = [index for index, (kind, source) in enumerate(cells) if kind == "code" and words in source]
+    return index
+
+
+def pictures(notebook, index):
+    """The words of the pictures that a cell shows."""
+    return [output["metadata"]["image/png"]["alt"] for output in notebook.outputs(index)
+            if "image/png" in output.get("data", {})]
+
+
+def steps_drawn(notebook, index):
+    return int(re.search(r"over (\d+) steps", pictures(notebook, index)[0])[1])
+
+
+def test_pause_and_stop_hold_and_end_the_training(open_notebook):
+    notebook = open_notebook(NAME)
+    training, waiting = index_of(notebook, "plot.start("), index_of(notebook, "await run")
+    for index in (index_of(notebook, "# Set-up"), index_of(notebook, "def answer("), training, waiting):
+        notebook.run_cell(index)
+    notebook.show(training)
+    notebook.wait_for_text(training, "running: step", seconds=120)
+
+    notebook.click(training, "Pause")
+    notebook.wait_for_text(training, "paused: step")
+    status = notebook.cell(training).locator('[role="status"]')
+    paused = status.inner_text()
+    notebook.page.wait_for_timeout(1000)
+    assert status.inner_text() == paused
+    notebook.click(training, "Resume")
+    notebook.wait_for_text(training, "running: step")
+    notebook.click(training, "Stop")
+    notebook.wait_until_idle()
+
+    assert 1 < steps_drawn(notebook, training) < 200
+    assert [output for output in notebook.outputs(waiting) if output["output_type"] == "error"] == []
+
+
+def test_run_all_then_edit_the_reward_and_interrupt(open_notebook):
+    notebook = open_notebook(NAME)
+    reward, steered = index_of(notebook, "def my_reward("), index_of(notebook, "my_plot.watch(")
+    answers = index_of(notebook, "steered_answers =")
+    notebook.run_all()
+    notebook.page.wait_for_timeout(1000)
+    notebook.wait_until_idle(seconds=300)
+    for index in range(answers):
+        assert [output for output in notebook.outputs(index) if output["output_type"] == "error"] == []
+    assert steps_drawn(notebook, index_of(notebook, "plot.start(trainer")) == 200
+
+    notebook.set_source(reward, SEVENS)
+    notebook.show(steered)
+    notebook.run_cell(reward)
+    notebook.run_cell(steered)
+    notebook.wait_for_text(steered, "running: step", seconds=60)
+    notebook.command("notebook:interrupt-kernel")
+    notebook.wait_until_idle()
+    assert 0 < steps_drawn(notebook, steered) < 50
+    assert "after training on my_reward" in notebook.text(steered)  # the cell went on after the loop
+
+    notebook.run_cell(steered)
+    notebook.run_cell(answers)
+    notebook.page.wait_for_timeout(1000)
+    notebook.wait_until_idle(seconds=120)
+    assert steps_drawn(notebook, steered) == 50
+    most_frequent = re.search(r"trained on my_reward: (\d+)", pictures(notebook, answers)[0])[1]
+    assert "7" in most_frequent
+
+    saved = notebook.save()
+    assert not [output for cell in saved.cells for output in cell.get("outputs", [])
+                if any("widget-view" in kind for kind in output.get("data", {}))]
