@@ -1,0 +1,77 @@
+"""What `detect_anomaly` looks at: the birthplace of a nan, and arrays that changed behind the engine's back."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PACKAGE = str(Path(__file__).parent)
+
+
+class AnomalyError(ArithmeticError):
+    """An operation made a nan or an inf; the message names it."""
+
+
+def line() -> str:
+    """Where the reader's program is right now: the nearest frame outside of the engine."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+
+
+def check_forward(function: type, arrays: list[np.ndarray | None], output: np.ndarray) -> None:
+    """A nan is nobody's wish, unless it came in; an inf may be one (a mask of -inf before a softmax)."""
+    if np.isnan(output).any() and not any(np.isnan(array).any() for array in arrays if array is not None):
+        index = _first(np.isnan(output))
+        inputs = " and ".join(f"{_at(array, index, output.shape):.6g}" for array in arrays if array is not None
+                              and _lines_up(array, output))
+        made = f" from {inputs}" if inputs else ""
+        raise AnomalyError(f"{function.__name__} returned a nan{made}, at index {index} of a result of shape "
+                           f"{output.shape}, in {line()}.")
+
+
+def check_backward(node: Any, grad: np.ndarray, input_grads: list[np.ndarray | None]) -> None:
+    """The first backward to turn a finite gradient into something else is the one to look at."""
+    if not np.isfinite(grad).all():
+        return
+    for position, input_grad in enumerate(input_grads):
+        if input_grad is not None and not np.isfinite(input_grad).all():
+            index = _first(~np.isfinite(input_grad))
+            where = f", computed in {node.line}" if node.line else ""
+            raise AnomalyError(f"Function '{node.name()}' returned {input_grad[index]} values in its {position}th "
+                               f"output: at index {index} of the gradient of input {position}, shape "
+                               f"{input_grad.shape}{where}. The gradient that came in was finite. T.safe_div, "
+                               "T.safe_sqrt and T.safe_log have finite gradients everywhere.")
+
+
+def fingerprint(ctx: Any) -> dict[str, int]:
+    """A checksum of each saved array."""
+    return {name: zlib.crc32(np.ascontiguousarray(value)) for name, value in vars(ctx).items()
+            if isinstance(value, np.ndarray)}
+
+
+def check_fingerprint(node: Any) -> None:
+    for name, before in node.fingerprint.items():
+        if zlib.crc32(np.ascontiguousarray(vars(node.ctx)[name])) != before:
+            raise AnomalyError(f"ctx.{name}, an array that {node.function.__name__} saved for its backward in "
+                               f"{node.line}, has other numbers now. Something wrote into it, as x.data[0] = 1 does.")
+
+
+def _first(wrong: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(wrong.argmax(), wrong.shape))
+
+
+def _lines_up(array: np.ndarray, output: np.ndarray) -> bool:
+    try:
+        return np.broadcast_shapes(array.shape, output.shape) == output.shape
+    except ValueError:
+        return False
+
+
+def _at(array: np.ndarray, index: tuple[int, ...], shape: tuple[int, ...]) -> float:
+    return float(np.broadcast_to(array, shape)[index])

@@ -1,0 +1,200 @@
+"""The graph that operations leave behind, and the walk back through it.
+
+Three classes of nodes, named as in PyTorch:
+
+    AccumulateGrad    a leaf that requires a gradient, such as a weight. The walk ends here and adds to its `.grad`.
+    BackwardFunction  the result of an operation. It turns the gradient of the result into gradients of the inputs.
+    Constant          an input that needs no gradient, such as data. The walk does not go there.
+
+What every backward needs happens here, once: gradients wait for each other, broadcasting is undone, shapes are checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlx_grpo_kit.tensor import anomaly
+from mlx_grpo_kit.tensor.memory import owner
+from mlx_grpo_kit.tensor.modes import mode
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.tensor.function import Context, Function
+    from mlx_grpo_kit.tensor.tensor import Tensor
+
+
+class AutogradError(RuntimeError, ValueError):
+    """The gradient cannot be computed as asked. A RuntimeError as in PyTorch, a ValueError as elsewhere in this kit."""
+
+
+class AccumulateGrad:
+    """The end of the way: adds what arrives to the leaf's `.grad`."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, variable: Tensor):
+        self.variable = variable
+
+    shape = property(lambda self: self.variable.shape)
+    dtype = property(lambda self: self.variable.dtype)
+    hooks = property(lambda self: self.variable._hooks)
+    next_functions = ()
+
+    # One leaf is one node, however many operations use it.
+    def __eq__(self, other):
+        return isinstance(other, AccumulateGrad) and other.variable is self.variable
+
+    def __hash__(self):
+        return id(self.variable)
+
+    def name(self) -> str:
+        return "AccumulateGrad"
+
+
+class Constant:
+    """An input that needs no gradient."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, variable: Tensor):
+        self.variable = variable
+
+    next_functions = ()
+
+    def name(self) -> str:
+        return "Constant"
+
+
+class BackwardFunction:
+    """A step of the way back: from the gradient of an operation's result to the gradients of its inputs.
+
+    next_functions   the nodes of the inputs, in their order
+    shape, dtype     of the operation's result
+    saved            the arrays of inputs and result that forward kept, and at which version each was
+    """
+
+    __slots__ = ("ctx", "dtype", "fingerprint", "function", "hooks", "line", "next_functions", "saved", "shape")
+
+    def __init__(self, function: type[Function], ctx: Context, tensors: list[Tensor | None], output: Tensor):
+        self.function, self.ctx, self.hooks = function, ctx, []
+        self.shape, self.dtype = output.shape, output.dtype
+        self.next_functions = tuple([node_of(tensor) for tensor in tensors])
+        self.saved = []
+        for attribute, value in vars(ctx).items():
+            if isinstance(value, np.ndarray):
+                for tensor in (*tensors, output):
+                    if tensor is not None and owner(value) is owner(tensor._data):
+                        self.saved.append((attribute, value, tensor._version, tensor._version.count))
+                        break
+        self.line, self.fingerprint = (anomaly.line(), anomaly.fingerprint(ctx)) if mode.anomaly else (None, None)
+
+    def name(self) -> str:
+        return f"{self.function.__name__}Backward"
+
+    def apply(self, grad: np.ndarray) -> list[np.ndarray | None]:
+        """One gradient for each input, of its shape and dtype; None where there is none."""
+        if self.ctx is None:
+            raise AutogradError(
+                f"Trying to backward through the graph a second time: what {self.name()} had saved was freed by the "
+                "first. Specify retain_graph=True in the first backward(), or compute the result again.")
+        for attribute, value, version, count in self.saved:
+            if version.count != count:
+                raise AutogradError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"ctx.{attribute} of shape {value.shape}, saved by {self.function.__name__}, is at version "
+                    f"{version.count}; expected version {count} instead. Write x = x + 1 instead of changing x in "
+                    "place, or change it after backward().")
+        if self.fingerprint is not None:
+            anomaly.check_fingerprint(self)
+        try:
+            grads = self.function.backward(self.ctx, grad)
+        except Exception as error:
+            error.add_note(f"This happened in {self.function.__name__}.backward, whose result had shape {self.shape}.")
+            raise
+        grads = grads if isinstance(grads, tuple | list) else (grads,)
+        if len(grads) != len(self.next_functions):
+            raise AutogradError(f"function {self.name()} returned an incorrect number of gradients (expected "
+                                f"{len(self.next_functions)}, got {len(grads)}): one for each input, None for an "
+                                "input without.")
+        return [None if g is None or isinstance(node, Constant) else self._fitting(g, node, position)
+                for position, (g, node) in enumerate(zip(grads, self.next_functions, strict=True))]
+
+    def _fitting(self, grad: Any, node: AccumulateGrad | BackwardFunction, position: int) -> np.ndarray:
+        if not isinstance(grad, np.ndarray | np.generic):
+            raise TypeError(f"function {self.name()} returned {type(grad).__name__} as its gradient at index "
+                            f"{position}; expected a NumPy array of shape {node.shape}.")
+        if grad.shape != node.shape:
+            try:
+                grad = unbroadcast(grad, node.shape)
+            except ValueError:
+                raise AutogradError(f"function {self.name()} returned an invalid gradient at index {position} - got "
+                                    f"{grad.shape} but expected shape compatible with {node.shape}.") from None
+        return np.asarray(grad, dtype=node.dtype)
+
+
+def walk_back(root: AccumulateGrad | BackwardFunction, grad: np.ndarray, retain_graph: bool) -> None:
+    """Hand gradients from node to node. Each waits until all of its own has arrived: hence the topological order."""
+    grads = {root: grad}
+    for node in reversed(topological_order(root)):
+        grad = grads.pop(node, None)
+        if grad is None:  # nothing depends on it: a backward on the way returned None
+            continue
+        for hook in tuple(node.hooks):
+            changed = hook(grad)
+            if changed is not None:
+                grad = np.broadcast_to(np.asarray(changed, dtype=node.dtype), node.shape)
+        if isinstance(node, AccumulateGrad):
+            add_to_grad(node.variable, grad)
+            continue
+        input_grads = node.apply(grad)
+        if mode.anomaly:
+            anomaly.check_backward(node, grad, input_grads)
+        if not retain_graph:
+            node.ctx, node.saved = None, ()
+        for parent, parent_grad in zip(node.next_functions, input_grads, strict=True):
+            if parent_grad is not None:
+                grads[parent] = np.asarray(grads[parent] + parent_grad) if parent in grads else parent_grad
+
+
+def topological_order(root: AccumulateGrad | BackwardFunction) -> list[AccumulateGrad | BackwardFunction]:
+    """Every node that a gradient can reach from `root`, once, each after the nodes it hands on to; `root` comes last.
+
+    What is still to visit stands in a list and not on Python's call stack, which overflows at a thousand operations.
+    """
+    order, seen, to_visit = [], set(), [root]
+    while to_visit:
+        node = to_visit.pop()
+        if node is None:  # everything below the next one has been visited
+            order.append(to_visit.pop())
+        elif node not in seen:
+            seen.add(node)
+            to_visit += node, None
+            to_visit += [parent for parent in node.next_functions if not isinstance(parent, Constant)]
+    return order
+
+
+def unbroadcast(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient of an array of `shape` that was broadcast to the shape of `grad`: an element that was repeated gets
+    the sum of the gradients of its copies.
+
+    Broadcasting lines shapes up at the right, so leading axes are new, and an axis of length 1 was stretched.
+    Raises ValueError when `shape` does not broadcast to the shape of `grad`.
+    """
+    new = grad.ndim - len(shape)
+    if new < 0 or any(size not in (1, long) for size, long in zip(shape, grad.shape[new:], strict=True)):
+        raise ValueError(f"shape {shape} does not broadcast to {grad.shape}.")
+    stretched = [new + axis for axis, size in enumerate(shape) if size == 1]
+    return grad.sum(axis=(*range(new), *stretched), keepdims=True).reshape(shape)
+
+
+def node_of(tensor: Tensor | None) -> AccumulateGrad | BackwardFunction | Constant:
+    """What stands for a tensor in the graph."""
+    if tensor is None or not tensor._requires_grad:
+        return Constant(tensor)
+    return tensor.grad_fn or AccumulateGrad(tensor)
+
+
+def add_to_grad(tensor: Tensor, grad: np.ndarray) -> None:
+    """The first gradient is copied: the array may belong to somebody else, and .grad is the reader's to change."""
+    tensor.grad = grad.copy() if tensor.grad is None else np.asarray(tensor.grad + grad)

@@ -1,0 +1,47 @@
+"""Two operations of transformers that are made of others, so their gradients come by themselves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mlx_grpo_kit.tensor.rules.elementwise import add, mul, where
+from mlx_grpo_kit.tensor.rules.products import matmul
+from mlx_grpo_kit.tensor.rules.reductions import softmax
+from mlx_grpo_kit.tensor.rules.shapes import swapaxes
+from mlx_grpo_kit.tensor.tensor import Tensor
+
+__all__ = ["dropout", "scaled_dot_product_attention"]
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, is_causal=False, scale=None) -> Tensor:
+    """softmax(query @ key^T * scale) @ value (Vaswani et al., 2017, equation 1).
+
+    query [..., L, D], key [..., S, D], value [..., S, E] -> [..., L, E]. `mask`, broadcast to [..., L, S], is True
+    where a query may look, or numbers that are added to the scores; `is_causal` lets a query look at its own position
+    and those before. `scale` is 1 / sqrt(D) if not given. A query that may look nowhere gives nan.
+    """
+    if is_causal:
+        if mask is not None:
+            raise ValueError("scaled_dot_product_attention: a mask and is_causal=True; expected one of them. "
+                             "np.tri(L, S, dtype=bool) & mask is both.")
+        mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
+    scores = mul(matmul(query, swapaxes(key, -1, -2)), 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if mask is not None:
+        is_allowed = mask.data if isinstance(mask, Tensor) else np.asarray(mask)
+        scores = where(is_allowed, scores, -math.inf) if is_allowed.dtype == bool else add(scores, mask)
+    return matmul(softmax(scores, axis=-1), value)
+
+
+def dropout(x, p=0.5, training=True, rng=None) -> Tensor:
+    """Set each element to 0 with probability p and scale the others by 1 / (1 - p), so that the mean stays.
+
+    rng: a numpy.random.Generator, for results that can be repeated. Without `training` x comes back unchanged.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}.")
+    if not training or p == 0:
+        return x
+    kept = (rng or np.random.default_rng()).random(x.shape) >= p
+    return mul(x, (kept / (1 - p) if p < 1 else kept).astype(x.dtype))

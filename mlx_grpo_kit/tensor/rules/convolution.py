@@ -1,0 +1,183 @@
+"""Convolution and pooling over images [N, C, H, W], as matrix products and slices.
+
+Every position of the kernel sees a shifted, strided slice of the image, so a Python loop of 3 * 3 steps handles all
+images, channels and pixels at once. Convolution stacks these slices up as the rows of a matrix (im2col), and one matrix
+product does the rest.
+
+Images are kept with the channels outermost in memory ([C, N, H, W], seen as [N, C, H, W]): that is what the product
+returns, and what the next one needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from mlx_grpo_kit.tensor.function import Function
+from mlx_grpo_kit.tensor.tensor import Tensor
+
+__all__ = ["avg_pool2d", "conv2d", "max_pool2d"]
+
+
+class Conv2d(Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, stride, padding, groups):
+        channels, per_group = x.shape[1:2], weight.shape[1:2]
+        if x.ndim != 4 or weight.ndim != 4:
+            raise ValueError(f"expected x [N, C, H, W] and weight [O, C / groups, KH, KW]; got {x.shape} and "
+                             f"{weight.shape}.")
+        if channels[0] != per_group[0] * groups or weight.shape[0] % groups:
+            raise ValueError(f"Given groups={groups}, weight of size {weight.shape}, expected input {x.shape} to have "
+                             f"{per_group[0] * groups} channels, but got {channels[0]} channels instead (and "
+                             f"{weight.shape[0]} output channels have to be a multiple of groups).")
+        windows = Windows(x.shape, weight.shape[2:], stride, padding)
+        columns = np.empty((x.shape[1], *windows.kernel, x.shape[0], *windows.out), x.dtype)
+        padded = windows.pad(x).swapaxes(0, 1)
+        for i, j, seen in windows:
+            columns[:, i, j] = padded[seen]
+        columns = columns.reshape(groups, -1, x.shape[0] * windows.out[0] * windows.out[1])
+        kernels = weight.reshape(groups, weight.shape[0] // groups, -1)
+        out = (kernels @ columns).reshape(weight.shape[0], x.shape[0], *windows.out)
+        if bias is not None:
+            out += bias[:, None, None, None]
+        ctx.weight, ctx.columns, ctx.windows, ctx.groups = weight, columns, windows, groups
+        return out.swapaxes(0, 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        weight, columns, windows, groups = ctx.weight, ctx.columns, ctx.windows, ctx.groups
+        grad = grad.swapaxes(0, 1)
+        grad_rows = grad.reshape(groups, weight.shape[0] // groups, -1)
+        grad_x = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            kernels = weight.reshape(groups, weight.shape[0] // groups, -1)
+            grad_columns = (kernels.swapaxes(1, 2) @ grad_rows).reshape(-1, *windows.kernel, *grad.shape[1:])
+            padded = np.zeros(windows.padded_shape, grad.dtype)
+            for i, j, seen in windows:
+                padded[seen] += grad_columns[:, i, j]
+            grad_x = windows.unpad(padded.swapaxes(0, 1))
+        if ctx.needs_input_grad[1]:
+            grad_weight = (grad_rows @ columns.swapaxes(1, 2)).reshape(weight.shape)
+        if ctx.needs_input_grad[2]:
+            grad_bias = grad.sum(axis=(1, 2, 3))
+        return grad_x, grad_weight, grad_bias
+
+
+class MaxPool2d(Function):
+    @staticmethod
+    def forward(ctx, x, kernel_size, stride, padding):
+        windows = _pooling_windows(x, kernel_size, stride, padding)
+        padded = windows.pad(x, -np.inf).swapaxes(0, 1)
+        best, winner = None, None
+        for number, (_, _, seen) in enumerate(windows):
+            candidate = padded[seen]
+            if best is None:
+                best, winner = candidate.copy(), np.zeros(candidate.shape, np.uint16)
+            else:
+                better = (candidate > best) | np.isnan(candidate)  # the first of equals stays, and a nan goes through
+                np.copyto(best, candidate, where=better)
+                winner[better] = number
+        ctx.windows, ctx.winner = windows, winner
+        return best.swapaxes(0, 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        padded = np.zeros(ctx.windows.padded_shape, grad.dtype)
+        grad = grad.swapaxes(0, 1)
+        for number, (_, _, seen) in enumerate(ctx.windows):
+            padded[seen] += grad * (ctx.winner == number)
+        return ctx.windows.unpad(padded.swapaxes(0, 1))
+
+
+class AvgPool2d(Function):
+    @staticmethod
+    def forward(ctx, x, kernel_size, stride, padding):
+        ctx.windows = windows = _pooling_windows(x, kernel_size, stride, padding)
+        padded = windows.pad(x).swapaxes(0, 1)
+        total = np.zeros((x.shape[1], x.shape[0], *windows.out), x.dtype)
+        for _, _, seen in windows:
+            total += padded[seen]
+        return (total / (windows.kernel[0] * windows.kernel[1])).swapaxes(0, 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        padded = np.zeros(ctx.windows.padded_shape, grad.dtype)
+        share = grad.swapaxes(0, 1) / (ctx.windows.kernel[0] * ctx.windows.kernel[1])
+        for _, _, seen in ctx.windows:
+            padded[seen] += share
+        return ctx.windows.unpad(padded.swapaxes(0, 1))
+
+
+class Windows:
+    """Where a kernel of some size stops on its way over padded images.
+
+    out            how many stops there are down and across
+    padded_shape   of the padded images, channels first: [C, N, H + 2 * padding, W + 2 * padding]
+    iteration      row and column in the kernel, and the slice of the padded images that it sees over all stops
+    """
+
+    def __init__(self, shape: tuple[int, ...], kernel: tuple[int, int], stride: int | tuple[int, int],
+                 padding: int | tuple[int, int]):
+        self.kernel, self.stride, self.padding = kernel, _pair(stride), _pair(padding)
+        batch, channels, *image = shape
+        padded = [size + 2 * border for size, border in zip(image, self.padding, strict=True)]
+        if any(long > size for long, size in zip(kernel, padded, strict=True)):
+            raise ValueError(f"Calculated padded input size per channel: ({padded[0]} x {padded[1]}). Kernel size: "
+                             f"({kernel[0]} x {kernel[1]}). Kernel size can't be greater than actual input size.")
+        self.out = tuple((size - long) // step + 1
+                         for size, long, step in zip(padded, kernel, self.stride, strict=True))
+        self.padded_shape = (channels, batch, *padded)
+
+    def __iter__(self) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
+        (down, across), (rows, columns) = self.stride, self.out
+        for i, j in itertools.product(*map(range, self.kernel)):
+            yield i, j, (slice(None), slice(None), slice(i, i + down * rows, down),
+                         slice(j, j + across * columns, across))
+
+    def pad(self, x: np.ndarray, value: float = 0.0) -> np.ndarray:
+        if self.padding == (0, 0):
+            return x
+        padded = np.full(self.padded_shape, value, x.dtype).swapaxes(0, 1)
+        self.unpad(padded)[...] = x
+        return padded
+
+    def unpad(self, padded: np.ndarray) -> np.ndarray:
+        """The images without their border, as a view."""
+        (down, across), (height, width) = self.padding, padded.shape[2:]
+        return padded[:, :, down:height - down, across:width - across]
+
+
+def conv2d(x, weight, bias=None, stride=1, padding=0, groups=1) -> Tensor:
+    """Slide kernels over images and take dot products (a cross-correlation, as in torch).
+
+    x [N, C, H, W], weight [O, C / groups, KH, KW], bias [O] -> [N, O, H', W'], where H' is
+    (H + 2 * padding - KH) // stride + 1. `stride` and `padding` are numbers or pairs. With groups, an output channel
+    sees only its own share of the input channels.
+    """
+    return Conv2d.apply(x, weight, bias, stride=stride, padding=padding, groups=groups)
+
+
+def max_pool2d(x, kernel_size, stride=None, padding=0) -> Tensor:
+    """The largest of each window; the first of equals gets the gradient. `stride` is the kernel size if not given."""
+    return MaxPool2d.apply(x, kernel_size=kernel_size, stride=stride, padding=padding)
+
+
+def avg_pool2d(x, kernel_size, stride=None, padding=0) -> Tensor:
+    """The mean of each window, zeros of the padding included."""
+    return AvgPool2d.apply(x, kernel_size=kernel_size, stride=stride, padding=padding)
+
+
+def _pooling_windows(x, kernel_size, stride, padding):
+    kernel = _pair(kernel_size)
+    if x.ndim != 4:
+        raise ValueError(f"expected x [N, C, H, W]; got {x.shape}.")
+    if any(2 * border > long for border, long in zip(_pair(padding), kernel, strict=True)):
+        raise ValueError(f"pad should be at most half of effective kernel size, but got padding={padding} and "
+                         f"kernel_size={kernel_size}.")
+    return Windows(x.shape, kernel, kernel if stride is None else stride, padding)
+
+
+def _pair(number):
+    return (number, number) if isinstance(number, int) else tuple(number)

@@ -1,0 +1,128 @@
+"""Layers that bring numbers to mean 0 and variance 1, each with its backward worked out by hand.
+
+With y = (x - mean) / std over n numbers, the gradient of x is
+
+    dx = (dy - mean(dy) - y * mean(dy * y)) / std
+
+The two means are what shifting and stretching all of x would do, and y feels neither (Ioffe and Szegedy, 2015).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlx_grpo_kit.tensor.function import Function
+from mlx_grpo_kit.tensor.tensor import Tensor
+
+__all__ = ["batch_norm", "layer_norm", "rms_norm"]
+
+
+class BatchNorm(Function):
+    # Rows are channels. Sums along contiguous rows are fast, and after conv2d that is how images lie in memory.
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, running_mean, running_var, training, momentum, eps):
+        rows = _rows(x)
+        n = rows.shape[1]
+        if training and n == 1:
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}.")
+        if training:
+            mean = rows.mean(axis=1)
+            centered = rows - mean[:, None]
+            var = np.einsum("cn,cn->c", centered, centered) / n
+            if running_mean is not None:
+                running_mean += momentum * (mean - running_mean)
+                running_var += momentum * (var * (n / (n - 1)) - running_var)  # unbiased here, biased above: as torch
+        else:
+            mean, var = running_mean, running_var
+            centered = rows - mean[:, None]
+        ctx.inverse_std = (1 / np.sqrt(var + eps))[:, None].astype(x.dtype)
+        ctx.training, ctx.weight = training, weight
+        ctx.y = np.multiply(centered, ctx.inverse_std, out=centered)
+        out = ctx.y if weight is None else ctx.y * weight[:, None]
+        out = out if bias is None else out + bias[:, None]
+        return _like(out, x.shape)
+
+    @staticmethod
+    def backward(ctx, grad):
+        g, y, n = _rows(grad), ctx.y, ctx.y.shape[1]
+        sum_g, sum_gy = g.sum(axis=1), np.einsum("cn,cn->c", g, y)
+        scale = ctx.inverse_std if ctx.weight is None else ctx.inverse_std * ctx.weight[:, None]
+        if ctx.training:
+            slope = y * (sum_gy / -n)[:, None]
+            slope += g
+            slope -= (sum_g / n)[:, None]
+            slope *= scale
+        else:
+            slope = g * scale
+        return _like(slope, grad.shape), sum_gy, sum_g
+
+
+class LayerNorm(Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps):
+        _check_last_axis(x, weight)
+        centered = x - x.mean(axis=-1, keepdims=True)
+        ctx.inverse_std = 1 / np.sqrt(np.mean(centered * centered, axis=-1, keepdims=True) + eps)
+        ctx.y, ctx.weight = centered * ctx.inverse_std, weight
+        out = ctx.y if weight is None else ctx.y * weight
+        return out if bias is None else out + bias
+
+    @staticmethod
+    def backward(ctx, grad):
+        y, g = ctx.y, grad if ctx.weight is None else grad * ctx.weight
+        slope = g - g.mean(axis=-1, keepdims=True) - y * np.mean(g * y, axis=-1, keepdims=True)
+        return slope * ctx.inverse_std, grad * y, grad
+
+
+class RMSNorm(Function):
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        _check_last_axis(x, weight)
+        ctx.inverse_rms = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+        ctx.y, ctx.weight = x * ctx.inverse_rms, weight
+        return ctx.y if weight is None else ctx.y * weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        y, g = ctx.y, grad if ctx.weight is None else grad * ctx.weight
+        return (g - y * np.mean(g * y, axis=-1, keepdims=True)) * ctx.inverse_rms, grad * y
+
+
+def batch_norm(x, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1,
+               eps=1e-5) -> Tensor:
+    """Normalize each channel over the batch (and over the image), then scale and shift it.
+
+    x [N, C] or [N, C, H, W]; all others [C]. With `training` the statistics are the batch's, and the arrays
+    running_mean and running_var move towards them by `momentum`; without it they are running_mean and running_var.
+    """
+    running_mean, running_var = (array.data if isinstance(array, Tensor) else array
+                                 for array in (running_mean, running_var))
+    if not training and (running_mean is None or running_var is None):
+        raise ValueError("batch_norm without training needs running_mean and running_var; got None.")
+    return BatchNorm.apply(x, weight, bias, running_mean=running_mean, running_var=running_var, training=training,
+                           momentum=momentum, eps=eps)
+
+
+def layer_norm(x, weight=None, bias=None, eps=1e-5) -> Tensor:
+    """Normalize along the last axis, then scale and shift (Ba et al., 2016). x [..., D], weight and bias [D]."""
+    return LayerNorm.apply(x, weight, bias, eps=eps)
+
+
+def rms_norm(x, weight=None, eps=1e-6) -> Tensor:
+    """Divide by the root of the mean square along the last axis, then scale (Zhang and Sennrich, 2019)."""
+    return RMSNorm.apply(x, weight, eps=eps)
+
+
+def _rows(x):
+    return x.swapaxes(0, 1).reshape(x.shape[1], -1)
+
+
+def _like(rows, shape):
+    return rows.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
+
+
+def _check_last_axis(x, weight):
+    if weight is not None and weight.shape != x.shape[-1:]:
+        raise ValueError(f"Given normalized_shape={weight.shape}, expected input with shape [*, "
+                         f"{', '.join(map(str, weight.shape))}], but got input of size {x.shape}.")

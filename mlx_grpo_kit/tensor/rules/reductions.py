@@ -1,0 +1,136 @@
+"""Operations that reduce an axis to one number, and their gradients.
+
+`axis` is an integer, a tuple of them, or None for all; `keepdims` keeps the reduced axes with length 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlx_grpo_kit.tensor.rules.rule import rule
+
+__all__ = ["cross_entropy", "log_softmax", "logsumexp", "max", "mean", "min", "prod", "softmax", "sum", "var"]
+
+
+def spread(reduced, shape, axis, keepdims):
+    """Copy the numbers of a reduced array back to where they came from: an array of `shape`, as a view."""
+    if axis is not None and not keepdims:
+        reduced = np.expand_dims(reduced, axis)
+    return np.broadcast_to(reduced, shape)
+
+
+def count(shape, axis):
+    """How many numbers are reduced to one."""
+    axes = range(len(shape)) if axis is None else np.atleast_1d(axis)
+    return int(np.prod([shape[i] for i in axes]))
+
+
+@rule(x=lambda g, x_shape, axis, keepdims: spread(g, x_shape, axis, keepdims))
+def sum(x, axis=None, keepdims=False):
+    """The sum over `axis`."""
+    return np.sum(x, axis=axis, keepdims=keepdims)
+
+
+@rule(x=lambda g, x_shape, axis, keepdims: spread(g / count(x_shape, axis), x_shape, axis, keepdims))
+def mean(x, axis=None, keepdims=False):
+    """The mean over `axis`; nan for no numbers."""
+    return np.true_divide(np.sum(x, axis=axis, keepdims=keepdims), count(x.shape, axis))
+
+
+@rule(x=lambda g, x, axis, keepdims, correction: spread(g, x.shape, axis, keepdims) * _centered(x, axis)
+      * (np.float64(2) / (count(x.shape, axis) - correction)).astype(g.dtype))
+def var(x, axis=None, keepdims=False, correction=0):
+    """The variance over `axis`: squared distances from the mean, over n - correction. torch's default for it is 1."""
+    squares = np.sum(_centered(x, axis) ** 2, axis=axis, keepdims=keepdims)
+    return np.true_divide(squares, count(x.shape, axis) - correction)
+
+
+def _centered(x, axis):
+    return x - np.mean(x, axis=axis, keepdims=True)
+
+
+@rule(x=lambda g, x, out, axis, keepdims: _to_the_winners(g, x, out, axis, keepdims))
+def max(x, axis=None, keepdims=False):
+    """The largest over `axis`. Equal ones share the gradient (torch.amax)."""
+    return np.max(x, axis=axis, keepdims=keepdims)
+
+
+@rule(x=lambda g, x, out, axis, keepdims: _to_the_winners(g, x, out, axis, keepdims))
+def min(x, axis=None, keepdims=False):
+    """The smallest over `axis`. Equal ones share the gradient (torch.amin)."""
+    return np.min(x, axis=axis, keepdims=keepdims)
+
+
+def _to_the_winners(g, x, out, axis, keepdims):
+    wins = x == spread(out, x.shape, axis, keepdims)
+    return spread(g, x.shape, axis, keepdims) * wins / np.sum(wins, axis=axis, keepdims=True, dtype=g.dtype)
+
+
+@rule(x=lambda g, x, axis, keepdims: spread(g, x.shape, axis, keepdims) * _product_of_the_others(x, axis))
+def prod(x, axis=None, keepdims=False):
+    """The product over `axis`, an integer or None."""
+    return np.prod(x, axis=axis, keepdims=keepdims)
+
+
+def _product_of_the_others(x, axis):
+    """What each number is multiplied by: all before it times all after it. (out / x would be 0 / 0 at a zero.)"""
+    rows = np.moveaxis(x, axis, -1) if axis is not None else x.reshape(1, -1)
+    ones = np.ones_like(rows[..., :1])
+    before = np.cumprod(np.concatenate([ones, rows[..., :-1]], axis=-1), axis=-1)
+    after = np.cumprod(np.concatenate([ones, rows[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
+    others = before * after
+    return np.moveaxis(others, -1, axis) if axis is not None else others.reshape(x.shape)
+
+
+@rule(x=lambda g, x, out, axis, keepdims: spread(g, x.shape, axis, keepdims)
+      * np.exp(x - spread(out, x.shape, axis, keepdims)))
+def logsumexp(x, axis=None, keepdims=False):
+    """log(sum(e ** x)) over `axis`, without an overflow: the largest x is taken out first."""
+    largest = np.max(x, axis=axis, keepdims=True)
+    largest = np.where(np.isfinite(largest), largest, 0)
+    out = np.log(np.sum(np.exp(x - largest), axis=axis, keepdims=True)) + largest
+    return out if keepdims else np.squeeze(out, axis=axis)
+
+
+@rule(x=lambda g, out, axis: out * (g - np.sum(g * out, axis=axis, keepdims=True)))
+def softmax(x, axis=-1):
+    """e ** x / sum(e ** x): positive numbers that sum to 1 along `axis`."""
+    powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
+
+
+@rule(x=lambda g, out, axis: g - np.exp(out) * np.sum(g, axis=axis, keepdims=True))
+def log_softmax(x, axis=-1):
+    """log(softmax(x)), exact where the softmax itself rounds to 0 or 1."""
+    return _log_softmax(x, axis)
+
+
+def _log_softmax(x, axis=-1):
+    x = x - np.max(x, axis=axis, keepdims=True)
+    return x - np.log(np.sum(np.exp(x), axis=axis, keepdims=True))
+
+
+@rule(logits=lambda g, logits, targets: g * _surprise_slope(logits, targets))
+def cross_entropy(logits, targets):
+    """The mean of -log softmax(logits)[target]: how surprised the model is by the right answers, in nats.
+
+    logits: [N, C], one row of scores for each example; targets: [N], integers from 0 to C - 1.
+    """
+    targets = np.asarray(targets)
+    if logits.ndim != 2 or targets.shape != logits.shape[:1]:
+        raise ValueError(f"Expected input batch_size {logits.shape[:1]} to match target batch_size {targets.shape}: "
+                         f"logits [N, C] and targets [N], and got {logits.shape} and {targets.shape}.")
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"targets have dtype {targets.dtype}; expected integers, the positions of the right answers.")
+    wrong = targets[(targets < 0) | (targets >= logits.shape[1])]
+    if wrong.size:
+        raise IndexError(f"Target {wrong[0]} is out of bounds: {logits.shape[1]} classes are 0 to "
+                         f"{logits.shape[1] - 1}.")
+    return -np.mean(_log_softmax(logits)[np.arange(len(targets)), targets])
+
+
+def _surprise_slope(logits, targets):
+    """softmax - 1 at the right answer, over N."""
+    slope = np.exp(_log_softmax(logits))
+    slope[np.arange(len(targets)), targets] -= 1
+    return slope / len(targets)

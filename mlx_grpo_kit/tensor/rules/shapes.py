@@ -1,0 +1,110 @@
+"""Operations that move numbers around without changing them. Their gradients move back the other way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlx_grpo_kit.tensor.function import Function
+from mlx_grpo_kit.tensor.rules.rule import rule
+from mlx_grpo_kit.tensor.tensor import Tensor
+
+__all__ = ["broadcast_to", "concatenate", "embedding", "getitem", "pad", "reshape", "stack", "swapaxes", "transpose"]
+
+
+@rule(x=lambda g, x_shape: g.reshape(x_shape))
+def reshape(x, shape):
+    """The same numbers in the same order in another shape; one length may be -1."""
+    try:
+        return np.reshape(x, shape)
+    except ValueError:
+        raise ValueError(f"shape {shape} is invalid for input of size {x.size}.") from None
+
+
+@rule(x=lambda g, axes: np.transpose(g, None if axes is None else np.argsort(np.mod(axes, g.ndim))))
+def transpose(x, axes=None):
+    """The axes in another order; in reverse order if none is given."""
+    return np.transpose(x, axes)
+
+
+@rule(x=lambda g, axis1, axis2: np.swapaxes(g, axis1, axis2))
+def swapaxes(x, axis1, axis2):
+    """Exchange two axes."""
+    return np.swapaxes(x, axis1, axis2)
+
+
+@rule(x=lambda g: g)  # the engine undoes broadcasting
+def broadcast_to(x, shape):
+    """Repeat along new axes and axes of length 1, without a copy."""
+    return np.broadcast_to(x, shape)
+
+
+@rule(x=lambda g, x_shape, index: _scatter(g, x_shape, index))
+def getitem(x, index):
+    """x[index], with slices, integers, None, and arrays of integers or booleans."""
+    return x[index]
+
+
+def _scatter(g, shape, index):
+    """Zeros with g at the places that were read; a place that was read twice gets both."""
+    out = np.zeros(shape, g.dtype)
+    if any(isinstance(i, list | np.ndarray) for i in (index if isinstance(index, tuple) else (index,))):
+        np.add.at(out, index, g)
+    else:
+        out[index] = g
+    return out
+
+
+@rule(weight=lambda g, weight_shape, ids: _scatter(g, weight_shape, np.asarray(ids)))
+def embedding(weight, ids):
+    """The rows of weight [V, D] that ids name: integers of any shape [...] -> [..., D]."""
+    ids = np.asarray(ids)
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"ids have dtype {ids.dtype}; expected integers.")
+    if ids.size and (ids.min() < 0 or ids.max() >= len(weight)):
+        raise IndexError(f"index out of range: ids go from {ids.min()} to {ids.max()}, the rows of weight from 0 to "
+                         f"{len(weight) - 1}.")
+    return weight[ids]
+
+
+@rule(x=lambda g, x_shape, width: g[_inside(x_shape, width)])
+def pad(x, width, value=0.0):
+    """A border of `value`. `width` as in NumPy: a number, (before, after), or such a pair for each axis."""
+    return np.pad(x, width, constant_values=value)
+
+
+def _inside(shape, width):
+    widths = np.broadcast_to(width, (len(shape), 2))
+    return tuple(slice(before, before + size) for (before, _), size in zip(widths, shape, strict=True))
+
+
+class Concatenate(Function):
+    @staticmethod
+    def forward(ctx, *arrays, axis):
+        ctx.axis = axis
+        ctx.ends = np.cumsum([array.shape[axis] if array.ndim else 1 for array in arrays])[:-1]
+        return np.concatenate(arrays, axis=axis)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return np.split(grad, ctx.ends, axis=ctx.axis)
+
+
+class Stack(Function):
+    @staticmethod
+    def forward(ctx, *arrays, axis):
+        ctx.axis = axis
+        return np.stack(arrays, axis=axis)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return list(np.moveaxis(grad, ctx.axis, 0))
+
+
+def concatenate(tensors, axis=0) -> Tensor:
+    """Tensors one after the other along an axis that they have."""
+    return Concatenate.apply(*tensors, axis=axis)
+
+
+def stack(tensors, axis=0) -> Tensor:
+    """Tensors of one shape side by side along a new axis."""
+    return Stack.apply(*tensors, axis=axis)

@@ -1,0 +1,150 @@
+"""`Tensor`: an array that can remember how it was computed, and receive a gradient.
+
+Its operators and methods (`a + b`, `x.exp()`) are in `operators.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.tensor.graph import AutogradError, add_to_grad, node_of, walk_back
+from mlx_grpo_kit.tensor.memory import Version, owner
+
+
+class Tensor:
+    """An array that can remember how it was computed, and receive the gradient of what was computed from it.
+
+        w = Tensor([1.0, 2.0], requires_grad=True)
+        loss = (w * w).sum()
+        loss.backward()         # w.grad is now d(loss)/dw = array([2., 4.])
+
+    data           the numbers, a NumPy array; the constructor copies what it is given, and keeps its dtype
+    grad           d(the tensor whose backward() was called) / d(this leaf): an array of the same shape, None before
+    requires_grad  whether anything is to be recorded for it. Results require a gradient if one of their inputs does
+    grad_fn        the node of the graph that made this tensor; None for a leaf, a tensor that you made yourself
+    label          a name for pictures and messages, if you give one
+
+    Raises TypeError for what is no array of numbers, and for integers that are asked for a gradient.
+    """
+
+    __slots__ = ("_data", "_hooks", "_requires_grad", "_version", "grad", "grad_fn", "label")
+    __hash__ = object.__hash__
+
+    def __init__(self, data: Any, requires_grad: bool = False, label: str = "", dtype: Any = None):
+        if isinstance(data, Tensor):
+            raise TypeError("Tensor() got a Tensor. Use it as it is; .detach() gives its numbers without history.")
+        self._set(numeric_array(np.array(data, dtype=dtype)), label)
+        self.requires_grad = requires_grad
+
+    def _set(self, array: np.ndarray, label: str = "") -> Tensor:
+        self._data, self._version, self._requires_grad = array, Version(), False
+        self._hooks, self.grad, self.grad_fn, self.label = [], None, None, label
+        return self
+
+    @property
+    def data(self) -> np.ndarray:
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        """`x.data = array` gives new numbers; `x.data += array` changes them in place, which the version counts."""
+        array = np.asarray(value, dtype=self._data.dtype)
+        if array.shape != self._data.shape:
+            raise ValueError(f"{self.name} has shape {self.shape} and was given data of shape {array.shape}; expected "
+                             "the same shape. For a tensor of another shape make one: Tensor(array).")
+        if owner(array) is owner(self._data):
+            self._version.count += 1
+        else:
+            self._version = Version()
+        self._data = array
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and self._data.dtype.kind != "f":
+            raise TypeError("only Tensors of floating point dtype can require gradients; this one has dtype "
+                            f"{self._data.dtype}. Write 3.0 instead of 3, or Tensor(data, dtype=np.float64).")
+        if not value and self.grad_fn is not None:
+            raise AutogradError("you can only change requires_grad flags of leaf tensors; this one is the result of "
+                                f"{self.grad_fn.name()}. Use .detach() for a tensor without history.")
+        self._requires_grad = bool(value)
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.grad_fn is None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._data.dtype
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return f"the tensor {self.label!r}" if self.label else "a tensor"
+
+    def backward(self, grad: Any = None, retain_graph: bool = False) -> None:
+        """Add d(self) / d(leaf) to the `.grad` of every leaf that requires one.
+
+        grad: the gradient to start with, an array of self's shape; 1 for a single number, which may leave it out.
+        The graph is freed on the way, unless `retain_graph`. Raises AutogradError when there is nothing to
+        differentiate, when the graph was freed before, and when an array that a backward needs has been modified.
+        """
+        if not self._requires_grad:
+            raise AutogradError(f"{self.name} of shape {self.shape} does not require grad and does not have a grad_fn. "
+                                "Give a leaf it is computed from requires_grad=True, and compute it outside no_grad().")
+        if grad is None:
+            if self._data.size != 1:
+                raise AutogradError("grad can be implicitly created only for scalar outputs; this one has shape "
+                                    f"{self.shape}. Reduce it first (.sum(), .mean()) or pass backward(grad).")
+            grad = np.ones_like(self._data)
+        grad = np.asarray(getattr(grad, "data", grad) if isinstance(grad, Tensor) else grad, dtype=self.dtype)
+        if grad.shape != self.shape:
+            raise AutogradError(f"Mismatch in shape: grad has a shape of {grad.shape} and the output has a shape of "
+                                f"{self.shape}.")
+        with np.errstate(all="ignore"):  # 1 / 0 is inf and 0 / 0 is nan, as in torch; detect_anomaly says where
+            walk_back(node_of(self), grad, retain_graph)
+
+    def detach(self) -> Tensor:
+        """The same numbers without their history: a leaf that requires no gradient. Shares the memory."""
+        tensor = result(self._data)
+        tensor._version = self._version
+        return tensor
+
+    def register_hook(self, hook: Callable[[np.ndarray], np.ndarray | None]) -> SimpleNamespace:
+        """Call `hook(grad)` when the gradient of this tensor is complete; an array that it returns takes its place.
+
+        Returns a handle: handle.remove() takes the hook away again.
+        """
+        if not self._requires_grad:
+            raise AutogradError("cannot register a hook on a tensor that doesn't require gradient; none comes by here.")
+        hooks = self._hooks if self.grad_fn is None else self.grad_fn.hooks
+        hooks.append(hook)
+        return SimpleNamespace(remove=lambda: hooks.remove(hook))
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of a result in `.grad`, as leaves do anyway."""
+        if self.grad_fn is not None:
+            self.register_hook(lambda grad: add_to_grad(self, grad))
+
+
+def result(array: np.ndarray) -> Tensor:
+    """A Tensor around an array, without a copy."""
+    return Tensor.__new__(Tensor)._set(array)
+
+
+def numeric_array(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"expected numbers; got an array of dtype {array.dtype}: {array!r:.60}. A list of Tensors "
+                        "becomes one Tensor with stack().")
+    return array
