@@ -114,7 +114,7 @@ SETTINGS = {
         Setting("delta", number, None, "a bound for the ratios that clipping leaves unbounded"),
         Setting("importance_sampling_level", str, "token", "one ratio a token, or a sequence"),
         Setting("beta", number, 0.0, "weight of the KL penalty against the policy that training started from"),
-        Setting("use_bias_correction_kl", bool, False, "multiply the KL penalty by the ratio, as TRL does"),
+        Setting("use_bias_correction_kl", bool, False, "multiply the KL penalty by the ratio (TRL's default)"),
     ),
 }
 

@@ -64,7 +64,7 @@ def generate(
     streams = lane_streams()
     for share, stream in zip(shares(len(unique_prompts), len(streams)), streams, strict=False):
         keys = row_keys[share.start * group_size : share.stop * group_size]
-        lanes.append(_Lane(config, dict(params), unique_prompts[share], group_size, sampling, ends, keys, stream))
+        lanes.append(_Lane(config, params, unique_prompts[share], group_size, sampling, ends, keys, stream))
     for _ in range(1, sampling.max_new_tokens):
         # All lanes are set going before any of them is waited for.
         mx.async_eval([(lane.tokens[-1], lane.logps[-1], lane.done) for lane in lanes])
@@ -146,6 +146,7 @@ def _draw(sampling: SamplingConfig, logits: mx.array, row_keys: mx.array, step: 
         s = sampling
         return sample_token(row, s.temperature, s.top_p, s.top_k, s.min_p, key)
 
+    # A key is two random numbers, and any other key draws other numbers: the row's key moved on by the step will do.
     tokens = mx.vmap(one_row)(logits, row_keys + step.astype(mx.uint32)).astype(mx.int32)
     return tokens, token_logps(logits, tokens, sampling.temperature)
 

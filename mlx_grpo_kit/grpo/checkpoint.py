@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: the policy as a Hugging Face folder, the optimizer, and a signed list of their files.
+"""Checkpoints of a training run: the policy as a Hugging Face folder, the optimizer, and a hash of every file.
 
     checkpoint/
       model/                  the policy in float32, with its tokenizer: a folder any Qwen3 loader reads

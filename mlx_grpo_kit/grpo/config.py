@@ -11,7 +11,7 @@ from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 
 @dataclass(frozen=True)
 class GRPOConfig:
-    """How `GRPOTrainer` trains. Names and meanings are those of TRL's `GRPOConfig`; defaults that differ are marked.
+    """How `GRPOTrainer` trains. Names and meanings are TRL's `GRPOConfig`'s; TRL 1.16's default is given where it differs.
 
     One step samples `per_device_train_batch_size * gradient_accumulation_steps` completions, `num_generations` for
     each prompt, and learns from them `num_iterations` times.
@@ -26,7 +26,7 @@ class GRPOConfig:
         per_device_train_batch_size: completions that go through the model at once (a micro-batch).
         gradient_accumulation_steps: micro-batches a step.
         num_iterations: updates made from each batch of completions (mu in the paper).
-        max_completion_length: tokens a completion may have; None takes the task's own (TRL: 256).
+        max_completion_length: tokens a completion may have; None takes the task's own (TRL: 512).
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
         beta: weight of the KL penalty against the policy that training started from.
         epsilon, epsilon_high, delta, loss_type, importance_sampling_level, use_bias_correction_kl: as in

@@ -160,8 +160,6 @@ class GRPOTrainer:
 
         return load_checkpoint(folder, task)
 
-    # One step: sample, ...
-
     def _complete(self, problems: Sequence[Problem], sampling: SamplingConfig, seed: int) -> tuple[Rollout, list[str]]:
         """One completion a problem, as tokens and as text."""
         prompts = [self.tokenizer.encode(problem.prompt) for problem in problems]
@@ -196,8 +194,6 @@ class GRPOTrainer:
             for i, problem in enumerate(problems)
         ]
         return completions, _sampling_metrics(completions, rewards, by_name, args.num_generations)
-
-    # ... then learn.
 
     def _learn(self, completions: Sequence[Completion], max_steps: int) -> dict[str, float]:
         """`num_iterations` updates from one batch of completions; returns the means of their metrics."""
@@ -305,8 +301,10 @@ def _sampling_metrics(
     metrics = {"reward": _mean(rewards), "reward_std": _std(rewards)}
     for name, values in by_name.items():
         metrics |= {f"rewards/{name}/mean": _mean(values), f"rewards/{name}/std": _std(values)}
-    groups = np.array([completion.advantage for completion in completions]).reshape(-1, num_generations)
-    metrics["frac_reward_zero_std"] = float((groups == 0).all(axis=1).mean())
+    # A group that no function scored has the range NaN, which is not 0: TRL does not count it either.
+    groups = rewards.reshape(-1, num_generations)
+    ranges = np.fmax.reduce(groups, axis=1) - np.fmin.reduce(groups, axis=1)
+    metrics["frac_reward_zero_std"] = float((ranges == 0).mean())
     lengths = [len(completion.completion_ids) for completion in completions]
     metrics |= {
         "completions/mean_length": _mean(lengths),

@@ -26,7 +26,7 @@ class KVCache:
         return 0 if self.keys[0] is None else self.keys[0].shape[2]
 
     def append(self, layer: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Put [B, H, T, D] keys and values behind `length`; return the layer's whole buffers, [B, H, capacity, D].
+        """Put [B, K, T, D] keys and values behind `length`; return the layer's whole buffers, [B, K, capacity, D].
 
         Where there is room the buffer is written in place (MLX donates a buffer that nobody else holds), so a step
         costs what it adds, not what came before. Without room the new positions are concatenated. `advance` moves

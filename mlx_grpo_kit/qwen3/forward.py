@@ -132,7 +132,7 @@ def attention(
     queries = rms_norm(queries, params[f"{prefix}q_norm.weight"], config.rms_norm_eps)
     keys = rms_norm(keys, params[f"{prefix}k_norm.weight"], config.rms_norm_eps)
     values = heads("v_proj", config.num_key_value_heads).swapaxes(1, 2)
-    offset = cache.length if cache else 0
+    offset = cache.length if cache is not None else 0
     queries = rope(queries.swapaxes(1, 2), offset, config.rope_theta)
     keys = rope(keys.swapaxes(1, 2), offset, config.rope_theta)
     if cache is not None:
@@ -168,9 +168,9 @@ def qwen3_hidden_states(
 ) -> mx.array:
     """All but the output layer: [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`."""
     num_tokens = input_ids.shape[1]
-    offset = cache.length if cache else 0
+    offset = cache.length if cache is not None else 0
     num_keys = num_tokens
-    if cache is not None:
+    if cache is not None:  # in a compiled step the length is an array, and the buffers are known to have room
         num_keys = cache.capacity if not isinstance(offset, int) else max(cache.capacity, offset + num_tokens)
     mask = visible(num_tokens, num_keys, offset, attention_mask)
     x = embedding(params["embedding.weight"], input_ids)
