@@ -1,0 +1,221 @@
+"""Layers: objects that hold parameters and compute with them. Shapes, names and first weights are torch.nn's.
+
+    class MLP(nn.Module):
+        def __init__(self):
+            self.hidden, self.out = nn.Linear(64, 32), nn.Linear(32, 10)
+
+        def forward(self, x):
+            return self.out(T.relu(self.hidden(x)))
+
+Activations and pooling have no parameters and need no layer: they are functions, in a Sequential too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.tensor.rules.attention import dropout
+from mlx_grpo_kit.tensor.rules.convolution import conv2d
+from mlx_grpo_kit.tensor.rules.normalization import batch_norm, layer_norm, rms_norm
+from mlx_grpo_kit.tensor.rules.products import linear
+from mlx_grpo_kit.tensor.rules.shapes import embedding
+from mlx_grpo_kit.tensor.tensor import Tensor
+
+_random = np.random.default_rng()
+
+
+def manual_seed(seed: int) -> None:
+    """Make the weights of layers built from here on, and what Dropout drops, repeatable."""
+    global _random
+    _random = np.random.default_rng(seed)
+
+
+class Module:
+    """Something with parameters: attributes that are tensors which require a gradient, modules that have some, or lists
+    of modules. Arrays among the attributes are state that is saved but not trained, such as running means.
+    """
+
+    training = True
+
+    def forward(self, *inputs: Any) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} is a Module without a forward method.")
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        return self.forward(*inputs)
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all within, each with what stands before the names of its parameters."""
+        yield prefix, self
+        for attribute, value in vars(self).items():
+            children = {attribute: value}
+            if isinstance(value, list | tuple):
+                children = {f"{attribute}.{position}": child for position, child in enumerate(value)}
+            for name, child in children.items():
+                if isinstance(child, Module):
+                    yield from child.named_modules(f"{prefix}{name}.")
+
+    def _named(self) -> Iterator[tuple[str, Module, str, Tensor | np.ndarray]]:
+        for prefix, module in self.named_modules():
+            for attribute, value in vars(module).items():
+                if isinstance(value, Tensor | np.ndarray):
+                    yield prefix + attribute, module, attribute, value
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Names as torch's: "hidden.weight", "blocks.0.weight" in a list, "0.weight" in a Sequential."""
+        return ((name, value) for name, _, _, value in self._named()
+                if isinstance(value, Tensor) and value.requires_grad)
+
+    def parameters(self) -> list[Tensor]:
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients. backward() adds to them, so a training step starts with this."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def train(self, training: bool = True) -> Module:
+        """Dropout drops and batch norm uses the batch's statistics in training, and not in evaluation: eval()."""
+        for _, module in self.named_modules():
+            module.training = training
+        return self
+
+    def eval(self) -> Module:
+        return self.train(False)
+
+    def astype(self, dtype: Any) -> Module:
+        """Parameters and state in np.float32, as they are at first, or np.float64. Before an optimizer is made."""
+        for _, module, attribute, value in list(self._named()):
+            if isinstance(value, Tensor):
+                value = Tensor(value.data, value.requires_grad, value.label, dtype)
+            else:
+                value = value.astype(dtype)
+            setattr(module, attribute, value)
+        return self
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and state, by name."""
+        return {name: np.array(value.data if isinstance(value, Tensor) else value)
+                for name, _, _, value in self._named()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over numbers from a state_dict, this kit's or torch's. Raises ValueError for other names or shapes."""
+        own = {name: value for name, _, _, value in self._named()}
+        given = {name: np.asarray(value) for name, value in state.items()
+                 if not name.endswith("num_batches_tracked")}  # torch counts the batches of a batch norm
+        missing, unexpected = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+        if missing or unexpected:
+            raise ValueError(f"state_dict does not fit {type(self).__name__}: missing {missing}, unexpected "
+                             f"{unexpected}. Expected the names {list(own)}.")
+        for name, value in own.items():
+            if given[name].shape != value.shape:
+                raise ValueError(f"size mismatch for {name}: state_dict has shape {given[name].shape}, "
+                                 f"{type(self).__name__} has {value.shape}.")
+            (value.data if isinstance(value, Tensor) else value)[...] = given[name]
+
+
+class Linear(Module):
+    """x @ weight.T + bias. weight [out_features, in_features], first uniform within 1 / sqrt(in_features)."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True):
+        self.weight = _uniform((out_features, in_features), fan_in=in_features)
+        self.bias = _uniform((out_features,), fan_in=in_features) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class Conv2d(Module):
+    """conv2d with its kernels: [N, in_channels, H, W] -> [N, out_channels, H', W']."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0,
+                 groups: int = 1, bias: bool = True):
+        shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
+        self.weight = _uniform(shape, fan_in=math.prod(shape[1:]))
+        self.bias = _uniform((out_channels,), fan_in=math.prod(shape[1:])) if bias else None
+        self.stride, self.padding, self.groups = stride, padding, groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        return conv2d(x, self.weight, self.bias, self.stride, self.padding, self.groups)
+
+
+class BatchNorm(Module):
+    """batch_norm over channels: x [N, C] or [N, C, H, W]. torch's BatchNorm1d and BatchNorm2d."""
+
+    def __init__(self, num_features: int, momentum: float = 0.1, eps: float = 1e-5):
+        self.weight, self.bias = _parameter(np.ones(num_features)), _parameter(np.zeros(num_features))
+        self.running_mean = np.zeros(num_features, np.float32)
+        self.running_var = np.ones(num_features, np.float32)
+        self.momentum, self.eps = momentum, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum,
+                          self.eps)
+
+
+class LayerNorm(Module):
+    """layer_norm along the last axis, of length `size`."""
+
+    def __init__(self, size: int, eps: float = 1e-5):
+        self.weight, self.bias, self.eps = _parameter(np.ones(size)), _parameter(np.zeros(size)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(Module):
+    """rms_norm along the last axis, of length `size`."""
+
+    def __init__(self, size: int, eps: float = 1e-6):
+        self.weight, self.eps = _parameter(np.ones(size)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+class Embedding(Module):
+    """A row of numbers for each of `num_embeddings` ids: integers [...] -> [..., embedding_dim]."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int):
+        self.weight = _parameter(_random.normal(size=(num_embeddings, embedding_dim)))
+
+    def forward(self, ids: Any) -> Tensor:
+        return embedding(self.weight, ids)
+
+
+class Dropout(Module):
+    """dropout with probability p, in training only."""
+
+    def __init__(self, p: float = 0.5):
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.p, self.training, _random)
+
+
+class Sequential(Module):
+    """One after the other; modules and functions of one tensor: Sequential(Linear(2, 8), T.relu, Linear(8, 1))."""
+
+    def __init__(self, *steps: Callable[[Tensor], Tensor]):
+        for position, step in enumerate(steps):
+            setattr(self, str(position), step)
+
+    def __iter__(self) -> Iterator[Callable[[Tensor], Tensor]]:
+        return (step for name, step in vars(self).items() if name.isdigit())
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in self:
+            x = step(x)
+        return x
+
+
+def _parameter(array: np.ndarray) -> Tensor:
+    return Tensor(array, requires_grad=True, dtype=np.float32)
+
+
+def _uniform(shape: tuple[int, ...], fan_in: int) -> Tensor:
+    bound = 1 / math.sqrt(fan_in)
+    return _parameter(_random.uniform(-bound, bound, shape))

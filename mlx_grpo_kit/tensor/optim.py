@@ -1,0 +1,116 @@
+"""Optimizers: what to do with a gradient. Step by step the same numbers as torch.optim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from mlx_grpo_kit.tensor.tensor import Tensor
+
+
+class Optimizer:
+    """Some parameters, and a rule that moves each by its gradient."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float):
+        self.parameters, self.lr = list(parameters), lr
+        if not self.parameters:
+            raise ValueError("optimizer got an empty parameter list; expected tensors, as model.parameters() returns.")
+        for parameter in self.parameters:
+            if not isinstance(parameter, Tensor) or not parameter.requires_grad or not parameter.is_leaf:
+                raise TypeError(f"can't optimize {parameter!r:.80}; expected leaf Tensors that require a gradient.")
+        if lr < 0:
+            raise ValueError(f"Invalid learning rate: {lr}; expected 0 or more.")
+
+    def zero_grad(self) -> None:
+        """Forget the gradients. backward() adds to them, so a training step starts with this."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        """Move every parameter that has a gradient."""
+        for number, parameter in enumerate(self.parameters):
+            if parameter.grad is not None:
+                parameter.data -= self.update(number, parameter.data, parameter.grad)
+
+    def update(self, number: int, data: np.ndarray, grad: np.ndarray) -> np.ndarray:
+        """What to subtract from parameter `number`."""
+        raise NotImplementedError(f"{type(self).__name__} is an Optimizer without an update method.")
+
+
+class SGD(Optimizer):
+    """Gradient descent: v <- momentum * v + grad, p <- p - lr * v (Sutskever et al., 2013).
+
+    weight_decay adds weight_decay * p to the gradient; nesterov looks one step of momentum ahead.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
+                 nesterov: bool = False):
+        super().__init__(parameters, lr)
+        if nesterov and momentum <= 0:
+            raise ValueError("Nesterov momentum requires a momentum above 0.")
+        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+        self.velocity: dict[int, np.ndarray] = {}
+
+    def update(self, number, data, grad):
+        if self.weight_decay:
+            grad = grad + self.weight_decay * data
+        if self.momentum:
+            velocity = self.velocity[number] = self.momentum * self.velocity[number] + grad \
+                if number in self.velocity else grad.copy()
+            grad = grad + self.momentum * velocity if self.nesterov else velocity
+        return self.lr * grad
+
+
+class Adam(Optimizer):
+    """A step as long as the gradient is steady: p <- p - lr * mean(grad) / (sqrt(mean(grad**2)) + eps).
+
+    The means are moving averages with decays `betas`, corrected for their start at 0 (Kingma and Ba, 2014, algorithm
+    1). weight_decay adds weight_decay * p to the gradient.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0.0):
+        super().__init__(parameters, lr)
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.means = [np.zeros_like(parameter.data) for parameter in self.parameters]
+        self.squares = [np.zeros_like(parameter.data) for parameter in self.parameters]
+        self.steps = [0] * len(self.parameters)
+
+    def update(self, number, data, grad):
+        if self.weight_decay:
+            grad = grad + self.weight_decay * data
+        return self.adam_update(number, grad)
+
+    def adam_update(self, number: int, grad: np.ndarray) -> np.ndarray:
+        mean, square, (beta1, beta2) = self.means[number], self.squares[number], self.betas
+        self.steps[number] += 1
+        scratch = grad - mean  # one array for all that comes: what large parameters cost is memory traffic
+        scratch *= 1 - beta1
+        mean += scratch
+        np.multiply(grad, grad, out=scratch)
+        scratch *= 1 - beta2
+        square *= beta2
+        square += scratch
+        np.sqrt(square, out=scratch)
+        scratch /= math.sqrt(1 - beta2 ** self.steps[number])
+        scratch += self.eps
+        np.divide(mean, scratch, out=scratch)
+        scratch *= self.lr / (1 - beta1 ** self.steps[number])
+        return scratch
+
+
+class AdamW(Adam):
+    """Adam with weight decay beside the gradient and not in it: p <- p - lr * weight_decay * p first.
+
+    Loshchilov and Hutter, 2017. The default weight_decay is torch's.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 1e-2):
+        super().__init__(parameters, lr, betas, eps, weight_decay)
+
+    def update(self, number, data, grad):
+        data *= 1 - self.lr * self.weight_decay
+        return self.adam_update(number, grad)

@@ -1,0 +1,518 @@
+"""The engine against torch: what a graph is, who gets a gradient, and every way to misuse it."""
+
+import gc
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+import mlx_grpo_kit.tensor as T  # noqa: N812
+from mlx_grpo_kit.tensor.graph import AccumulateGrad, BackwardFunction, Constant, topological_order, unbroadcast
+
+
+class Square(T.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2 * ctx.x
+
+
+def leaf(*numbers, **options):
+    return T.Tensor(np.array(numbers, dtype=float), requires_grad=True, **options)
+
+
+# -- the graph --------------------------------------------------------------------------------------------------------
+
+
+def test_the_three_kinds_of_nodes_and_what_they_are_for():
+    w, x = leaf(2.0, 3.0), T.Tensor([5.0, 7.0])
+    product = w * x
+    assert (w.is_leaf, w.requires_grad, w.grad_fn) == (True, True, None)
+    assert (x.is_leaf, x.requires_grad, x.grad_fn) == (True, False, None)
+    assert (product.is_leaf, product.requires_grad) == (False, True)
+    assert isinstance(product.grad_fn, BackwardFunction)
+    assert product.grad_fn.name() == "MulBackward"
+    first, second = product.grad_fn.next_functions
+    assert isinstance(first, AccumulateGrad)
+    assert first.variable is w
+    assert isinstance(second, Constant)
+    assert second.variable is x
+    product.sum().backward()
+    assert w.grad.tolist() == [5.0, 7.0]
+    assert x.grad is None
+
+
+def test_a_function_of_ones_own():
+    x = leaf(1.0, -3.0)
+    Square.apply(x).sum().backward()
+    assert x.grad.tolist() == [2.0, -6.0]
+
+
+def test_a_result_of_constants_is_a_constant():
+    y = Square.apply(T.Tensor([1.0]))
+    assert (y.requires_grad, y.grad_fn, y.is_leaf) == (False, None, True)
+
+
+def test_a_shared_result_hands_its_gradient_on_once_it_is_complete():
+    a = leaf(3.0)
+    b = a + a
+    c = b + b
+    d = c * b
+    d.sum().backward()
+    t = torch.tensor([3.0], requires_grad=True)
+    u = t + t
+    ((u + u) * u).sum().backward()
+    assert a.grad == t.grad.item()
+
+
+def test_sharing_at_every_level_takes_time_by_nodes_and_not_by_paths():
+    x = leaf(1.0)
+    y = x
+    for _ in range(200):
+        y = y + y
+    y.backward()
+    assert x.grad == 2.0**200
+    assert len(topological_order(y.grad_fn)) == 201
+
+
+def test_a_chain_ten_times_as_long_as_pythons_stack():
+    x = leaf(1.0)
+    y = x
+    for _ in range(10 * sys.getrecursionlimit()):
+        y = y + 1e-3
+    y.backward()
+    assert x.grad == 1.0
+    del y  # freeing a long chain must not overflow the stack either
+
+
+def test_the_graph_is_freed_without_the_garbage_collector():
+    gc.disable()
+    try:
+        x = leaf(1.0, 2.0)
+        y = (x * x).exp()
+        gone = weakref.ref(y.grad_fn.next_functions[0].ctx)
+        del y
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_backward_frees_what_was_saved_as_it_goes():
+    x = leaf(1.0, 2.0)
+    y = (x * x).exp()
+    saved = weakref.ref(y.grad_fn.next_functions[0].ctx)
+    y.sum().backward()
+    assert saved() is None
+
+
+def test_gradients_add_up_over_backwards_until_they_are_cleared():
+    x = leaf(3.0)
+    for times in (1, 2, 3):
+        (x * x).sum().backward()
+        assert x.grad == 6.0 * times
+    x.grad = None
+    (x * x).sum().backward()
+    assert x.grad == 6.0
+
+
+def test_grads_of_two_leaves_never_share_memory():
+    a, b = leaf(1.0), leaf(2.0)
+    start = np.array([1.0])
+    (a + b).backward(start)
+    a.grad += 5
+    assert (b.grad, start) == (1.0, 1.0)
+
+
+def test_a_leaf_is_its_own_gradient():
+    x = leaf(4.0)
+    x.backward()
+    assert x.grad == 1.0
+
+
+def test_backward_with_a_gradient_to_start_from():
+    x = leaf(1.0, 2.0)
+    (x * x).backward([10.0, 100.0])
+    assert x.grad.tolist() == [20.0, 400.0]
+
+
+def test_the_gradient_has_the_leafs_dtype():
+    single = T.Tensor(np.float32([1, 2]), requires_grad=True)
+    double = leaf(3.0, 4.0)
+    (single * double).sum().backward()
+    assert (single.grad.dtype, double.grad.dtype) == (np.float32, np.float64)
+
+
+@pytest.mark.parametrize("operation", [lambda x: x * 2.5, lambda x: 2 - x, lambda x: x / 3, lambda x: 2.0**x,
+                                       lambda x: x**2, lambda x: np.float64(2) * x, T.gelu, T.sigmoid, T.silu,
+                                       lambda x: T.var(x), lambda x: T.softmax(x), lambda x: T.max(x)])
+def test_float32_stays_float32(operation):
+    """Already before the engine casts a gradient: no time is spent in double precision."""
+    x = T.Tensor(np.float32([0.5, 2]), requires_grad=True)
+    y = operation(x)
+    assert y.dtype == np.float32
+    gradients = y.grad_fn.function.backward(y.grad_fn.ctx, np.ones(y.shape, np.float32))
+    assert {gradient.dtype for gradient in gradients if gradient is not None} == {np.dtype(np.float32)}
+
+
+def test_no_grad_records_nothing_and_ends_where_it_ends():
+    x = leaf(1.0)
+    with T.no_grad():
+        assert not (x * 2).requires_grad
+        with T.no_grad():
+            pass
+        assert not (x * 2).requires_grad
+    assert (x * 2).requires_grad
+
+    @T.no_grad()
+    def evaluate():
+        return x * 2
+
+    assert not evaluate().requires_grad
+    with pytest.raises(ZeroDivisionError), T.no_grad():
+        1 / 0  # noqa: B018
+    assert (x * 2).requires_grad
+
+
+def test_no_grad_is_for_its_own_thread():
+    recorded = []
+    with T.no_grad():
+        thread = threading.Thread(target=lambda: recorded.append((leaf(1.0) * 2).requires_grad))
+        thread.start()
+        thread.join()
+    assert recorded == [True]
+
+
+def test_detach_has_the_numbers_and_no_history():
+    x = leaf(2.0)
+    y = (x * 3).detach()
+    assert (y.requires_grad, y.is_leaf, y.data.tolist()) == (False, True, [6.0])
+    (x * y).sum().backward()
+    assert x.grad == 6.0
+
+
+def test_the_constructor_copies():
+    numbers = np.ones(2)
+    x = T.Tensor(numbers)
+    numbers[0] = 5
+    assert x.data.tolist() == [1.0, 1.0]
+
+
+def test_none_is_no_input_and_no_gradient():
+    class MaybeAdd(T.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a if b is None else a + b
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, None
+
+    a, b = leaf(1.0), leaf(2.0)
+    MaybeAdd.apply(a, None).sum().backward()
+    MaybeAdd.apply(a, b * 2).sum().backward()
+    assert a.grad == 2.0
+    assert b.grad is None
+
+
+# -- hooks ------------------------------------------------------------------------------------------------------------
+
+
+def test_hooks_see_the_complete_gradient_and_may_change_it():
+    def program(leaf):
+        x = leaf([1.0, 2.0])
+        seen = []
+        x.register_hook(lambda grad: seen.append(grad.tolist()))
+        y = x * 3
+        handle = y.register_hook(lambda grad: grad * 10)
+        extra = y.register_hook(lambda grad: grad * 1000)
+        extra.remove()
+        (y * y + y).sum().backward()
+        handle.remove()
+        return x.grad.tolist(), seen
+
+    ours = program(lambda d: T.Tensor(d, requires_grad=True))
+    theirs = program(lambda d: torch.tensor(d, requires_grad=True))
+    np.testing.assert_allclose(ours[0], theirs[0])
+    np.testing.assert_allclose(ours[1], theirs[1])
+
+
+def test_retain_grad_keeps_the_gradient_of_a_result():
+    x = leaf(2.0)
+    y = x * 3
+    y.retain_grad()
+    (y * y).sum().backward()
+    assert y.grad == 12.0
+    with pytest.raises(T.AutogradError, match="cannot register a hook on a tensor that doesn't require gradient"):
+        T.Tensor([1.0]).register_hook(print)
+
+
+# -- broadcasting -----------------------------------------------------------------------------------------------------
+
+PATTERNS = [((), (3,)), ((1,), (3,)), ((5,), (4, 5)), ((4, 1), (4, 5)), ((3, 1, 5), (3, 4, 5)), ((1, 1), (1, 1)),
+            ((2, 1, 4), (3, 1)), ((1, 3), (2, 1, 1)), ((0,), (1,)), ((2, 0, 3), (1, 3)), ((7, 1, 6, 1), (8, 1, 5)),
+            ((1, 2, 1, 3), ()), ((4, 5), (4, 5))]
+
+
+@pytest.mark.parametrize(("a_shape", "b_shape"), PATTERNS + [pattern[::-1] for pattern in PATTERNS])
+@pytest.mark.parametrize("operation", [lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b])
+def test_broadcasting_is_undone(operation, a_shape, b_shape):
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(0.5, 2, a_shape), rng.uniform(0.5, 2, b_shape)]
+    ours = [T.Tensor(array, requires_grad=True) for array in arrays]
+    theirs = [torch.tensor(array, requires_grad=True) for array in arrays]
+    result, expected = operation(*ours), operation(*theirs)
+    np.testing.assert_allclose(result.data, expected.detach(), rtol=1e-14)
+    start = rng.normal(size=result.shape)
+    result.backward(start)
+    expected.backward(torch.tensor(start))
+    for tensor, reference in zip(ours, theirs, strict=True):
+        assert tensor.grad.shape == tensor.shape
+        np.testing.assert_allclose(tensor.grad, reference.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_unbroadcast_lines_shapes_up_at_the_right():
+    grad = np.arange(20.0).reshape(4, 5)
+    assert unbroadcast(grad, (5,)).tolist() == grad.sum(axis=0).tolist()
+    assert unbroadcast(grad, (4, 1)).tolist() == grad.sum(axis=1, keepdims=True).tolist()
+    assert unbroadcast(grad, ()) == grad.sum()
+    with pytest.raises(ValueError, match=r"shape \(4,\) does not broadcast to \(4, 5\)"):
+        unbroadcast(grad, (4,))
+
+
+# -- numbers changed in place -----------------------------------------------------------------------------------------
+
+
+def change_data(y):
+    y.data += 1
+
+
+def change_under_no_grad(y):
+    with T.no_grad():
+        y *= 2
+
+
+def change_an_element(y):
+    with T.no_grad():
+        y[0] = 7.0
+
+
+def change_a_view(y):
+    with T.no_grad():
+        y[:1] += 1.0
+
+
+def change_what_was_detached(y):
+    y.detach().data += 1
+
+
+@pytest.mark.parametrize("change", [change_data, change_under_no_grad, change_an_element, change_a_view,
+                                    change_what_was_detached])
+@pytest.mark.parametrize("operation", [lambda y: y * y, T.exp, Square.apply, lambda y: y.reshape(2, 1) ** 2])
+def test_a_saved_array_that_changed_is_an_error_and_not_a_wrong_gradient(operation, change):
+    y = leaf(1.0, 2.0) * 2
+    z = operation(y)
+    change(z if operation is T.exp else y)  # exp saves its result
+    with pytest.raises(T.AutogradError, match=r"modified by an inplace operation: .* version [12]; expected version 0"):
+        z.sum().backward()
+
+
+def test_a_change_that_no_backward_needs_is_fine():
+    x = leaf(1.0, 2.0)
+    y = x * 2
+    z = y + 1          # saves nothing
+    y.data += 100
+    z.sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0]
+
+
+def test_new_data_leaves_the_saved_array_alone():
+    x = leaf(1.0, 2.0)
+    y = x * x
+    x.data = x.data + 100
+    y.sum().backward()
+    assert x.grad.tolist() == [2.0, 4.0]
+
+
+def test_plus_equals_is_recorded_where_it_matters_and_in_place_where_it_trains():
+    w, total = leaf(2.0), T.Tensor([0.0])
+    for _ in range(3):
+        total += w * w
+    total.backward()
+    assert w.grad == 12.0
+    numbers = w.data
+    with T.no_grad():
+        w -= 0.5 * w.grad
+    assert w.data is numbers
+    assert w.data == -4.0
+
+
+# -- misuse -----------------------------------------------------------------------------------------------------------
+
+
+def returns(*gradients):
+    class Wrong(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return gradients if len(gradients) > 1 else gradients[0]
+
+    return lambda: Wrong.apply(leaf(1.0, 2.0, 3.0)).sum().backward()
+
+
+def twice():
+    y = (leaf(1.0) * 2).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    y.backward()
+
+
+def leaf_in_place():
+    x = leaf(1.0)
+    x += 1
+
+
+def assign():
+    y = leaf(1.0, 2.0) * 2
+    y[0] = 1.0
+
+
+def forward_returns(what):
+    class Odd(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return what
+
+    return lambda: Odd.apply(leaf(1.0))
+
+
+def new_shape():
+    leaf(1.0, 2.0).data = np.ones(3)
+
+
+MISUSE = {
+    "two gradients for one input": (returns(np.ones(3), np.ones(3)), RuntimeError,
+                                    r"WrongBackward returned an incorrect number of gradients \(expected 1, got 2\)"),
+    "a gradient of another shape": (returns(np.ones(2)), RuntimeError,
+                                    r"WrongBackward returned an invalid gradient at index 0 - got \(2,\) but expected "
+                                    r"shape compatible with \(3,\)"),
+    "a gradient that is no array": (returns([1.0, 2.0, 3.0][:1]), TypeError, "returned float as its gradient"),
+    "a Tensor as gradient": (returns(T.Tensor([1.0, 1.0, 1.0])), TypeError, "returned Tensor as its gradient.*NumPy"),
+    "backward of several numbers": (lambda: (leaf(1.0, 2.0) * 2).backward(), RuntimeError,
+                                    r"grad can be implicitly created only for scalar outputs.*\(2,\)"),
+    "a freed graph": (twice, RuntimeError, "Trying to backward through the graph a second time.*retain_graph=True"),
+    "a constant": (lambda: T.Tensor([1.0]).backward(), RuntimeError,
+                   "does not require grad and does not have a grad_fn"),
+    "a start of another shape": (lambda: (leaf(1.0, 2.0) * 2).backward(np.ones(3)), RuntimeError,
+                                 r"Mismatch in shape: grad has a shape of \(3,\)"),
+    "integers": (lambda: T.Tensor([1, 2], requires_grad=True), TypeError,
+                 "only Tensors of floating point dtype can require gradients.*int64"),
+    "a result told not to require grad": (lambda: setattr(leaf(1.0) * 2, "requires_grad", False), RuntimeError,
+                                          "can only change requires_grad flags of leaf tensors.*detach"),
+    "a leaf changed in place": (leaf_in_place, RuntimeError, "leaf that requires grad .* in-place operation"),
+    "an assignment": (assign, RuntimeError, "an assignment is not recorded.*T.where"),
+    "a Tensor of a Tensor": (lambda: T.Tensor(leaf(1.0)), TypeError, r"got a Tensor.*\.detach\(\)"),
+    "a Tensor of Tensors": (lambda: T.Tensor([leaf(1.0), leaf(2.0)]), (RuntimeError, TypeError), "stack"),
+    "text": (lambda: T.Tensor(["a"]), TypeError, "expected numbers; got an array of dtype <U1"),
+    "NumPy's exp": (lambda: np.exp(leaf(1.0)), TypeError, "np.exp got a Tensor.*T.exp"),
+    "NumPy's +=": (lambda: np.add(np.ones(1), leaf(1.0), out=np.ones(1)), TypeError, "np.add got a Tensor"),
+    "an array of it": (lambda: np.asarray(leaf(1.0)), RuntimeError, "was about to become a NumPy array"),
+    "a forward without a result": (forward_returns(None), TypeError, "Odd.forward returned NoneType"),
+    "a forward that returns a Tensor": (forward_returns(leaf(1.0)), TypeError, "Odd.forward returned Tensor"),
+    "a Function without forward": (lambda: T.Function.apply(leaf(1.0)), NotImplementedError, "forward.ctx, .arrays"),
+    "the truth of two numbers": (lambda: bool(leaf(1.0, 2.0)), ValueError, "2 elements cannot be converted"),
+    "data of another shape": (new_shape, ValueError, r"has shape \(2,\) and was given data of shape \(3,\)"),
+    "iteration over a number": (lambda: list(T.Tensor(1.0)), TypeError, "0-d"),
+}
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse_is_an_error_that_says_what_to_do(name):
+    program, kind, message = MISUSE[name]
+    with pytest.raises(kind, match=f"(?s){message}"):
+        program()
+
+
+def test_a_backward_without_a_rule_says_so():
+    class Half(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x / 2
+
+    with pytest.raises(NotImplementedError, match="a Function needs a backward") as caught:
+        Half.apply(leaf(1.0)).backward()
+    assert "Half.backward" in caught.value.__notes__[0]
+
+
+def test_an_error_says_what_the_tensor_is_called():
+    with pytest.raises(T.AutogradError, match=r"'targets'.*requires_grad=True"):
+        T.Tensor([1.0], label="targets").backward()
+
+
+# -- detect_anomaly ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("program", "message"), [
+    (lambda x: T.sqrt(x).sum(), r"Function 'SqrtBackward' returned inf .* index \(1,\) .*test_engine.py, line"),
+    (lambda x: T.where(x > 0, T.sqrt(x * x), 0.0).sum(), r"'SqrtBackward' returned nan"),
+    (lambda x: (x / x).sum(), r"Div returned a nan from 0 and 0, at index \(1,\)"),
+    (lambda x: T.log(-x).sum(), r"Log returned a nan from -4, at index \(0,\)"),
+])
+def test_detect_anomaly_names_the_operation(program, message):
+    x = leaf(4.0, 0.0)
+    with pytest.raises(T.AnomalyError, match=message), T.detect_anomaly():
+        program(x).backward()
+
+
+def test_detect_anomaly_is_silent_on_a_healthy_program_and_on_an_inf_that_was_meant():
+    x = leaf(4.0, 1.0)
+    with T.detect_anomaly():
+        masked = T.where(np.array([True, False]), x, -np.inf)
+        T.softmax(masked)[0].backward()
+    assert x.grad.tolist() == [0.0, 0.0]
+
+
+def test_detect_anomaly_finds_a_change_that_no_version_counts():
+    x = leaf(1.0, 2.0)
+    with T.detect_anomaly():
+        y = x * 2
+        z = y * y
+        y.data[0] = 9
+        with pytest.raises(T.AnomalyError, match=r"its backward in test_engine.py, line \d+, has other numbers"):
+            z.sum().backward()
+
+
+# -- what a tensor looks like -----------------------------------------------------------------------------------------
+
+
+def test_repr():
+    x = leaf(1.0, 2.0)
+    assert repr(x) == "Tensor([1., 2.], requires_grad=True)"
+    assert repr(x * 2) == "Tensor([2., 4.], grad_fn=<MulBackward>)"
+    assert repr(T.Tensor(np.float32([1]))) == "Tensor([1.], dtype=float32)"
+    assert f"{(x * x).sum():.2f}" == "5.00"
+
+
+def test_comparisons_are_arrays():
+    x = leaf(1.0, 3.0)
+    assert (x > 2).tolist() == [False, True]
+    assert (2.0 >= x).tolist() == [True, False]  # noqa: SIM300
+    assert (np.array([2.0, 2.0]) > x).tolist() == [True, False]
+    assert (x == x.detach()).tolist() == [True, True]
+
+
+def test_importing_brings_neither_mlx_nor_torch():
+    import subprocess
+
+    program = ("import sys, mlx_grpo_kit.tensor, mlx_grpo_kit.tensor.nn, mlx_grpo_kit.tensor.optim; "
+               "print(sorted({'mlx', 'torch', 'scipy', 'matplotlib'} & {m.split('.')[0] for m in sys.modules}))")
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

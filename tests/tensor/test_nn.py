@@ -1,0 +1,131 @@
+"""Layers against torch.nn: names, shapes, first weights, training mode, and state that goes back and forth."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import mlx_grpo_kit.tensor as T  # noqa: N812
+from mlx_grpo_kit.tensor import nn
+
+
+class ConvNet(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv2d(1, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm(4)
+        self.head = nn.Sequential(nn.Linear(16, 8), T.relu, nn.LayerNorm(8), nn.Linear(8, 3))
+
+    def forward(self, x):
+        x = T.max_pool2d(T.relu(self.norm(self.conv(x))), 2)
+        return self.head(x.reshape(len(x), -1))
+
+
+class TorchConvNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(1, 4, 3, padding=1, bias=False)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.head = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8),
+                                        torch.nn.Linear(8, 3))
+
+    def forward(self, x):
+        x = torch.nn.functional.max_pool2d(torch.relu(self.norm(self.conv(x))), 2)
+        return self.head(x.flatten(1))
+
+
+def twins():
+    torch.manual_seed(0)
+    theirs = TorchConvNet().double()
+    ours = ConvNet().astype(np.float64)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
+
+
+def test_names_and_shapes_are_torchs():
+    ours, theirs = twins()
+    assert [(name, p.shape) for name, p in ours.named_parameters()] == [
+        (name, tuple(p.shape)) for name, p in theirs.named_parameters()]
+    assert {*ours.state_dict(), "norm.num_batches_tracked"} == {*theirs.state_dict()}
+
+
+def test_forward_backward_and_running_statistics():
+    ours, theirs = twins()
+    for seed in range(3):
+        images = np.random.default_rng(seed).normal(size=(5, 1, 4, 4))
+        targets = np.array([0, 2, 1, 1, 0])
+        ours.zero_grad()
+        theirs.zero_grad()
+        loss = T.cross_entropy(ours(images), targets)
+        expected = torch.nn.functional.cross_entropy(theirs(torch.tensor(images)), torch.tensor(targets))
+        loss.backward()
+        expected.backward()
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+        for (name, parameter), (_, reference) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+            np.testing.assert_allclose(parameter.grad, reference.grad, rtol=1e-9, atol=1e-12, err_msg=name)
+    for name, array in ours.state_dict().items():
+        np.testing.assert_allclose(array, theirs.state_dict()[name], rtol=1e-12, err_msg=name)
+    np.testing.assert_allclose(ours.eval()(images).data, theirs.eval()(torch.tensor(images)).detach(), rtol=1e-10)
+    assert ours.training is ours.norm.training is False
+    assert ours.train().norm.training
+
+
+def test_a_list_of_modules_is_found():
+    class Tower(nn.Module):
+        def __init__(self):
+            self.scale = T.Tensor([2.0], requires_grad=True)
+            self.blocks = [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 1, bias=False))]
+
+    assert [name for name, _ in Tower().named_parameters()] == ["scale", "blocks.0.weight", "blocks.0.bias",
+                                                                "blocks.1.0.weight"]
+
+
+@pytest.mark.parametrize(("layer", "fan_in"), [(lambda: nn.Linear(400, 300), 400), (lambda: nn.Conv2d(32, 64, 5), 800)])
+def test_first_weights_are_spread_as_torchs(layer, fan_in):
+    for parameter in layer().parameters():
+        assert np.abs(parameter.data).max() <= 1 / math.sqrt(fan_in)
+        assert parameter.data.std() == pytest.approx(1 / math.sqrt(3 * fan_in), rel=0.15)
+        assert parameter.dtype == np.float32
+
+
+def test_a_seed_makes_weights_and_dropout_repeatable():
+    def program():
+        nn.manual_seed(3)
+        return nn.Sequential(nn.Embedding(5, 8), nn.Dropout(0.5), nn.RMSNorm(8), nn.Linear(8, 2))([1, 4]).data.tolist()
+
+    assert program() == program()
+
+
+def test_embedding_and_rms_norm():
+    layer, reference = nn.Embedding(5, 3).astype(np.float64), torch.nn.Embedding(5, 3, dtype=torch.float64)
+    layer.load_state_dict(reference.state_dict())
+    assert layer([[1, 2]]).data.tolist() == reference(torch.tensor([[1, 2]])).tolist()
+    norm, reference = nn.RMSNorm(3).astype(np.float64), torch.nn.RMSNorm(3, eps=1e-6, dtype=torch.float64)
+    np.testing.assert_allclose(norm(layer([0])).data, reference(torch.tensor(layer([0]).data)).detach(), rtol=1e-12)
+
+
+def test_dropout_is_for_training():
+    layer = nn.Dropout(0.5)
+    x = T.Tensor(np.ones(1000))
+    assert 300 < (layer(x).data == 0).sum() < 700
+    assert layer.eval()(x) is x
+
+
+def test_grouped_convolution_without_bias():
+    ours = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2).astype(np.float64)
+    theirs = torch.nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, dtype=torch.float64)
+    ours.load_state_dict(theirs.state_dict())
+    x = np.random.default_rng(0).normal(size=(2, 4, 7, 7))
+    np.testing.assert_allclose(ours(x).data, theirs(torch.tensor(x)).detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("broken", "kind", "message"), [
+    (lambda: nn.Linear(2, 3).load_state_dict({"weight": np.ones((3, 2))}), ValueError, r"missing \['bias'\]"),
+    (lambda: nn.Linear(2, 3).load_state_dict({"weight": np.ones((2, 3)), "bias": np.ones(3)}), ValueError,
+     r"size mismatch for weight: state_dict has shape \(2, 3\), Linear has \(3, 2\)"),
+    (lambda: nn.Module()(1), NotImplementedError, "without a forward"),
+    (lambda: nn.Linear(2, 3)(T.Tensor(np.ones((4, 3)))), ValueError, r"Linear of \(4, 3\) and \(3, 2\)"),
+])
+def test_errors(broken, kind, message):
+    with pytest.raises(kind, match=message):
+        broken()

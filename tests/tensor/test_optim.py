@@ -1,0 +1,59 @@
+"""Optimizers against torch.optim, step by step in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+import mlx_grpo_kit.tensor as T  # noqa: N812
+from mlx_grpo_kit.tensor import optim
+
+OPTIMIZERS = [
+    ("SGD", {"lr": 0.1}), ("SGD", {"lr": 0.1, "momentum": 0.9}), ("SGD", {"lr": 0.1, "weight_decay": 0.1}),
+    ("SGD", {"lr": 0.05, "momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
+    ("Adam", {}), ("Adam", {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3}),
+    ("Adam", {"lr": 0.05, "weight_decay": 0.1}),
+    ("AdamW", {}), ("AdamW", {"lr": 0.05, "weight_decay": 0.3}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIMIZERS)
+def test_thirty_steps(name, options):
+    rng = np.random.default_rng(0)
+    start = [rng.normal(size=(3, 4)), rng.normal(size=4), rng.normal(size=2)]
+    ours = [T.Tensor(array, requires_grad=True) for array in start]
+    theirs = [torch.tensor(array, requires_grad=True) for array in start]
+    optimizer = getattr(optim, name)(ours, **options)
+    reference = getattr(torch.optim, name)(theirs, **options)
+    for step in range(30):
+        x = rng.normal(size=(5, 3))
+        optimizer.zero_grad()
+        reference.zero_grad()
+        (T.tanh(x @ ours[0] + ours[1]) ** 2).sum().backward()
+        (torch.tanh(torch.tensor(x) @ theirs[0] + theirs[1]) ** 2).sum().backward()
+        if step % 3 == 0:  # the third has a gradient in some steps only
+            (ours[2] * ours[2]).sum().backward()
+            (theirs[2] * theirs[2]).sum().backward()
+        optimizer.step()
+        reference.step()
+        for parameter, expected in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(parameter.data, expected.detach(), rtol=1e-12, atol=1e-13)
+
+
+def test_a_step_between_forward_and_backward_is_noticed():
+    w = T.Tensor([1.0, 2.0], requires_grad=True)
+    (w * w).sum().backward()
+    loss = (w * w).sum()
+    optim.SGD([w], lr=0.1).step()
+    with pytest.raises(T.AutogradError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize(("broken", "kind", "message"), [
+    (lambda: optim.SGD([], 0.1), ValueError, "empty parameter list"),
+    (lambda: optim.Adam([T.Tensor([1.0])]), TypeError, "can't optimize Tensor.*require a gradient"),
+    (lambda: optim.AdamW([T.Tensor([1.0], requires_grad=True)], lr=-1), ValueError, "Invalid learning rate: -1"),
+    (lambda: optim.SGD([T.Tensor([1.0], requires_grad=True)], 0.1, nesterov=True), ValueError, "momentum above 0"),
+])
+def test_errors(broken, kind, message):
+    with pytest.raises(kind, match=message):
+        broken()
