@@ -73,9 +73,8 @@ def _scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array
 def _has_path(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> bool:
     """Whether the backward pass gets from the loss to any parameter, although every gradient is zero.
 
-    Zeros alone prove nothing: a group of equal rewards gives them too. NaN proves it, as it survives every product and
-    sum: sent back from the loss, at parameters that are NaN themselves, it arrives wherever there is a way.
+    Zeros alone prove nothing: a group of equal rewards gives them too. NaN proves it, as even a product with 0 keeps
+    it: sent back from the loss, it arrives wherever there is a way.
     """
-    poison = {name: mx.full(value.shape, math.nan, value.dtype) for name, value in params.items()}
-    grads = mx.grad(lambda tracked: math.nan * _scalar_loss(loss_fn, tracked))(poison)
+    grads = mx.grad(lambda tracked: math.nan * _scalar_loss(loss_fn, tracked))(dict(params))
     return any(mx.any(mx.isnan(grad)).item() for grad in grads.values())

@@ -111,9 +111,19 @@ def test_a_group_of_equal_rewards_is_no_error(loss_type, level):
     assert not np.array(grads["logps"]).any()
 
 
-def test_a_branch_that_no_number_took_is_no_error():
-    """A clip written with where: all numbers lie outside, and other ones would not."""
-    _, grads = value_and_grad(lambda p: mx.where(p["w"] > -10, 1.0, p["w"]).sum(), PARAMS)
+@pytest.mark.parametrize(
+    "clip",
+    [
+        lambda w: mx.where(w > -10, 1.0, w),
+        lambda w: mx.where(mx.zeros(w.shape, mx.bool_), w, 1.0),
+        lambda w: mx.clip(w, 10.0, 20.0),
+        lambda w: mx.maximum(w, 10.0),
+        lambda w: mx.minimum(w, -10.0),
+    ],
+)
+def test_a_path_that_no_number_took_is_no_error(clip):
+    """Everything clipped, or everything masked: other numbers, or another mask, would have had a gradient."""
+    _, grads = value_and_grad(lambda p: clip(p["w"]).sum(), PARAMS)
     assert not np.array(grads["w"]).any()
 
 

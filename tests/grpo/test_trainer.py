@@ -40,6 +40,9 @@ def equal_rewards(problems, completions):
 # Against torch and TRL.
 
 
+COMPARED = ("kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean")
+
+
 class TorchRun:
     """The same run in torch: transformers' model, TRL's loss of the recorded completions, torch's AdamW."""
 
@@ -76,7 +79,7 @@ class TorchRun:
         old, history = [None] * len(chunks), []
         for _ in range(args.num_iterations):
             self.optimizer.zero_grad()
-            losses = []
+            losses, metrics = [], []
             for index, chunk in enumerate(chunks):
                 width = max(len(completion.completion_ids) for completion in chunk)
                 logps = self.logps(self.model, chunk, width)
@@ -84,16 +87,18 @@ class TorchRun:
                     ref = self.logps(self.reference, chunk, width).numpy() if args.beta else None
                 mask = np.array([[place < len(c.completion_ids) for place in range(width)] for c in chunk])
                 advantages = np.array([completion.advantage for completion in chunk], np.float32)
-                loss, gradient, _ = self.trl.loss(
+                loss, gradient, micro_batch_metrics = self.trl.loss(
                     logps.detach().numpy(), old[index], advantages, mask, ref_logps=ref, num_items_in_batch=num_tokens,
                     accumulation_steps=len(chunks), **settings)  # fmt: skip
                 if old[index] is None:
                     old[index] = logps.detach().numpy()
                 logps.backward(torch.tensor(gradient))
                 losses.append(loss)
+                metrics.append(micro_batch_metrics)
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), args.max_grad_norm)
             self.optimizer.step()
-            history.append({"loss": sum(losses), "grad_norm": norm.item()})
+            means = {key: np.mean([values[key] for values in metrics]) for key in COMPARED if key in metrics[0]}
+            history.append(means | {"loss": sum(losses), "grad_norm": norm.item()})
         return history
 
 
@@ -115,7 +120,8 @@ def test_parameters_follow_torch_and_trl(make_trainer, trl, tmp_path, name):
     start = arrays(trainer.params)
     for step in trainer.train(max_steps=3):
         history = run.learn(step)
-        for metric_name in ("loss", "grad_norm"):
+        assert set(history[0]) <= set(step.metrics)
+        for metric_name in history[0]:
             theirs = np.mean([metrics[metric_name] for metrics in history])
             assert step.metrics[metric_name] == pytest.approx(theirs, rel=1e-4, abs=1e-6), (step.step, metric_name)
     theirs = dict(run.model.named_parameters())
@@ -227,8 +233,8 @@ def test_metrics_and_records_say_what_happened(make_trainer):
         np.testing.assert_allclose([row.advantage for row in rows[start : start + 4]], theirs, atol=1e-4)
 
 
-def test_entropy_is_the_policys(make_trainer, tmp_path):
-    trainer = make_trainer(temperature=1.4)
+def test_entropy_and_logps_are_the_policys(make_trainer, tmp_path):
+    trainer = make_trainer(temperature=1.4, top_k=40)
     trainer.save_pretrained(tmp_path / "policy")
     (step,) = steps_of(trainer, 1)
     reference = Qwen3ForCausalLM.from_pretrained(tmp_path / "policy")
@@ -237,8 +243,17 @@ def test_entropy_is_the_policys(make_trainer, tmp_path):
         prompt = trainer.tokenizer.encode(row.prompt)
         with torch.no_grad():
             logits = reference(torch.tensor([prompt + row.completion_ids])).logits[0, len(prompt) - 1 : -1]
-        entropies += torch.distributions.Categorical(logits=logits / 1.4).entropy().tolist()
+        policy = torch.distributions.Categorical(logits=logits / 1.4)
+        entropies += policy.entropy().tolist()
+        np.testing.assert_allclose(row.logps, policy.log_prob(torch.tensor(row.completion_ids)), atol=1e-5)
     assert step.metrics["entropy"] == pytest.approx(np.mean(entropies), rel=1e-4)
+
+
+@pytest.mark.parametrize("filters", [dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0), dict(temperature=1e-6)])
+def test_completions_are_drawn_as_the_settings_say(make_trainer, filters):
+    """Each of these leaves one token to draw, so that a group is four times the same."""
+    (step,) = steps_of(make_trainer(**filters), 1)
+    assert [len({row.completion for row in step.completions[start : start + 4]}) for start in (0, 4)] == [1, 1]
 
 
 def test_on_policy_loss_is_zero_and_yet_it_learns(make_trainer):
@@ -369,6 +384,7 @@ def test_evaluation_does_not_touch_training(make_trainer):
     first = trainers[0].evaluate(num_problems=50, seed=1)
     assert first == trainers[0].evaluate(num_problems=50, seed=1)
     assert set(first) == {"eval/accuracy", "eval/reward"}
+    assert first != trainers[0].evaluate(num_problems=50, seed=2)
     for trainer in trainers:
         steps_of(trainer, 3)
     assert distance(*(arrays(trainer.params) for trainer in trainers)) == 0
