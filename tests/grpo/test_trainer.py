@@ -221,6 +221,7 @@ def test_metrics_and_records_say_what_happened(make_trainer):
     expected = {
         "reward": rewards.mean(), "reward_std": torch.tensor(rewards).std().item(),
         "rewards/long/mean": np.nanmean([row.rewards["long"] or math.nan for row in rows]),
+        "frac_reward_zero_std": np.mean([len(set(group)) == 1 for group in rewards.reshape(-1, 4)]),
         "completions/mean_length": np.mean(lengths), "completions/min_length": min(lengths),
         "completions/max_length": max(lengths),
         "completions/clipped_ratio": np.mean([not row.finished for row in rows]),
