@@ -11,7 +11,7 @@ from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 
 @dataclass(frozen=True)
 class GRPOConfig:
-    """How `GRPOTrainer` trains. Names and meanings are TRL's `GRPOConfig`'s; TRL 1.16's default is given where it differs.
+    """How `GRPOTrainer` trains, under the names of TRL's `GRPOConfig`. TRL 1.16's default is given where it differs.
 
     One step samples `per_device_train_batch_size * gradient_accumulation_steps` completions, `num_generations` for
     each prompt, and learns from them `num_iterations` times.
