@@ -1,0 +1,258 @@
+"""The engines that can be checked: how to make a leaf, how to read numbers, how to ask for a gradient.
+
+torch and MLX are imported only when one of their arrays is given.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.scalar import Value
+from mlx_grpo_kit.tensor import Tensor
+from mlx_grpo_kit.tensor.tensor import result
+
+
+class Engine:
+    """One kind of array with gradients.
+
+    smooth  the operations whose complex step is their derivative: analytic functions, computed without |x| inside
+    """
+
+    name = ""
+    smooth: frozenset[str] = frozenset()
+
+    def is_checked(self, x: Any) -> bool:
+        """Whether x is an array of this engine that can have a gradient."""
+        raise NotImplementedError
+
+    def numbers(self, x: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    def leaf(self, array: np.ndarray, like: Any) -> Any:
+        """A fresh leaf with these numbers and the dtype of `like`."""
+        raise NotImplementedError
+
+    def gradients(self, outputs: list[Any], cotangents: list[np.ndarray], leaves: list[Any]) -> list[Any]:
+        """d(sum of outputs * cotangents) / d(leaf) for each leaf, None where no gradient arrived."""
+        raise NotImplementedError
+
+    def run(self, fn: Callable, arguments: list[Any], leaves: list[Any], cotangents_of: Callable
+            ) -> tuple[np.ndarray, list[np.ndarray | None]]:
+        """All outputs as one vector, and the gradients of outputs * cotangents_of(number of outputs)."""
+        outputs = flat(fn(*arguments))
+        arrays = [self.numbers(output) for output in outputs]
+        cotangents = np.split(cotangents_of(sum(array.size for array in arrays)),
+                              np.cumsum([array.size for array in arrays])[:-1])
+        cotangents = [c.reshape(array.shape) for c, array in zip(cotangents, arrays, strict=True)]
+        grads = self.gradients(outputs, cotangents, leaves)
+        return vector(arrays), [None if grad is None else self.numbers(grad) for grad in grads]
+
+    def outputs(self, fn: Callable, arguments: list[Any]) -> np.ndarray:
+        return vector([self.numbers(output) for output in flat(fn(*arguments))])
+
+    def operations(self, fn: Callable, arguments: list[Any]) -> set[str] | None:
+        """The names of the operations that fn is made of, None where the engine does not tell."""
+        return None
+
+    def complex_leaf(self, array: np.ndarray) -> Any:
+        raise NotImplementedError
+
+    def gradient_function(self, fn: Callable, weights_of: Callable[[int], np.ndarray]) -> Callable:
+        """fn's gradient as a function that can be differentiated again; of the weighted sum of its outputs."""
+        raise ValueError(f"second_order=True: {self.name} has first derivatives only. torch and MLX have second ones.")
+
+
+class ScalarEngine(Engine):
+    name = "Value"
+
+    def is_checked(self, x):
+        return isinstance(x, Value)
+
+    def numbers(self, x):
+        return np.asarray(x.data if isinstance(x, Value) else x, dtype=np.float64)
+
+    def leaf(self, array, like):
+        return Value(float(array), label=like.label)
+
+    def gradients(self, outputs, cotangents, leaves):
+        totals = np.zeros(len(leaves))
+        for output, cotangent in zip(outputs, cotangents, strict=True):
+            if isinstance(output, Value):
+                for leaf in leaves:
+                    leaf.grad = 0.0
+                output.backward()
+                totals += [float(cotangent) * leaf.grad for leaf in leaves]
+        return list(totals)
+
+
+class TensorEngine(Engine):
+    name = "Tensor"
+    smooth = frozenset(["Add", "Sub", "Mul", "Div", "Neg", "Exp", "Log", "Sin", "Cos", "Tanh", "Sum", "Mean", "Matmul",
+                        "Dot", "Outer", "Linear", "Reshape", "Transpose", "Swapaxes", "BroadcastTo", "Getitem",
+                        "Concatenate", "Stack"])
+
+    def is_checked(self, x):
+        return isinstance(x, Tensor) and x.dtype.kind == "f"
+
+    def numbers(self, x):
+        return np.asarray(x.data if isinstance(x, Tensor) else x)
+
+    def leaf(self, array, like):
+        return Tensor(array, requires_grad=True, label=like.label, dtype=like.dtype)
+
+    def gradients(self, outputs, cotangents, leaves):
+        for output, cotangent in zip(outputs, cotangents, strict=True):
+            if isinstance(output, Tensor) and output.requires_grad:
+                output.backward(cotangent, retain_graph=True)
+        return [leaf.grad for leaf in leaves]
+
+    def operations(self, fn, arguments):
+        nodes = [output.grad_fn for output in flat(fn(*arguments)) if isinstance(output, Tensor) and output.grad_fn]
+        return _names_in_graph(nodes, lambda node: node.next_functions, lambda node: node.name())
+
+    def complex_leaf(self, array):
+        return result(array)
+
+
+class TorchEngine(Engine):
+    name = "torch"
+    smooth = frozenset(["Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Exp", "Log", "Sin", "Cos", "Tanh", "Sum", "Mean",
+                        "Mm", "Bmm", "Mv", "Dot", "Addmm", "View", "UnsafeView", "Transpose", "T", "Expand",
+                        "Select", "Slice", "Cat", "Stack"])
+
+    def is_checked(self, x):
+        return _is_from("torch", x) and x.is_floating_point()
+
+    def numbers(self, x):
+        return x.detach().cpu().numpy() if _is_from("torch", x) else np.asarray(x)
+
+    def leaf(self, array, like):
+        import torch
+
+        return torch.tensor(array, dtype=like.dtype, device=like.device, requires_grad=True)
+
+    def gradients(self, outputs, cotangents, leaves):
+        import torch
+
+        live = [(output, torch.tensor(cotangent, dtype=output.dtype, device=output.device))
+                for output, cotangent in zip(outputs, cotangents, strict=True)
+                if _is_from("torch", output) and output.requires_grad]
+        if not live:
+            return [None] * len(leaves)
+        return list(torch.autograd.grad([output for output, _ in live], leaves, [cotangent for _, cotangent in live],
+                                        allow_unused=True))
+
+    def operations(self, fn, arguments):
+        nodes = [output.grad_fn for output in flat(fn(*arguments))
+                 if _is_from("torch", output) and output.grad_fn is not None]
+        return _names_in_graph(nodes, lambda node: [n for n, _ in node.next_functions if n is not None],
+                               lambda node: node.name().rstrip("0123456789"))
+
+    def complex_leaf(self, array):
+        import torch
+
+        return torch.tensor(array)
+
+    def gradient_function(self, fn, weights_of):
+        import torch
+
+        def gradient(*arguments):
+            outputs = torch.cat([output.reshape(-1) for output in flat(fn(*arguments))])
+            weights = torch.tensor(weights_of(len(outputs)), dtype=outputs.dtype, device=outputs.device)
+            leaves = [x for x in arguments if self.is_checked(x)]
+            grads = torch.autograd.grad(outputs @ weights, leaves, create_graph=True, allow_unused=True)
+            return [grad for grad in grads if grad is not None]
+
+        return gradient
+
+
+class MLXEngine(Engine):
+    name = "MLX"
+
+    def is_checked(self, x):
+        return _is_from("mlx.core", x) and self._mx.issubdtype(x.dtype, self._mx.floating)
+
+    @functools.cached_property
+    def _mx(self):
+        from mlx_grpo_kit.blas import mx
+
+        return mx
+
+    def numbers(self, x):
+        return np.asarray(x)
+
+    def leaf(self, array, like):
+        return self._mx.array(np.asarray(array), dtype=like.dtype)
+
+    def run(self, fn, arguments, leaves, cotangents_of):
+        positions = [next(i for i, argument in enumerate(arguments) if argument is leaf) for leaf in leaves]
+
+        def outputs_of(*changing):
+            own = list(arguments)
+            for position, leaf in zip(positions, changing, strict=True):
+                own[position] = leaf
+            return flat(fn(*own))
+
+        arrays = [self.numbers(output) for output in outputs_of(*leaves)]
+        cotangents = np.split(cotangents_of(sum(array.size for array in arrays)),
+                              np.cumsum([array.size for array in arrays])[:-1])
+        cotangents = [self._mx.array(c.reshape(array.shape).astype(array.dtype))
+                      for c, array in zip(cotangents, arrays, strict=True)]
+        _, grads = self._mx.vjp(outputs_of, leaves, cotangents)
+        return vector(arrays), [self.numbers(grad) for grad in grads]
+
+    def gradient_function(self, fn, weights_of):
+        def weighted_sum(*arguments):
+            outputs = self._mx.concatenate([output.reshape(-1) for output in flat(fn(*arguments))])
+            return self._mx.sum(outputs * self._mx.array(weights_of(outputs.size)).astype(outputs.dtype))
+
+        def gradient(*arguments):
+            positions = [position for position, x in enumerate(arguments) if self.is_checked(x)]
+            return self._mx.grad(weighted_sum, argnums=positions)(*arguments)
+
+        return gradient
+
+
+ENGINES = [ScalarEngine(), TensorEngine(), TorchEngine(), MLXEngine()]
+
+
+def engine_of(inputs: Sequence[Any]) -> Engine:
+    """The engine whose arrays are among the inputs. Raises TypeError when it is none, or more than one."""
+    found = [engine for engine in ENGINES if any(engine.is_checked(x) for x in inputs)]
+    if len(found) != 1:
+        what = ", ".join(type(x).__name__ for x in inputs) or "no inputs"
+        raise TypeError(f"gradcheck(fn, *inputs) got {what}; expected at least one array of floating-point numbers of "
+                        "one engine: Value, Tensor, torch.Tensor or mx.array. Others are passed on as constants.")
+    return found[0]
+
+
+def flat(outputs: Any) -> list[Any]:
+    """What fn returns as a list: an array, or lists and tuples of them."""
+    if isinstance(outputs, list | tuple):
+        return [output for item in outputs for output in flat(item)]
+    return [outputs]
+
+
+def vector(arrays: list[np.ndarray]) -> np.ndarray:
+    kind = np.complex128 if any(np.iscomplexobj(array) for array in arrays) else np.float64
+    return np.concatenate([np.ravel(array).astype(kind) for array in arrays])
+
+
+def _is_from(module: str, x: Any) -> bool:
+    return type(x).__module__.split(".")[:module.count(".") + 1] == module.split(".") and hasattr(x, "dtype")
+
+
+def _names_in_graph(nodes: list[Any], parents_of: Callable, name_of: Callable) -> set[str]:
+    names, seen, to_visit = set(), set(), list(nodes)
+    while to_visit:
+        node = to_visit.pop()
+        if node not in seen:
+            seen.add(node)
+            name = name_of(node)
+            names |= {name.removesuffix("Backward")} - {"torch::autograd::AccumulateGrad", "AccumulateGrad", "Constant"}
+            to_visit += parents_of(node)
+    return names

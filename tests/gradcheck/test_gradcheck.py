@@ -1,0 +1,323 @@
+"""What gradcheck says, for four engines: right gradients pass, wrong ones are named, and the report reads well."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import mlx_grpo_kit.tensor as T  # noqa: N812
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.gradcheck import check_gradient, gradcheck
+from mlx_grpo_kit.gradcheck.differences import Probe
+from mlx_grpo_kit.scalar import Value
+from mlx_grpo_kit.tensor.rules.rule import rule
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+class WrongInOnePlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx, grad):
+        slope = 2 * ctx.saved_tensors[0]
+        slope.reshape(-1)[3] *= 1.01
+        return grad * slope
+
+
+@mx.custom_function
+def wrong_in_mlx(x):
+    return mx.sin(x)
+
+
+@wrong_in_mlx.vjp
+def wrong_in_mlx_vjp(primals, cotangent, output):
+    return -cotangent * mx.cos(primals)
+
+
+# -- the four engines -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fn", "inputs", "engine"), [
+    (lambda a, b: (a * b + a.exp()).tanh(), (Value(1.0), Value(-2.0)), "Value"),
+    (lambda a, b: [a * b, [a / b]], (Value(1.0), Value(-2.0)), "Value"),
+    (lambda a, b: T.relu(a @ b), (T.Tensor(numbers(3, 4)), T.Tensor(numbers(4, 2))), "Tensor"),
+    (lambda a, b: (a @ b, a * 2), (T.Tensor(numbers(3, 4)), T.Tensor(numbers(4, 2))), "Tensor"),
+    (lambda a: torch.relu(a) ** 2, (torch.tensor(numbers(3, 4)),), "torch"),
+    (lambda a: mx.sin(a) * a, (mx.array(numbers(3, 4)),), "MLX"),
+    (lambda a, b: [mx.sin(a) @ b, mx.exp(b)], (mx.array(numbers(3, 4)), mx.array(numbers(4, 2))), "MLX"),
+])
+def test_right_gradients_pass(fn, inputs, engine):
+    report = gradcheck(fn, *inputs)
+    assert report.passed, report
+    assert report.engine == engine
+    assert str(report).startswith("gradcheck passed: ")
+
+
+def wrong_value(x):
+    return Value(x.data**2, "square", (x,), (3 * x.data,))
+
+
+@pytest.mark.parametrize(("fn", "inputs", "where"), [
+    (lambda a, b: wrong_value(a) * b, (Value(1.5), Value(-2.0, label="b")), "input 0"),
+    (lambda a: WrongInOnePlace.apply(a), (torch.tensor(numbers(2, 3)),), "input 0 at index (1, 0)"),
+    (lambda a, b: a + wrong_in_mlx(b), (mx.array([0.5, 2.0]), mx.array([1.0, 3.0])), "input 1 at index 1"),
+])
+def test_a_wrong_gradient_is_named(fn, inputs, where):
+    report = gradcheck(fn, *inputs)
+    assert not report
+    assert report.worst.where == where
+    assert f"Worst: {where}" in str(report)
+
+
+def test_constants_are_passed_on():
+    report = gradcheck(lambda x, ids, scale: x[ids] * scale, T.Tensor(numbers(4)), np.array([0, 0, 3]), 2.5)
+    assert report.count == 4
+    assert report.passed
+
+
+def test_a_gradient_that_never_arrives():
+    report = gradcheck(lambda x: T.Tensor(x.data) * 2, T.Tensor(numbers(3), label="w"))
+    assert not report
+    assert "The gradient of 'w' is 0 everywhere: nothing came back to it." in str(report)
+    assert not gradcheck(lambda x: x.detach() ** 2, torch.tensor(numbers(3)))
+    assert not gradcheck(lambda x: mx.stop_gradient(x) * x, mx.array([1.0, 2.0]))
+
+
+# -- the report reads like a sentence ---------------------------------------------------------------------------------
+
+
+def test_the_words_of_a_pass_and_of_a_failure():
+    x = T.Tensor([[1.0, 2.0]], label="x")
+    assert str(gradcheck(lambda x: (x * x).sum(), x)) == (
+        "gradcheck passed: 2 derivatives of Tensor agree with the complex step.\n"
+        "  Largest difference 0.0e+00, 'x' at index (0, 0): analytic 2, numeric 2.")
+    with T.replaced_gradient("mul", a=lambda g, b: -g * b, b=lambda g, a: -g * a):
+        assert str(gradcheck(lambda x: (x * x).sum(), x)) == (
+            "gradcheck FAILED: 2 of 2 derivatives of Tensor are wrong.\n"
+            "  Worst: 'x' at index (0, 1)\n"
+            "    analytic                -4   what backward computed\n"
+            "    numeric                  4   what the function does: the complex step\n"
+            "    difference               8   200.0% of the larger\n"
+            "  Also 'x' at index (0, 0): -2 should be 2\n"
+            "  The gradient of 'x' is -1 times the right one everywhere: a wrong sign.")
+
+
+def test_a_transposed_gradient_is_recognized():
+    @rule(x=lambda g, x: (g * 2 * x).T)
+    def square(x):
+        return x * x
+
+    del T.RULES["square"]
+    x = T.Tensor(numbers(3, 3))
+    x.data = x.data / 2
+    report = gradcheck(lambda x: square(x).sum(), x)
+    assert "is the transpose of the right one" in str(report)
+
+
+def test_in_a_notebook_it_is_text_and_a_picture():
+    report = gradcheck(lambda x, y: T.relu(x) * y, T.Tensor(numbers(3, 4)), T.Tensor(numbers(4)))
+    shown = report._repr_html_()
+    assert shown.startswith("<pre>gradcheck passed")
+    assert "data:image/png;base64," in shown
+    assert len(report.plot().axes) >= 3
+
+
+def test_the_error_against_the_step_is_a_v():
+    report = gradcheck(lambda x: T.sin(x), T.Tensor(1.0))
+    steps, errors = report.errors_by_step()
+    best = errors.argmin()
+    assert 1e-7 < steps[best] < 1e-4
+    assert errors[best] < 1e-9
+    assert errors[0] > 1e-4
+    assert errors[-1] > 1e-7
+
+
+# -- kinks and edges --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", [T.abs, T.relu])
+def test_a_kink_is_reported_and_a_subgradient_passes(operation):
+    report = gradcheck(operation, T.Tensor(0.0))
+    assert report.passed
+    left, right = report.kinks[0].left, report.kinks[0].right
+    assert (left, right) == pytest.approx((-1.0 if operation is T.abs else 0.0, 1.0))
+    assert "not differentiable here" in str(report)
+    assert f"any slope in [{left:.6g}, 1] is a subgradient" in str(report)
+
+
+def test_a_slope_outside_of_a_kink_fails():
+    with T.replaced_gradient("abs", x=lambda g, x: g * np.where(x == 0, 2.0, np.sign(x))):
+        report = gradcheck(T.abs, T.Tensor([0.0]))
+    assert not report
+    assert "which the engine gave, is NOT one" in str(report)
+
+
+@pytest.mark.parametrize("x", [3e-6, -3e-6, 1e-5, 1e-7])
+def test_a_step_that_reaches_over_a_kink_is_made_smaller(x):
+    assert gradcheck(T.relu, T.Tensor([x, 1.0])).passed
+
+
+def test_curvature_is_no_kink():
+    report = gradcheck(lambda x: T.relu(x) + 1000 * x * x, T.Tensor([1e-2, 1.0]))
+    assert report.passed
+    assert not report.kinks
+
+
+def test_an_infinite_gradient_fails_and_says_so():
+    report = gradcheck(T.sqrt, T.Tensor([0.0, 1.0]))
+    assert not report
+    assert "is inf or nan in 1 of 2 places" in str(report)
+    assert gradcheck(T.safe_sqrt, T.Tensor([0.5, 1.0])).passed
+
+
+# -- the complex step -------------------------------------------------------------------------------------------------
+
+
+def test_the_complex_step_is_exact_and_finds_an_error_of_one_in_a_million():
+    assert gradcheck(lambda x: T.exp(T.sin(x)), T.Tensor(numbers(4))).worst.difference < 1e-14
+    with T.replaced_gradient("sin", x=lambda g, x: g * np.cos(x) * (1 + 1e-6)):
+        assert not gradcheck(lambda x: T.exp(T.sin(x)), T.Tensor(numbers(4)))
+
+
+@pytest.mark.parametrize("fn", [T.abs, T.relu, lambda x: T.clip(x, -1, 1), lambda x: T.max(x, axis=0),
+                                lambda x: T.maximum(x, 0.1), T.sigmoid,
+                                lambda x: x * 2 if x.data.sum() > 0 else x, lambda x: x * np.abs(x.data).sum() * 0 + x])
+def test_the_complex_step_refuses_what_is_not_analytic(fn):
+    report = gradcheck(fn, T.Tensor(numbers(3)))
+    assert report.passed, report
+
+
+def test_what_the_graph_does_not_show_falls_back_to_central_differences():
+    report = gradcheck(lambda x: x * np.abs(x.data), T.Tensor(numbers(3)))  # half of it is outside of the graph
+    assert not report
+    assert report.worst.numeric == pytest.approx(2 * report.worst.analytic, rel=1e-6)
+
+
+# -- many elements ----------------------------------------------------------------------------------------------------
+
+
+def test_one_wrong_percent_among_ten_thousand_is_found():
+    x = T.Tensor(numbers(100, 100))
+    assert gradcheck(lambda x: T.tanh(x) ** 2, x).passed
+    off = np.ones((100, 100))
+    off[12, 34] = 1.01
+    with T.replaced_gradient("tanh", x=lambda g, out: g * (1 - out * out) * off):
+        report = gradcheck(lambda x: T.tanh(x) ** 2, x)
+    assert [failure.index for failure in report.failures] == [(12, 34)]
+
+
+def test_many_wrong_ones_are_shown_in_part():
+    with T.replaced_gradient("tanh", x=lambda g: g):
+        report = gradcheck(T.tanh, T.Tensor(numbers(60, 60)))
+    assert 10 < len(report.failures) < 100
+    assert len(str(report).splitlines()) < 15
+
+
+# -- functions that misbehave -----------------------------------------------------------------------------------------
+
+
+def test_a_random_function_is_not_blamed_on_the_gradient():
+    report = gradcheck(lambda x: T.dropout(x), T.Tensor(numbers(30)))
+    assert not report
+    assert "not deterministic" in str(report)
+    assert not report.failures
+
+
+def test_a_changed_input_is_noticed():
+    def greedy(x):
+        y = x * 2
+        x.data += 1
+        return y
+
+    assert "fn changed input 0 in place" in str(gradcheck(greedy, T.Tensor(numbers(3))))
+
+
+def test_float32_is_checked_loosely_and_says_so():
+    report = gradcheck(T.tanh, T.Tensor(numbers(3).astype(np.float32)))
+    assert report.passed
+    assert "float32 leaves about three digits" in str(report)
+    with pytest.raises(ValueError, match="float16, which is too coarse"):
+        gradcheck(T.tanh, T.Tensor(np.float16([1.0])))
+
+
+@pytest.mark.parametrize("inputs", [(), (1.0,), (np.ones(3),), (Value(1.0), T.Tensor(1.0))])
+def test_inputs_of_no_engine_or_of_two(inputs):
+    with pytest.raises(TypeError, match=r"expected at least one array .* of one engine"):
+        gradcheck(lambda *x: x[0], *inputs)
+
+
+# -- second derivatives -----------------------------------------------------------------------------------------------
+
+
+class WrongTwice(torch.autograd.Function):
+    """x ** 3 with a right first derivative and a wrong second one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x * x.detach()
+
+
+def test_second_order():
+    x = torch.tensor(numbers(3))
+    assert gradcheck(lambda x: x**3 * x.sum(), x, second_order=True).passed
+    assert gradcheck(WrongTwice.apply, x).passed
+    assert not gradcheck(WrongTwice.apply, x, second_order=True)
+    assert gradcheck(lambda x, y: x**3 * y, mx.array([1.0, 2.0]), mx.array([0.5, 2.0]), second_order=True).passed
+    with pytest.raises(ValueError, match="Tensor has first derivatives only"):
+        gradcheck(T.tanh, T.Tensor(1.0), second_order=True)
+
+
+# -- check_gradient ---------------------------------------------------------------------------------------------------
+
+
+def test_check_gradient_of_a_backward_that_stands_by_itself():
+    def softmax(x):
+        e = np.exp(x - x.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+
+    def right(g, x):
+        y = softmax(x)
+        return y * (g - (g * y).sum(axis=-1, keepdims=True))
+
+    x = numbers(2, 4)
+    before = x.copy()
+    assert check_gradient(softmax, right, x)
+    assert not check_gradient(softmax, lambda g, x: g * softmax(x), x)
+    # With a gradient of ones, as the sum of the outputs would have it, this passes: the right answer is 0 then.
+    assert not check_gradient(softmax, lambda g, x: np.zeros_like(x), x)
+    assert (x == before).all()
+    assert check_gradient(lambda x: x**2, lambda g, x: 2 * g * x, [1, 2, 3])
+    with pytest.raises(ValueError, match=r"returned shape \(4,\); expected the shape of x, \(2, 4\)"):
+        check_gradient(lambda x: x + 1, lambda g, x: g.sum(axis=0), x)
+
+
+# -- the numbers beneath ----------------------------------------------------------------------------------------------
+
+
+def test_slopes_of_a_known_function():
+    probe = Probe(lambda arrays: np.abs(arrays[0]) + arrays[0] ** 2, [np.array([0.0, 1.0])], np.ones(2))
+    assert probe.central((0, (1,)), 1e-5) == pytest.approx(3.0)
+    assert probe.sides((0, (0,)), 1e-6) == pytest.approx((-1.0, 1.0), abs=1e-5)
+    assert probe.kink((0, (1,)), 1e-5) is None
+    assert probe.kink((0, (0,)), 1e-5) == pytest.approx((-1.0, 1.0), abs=1e-5)
+
+
+def test_checking_a_tensor_imports_neither_torch_nor_mlx():
+    program = ("import sys, mlx_grpo_kit.tensor as T; from mlx_grpo_kit.gradcheck import gradcheck; "
+               "assert gradcheck(T.tanh, T.Tensor([1.0])); "
+               "print(sorted({'mlx', 'torch', 'matplotlib'} & {m.split('.')[0] for m in sys.modules}))")
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
