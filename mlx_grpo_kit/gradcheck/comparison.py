@@ -60,7 +60,7 @@ class Comparison:
             self.worst = element
 
     def _with_smaller_steps(self, place: Place, own: float, slope: float) -> float:
-        """Beside a kink or an edge a step reaches over it. Where a smaller one agrees with the gradient, that is why."""
+        """Near a kink or an edge a step reaches over it. Where a smaller one agrees with the gradient, that is why."""
         for factor in (10, 100):
             if close(own, slope, self.precision):
                 return slope

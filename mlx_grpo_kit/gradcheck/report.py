@@ -136,14 +136,15 @@ class GradcheckReport:
         axes = figure.subplots(1, len(self.analytic) + 1, squeeze=False)[0]
         for axis, name, analytic, numeric in zip(axes, self.names, self.analytic, self.numeric, strict=False):
             error = _as_picture(analytic - numeric)
-            limit = np.nanmax(np.abs(error), initial=0.0) or 1.0
+            limit = np.nanmax(np.abs(error), initial=1e-6)  # what is below that is rounding, and should look like it
             image = axis.imshow(error, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
             figure.colorbar(image, ax=axis, format="%.0e")
             axis.set(title=f"{name}: analytic - numeric", xticks=[], yticks=[])
         if self.errors_by_step is not None:
             steps, errors = self.errors_by_step()
             axes[-1].loglog(steps, np.maximum(errors, 1e-18), marker="o")
-            axes[-1].set(title=f"{self.worst.where}", xlabel="step", ylabel="error of the central difference")
+            axes[-1].set(title=self.worst.where, xlabel="step", ylabel="|central difference - analytic|",
+                         ylim=(1e-13, max(1.0, 10 * np.nanmax(errors, initial=0.0))))
         else:
             axes[-1].axis("off")
         return figure

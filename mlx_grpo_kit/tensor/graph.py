@@ -92,6 +92,11 @@ class BackwardFunction:
     def name(self) -> str:
         return f"{self.function.__name__}Backward"
 
+    @property
+    def inputs(self) -> list[AccumulateGrad | BackwardFunction | Constant]:
+        """next_functions without those of arguments that were None, for a picture of the graph."""
+        return [node for node in self.next_functions if not isinstance(node, Constant) or node.variable is not None]
+
     def apply(self, grad: np.ndarray) -> list[np.ndarray | None]:
         """One gradient for each input, of its shape and dtype; None where there is none."""
         if self.ctx is None:

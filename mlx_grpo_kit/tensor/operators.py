@@ -52,7 +52,7 @@ def _in_place(operation: Callable[..., Tensor], ufunc: np.ufunc) -> Callable[...
             self.data = ufunc(self.data, _numbers(other), out=self.data, casting="same_kind")
             return self
         if self.is_leaf and self.requires_grad:
-            raise AutogradError(f"{self.name} is a leaf that requires grad and is being used in an in-place operation."
+            raise AutogradError(f"{self._name} is a leaf that requires grad and is being used in an in-place operation."
                                 " Write x = x + y for a new tensor, or change it inside no_grad().")
         return operation(self, other)
 
@@ -61,7 +61,7 @@ def _in_place(operation: Callable[..., Tensor], ufunc: np.ufunc) -> Callable[...
 
 def _setitem(self: Tensor, index: Any, value: Any) -> None:
     if _recorded(self, value):
-        raise AutogradError(f"x[index] = value on {self.name} of shape {self.shape}: an assignment is not recorded. "
+        raise AutogradError(f"x[index] = value on {self._name} of shape {self.shape}: an assignment is not recorded. "
                             "T.where(condition, a, b) makes a new tensor; inside no_grad() x[index] = value works.")
     array = self.data
     array[_index(index)] = _numbers(value)
@@ -80,7 +80,7 @@ def _iter(self: Tensor) -> Iterator[Tensor]:
 
 def _array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     if self.requires_grad:
-        raise AutogradError(f"{self.name} of shape {self.shape} requires grad and was about to become a NumPy array, "
+        raise AutogradError(f"{self._name} of shape {self.shape} requires grad and was about to become a NumPy array, "
                             "which forgets its history. Use T.exp, T.stack ... instead of NumPy's functions; if you "
                             "only want the numbers, .data.")
     return np.array(self.data, dtype=dtype) if copy else np.asarray(self.data, dtype=dtype)

@@ -54,7 +54,7 @@ class Tensor:
         """`x.data = array` gives new numbers; `x.data += array` changes them in place, which the version counts."""
         array = np.asarray(value, dtype=self._data.dtype)
         if array.shape != self._data.shape:
-            raise ValueError(f"{self.name} has shape {self.shape} and was given data of shape {array.shape}; expected "
+            raise ValueError(f"{self._name} has shape {self.shape} and was given data of shape {array.shape}; expected "
                              "the same shape. For a tensor of another shape make one: Tensor(array).")
         if owner(array) is owner(self._data):
             self._version.count += 1
@@ -89,7 +89,7 @@ class Tensor:
         return self._data.dtype
 
     @property
-    def name(self) -> str:
+    def _name(self) -> str:
         """How messages call it."""
         return f"the tensor {self.label!r}" if self.label else "a tensor"
 
@@ -101,7 +101,7 @@ class Tensor:
         differentiate, when the graph was freed before, and when an array that a backward needs has been modified.
         """
         if not self._requires_grad:
-            raise AutogradError(f"{self.name} of shape {self.shape} does not require grad and does not have a grad_fn. "
+            raise AutogradError(f"{self._name} of shape {self.shape} does not require grad and does not have a grad_fn. "
                                 "Give a leaf it is computed from requires_grad=True, and compute it outside no_grad().")
         if grad is None:
             if self._data.size != 1:

@@ -11,6 +11,7 @@ import torch
 
 import mlx_grpo_kit.tensor as T  # noqa: N812
 from mlx_grpo_kit.tensor.graph import AccumulateGrad, BackwardFunction, Constant, topological_order, unbroadcast
+from mlx_grpo_kit.viz.graph_nodes import read_graph
 
 
 class Square(T.Function):
@@ -500,6 +501,14 @@ def test_repr():
     assert repr(x * 2) == "Tensor([2., 4.], grad_fn=<MulBackward>)"
     assert repr(T.Tensor(np.float32([1]))) == "Tensor([1.], dtype=float32)"
     assert f"{(x * x).sum():.2f}" == "5.00"
+
+
+def test_a_graph_can_be_drawn():
+    w, x = leaf(2.0, 3.0, label="w"), T.Tensor([[5.0, 7.0]], label="x")
+    nodes = read_graph(T.linear(x, (w * 2).reshape(1, 2)).sum())
+    assert [node.title for node in nodes if not node.op] == ["x", "w", ""]
+    assert [node.op for node in nodes if node.op] == ["Mul", "Reshape", "Linear", "Sum"]
+    assert nodes[1].data == "2"
 
 
 def test_comparisons_are_arrays():
