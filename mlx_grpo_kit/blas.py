@@ -12,8 +12,6 @@ Candidates, best first. float32 GFLOP/s at 1024 x 1024 x 1024 on two cores with 
 2. an installed MKL (408; `pip install mkl`).
 3. an OpenBLAS of the environment (conda) or of the system (86; Debian's 0.3.21).
 
-These are with two threads; one alone has half. The kit gives the BLAS one and shares the cores out itself: see `lanes`.
-
 `MLX_GRPO_KIT_BLAS=off` leaves MLX as it is; `MLX_GRPO_KIT_BLAS=/path/to/lib.so` takes exactly that library.
 On macOS MLX uses Metal and Accelerate, and this module does nothing.
 """
@@ -24,7 +22,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 VARIABLE = "MLX_GRPO_KIT_BLAS"
@@ -34,14 +31,6 @@ bound: Path | None = None
 
 reason: str = ""
 """One sentence: why `bound` is what it is."""
-
-lanes: int = 1
-"""On how many CPU streams the kit may compute the rows of a batch side by side.
-
-MLX's own CPU kernels use one thread, and at this kit's sizes a matrix product is too small to share. So the bound BLAS
-gets one thread, and whole rows of the batch are shared out over the cores instead (`mlx_grpo_kit.lanes`). 1 where the
-user sets OMP_NUM_THREADS, and where torch was imported before, whose OpenMP runtime keeps its threads.
-"""
 
 
 class _DlInfo(ctypes.Structure):
@@ -92,39 +81,10 @@ def candidates() -> Iterator[Path | str]:
 
 
 def _load(library: Path | str) -> None:
-    """Put one library into the global scope; raises OSError when it cannot be loaded or has no BLAS in it.
-
-    Its products run on the thread that asks for them, unless the user has set OMP_NUM_THREADS: an OpenMP runtime gives
-    each new thread, MLX's among them, the number that it found in the environment when it was loaded. The main thread
-    gets its own number back at once, so that torch has all cores there.
-    """
-    global lanes
-    ours = "OMP_NUM_THREADS" not in os.environ
-    if ours:
-        os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        if not hasattr(ctypes.CDLL(str(library)), "sgemm_"):  # a private load first: no wrong file enters the scope
-            raise OSError(f"{library} has no sgemm_ in it, so it is not a BLAS library")
-        handle = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    finally:
-        if ours:
-            del os.environ["OMP_NUM_THREADS"]
-    if ours:
-        cores = len(os.sched_getaffinity(0))
-        for own_setting in ("openblas_set_num_threads", "MKL_Set_Num_Threads"):  # libraries with threads of their own
-            if hasattr(handle, own_setting):
-                getattr(handle, own_setting)(1)
-        lanes = cores if _threads_of_a_new_thread(handle) == 1 else 1
-        if hasattr(handle, "omp_set_num_threads"):
-            handle.omp_set_num_threads(cores)
-
-
-def _threads_of_a_new_thread(handle: ctypes.CDLL) -> int:
-    """How many OpenMP threads a product uses that a thread such as MLX's asks for."""
-    if not hasattr(handle, "omp_get_max_threads"):
-        return 1
-    with ThreadPoolExecutor(1) as new_thread:
-        return new_thread.submit(handle.omp_get_max_threads).result()
+    """Put one library into the global scope; raises OSError when it cannot be loaded or has no BLAS in it."""
+    if not hasattr(ctypes.CDLL(str(library)), "sgemm_"):  # a private load first: no wrong file enters the scope
+        raise OSError(f"{library} has no sgemm_ in it, so it is not a BLAS library")
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
 def _bind() -> tuple[Path | None, str]:
@@ -170,4 +130,4 @@ except ImportError as error:
     way_out = f"{sys.executable} -m pip install '{wheel}'"
     raise ImportError(f"MLX cannot be loaded ({error}). Install it: {way_out}") from error
 
-__all__ = ["VARIABLE", "bound", "candidates", "global_blas", "lanes", "mx", "reason", "wheel_has_reference_blas"]
+__all__ = ["VARIABLE", "bound", "candidates", "global_blas", "mx", "reason", "wheel_has_reference_blas"]

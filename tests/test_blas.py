@@ -106,17 +106,6 @@ class TestChoice:
         assert result.stderr.count("RuntimeWarning") == 1
         assert "pip install torch" in result.stderr
 
-    @pytest.mark.parametrize(("first", "variables", "lanes"), [
-        ("sys", {}, len(os.sched_getaffinity(0))),
-        ("sys", {"OMP_NUM_THREADS": "2"}, 1),       # the user's own wish
-        ("torch", {}, 1),                           # its OpenMP runtime keeps its threads, so the lanes would fight
-    ])
-    def test_cores_are_used_once_by_lanes_or_by_the_blas(self, first, variables, lanes, monkeypatch):
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        show = "print(blas.lanes, os.environ.get('OMP_NUM_THREADS'))"
-        code = f"import {first}, os; from mlx_grpo_kit import blas; {show}"
-        assert check(run_python(code, **variables)) == f"{lanes} {variables.get('OMP_NUM_THREADS')}"
-
     def test_torch_keeps_all_cores(self, monkeypatch):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         alone, beside_mlx = (

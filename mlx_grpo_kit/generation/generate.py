@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +11,6 @@ import numpy as np
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, fold_groups, left_padded
 from mlx_grpo_kit.generation.sampling import SamplingConfig, sample_token, token_logps
-from mlx_grpo_kit.lanes import lane_streams, shares
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
@@ -56,73 +55,36 @@ def generate(
     check_prompts(config, prompts, sampling.max_new_tokens)
     params = dict(params)
     unique_prompts, group_size = fold_groups(prompts)
-    ends = sorted(eos_token_ids) or [-1]
-    # A key for every row and step: what a row draws depends neither on its neighbours nor on the number of lanes.
+    prompt_ids, attention_mask = left_padded(unique_prompts)
+    ends = mx.array(sorted(eos_token_ids) or [-1], mx.int32)
+    # A key for every row: what it draws does not depend on the rows beside it.
     row_keys = mx.random.split(mx.random.key(seed), len(prompts))
-    mx.eval(row_keys)
-    lanes = []
-    streams = lane_streams()
-    for share, stream in zip(shares(len(unique_prompts), len(streams)), streams, strict=False):
-        keys = row_keys[share.start * group_size : share.stop * group_size]
-        lanes.append(_Lane(config, params, unique_prompts[share], group_size, sampling, ends, keys, stream))
-    for _ in range(1, sampling.max_new_tokens):
-        # All lanes are set going before any of them is waited for.
-        mx.async_eval([(lane.tokens[-1], lane.logps[-1], lane.done) for lane in lanes])
-        going = [lane for lane in lanes if not mx.all(lane.done).item()]
-        if not going:
+
+    cache = KVCache(config.num_hidden_layers)
+    last_hidden = qwen3_hidden_states(config, params, prompt_ids, cache=cache, attention_mask=attention_mask)[:, -1]
+    logits = mx.repeat(output_logits(config, params, last_hidden), group_size, axis=0)
+    cache = cache.repeat(group_size)
+    if attention_mask is not None:
+        attention_mask = mx.repeat(attention_mask, group_size, axis=0)
+
+    decode = _decode_step(config, sampling)
+    tokens, logps = _draw(sampling, logits, row_keys, mx.array(0))
+    all_tokens, all_logps = [tokens], [logps]
+    done = _is_end(tokens, ends)
+    for step in range(1, sampling.max_new_tokens):
+        if mx.all(done).item():
             break
-        for lane in going:
-            lane.step()
-    return _cut_at_ends([row for lane in lanes for row in lane.rows()], set(eos_token_ids))
-
-
-class _Lane:
-    """Some of the rows, on a stream of their own: prompts are read when it is made, and each `step` adds a token."""
-
-    def __init__(
-        self,
-        config: Qwen3Config,
-        params: dict[str, mx.array],
-        prompts: Sequence[TokenIds],
-        group_size: int,
-        sampling: SamplingConfig,
-        ends: list[int],
-        keys: mx.array,
-        stream: mx.Stream,
-    ):
-        self.params, self.sampling, self.keys, self.stream = params, sampling, keys, stream
-        self.decode = _decode_step(config, sampling)
-        with mx.stream(stream):
-            self.ends = mx.array(ends, mx.int32)
-            prompt_ids, mask = left_padded(prompts)
-            cache = KVCache(config.num_hidden_layers)
-            last_hidden = qwen3_hidden_states(config, params, prompt_ids, cache=cache, attention_mask=mask)[:, -1]
-            logits = mx.repeat(output_logits(config, params, last_hidden), group_size, axis=0)
-            self.cache = cache.repeat(group_size)
-            self.attention_mask = None if mask is None else mx.repeat(mask, group_size, axis=0)
-            tokens, logps = _draw(sampling, logits, keys, mx.array(0))
-            self.tokens, self.logps = [tokens], [logps]
-            self.done = _is_end(tokens, self.ends)
-
-    def step(self) -> None:
-        cache = self.cache
-        with mx.stream(self.stream):
-            if cache.length == cache.capacity:
-                cache.reserve(cache.length + min(BLOCK, self.sampling.max_new_tokens - len(self.tokens)))
-            tokens, logps, cache.keys, cache.values = self.decode(
-                self.params, cache.keys, cache.values, mx.array(cache.length), self.attention_mask, self.tokens[-1],
-                self.keys, mx.array(len(self.tokens)),
-            )  # fmt: skip
-            cache.advance(1)
-            self.tokens.append(tokens)
-            self.logps.append(logps)
-            self.done = self.done | _is_end(tokens, self.ends)
-
-    def rows(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Tokens and log-probabilities of each row, [T] each."""
-        with mx.stream(self.stream):
-            tokens, logps = mx.stack(self.tokens, axis=1), mx.stack(self.logps, axis=1)
-        return zip(np.array(tokens), np.array(logps), strict=True)
+        if cache.length == cache.capacity:
+            cache.reserve(cache.length + min(BLOCK, sampling.max_new_tokens - step))
+        tokens, logps, cache.keys, cache.values = decode(
+            params, cache.keys, cache.values, mx.array(cache.length), attention_mask, tokens, row_keys, mx.array(step)
+        )
+        cache.advance(1)
+        all_tokens.append(tokens)
+        all_logps.append(logps)
+        done = done | _is_end(tokens, ends)
+    tokens, logps = np.array(mx.stack(all_tokens, axis=1)), np.array(mx.stack(all_logps, axis=1))
+    return _cut_at_ends(tokens, logps, set(eos_token_ids))
 
 
 @lru_cache(maxsize=16)
@@ -155,13 +117,13 @@ def _is_end(tokens: mx.array, ends: mx.array) -> mx.array:
     return mx.any(tokens[:, None] == ends, axis=1)
 
 
-def _cut_at_ends(rows: list[tuple[np.ndarray, np.ndarray]], ends: set[int]) -> Rollout:
-    """Each row up to and including its first end token."""
+def _cut_at_ends(tokens: np.ndarray, logps: np.ndarray, ends: set[int]) -> Rollout:
+    """Rows of [B, T], each up to and including its first end token."""
     completions, cut_logps, finished = [], [], []
-    for tokens, logps in rows:
-        is_end = np.isin(tokens, list(ends))
-        length = int(is_end.argmax()) + 1 if is_end.any() else len(tokens)
-        completions.append(tokens[:length].tolist())
-        cut_logps.append(logps[:length].tolist())
-        finished.append(bool(is_end.any()))
+    is_end = np.isin(tokens, list(ends))
+    for row in range(len(tokens)):
+        length = int(is_end[row].argmax()) + 1 if is_end[row].any() else tokens.shape[1]
+        completions.append(tokens[row, :length].tolist())
+        cut_logps.append(logps[row, :length].tolist())
+        finished.append(bool(is_end[row].any()))
     return Rollout(completions, cut_logps, finished)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded, pad
 from mlx_grpo_kit.generation.sampling import token_logps
-from mlx_grpo_kit.lanes import lane_streams, shares
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_hidden_states
@@ -31,24 +30,6 @@ class PaddedBatch:
     group_size: int
     completion_ids: mx.array
     completion_mask: mx.array
-
-    def split(self, parts: int) -> list[PaddedBatch]:
-        """At most `parts` batches of whole groups; a single group is split too, and every part keeps its prompt."""
-        if self.prompt_ids.shape[0] == 1:
-            return [
-                replace(
-                    self, group_size=rows.stop - rows.start,
-                    completion_ids=self.completion_ids[rows], completion_mask=self.completion_mask[rows],
-                )
-                for rows in shares(self.group_size, parts)
-            ]  # fmt: skip
-        split = []
-        for prompts in shares(self.prompt_ids.shape[0], parts):
-            rows = slice(prompts.start * self.group_size, prompts.stop * self.group_size)
-            prompt_mask = None if self.prompt_mask is None else self.prompt_mask[prompts]
-            ids, mask = self.completion_ids[rows], self.completion_mask[rows]
-            split.append(PaddedBatch(self.prompt_ids[prompts], prompt_mask, self.group_size, ids, mask))
-        return split
 
 
 def pad_batch(config: Qwen3Config, prompts: Sequence[TokenIds], completions: Sequence[TokenIds]) -> PaddedBatch:
@@ -78,19 +59,6 @@ def score(
     group, and logits only for the positions that predict a completion token. Padded places hold numbers without
     meaning. The entropy has no gradient.
     """
-    streams = lane_streams()
-    scored = []
-    for part, stream in zip(batch.split(len(streams)), streams, strict=False):
-        with mx.stream(stream):
-            scored.append(_score(config, params, part, temperature))
-    if len(scored) == 1:
-        return scored[0]
-    return tuple(mx.concatenate(parts) for parts in zip(*scored, strict=True))
-
-
-def _score(
-    config: Qwen3Config, params: Mapping[str, mx.array], batch: PaddedBatch, temperature: float
-) -> tuple[mx.array, mx.array]:
     cache = KVCache(config.num_hidden_layers)
     prompt_mask = batch.prompt_mask
     prompt_hidden = qwen3_hidden_states(config, params, batch.prompt_ids, cache=cache, attention_mask=prompt_mask)

@@ -36,7 +36,18 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
 
 def exp(x: mx.array) -> mx.array:
     """e to the power of x. On the CPU `mx.power` is three times as fast as `mx.exp` and equal to it within 1e-6."""
-    return mx.power(math.e, x) if _runs_on_cpu() else mx.exp(x)
+    return _power_of_e(x) if _runs_on_cpu() else mx.exp(x)
+
+
+@mx.custom_function
+def _power_of_e(x: mx.array) -> mx.array:
+    return mx.power(math.e, x)
+
+
+@_power_of_e.vjp
+def _power_of_e_vjp(x, grad, output):
+    # The automatic rule passes over the numbers three times, to allow for a base of 0.
+    return grad * output
 
 
 def rope(x: mx.array, offset: int | mx.array, theta: float) -> mx.array:
