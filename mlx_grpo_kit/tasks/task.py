@@ -22,9 +22,10 @@ class Problem:
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
-RewardFunc = Callable[[Sequence[Problem], Sequence[str]], list[float]]
-"""Scores completions, one float each. `__name__` is the metric's name (`rewards/{name}/mean`). A NaN says that the
-function does not apply to that completion. When a task has several functions, their values are added."""
+RewardFunc = Callable[[Sequence[Problem], Sequence[str]], list[float | None]]
+"""Scores completions, one number each. `__name__` is the metric's name (`rewards/{name}/mean`). None says that the
+function does not apply to that completion; NaN is refused as a mistake. Where a task has several functions, their
+values are added."""
 
 
 class Task(Protocol):
