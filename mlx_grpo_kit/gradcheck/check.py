@@ -32,44 +32,13 @@ def gradcheck(fn: Callable, *inputs: Any, second_order: bool = False, seed: int 
     engine = engine_of(inputs)
     if second_order:
         fn = engine.gradient_function(fn, lambda count: _weights(count, seed))
-    checked = [position for position, x in enumerate(inputs) if engine.is_checked(x)]
-    arrays = [np.array(engine.numbers(inputs[position])) for position in checked]
-    names = [_name(inputs[position], position) for position in checked]
-    problems, notes = [], _advice(arrays, names)
-
-    def arguments(numbers: list[np.ndarray], make: Callable) -> tuple[list[Any], list[Any]]:
-        leaves = [make(array, inputs[position]) for array, position in zip(numbers, checked, strict=True)]
-        own = list(inputs)
-        for leaf, position in zip(leaves, checked, strict=True):
-            own[position] = leaf
-        return own, leaves
-
-    def evaluate(numbers: list[np.ndarray]) -> np.ndarray:
-        is_complex = any(np.iscomplexobj(array) for array in numbers)
-        make = (lambda array, like: engine.complex_leaf(array)) if is_complex else engine.leaf
-        return engine.outputs(fn, arguments(numbers, make)[0])
-
-    def analytic() -> tuple[np.ndarray, list[np.ndarray]]:
-        own, leaves = arguments(arrays, engine.leaf)
-        outputs, grads = engine.run(fn, own, leaves, lambda count: _weights(count, seed))
-        for leaf, array, name in zip(leaves, arrays, names, strict=True):
-            if not np.array_equal(engine.numbers(leaf), array, equal_nan=True):
-                problems.append(f"fn changed {name} in place. A function to be differentiated leaves its inputs alone.")
-        return outputs, [np.zeros_like(array) if grad is None else grad.reshape(array.shape)
-                         for grad, array in zip(grads, arrays, strict=True)]
-
-    outputs, grads = analytic()
-    if not problems:
-        again, grads_again = analytic()
-        if not all(np.array_equal(a, b, equal_nan=True) for a, b in
-                   zip([outputs, *grads], [again, *grads_again], strict=True)):
-            problems.append("fn is not deterministic: two calls with the same inputs differ by up to "
-                            f"{_largest([outputs, *grads], [again, *grads_again]):.2g}. Fix its random numbers.")
+    program = _Program(engine, fn, inputs, seed)
+    notes = _advice(program.arrays, program.names)
+    outputs, grads, problems = program.differentiate_twice()
     if problems:  # differences of such a function say nothing
-        return GradcheckReport(engine.name, "", 0, [], None, [], problems, notes, names, grads, grads)
-    probe = Probe(evaluate, arrays, _weights(outputs.size, seed))
-    is_analytic = _is_analytic(engine, fn, arguments(arrays, engine.leaf)[0], probe)
-    return Comparison(probe, grads, names, is_analytic, seed).report(engine.name, notes)
+        return GradcheckReport(engine.name, "", 0, [], None, [], problems, notes, program.names, grads, grads)
+    probe = Probe(program.evaluate, program.arrays, _weights(outputs.size, seed))
+    return Comparison(probe, grads, program.names, program.is_analytic(), seed).report(engine.name, notes)
 
 
 def check_gradient(forward_fn: Callable[[np.ndarray], np.ndarray],
@@ -92,6 +61,68 @@ def check_gradient(forward_fn: Callable[[np.ndarray], np.ndarray],
     return Comparison(probe, [grad], ["x"]).report("backward_fn", _advice([x], ["x"]))
 
 
+class _Program:
+    """fn with its inputs, as a function of the arrays in those inputs that can have a gradient."""
+
+    def __init__(self, engine: Engine, fn: Callable, inputs: tuple, seed: int):
+        self.engine, self.fn, self.inputs, self.seed = engine, fn, inputs, seed
+        self.checked = [position for position, x in enumerate(inputs) if engine.is_checked(x)]
+        self.arrays = [np.array(engine.numbers(inputs[position])) for position in self.checked]
+        self.names = [_name(inputs[position], position) for position in self.checked]
+
+    def evaluate(self, arrays: list[np.ndarray]) -> np.ndarray:
+        """The outputs as one vector."""
+        return self.engine.outputs(self.fn, self._arguments(self._leaves(arrays)))
+
+    def differentiate(self) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
+        """The outputs, the engine's gradients, and the names of inputs that fn has changed."""
+        leaves = self._leaves(self.arrays)
+        outputs, grads = self.engine.run(self.fn, self._arguments(leaves), leaves,
+                                         lambda count: _weights(count, self.seed))
+        changed = [name for name, leaf, array in zip(self.names, leaves, self.arrays, strict=True)
+                   if not np.array_equal(self.engine.numbers(leaf), array, equal_nan=True)]
+        return outputs, [np.zeros_like(array) if grad is None else grad.reshape(array.shape)
+                         for grad, array in zip(grads, self.arrays, strict=True)], changed
+
+    def differentiate_twice(self) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
+        """The outputs, the gradients, and what is wrong with fn itself."""
+        outputs, grads, changed = self.differentiate()
+        if changed:
+            return outputs, grads, [f"fn changed {' and '.join(changed)} in place. A function to be differentiated "
+                                    "leaves its inputs alone."]
+        outputs_again, grads_again, _ = self.differentiate()
+        with np.errstate(invalid="ignore"):  # inf - inf
+            off = [float(np.nanmax(np.abs(a - b), initial=0.0))
+                   for a, b in zip([outputs, *grads], [outputs_again, *grads_again], strict=True)]
+        if max(off) > 0:
+            return outputs, grads, ["fn is not deterministic: two calls with the same inputs differ by up to "
+                                    f"{max(off):.2g}. Fix its random numbers."]
+        return outputs, grads, []
+
+    def is_analytic(self) -> bool:
+        """Whether the graph holds analytic operations only, and fn takes complex numbers: a comparison refuses them."""
+        operations = self.engine.operations(self.fn, self._arguments(self._leaves(self.arrays)))
+        if not operations or not operations <= self.engine.smooth or any(x.dtype != np.float64 for x in self.arrays):
+            return False
+        try:
+            on_complex = self.evaluate([array.astype(np.complex128) for array in self.arrays])
+        except (TypeError, ValueError, RuntimeError):
+            return False
+        return np.allclose(on_complex, self.evaluate(self.arrays), equal_nan=True)
+
+    def _leaves(self, arrays: list[np.ndarray]) -> list[Any]:
+        if any(np.iscomplexobj(array) for array in arrays):
+            return [self.engine.complex_leaf(array) for array in arrays]
+        return [self.engine.leaf(array, self.inputs[position])
+                for array, position in zip(arrays, self.checked, strict=True)]
+
+    def _arguments(self, leaves: list[Any]) -> list[Any]:
+        arguments = list(self.inputs)
+        for leaf, position in zip(leaves, self.checked, strict=True):
+            arguments[position] = leaf
+        return arguments
+
+
 def _weights(count: int, seed: int) -> np.ndarray:
     """Random signs and sizes around 1, but a single output as it is, so that the report's numbers are the reader's."""
     rng = np.random.default_rng(seed)
@@ -109,21 +140,6 @@ def _advice(arrays: list[np.ndarray], names: list[str]) -> list[str]:
     return []
 
 
-def _is_analytic(engine: Engine, fn: Callable, arguments: list[Any], probe: Probe) -> bool:
-    """Whether the graph holds analytic operations only, and fn takes complex numbers: a comparison refuses them."""
-    operations = engine.operations(fn, arguments)
-    if not operations or not operations <= engine.smooth or any(x.dtype != np.float64 for x in probe.arrays):
-        return False
-    try:
-        return np.allclose(probe.evaluate([array.astype(np.complex128) for array in probe.arrays]), probe.here)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-
-
 def _name(x: Any, position: int) -> str:
     label = getattr(x, "label", "")
     return f"{label!r}" if label else f"input {position}"
-
-
-def _largest(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
-    return max(float(np.max(np.abs(a - b), initial=0.0)) for a, b in zip(ours, theirs, strict=True))

@@ -54,7 +54,7 @@ class Function:
     def apply(cls, *inputs: Any, **settings: Any) -> Tensor:
         """Compute the result, and record how, if one of the inputs requires a gradient. Raises ValueError, IndexError
         or TypeError with the shapes of the inputs where forward cannot do with them."""
-        tensors = as_tensors(cls, inputs)
+        tensors = as_tensors(inputs)
         arrays = [tensor._data if tensor is not None else None for tensor in tensors]
         needs = tuple([tensor is not None and tensor._requires_grad for tensor in tensors])
         ctx = Context(needs)
@@ -63,7 +63,8 @@ class Function:
                 array = cls.forward(ctx, *arrays, **settings)
         except (ValueError, IndexError, TypeError) as error:
             shapes = " and ".join(str(array.shape) for array in arrays if array is not None)
-            raise type(error)(f"{cls.__name__} of {shapes}: {error}") from error
+            kind = next(kind for kind in (ValueError, IndexError, TypeError) if isinstance(error, kind))
+            raise kind(f"{cls.__name__} of {shapes}: {error}") from error
         if not isinstance(array, np.ndarray | np.generic):
             raise TypeError(f"{cls.__name__}.forward returned {type(array).__name__}; expected a NumPy array.")
         output = result(np.asarray(array))
@@ -79,7 +80,7 @@ class Function:
         return output
 
 
-def as_tensors(function: type[Function], inputs: tuple) -> list[Tensor | None]:
+def as_tensors(inputs: tuple) -> list[Tensor | None]:
     """Arrays and numbers become constants. A Python number takes the dtype of the tensors beside it, as in NumPy."""
     dtype = next((x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype.kind == "f"), None)
     return [x if isinstance(x, Tensor) or x is None

@@ -101,14 +101,14 @@ class Tensor:
         differentiate, when the graph was freed before, and when an array that a backward needs has been modified.
         """
         if not self._requires_grad:
-            raise AutogradError(f"{self._name} of shape {self.shape} does not require grad and does not have a grad_fn. "
-                                "Give a leaf it is computed from requires_grad=True, and compute it outside no_grad().")
+            raise AutogradError(f"{self._name} of shape {self.shape} does not require grad and does not have a grad_fn."
+                                " Give a leaf that it depends on requires_grad=True, and compute it outside no_grad().")
         if grad is None:
             if self._data.size != 1:
                 raise AutogradError("grad can be implicitly created only for scalar outputs; this one has shape "
                                     f"{self.shape}. Reduce it first (.sum(), .mean()) or pass backward(grad).")
             grad = np.ones_like(self._data)
-        grad = np.asarray(getattr(grad, "data", grad) if isinstance(grad, Tensor) else grad, dtype=self.dtype)
+        grad = np.asarray(grad.data if isinstance(grad, Tensor) else grad, dtype=self.dtype)
         if grad.shape != self.shape:
             raise AutogradError(f"Mismatch in shape: grad has a shape of {grad.shape} and the output has a shape of "
                                 f"{self.shape}.")

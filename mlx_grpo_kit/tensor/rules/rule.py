@@ -46,7 +46,7 @@ class Rule(Function):
             known["out"] = np.asarray(cls.compute(**known))
         except ValueError as error:
             if "broadcast together with shapes" in str(error):
-                raise ValueError(size_mismatch(arrays)) from error
+                raise ValueError(size_mismatch(arrays)) from None
             raise
         for input_name, needed in zip(cls.gradients, ctx.needs_input_grad, strict=True):
             if needed:
