@@ -12,6 +12,10 @@ Candidates, best first. float32 GFLOP/s at 1024 x 1024 x 1024 on two cores with 
 2. an installed MKL (408; `pip install mkl`).
 3. an OpenBLAS of the environment (conda) or of the system (86; Debian's 0.3.21).
 
+These are with two threads; one alone has half. For MLX the kit takes one all the same: at the sizes it trains on a CPU
+a second one gains a tenth on an idle machine, and loses a factor of five when anything else wants the core, because
+threads spin while they wait for each other. For a large model on an idle machine set OMP_NUM_THREADS to its cores.
+
 `MLX_GRPO_KIT_BLAS=off` leaves MLX as it is; `MLX_GRPO_KIT_BLAS=/path/to/lib.so` takes exactly that library.
 On macOS MLX uses Metal and Accelerate, and this module does nothing.
 """
@@ -81,10 +85,26 @@ def candidates() -> Iterator[Path | str]:
 
 
 def _load(library: Path | str) -> None:
-    """Put one library into the global scope; raises OSError when it cannot be loaded or has no BLAS in it."""
-    if not hasattr(ctypes.CDLL(str(library)), "sgemm_"):  # a private load first: no wrong file enters the scope
-        raise OSError(f"{library} has no sgemm_ in it, so it is not a BLAS library")
-    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    """Put one library into the global scope; raises OSError when it cannot be loaded or has no BLAS in it.
+
+    Its products for MLX run on one thread, unless the user has set OMP_NUM_THREADS. An OpenMP runtime gives a new
+    thread, and MLX's is one, the number that it found in the environment when it was loaded. The main thread gets its
+    own number back, so that torch has all cores there.
+    """
+    one_thread = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
+    os.environ.update(one_thread)
+    try:
+        if not hasattr(ctypes.CDLL(str(library)), "sgemm_"):  # a private load first: no wrong file enters the scope
+            raise OSError(f"{library} has no sgemm_ in it, so it is not a BLAS library")
+        handle = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    finally:
+        for name in one_thread:
+            del os.environ[name]
+    if one_thread:
+        if hasattr(handle, "openblas_set_num_threads"):  # an OpenBLAS has threads of its own
+            handle.openblas_set_num_threads(1)
+        if hasattr(handle, "omp_set_num_threads"):
+            handle.omp_set_num_threads(len(os.sched_getaffinity(0)))
 
 
 def _bind() -> tuple[Path | None, str]:

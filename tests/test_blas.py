@@ -106,6 +106,15 @@ class TestChoice:
         assert result.stderr.count("RuntimeWarning") == 1
         assert "pip install torch" in result.stderr
 
+    @pytest.mark.parametrize(("variables", "threads"), [({}, 1), ({"OMP_NUM_THREADS": "2"}, 2)])
+    def test_products_use_one_thread_or_what_the_user_set(self, variables, threads, monkeypatch):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        code = "; ".join([
+            "import ctypes, os", "from concurrent.futures import ThreadPoolExecutor", "from mlx_grpo_kit import blas",
+            "in_a_thread = ThreadPoolExecutor(1).submit(ctypes.CDLL(None).omp_get_max_threads).result()",
+            "print(in_a_thread, os.environ.get('OMP_NUM_THREADS'))"])
+        assert check(run_python(code, **variables)) == f"{threads} {variables.get('OMP_NUM_THREADS')}"
+
     def test_torch_keeps_all_cores(self, monkeypatch):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         alone, beside_mlx = (
