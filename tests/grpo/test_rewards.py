@@ -44,6 +44,11 @@ def test_none_says_that_a_function_does_not_apply():
     np.testing.assert_array_equal(total, [3.0, 3.0, np.nan])
 
 
+def stable_id(value) -> str:
+    """A name without an address in it: every process of a parallel run has to find the same tests."""
+    return value.__qualname__ if callable(value) else str(value)
+
+
 @pytest.mark.parametrize(
     "returned",
     [
@@ -51,7 +56,7 @@ def test_none_says_that_a_function_does_not_apply():
         mx.array([1.0, 0.0, 1.0]), [np.float32(1), np.bool_(False), mx.array(1)],
         lambda: (x for x in (1.0, 0.0, 1.0)), lambda: map(float, (1, 0, 1)),
     ],
-    ids=str,
+    ids=stable_id,
 )  # fmt: skip
 def test_any_numbers_in_any_order_that_can_be_walked_through(returned):
     total, _ = compute_rewards([named("f", returned)], PROBLEMS, COMPLETIONS)
@@ -84,7 +89,7 @@ def failing_generator():
         (lambda: {}["answer"], "'f' raised KeyError: 'answer'"),
         (failing_generator, "'f' raised ZeroDivisionError: division by zero"),
     ],
-    ids=str,
+    ids=stable_id,
 )
 def test_what_is_no_reward_is_refused_by_name(returned, message):
     with pytest.raises(RewardError, match=f"Reward function {message}"):
