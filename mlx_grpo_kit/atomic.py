@@ -32,10 +32,10 @@ def replaced_folder(target: str | os.PathLike, marker: str) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(target)
     # Beside the target, so that everything lies on one disk, where a folder is moved in one go.
-    workplace = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    new, old = workplace / "new", workplace / "old"
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    new, old = scratch / "new", scratch / "old"
     new.mkdir()
-    lock = os.open(workplace, os.O_RDONLY)
+    lock = os.open(scratch, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)  # ends with this process, however that ends
     try:
         yield new
@@ -50,7 +50,7 @@ def replaced_folder(target: str | os.PathLike, marker: str) -> Iterator[Path]:
         raise
     finally:
         os.close(lock)
-        shutil.rmtree(workplace, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     _flush(target.parent)
 
 
@@ -62,30 +62,30 @@ def whole_folder(target: str | os.PathLike) -> Path:
     """
     target = Path(target)
     if not target.exists():
-        for workplace in _workplaces(target):
-            if (workplace / "old").exists() and (workplace / "new").exists():
-                return workplace / "new"
+        for scratch in _scratch_folders(target):
+            if (scratch / "old").exists() and (scratch / "new").exists():
+                return scratch / "new"
     return target
 
 
 def _clear_leftovers(target: Path) -> None:
     """Finish what a killed process left at `whole_folder`'s one moment, and delete what others left unfinished."""
     unfinished = whole_folder(target)
-    for workplace in _workplaces(target):
-        if _is_in_use(workplace):
+    for scratch in _scratch_folders(target):
+        if _is_in_use(scratch):
             continue
-        if unfinished.parent == workplace:
+        if unfinished.parent == scratch:
             unfinished.rename(target)
-        shutil.rmtree(workplace, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _workplaces(target: Path) -> list[Path]:
+def _scratch_folders(target: Path) -> list[Path]:
     # Eight characters are mkdtemp's: with a star, those of "best.old" would count as those of "best".
     return sorted(target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"))
 
 
-def _is_in_use(workplace: Path) -> bool:
-    descriptor = os.open(workplace, os.O_RDONLY)
+def _is_in_use(scratch: Path) -> bool:
+    descriptor = os.open(scratch, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
