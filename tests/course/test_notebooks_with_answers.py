@@ -56,9 +56,13 @@ def run(notebook, tmp_path, monkeypatch):
 def test_with_every_answer_filled_in(notebook, tmp_path, monkeypatch):
     for cell in exercise_cells(notebook):
         cell.source = fill_in(cell.source)
+    stated = int(re.search(r"run in (\d+) seconds", notebook.cells[0].source)[1])
+    notebook.cells.append(nbformat.v4.new_code_cell("import time\ntime.process_time()"))
     verdicts = run(notebook, tmp_path, monkeypatch)
     assert verdicts
     assert [verdict for verdict in verdicts.values() if "Passed" not in verdict] == []
+    # The kernel's own time on the processor: other work on the machine does not count.
+    assert float(notebook.cells[-1].outputs[-1]["data"]["text/plain"]) < 2 * stated
 
 
 def test_stored_untouched(notebook):
