@@ -58,12 +58,13 @@ def draw_answers(counts: Mapping[str, Mapping[str, int]], right: str, *, title: 
 
 
 def describe_answers(counts: Mapping[str, Mapping[str, int]], right: str, *, most: int = 4) -> str:
-    """What the bars show, in words: the most frequent answers of each entry with their shares, and the right one's."""
+    """What the bars show, in words: the answers most frequent in each entry with their shares, and the right one's."""
     sentences = []
     for name, answers in counts.items():
         total = sum(answers.values())
         frequent = sorted(answers, key=lambda answer: (-answers[answer], answer))[:most]
-        shares = ", ".join(f"{answer or '(empty)'} {answers[answer] / total:.0%}" for answer in frequent)
+        shares = ", ".join(f"{answer or '(empty)'} {answers[answer] / total:.0%}" for answer in frequent
+                           if answers[answer] / total >= 0.01)
         sentences.append(f"{name}: {shares}; the right answer {right} {answers.get(right, 0) / total:.0%}.")
     return "Bars of the most frequent answers. " + " ".join(sentences)
 

@@ -41,7 +41,7 @@ def test_an_entry_without_answers_is_refused():
 
 
 def test_words_for_the_bars():
-    counts = {"before": {"55": 6, "65": 3, "": 1}, "after": {"64": 1}}
+    counts = {"before": {"55": 6, "65": 3, "": 1}, "after": {"64": 999, "65": 1}}
     assert describe_answers(counts, right="65", most=2) == (
         "Bars of the most frequent answers. before: 55 60%, 65 30%; the right answer 65 30%. "
         "after: 64 100%; the right answer 65 0%.")
