@@ -51,7 +51,13 @@ def test_pause_and_stop_hold_and_end_the_training(open_notebook):
     notebook.wait_until_idle()
 
     assert 1 < steps_drawn(notebook, training) < 400
-    assert [output for output in notebook.outputs(waiting) if output["output_type"] == "error"] == []
+    measured, counted = index_of(notebook, "accuracy_after ="), index_of(notebook, "after = Counter(")
+    notebook.run_cell(measured)
+    notebook.run_cell(counted)
+    notebook.wait_until_idle()
+    assert len(pictures(notebook, counted)) == 1
+    for index in (waiting, measured, counted):  # what was stopped early need not have learned enough
+        assert [output for output in notebook.outputs(index) if output["output_type"] == "error"] == []
 
 
 def test_run_all_then_edit_the_reward_and_interrupt(open_notebook):
