@@ -1,0 +1,105 @@
+"""Handwritten digits for chapters 07 and 08: scikit-learn's small ones, or MNIST from files that the reader has."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HELD_OUT = 360  # of scikit-learn's 1,797 images
+FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte",
+         "test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte"}
+UNSIGNED_BYTES = 0x08  # the third byte of an IDX file: what kind of numbers follow
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images [N, 1, H, W] with values from 0 to 1 and labels [N] from 0 to 9, to train on and to test on."""
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    source: str
+
+    def __repr__(self) -> str:
+        height, width = self.train_images.shape[2:]
+        return (f"{self.source}: {len(self.train_images):,} images of {height} x {width} to train on, "
+                f"{len(self.test_images):,} to test on")
+
+
+def load_digits(folder: str | Path | None = None, dtype: Any = np.float64) -> Digits:
+    """The digits that come with scikit-learn (8 x 8 pixels, 1,437 and 360 of them), or those of `folder`.
+
+    folder: holds MNIST's four IDX files, train-images-idx3-ubyte and so on, packed (.gz) or not.
+    Raises FileNotFoundError when one is missing, ValueError when one is not what its name says.
+    """
+    if folder is not None:
+        parts = _mnist(Path(folder))
+        source, brightest = f"MNIST in {Path(folder).name}", 255
+    else:
+        from sklearn.datasets import load_digits as sklearn_digits
+
+        images, labels = sklearn_digits(return_X_y=True)
+        order = np.random.default_rng(0).permutation(len(images))  # the file is sorted by writer
+        images, labels = images.reshape(-1, 8, 8)[order], labels[order]
+        parts = {"train_images": images[HELD_OUT:], "train_labels": labels[HELD_OUT:],
+                 "test_images": images[:HELD_OUT], "test_labels": labels[:HELD_OUT]}
+        source, brightest = "scikit-learn's digits", 16
+    for name in ("train_images", "test_images"):
+        parts[name] = (parts[name] / brightest).astype(dtype)[:, None]
+    for name in ("train_labels", "test_labels"):
+        parts[name] = parts[name].astype(np.int64)
+    return Digits(**parts, source=source)
+
+
+def _mnist(folder: Path) -> dict[str, np.ndarray]:
+    parts = {name: read_idx(_found(folder, file)) for name, file in FILES.items()}
+    for kind in ("train", "test"):
+        images, labels = parts[f"{kind}_images"], parts[f"{kind}_labels"]
+        if images.ndim != 3 or labels.shape != images.shape[:1]:
+            raise ValueError(f"{folder}: the {kind} files hold images of shape {images.shape} and labels of shape "
+                             f"{labels.shape}; expected (N, height, width) and (N,).")
+        if labels.max(initial=0) > 9:
+            raise ValueError(f"{folder}: the {kind} labels go up to {labels.max()}; expected digits from 0 to 9.")
+    return parts
+
+
+def _found(folder: Path, file: str) -> Path:
+    # Some copies of MNIST have a dot in place of the last hyphen.
+    names = [file, f"{file}.gz", file.replace("-idx", ".idx"), f"{file.replace('-idx', '.idx')}.gz"]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(f"{folder} has no {file} or {file}.gz. load_digits(folder) expects MNIST's four files: "
+                            f"{', '.join(FILES.values())}. Without a folder it takes scikit-learn's digits.")
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """An IDX file of unsigned bytes, as MNIST has them, packed with gzip or not: an array of uint8.
+
+    The format: two zero bytes, the kind of numbers, the number of axes, each axis's length in four bytes (the highest
+    first), and the numbers (LeCun, Cortes and Burges, yann.lecun.com/exdb/mnist). Raises ValueError for anything else.
+    """
+    path = Path(path)
+    content = path.read_bytes()
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{path} is not a whole gzip file ({error}); copy it again.") from error
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTES:
+        raise ValueError(f"{path} does not begin like an IDX file of bytes (00 00 08 ..); it begins with "
+                         f"{content[:4].hex(' ') or 'nothing'}.")
+    ndim = content[3]
+    start = 4 + 4 * ndim
+    shape = tuple(int(length) for length in np.frombuffer(content[4:start].ljust(4 * ndim, b"\0"), ">u4"))
+    expected = start + int(np.prod(shape, dtype=object))
+    if len(content) != expected:
+        raise ValueError(f"{path} has {len(content):,} bytes; its header says shape {shape}, which is {expected:,}. "
+                         "Copy it again.")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
