@@ -6,7 +6,6 @@ import gzip
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class Digits:
                 f"{len(self.test_images):,} to test on")
 
 
-def load_digits(folder: str | Path | None = None, dtype: Any = np.float64) -> Digits:
+def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.float64) -> Digits:
     """The digits that come with scikit-learn (8 x 8 pixels, 1,437 and 360 of them), or those of `folder`.
 
     folder: holds MNIST's four IDX files, train-images-idx3-ubyte and so on, packed (.gz) or not.
@@ -45,13 +44,13 @@ def load_digits(folder: str | Path | None = None, dtype: Any = np.float64) -> Di
         from sklearn.datasets import load_digits as sklearn_digits
 
         images, labels = sklearn_digits(return_X_y=True)
-        order = np.random.default_rng(0).permutation(len(images))  # the file is sorted by writer
+        order = np.random.default_rng(0).permutation(len(images))  # the file goes from writer to writer
         images, labels = images.reshape(-1, 8, 8)[order], labels[order]
         parts = {"train_images": images[HELD_OUT:], "train_labels": labels[HELD_OUT:],
                  "test_images": images[:HELD_OUT], "test_labels": labels[:HELD_OUT]}
         source, brightest = "scikit-learn's digits", 16
     for name in ("train_images", "test_images"):
-        parts[name] = (parts[name] / brightest).astype(dtype)[:, None]
+        parts[name] = (parts[name].astype(dtype) / dtype(brightest))[:, None]
     for name in ("train_labels", "test_labels"):
         parts[name] = parts[name].astype(np.int64)
     return Digits(**parts, source=source)

@@ -1,15 +1,15 @@
 """A training step of the tensor engine beside torch's: the digits perceptron, and ResNet-18 in its CIFAR form."""
 
-import itertools
-
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
 import mlx_grpo_kit.tensor as T  # noqa: N812
 from mlx_grpo_kit.tensor import nn, optim
+from mlx_grpo_kit.tensor.resnet import resnet18
 
 F = torch.nn.functional
+WIDTHS = [64, 128, 256, 512]  # of ResNet-18
 
 
 def parity(ours, theirs, tolerance):
@@ -52,65 +52,14 @@ def test_digits_perceptron(race):
          targets={"torch": 0.5}, rate=("steps/s", 20))
 
 
-class Block(nn.Module):
-    """Two convolutions and a shortcut around them (He et al., 2015)."""
-
-    def __init__(self, channels, out_channels, stride):
-        self.conv1 = nn.Conv2d(channels, out_channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm(out_channels)
-        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm(out_channels)
-        self.shortcut = nn.Sequential()
-        if stride > 1:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, out_channels, 1, stride, bias=False),
-                                          nn.BatchNorm(out_channels))
-
-    def forward(self, x):
-        return T.relu(self.bn2(self.conv2(T.relu(self.bn1(self.conv1(x))))) + self.shortcut(x))
-
-
-class TorchBlock(torch.nn.Module):
-    def __init__(self, channels, out_channels, stride):
-        super().__init__()
-        self.conv1 = torch.nn.Conv2d(channels, out_channels, 3, stride, padding=1, bias=False)
-        self.bn1 = torch.nn.BatchNorm2d(out_channels)
-        self.conv2 = torch.nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
-        self.bn2 = torch.nn.BatchNorm2d(out_channels)
-        self.shortcut = torch.nn.Sequential()
-        if stride > 1:
-            self.shortcut = torch.nn.Sequential(torch.nn.Conv2d(channels, out_channels, 1, stride, bias=False),
-                                                torch.nn.BatchNorm2d(out_channels))
-
-    def forward(self, x):
-        return torch.relu(self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))) + self.shortcut(x))
-
-
-class GlobalMean(torch.nn.Module):
-    def forward(self, x):
-        return x.mean((2, 3))
-
-
-def resnet18s():
-    widths = [64, 64, 128, 256, 512]
-    stages = [(a, b, 1 if a == b else 2) for a, b in itertools.pairwise(widths)]
-    blocks = [block for a, b, stride in stages for block in ((a, b, stride), (b, b, 1))]
-    ours = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm(64), T.relu,
-                         *[Block(*block) for block in blocks], lambda x: T.mean(x, axis=(2, 3)), nn.Linear(512, 10))
-    theirs = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.BatchNorm2d(64),
-                                 torch.nn.ReLU(), *[TorchBlock(*block) for block in blocks], GlobalMean(),
-                                 torch.nn.Linear(512, 10))
-    return ours, theirs
-
-
 def batch(count):
     rng = np.random.default_rng(0)
     return rng.normal(size=(count, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, count)
 
 
-def test_resnet18_in_double_precision_is_torchs():
+def test_resnet18_in_double_precision_is_torchs(torch_resnet):
     torch.manual_seed(0)
-    ours, theirs = resnet18s()
-    ours, theirs = ours.astype(np.float64), theirs.double()
+    ours, theirs = resnet18().astype(np.float64), torch_resnet(WIDTHS, blocks=2).double()
     assert sum(parameter.size for parameter in ours.parameters()) == 11_173_962
     x, y = batch(2)
     step, torch_step = training(ours, theirs, x.astype(np.float64), y,
@@ -120,8 +69,9 @@ def test_resnet18_in_double_precision_is_torchs():
     parity(ours, theirs, 1e-9)
 
 
-def test_resnet18(race):
+def test_resnet18(race, torch_resnet):
     torch.manual_seed(0)
     x, y = batch(8)
-    step, torch_step = training(*resnet18s(), x, y, lambda lib, parameters: lib.SGD(parameters, lr=0.01, momentum=0.9))
+    step, torch_step = training(resnet18(), torch_resnet(WIDTHS, blocks=2), x, y,
+                                lambda lib, parameters: lib.SGD(parameters, lr=0.01, momentum=0.9))
     race(step, {"torch": torch_step}, rounds=3, targets={"torch": 0.25})

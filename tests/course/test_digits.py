@@ -11,7 +11,8 @@ from mlx_grpo_kit.course.digits import FILES, load_digits, read_idx
 
 
 def idx(array):
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
+    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(np.uint8).tobytes()
 
 
 @pytest.fixture
@@ -39,6 +40,7 @@ def test_scikit_learns_digits_are_all_there_once():
     both = listed(np.concatenate([digits.train_images, digits.test_images]) * 16,
                   np.concatenate([digits.train_labels, digits.test_labels]))
     assert both == listed(images, labels)
+    assert not np.array_equal(digits.test_labels, labels[:360])  # each writer is on both sides
     assert repr(digits) == "scikit-learn's digits: 1,437 images of 8 x 8 to train on, 360 to test on"
 
 
@@ -95,7 +97,7 @@ def test_a_file_that_is_not_idx(tmp_path, content, message):
 def test_files_that_do_not_belong_together(mnist):
     folder, _ = mnist
     (folder / FILES["train_labels"]).write_bytes(idx(np.zeros(5)))
-    with pytest.raises(ValueError, match=r"the train files hold images of shape \(7, 28, 28\) and labels of shape \(5,"):
+    with pytest.raises(ValueError, match=r"train files hold images of shape \(7, 28, 28\) and labels of shape \(5,\)"):
         load_digits(folder)
     (folder / FILES["train_labels"]).write_bytes(idx(np.full(7, 12)))
     with pytest.raises(ValueError, match="the train labels go up to 12"):

@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 import mlx_grpo_kit.tensor as T  # noqa: N812
 from mlx_grpo_kit.gradcheck import LockstepError, lockstep
 from mlx_grpo_kit.tensor import nn
+from mlx_grpo_kit.tensor.resnet import ResNet
 
 
 def batches(count, size=32, image=False):
@@ -26,42 +27,6 @@ def mlps():
                                 torch.nn.Linear(32, 10)).double())
 
 
-class Residual(nn.Module):
-    def __init__(self, lib, channels):
-        self.conv1, self.norm1 = lib.Conv2d(channels, channels, 3, padding=1, bias=False), lib.BatchNorm(channels)
-        self.conv2, self.norm2 = lib.Conv2d(channels, channels, 3, padding=1, bias=False), lib.BatchNorm(channels)
-
-    def forward(self, x):
-        return T.relu(x + self.norm2(self.conv2(T.relu(self.norm1(self.conv1(x))))))
-
-
-class TorchResidual(torch.nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.conv1 = torch.nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm1 = torch.nn.BatchNorm2d(channels)
-        self.conv2 = torch.nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm2 = torch.nn.BatchNorm2d(channels)
-
-    def forward(self, x):
-        return torch.relu(x + self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x))))))
-
-
-class Mean(torch.nn.Module):
-    def forward(self, x):
-        return x.mean((2, 3))
-
-
-def resnets():
-    torch.manual_seed(0)
-    ours = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), Residual(nn, 8), nn.Conv2d(8, 16, 3, stride=2, padding=1),
-                         Residual(nn, 16), lambda x: T.mean(x, axis=(2, 3)), nn.Linear(16, 10))
-    theirs = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3, padding=1), TorchResidual(8),
-                                 torch.nn.Conv2d(8, 16, 3, stride=2, padding=1), TorchResidual(16), Mean(),
-                                 torch.nn.Linear(16, 10)).double()
-    return ours, theirs
-
-
 def test_an_mlp_with_adam_for_200_steps():
     steps = list(lockstep(*mlps(), batches(200), optimizer="Adam", lr=3e-3, tolerance=1e-9))
     assert [step.step for step in steps] == list(range(1, 201))
@@ -70,8 +35,11 @@ def test_an_mlp_with_adam_for_200_steps():
     assert set(steps[0].metrics) == {"loss", "torch_loss", "largest_difference"}
 
 
-def test_a_thin_resnet_for_20_steps():
-    steps = list(lockstep(*resnets(), batches(20, size=16, image=True), optimizer="AdamW", lr=1e-3, tolerance=1e-9))
+def test_a_thin_resnet_for_20_steps(torch_resnet):
+    torch.manual_seed(0)
+    ours, theirs = (make([8, 16], blocks=2, in_channels=1) for make in (ResNet, torch_resnet))
+    steps = list(lockstep(ours, theirs.double(), batches(20, size=16, image=True), optimizer="AdamW", lr=1e-3,
+                          tolerance=1e-9))
     assert len(steps) == 20
     assert max(step.largest_difference for step in steps) <= 1e-9
 
