@@ -28,7 +28,16 @@ class AutogradError(RuntimeError, ValueError):
     """The gradient cannot be computed as asked. A RuntimeError as in PyTorch, a ValueError as elsewhere in this kit."""
 
 
-class AccumulateGrad:
+class Node:
+    """What the three have in common: they print like `<MulBackward>`."""
+
+    __slots__ = ()
+
+    def __repr__(self):
+        return f"<{self.name()}>"
+
+
+class AccumulateGrad(Node):
     """The end of the way: adds what arrives to the leaf's `.grad`."""
 
     __slots__ = ("variable",)
@@ -52,7 +61,7 @@ class AccumulateGrad:
         return "AccumulateGrad"
 
 
-class Constant:
+class Constant(Node):
     """An input that needs no gradient."""
 
     __slots__ = ("variable",)
@@ -66,7 +75,7 @@ class Constant:
         return "Constant"
 
 
-class BackwardFunction:
+class BackwardFunction(Node):
     """A step of the way back: from the gradient of an operation's result to the gradients of its inputs.
 
     next_functions   the nodes of the inputs, in their order

@@ -72,16 +72,21 @@ def _read(roots: Iterable[Any], parents_of: Callable[[Any], Sequence[Any]], make
     while to_visit:
         thing = to_visit[-1]
         parents = parents_of(thing)
-        waiting = [parent for parent in reversed(parents) if id(parent) not in position]
+        waiting = [parent for parent in reversed(parents) if _identity(parent) not in position]
         if waiting:  # the left argument is visited first, so pictures keep the order of the formula
             to_visit += waiting
             continue
         to_visit.pop()
-        if id(thing) not in position:
-            position[id(thing)] = len(nodes)
+        if _identity(thing) not in position:
+            position[_identity(thing)] = len(nodes)
             kept.append(thing)  # an id is only good while its object lives
-            nodes.append(replace(make(thing), parents=tuple(position[id(parent)] for parent in parents)))
+            nodes.append(replace(make(thing), parents=tuple(position[_identity(parent)] for parent in parents)))
     return nodes
+
+
+def _identity(thing: Any) -> int:
+    """A leaf that is used several times may have several nodes; they are one box."""
+    return id(getattr(thing, "variable", thing))
 
 
 def _value_node(value: Any) -> Node:
@@ -108,7 +113,7 @@ def _tensor_node(thing: Any) -> Node:
     if hasattr(thing, "variable"):  # torch's AccumulateGrad, which stands for a leaf
         thing = thing.variable
     if _is_function(thing):
-        return Node(op=_operation(thing), title="")
+        return Node(op=_operation(thing), data=TIMES.join(map(str, getattr(thing, "shape", ()))))
     function = getattr(thing, "grad_fn", None)
     grad = getattr(thing, "grad", None) if function is None or getattr(thing, "retains_grad", True) else None
     label = getattr(thing, "label", None) or getattr(thing, "name", None)

@@ -501,6 +501,7 @@ def test_repr():
     assert repr(x * 2) == "Tensor([2., 4.], grad_fn=<MulBackward>)"
     assert repr(T.Tensor(np.float32([1]))) == "Tensor([1.], dtype=float32)"
     assert f"{(x * x).sum():.2f}" == "5.00"
+    assert repr((x * 2).grad_fn.next_functions) == "(<AccumulateGrad>, <Constant>)"
 
 
 def test_a_graph_can_be_drawn():
@@ -508,7 +509,13 @@ def test_a_graph_can_be_drawn():
     nodes = read_graph(T.linear(x, (w * 2).reshape(1, 2)).sum())
     assert [node.title for node in nodes if not node.op] == ["x", "w", ""]
     assert [node.op for node in nodes if node.op] == ["Mul", "Reshape", "Linear", "Sum"]
-    assert nodes[1].data == "2"
+    assert [node.data for node in nodes if node.op] == ["2", "1×2", "1×1", "38"]
+
+
+def test_a_leaf_that_is_used_twice_is_one_box():
+    w, x = leaf(2.0, 3.0, label="w"), T.Tensor([5.0, 7.0], label="x")
+    assert [(node.title, node.op, node.parents) for node in read_graph(w * w * x + x)] == [
+        ("w", "", ()), ("", "Mul", (0, 0)), ("x", "", ()), ("", "Mul", (1, 2)), ("", "Add", (3, 2))]
 
 
 def test_comparisons_are_arrays():
