@@ -509,7 +509,7 @@ def test_a_graph_can_be_drawn():
     nodes = read_graph(T.linear(x, (w * 2).reshape(1, 2)).sum())
     assert [node.title for node in nodes if not node.op] == ["x", "w", ""]
     assert [node.op for node in nodes if node.op] == ["Mul", "Reshape", "Linear", "Sum"]
-    assert [node.data for node in nodes if node.op] == ["2", "1×2", "1×1", "38"]
+    assert [node.data for node in nodes if node.op] == ["2", "1×2", "1×1", "62"]  # noqa: RUF001
 
 
 def test_a_leaf_that_is_used_twice_is_one_box():
