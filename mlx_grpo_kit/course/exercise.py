@@ -13,6 +13,7 @@ from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9   # how near a number has to be
 LONGEST_TEXT = 160                # of a value in a message
+MOST_NUMBERS = 12                 # of an array; a larger one is told by its shape
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
 
 
@@ -86,8 +87,13 @@ class Exercise:
                 return self._wrong(mistake.message, mistake.hint)
         if isinstance(self.solution, tuple) and (not isinstance(answer, (list, tuple)) or
                                                  len(answer) != len(self.solution)):
-            return self._wrong(f"{show(answer)} is not a tuple of {len(self.solution)} numbers.")
-        return self._wrong(f"{show(answer)} is not it.")
+            kind = "numbers" if all(isinstance(part, numbers.Real) for part in self.solution) else "answers"
+            return self._wrong(f"{show(answer)} is not a tuple of {len(self.solution)} {kind}.")
+        share = ""
+        if isinstance(self.solution, tuple) and len(self.solution) > 2:
+            right = sum(map(same, answer, self.solution))
+            share = f" {right} of the {len(self.solution)} {'is' if right == 1 else 'are'} right."
+        return self._wrong(f"{show(answer)} is not it.{share}")
 
     def _examine_function(self, answer: Callable[..., Any]) -> Result:
         first = None
@@ -168,20 +174,31 @@ def same(got: Any, expected: Any) -> bool:
     if hasattr(expected, "shape"):
         import numpy as np
 
-        got, expected = np.asarray(got), np.asarray(expected)
-        return got.shape == expected.shape and bool(
-            np.allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True))
-    return bool(got == expected)
+        try:
+            got, expected = np.asarray(got), np.asarray(expected)
+            return got.shape == expected.shape and bool(
+                np.allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True))
+        except (TypeError, ValueError):  # not numbers, rows of different lengths, a tensor that keeps its history
+            return False
+    try:
+        return bool(got == expected)
+    except (TypeError, ValueError):  # an array has no single truth value
+        return False
 
 
 def show(value: Any) -> str:
-    """A value as it stands in a message: functions by name, numbers with few digits, long things cut."""
+    """A value as it stands in a message: functions by name, numbers with few digits, arrays with their shape, long
+    things cut."""
     if isinstance(value, BaseException):
         return f"a {type(value).__name__}"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping):
         text = ", ".join(f"{key}: {show(item)}" for key, item in value.items())
+    elif hasattr(value, "shape") and hasattr(value, "tolist"):
+        text = f"an array of shape {tuple(value.shape)}"
+        if math.prod(value.shape) <= MOST_NUMBERS:
+            text = f"{show(value.tolist())} (shape {tuple(value.shape)})"
     elif isinstance(value, (list, tuple)):
         inner = ", ".join(map(show, value))
         text = f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"

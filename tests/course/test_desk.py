@@ -7,6 +7,7 @@ import pytest
 from mlx_grpo_kit.course import Exercise, Mistake, check, hint, progress, record, solution, use
 from mlx_grpo_kit.course.chapter_01 import central_slope, forward_slope
 from mlx_grpo_kit.course.exercise import is_stub, same, show
+from mlx_grpo_kit.tensor import Tensor
 
 
 def test_a_wrong_answer_is_told_input_and_expectation():
@@ -47,7 +48,7 @@ def test_nothing_is_not_attempted(answer):
 
 def test_a_value_near_the_right_one_passes():
     assert check("01.3", [-3, 2, 1.0000000001])
-    assert check("01.3", (-3, 2, 7)).text.startswith("(-3, 2, 7) is not it.")
+    assert check("01.3", (-3, 2, 7)).text.startswith("(-3, 2, 7) is not it. 2 of the 3 are right.")
     assert check("01.3", (-3, 2)).text.startswith("(-3, 2) is not a tuple of 3")
     assert check("01.3", -3).text.startswith("-3 is not a tuple of 3")
     assert "swapped" in check("01.3", (2, -3, 1)).text
@@ -172,6 +173,35 @@ def test_arrays_and_their_scalars():
     assert same(np.array(2.0), 2.0)
     assert same([1.0, 2.0], np.array([1.0, 2.0]))
     assert not same([1.0, 2.0, 3.0], np.array([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("answer", [None, "text", [[1.0, 2.0], [3.0]], len, Tensor([1.0, 2.0], requires_grad=True)])
+def test_an_answer_that_is_no_array_is_not_the_array(answer):
+    import numpy as np
+
+    assert not same(answer, np.array([1.0, 2.0]))
+    assert not same(answer, np.array(1.0))
+
+
+def test_an_array_is_not_a_word_or_nothing():
+    import numpy as np
+
+    assert not same(np.array([1.0, 2.0]), None)
+    assert not same(np.array([1.0, 2.0]), "two")
+
+
+def test_arrays_are_shown_with_their_shape():
+    import numpy as np
+
+    assert show(np.array([[1.0, 2.5]])) == "[[1, 2.5]] (shape (1, 2))"
+    assert show(np.zeros((4, 5))) == "an array of shape (4, 5)"
+
+
+def test_a_tuple_of_other_things_than_numbers_and_how_much_of_it_is_right():
+    exercise = Exercise("99.2", "Shapes", "Give three shapes.", 2, 1, ((2,), (3,), None), ["a", "b"])
+    assert exercise.examine(((2,), (3,), None))
+    assert exercise.examine(((2,), (4,), (1,))).message == "((2,), (4,), (1,)) is not it. 1 of the 3 is right."
+    assert exercise.examine((2, 3)).message == "(2, 3) is not a tuple of 3 answers."
 
 
 def test_show_is_short():
