@@ -214,10 +214,10 @@ def _line_label(points: Sequence[tuple[float, float]], text: str) -> str:
 
 
 def node_names(nodes: Sequence[Node]) -> list[str]:
-    """A name for each node: its title, its number for a constant, or v1, v2 ... in the order of computation."""
+    """A name for each node: its title, a constant's number, or v1, v2 ... in the order of computation."""
     names, taken = [], {node.title for node in nodes}
     for node in nodes:
-        name = node.title or ("" if node.op else node.data)
+        name = node.title or (node.data if node.is_number and not node.op else "")
         number = len(names)
         while not name or (name in taken and not node.title):
             number += 1

@@ -41,6 +41,11 @@ class Node:
     count: int = field(default=1, compare=False)
 
     @property
+    def is_number(self) -> bool:
+        """Whether `data` is a number, and not the shape of an array."""
+        return bool(self.data) and not (TIMES in self.data or "," in self.data)
+
+    @property
     def symbol(self) -> str:
         """The operation as written in a formula."""
         if self.op.startswith("**"):
@@ -113,7 +118,7 @@ def _tensor_node(thing: Any) -> Node:
     if hasattr(thing, "variable"):  # torch's AccumulateGrad, which stands for a leaf
         thing = thing.variable
     if _is_function(thing):
-        return Node(op=_operation(thing), data=TIMES.join(map(str, getattr(thing, "shape", ()))))
+        return Node(op=_operation(thing), data=_shape_text(getattr(thing, "shape", ())))
     function = getattr(thing, "grad_fn", None)
     grad = getattr(thing, "grad", None) if function is None or getattr(thing, "retains_grad", True) else None
     label = getattr(thing, "label", None) or getattr(thing, "name", None)
@@ -130,7 +135,12 @@ def _operation(function: Any) -> str:
 def _array_text(array: Any) -> str:
     """A number as a number, an array as its shape."""
     shape = tuple(getattr(array, "shape", ()))
-    return short(float(array)) if shape == () else TIMES.join(map(str, shape))
+    return short(float(array)) if shape == () else _shape_text(shape)
+
+
+def _shape_text(shape: Sequence[int]) -> str:
+    """4×3, but (4,) with one axis: a lone 4 would look like the number."""  # noqa: RUF002
+    return f"({shape[0]},)" if len(shape) == 1 else TIMES.join(map(str, shape))
 
 
 def _dot_things(text: str) -> list[Any]:

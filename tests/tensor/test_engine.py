@@ -11,6 +11,7 @@ import torch
 
 import mlx_grpo_kit.tensor as T  # noqa: N812
 from mlx_grpo_kit.tensor.graph import AccumulateGrad, BackwardFunction, Constant, topological_order, unbroadcast
+from mlx_grpo_kit.viz import draw_graph
 from mlx_grpo_kit.viz.graph_nodes import read_graph
 
 
@@ -482,13 +483,21 @@ def test_detect_anomaly_is_silent_on_a_healthy_program_and_on_an_inf_that_was_me
     assert x.grad.tolist() == [0.0, 0.0]
 
 
+def test_detect_anomaly_quotes_the_line_of_a_notebook_cell():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    cell = "import mlx_grpo_kit.tensor as T\nwith T.detect_anomaly():\n    bad = T.log(T.Tensor(-2.0))"
+    error = InteractiveShell().run_cell(cell, silent=True).error_in_exec
+    assert str(error).endswith("in a notebook cell, line 3 (`bad = T.log(T.Tensor(-2.0))`).")
+
+
 def test_detect_anomaly_finds_a_change_that_no_version_counts():
     x = leaf(1.0, 2.0)
     with T.detect_anomaly():
         y = x * 2
         z = y * y
         y.data[0] = 9
-        with pytest.raises(T.AnomalyError, match=r"its backward in test_engine.py, line \d+, has other numbers"):
+        with pytest.raises(T.AnomalyError, match=r"its backward in test_engine.py, line \d+ \(`z = y \* y`\), has"):
             z.sum().backward()
 
 
@@ -509,13 +518,18 @@ def test_a_graph_can_be_drawn():
     nodes = read_graph(T.linear(x, (w * 2).reshape(1, 2)).sum())
     assert [node.title for node in nodes if not node.op] == ["x", "w", ""]
     assert [node.op for node in nodes if node.op] == ["Mul", "Reshape", "Linear", "Sum"]
-    assert [node.data for node in nodes if node.op] == ["2", "1×2", "1×1", "62"]  # noqa: RUF001
+    assert [node.data for node in nodes if node.op] == ["(2,)", "1×2", "1×1", "62"]  # noqa: RUF001
 
 
 def test_a_leaf_that_is_used_twice_is_one_box():
     w, x = leaf(2.0, 3.0, label="w"), T.Tensor([5.0, 7.0], label="x")
     assert [(node.title, node.op, node.parents) for node in read_graph(w * w * x + x)] == [
         ("w", "", ()), ("", "Mul", (0, 0)), ("x", "", ()), ("", "Mul", (1, 2)), ("", "Add", (3, 2))]
+
+
+def test_an_array_without_a_name_is_numbered():
+    assert draw_graph(T.Tensor(np.ones((4, 3))) * leaf(2.0, label="w")).alt.splitlines()[1:] == [
+        "v1: 4×3", "w: (1,)", "v3 = v1 × w: 4×3"]  # noqa: RUF001
 
 
 def test_comparisons_are_arrays():
