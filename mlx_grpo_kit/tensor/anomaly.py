@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import zlib
 from pathlib import Path
@@ -17,11 +18,15 @@ class AnomalyError(ArithmeticError):
 
 
 def line() -> str:
-    """Where the reader's program is right now: the nearest frame outside of the engine."""
+    """Where the reader's program is right now, and what stands there: the nearest frame outside of the engine."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+    path = frame.f_code.co_filename
+    # IPython names a cell by a checksum, which tells a reader nothing; the text of the line does.
+    is_cell = "ipykernel_" in path or path.startswith("<ipython-input")
+    text = linecache.getline(path, frame.f_lineno).strip()
+    return f"{'a notebook cell' if is_cell else Path(path).name}, line {frame.f_lineno}" + (text and f" (`{text}`)")
 
 
 def check_forward(function: type, arrays: list[np.ndarray | None], output: np.ndarray) -> None:
