@@ -23,6 +23,30 @@ settings.load_profile("kit")
 
 
 @pytest.fixture(scope="session")
+def make_qwen3(tmp_path_factory):
+    """(noise, **settings of transformers' Qwen3Config) -> (transformers' model, config, params of the same in the kit).
+
+    `noise` is added to the usual first weights, which give every token nearly the same probability.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from mlx_grpo_kit.qwen3 import load_pretrained
+
+    def make(noise, **settings):
+        torch.manual_seed(0)
+        model = Qwen3ForCausalLM(Qwen3Config(**settings)).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * noise)
+        folder = tmp_path_factory.mktemp("qwen3")
+        model.save_pretrained(folder)
+        return model, *load_pretrained(folder)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def torch_resnet():
     """(widths, blocks, in_channels=3, num_classes=10) -> the kit's ResNet in torch, with the same names."""
     import torch

@@ -43,6 +43,7 @@ class Completion:
 
     problem: Problem
     prompt: str
+    prompt_ids: list[int]
     completion: str
     completion_ids: list[int]
     logps: list[float]
@@ -135,7 +136,7 @@ class GRPOTrainer:
         Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". Training is unaffected.
         """
         problems = self.task.held_out(num_problems)
-        _, texts = self._complete(problems, SamplingConfig(self.max_completion_length), seed)
+        *_, texts = self._complete(problems, SamplingConfig(self.max_completion_length), seed)
         rewards, _ = compute_rewards(self.task.reward_funcs, problems, texts)
         correct = [self.task.is_correct(problem, text) for problem, text in zip(problems, texts, strict=True)]
         return {"eval/accuracy": sum(correct) / len(correct), "eval/reward": _mean(rewards)}
@@ -160,13 +161,15 @@ class GRPOTrainer:
 
         return load_checkpoint(folder, task)
 
-    def _complete(self, problems: Sequence[Problem], sampling: SamplingConfig, seed: int) -> tuple[Rollout, list[str]]:
-        """One completion a problem, as tokens and as text."""
+    def _complete(
+        self, problems: Sequence[Problem], sampling: SamplingConfig, seed: int
+    ) -> tuple[list[list[int]], Rollout, list[str]]:
+        """One completion a problem: the prompts' tokens, the completions' tokens, and their text."""
         prompts = [self.tokenizer.encode(problem.prompt) for problem in problems]
         rollout = generate(
             self.config, self.params, prompts, sampling=sampling, eos_token_ids=self.tokenizer.eos_token_ids, seed=seed
         )
-        return rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
+        return prompts, rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
 
     def _sample(self, step: int) -> tuple[list[Completion], dict[str, float]]:
         """Problems, a group of completions for each, their rewards and advantages."""
@@ -176,13 +179,14 @@ class GRPOTrainer:
         num_prompts = args.generation_batch_size // args.num_generations
         problems = self.task.sample(np.random.default_rng(problem_seed), num_prompts)
         problems = [problem for problem in problems for _ in range(args.num_generations)]
-        rollout, texts = self._complete(problems, args.sampling(self.max_completion_length), int(sampling_seed))
+        prompts, rollout, texts = self._complete(problems, args.sampling(self.max_completion_length), int(sampling_seed))
         rewards, by_name = compute_rewards(self.task.reward_funcs, problems, texts)
         advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards).tolist()
         completions = [
             Completion(
                 problem=problem,
                 prompt=problem.prompt,
+                prompt_ids=prompts[i],
                 completion=texts[i],
                 completion_ids=rollout.completions[i],
                 logps=rollout.logps[i],
@@ -256,7 +260,7 @@ class GRPOTrainer:
             raise
 
     def _micro_batch(self, completions: Sequence[Completion]) -> tuple[PaddedBatch, mx.array]:
-        prompts = [self.tokenizer.encode(completion.prompt) for completion in completions]
+        prompts = [completion.prompt_ids for completion in completions]
         batch = pad_batch(self.config, prompts, [completion.completion_ids for completion in completions])
         if self.args.mask_truncated_completions:
             finished = mx.array([completion.finished for completion in completions])

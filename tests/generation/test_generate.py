@@ -5,14 +5,11 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config as HFConfig
-from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.generation.batching import fold_groups
 from mlx_grpo_kit.grpo import per_token_logps
-from mlx_grpo_kit.qwen3 import load_pretrained
 
 V = 37
 MODULE = import_module("mlx_grpo_kit.generation.generate")  # the package has a function of this name
@@ -21,24 +18,21 @@ GROUPS = [prompt for prompt in PROMPTS for _ in range(3)]
 
 
 @pytest.fixture(scope="module")
-def reference():
+def both(make_qwen3):
     """A model whose next token is far from certain, and far from uniform."""
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(
-        HFConfig(vocab_size=V, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-                 num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=True)
-    )  # fmt: skip
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model.eval()
+    return make_qwen3(0.2, vocab_size=V, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                      num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=128,
+                      tie_word_embeddings=True)
 
 
 @pytest.fixture(scope="module")
-def model(reference, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    reference.save_pretrained(folder)
-    return load_pretrained(folder)
+def reference(both):
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def model(both):
+    return both[1:]
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config as HFConfig
-from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.autograd import GradientError
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.gradients import pad_logprobs
-from mlx_grpo_kit.qwen3 import load_pretrained
 from mlx_grpo_kit.qwen3.files import _hugging_face_name
 
 V, GROUP, TEMPERATURE = 37, 4, 1.2
@@ -23,23 +20,19 @@ REWARDS = [0.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 1.0, 0.3, 0.2, 0.1, 0.9]
 
 
 @pytest.fixture(scope="module")
-def reference():
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(
-        HFConfig(vocab_size=V, hidden_size=24, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-                 num_key_value_heads=2, head_dim=8, tie_word_embeddings=False)
-    )  # fmt: skip
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.eval()
+def both(make_qwen3):
+    return make_qwen3(0.1, vocab_size=V, hidden_size=24, intermediate_size=32, num_hidden_layers=2,
+                      num_attention_heads=4, num_key_value_heads=2, head_dim=8, tie_word_embeddings=False)
 
 
 @pytest.fixture(scope="module")
-def model(reference, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    reference.save_pretrained(folder)
-    return load_pretrained(folder)
+def reference(both):
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def model(both):
+    return both[1:]
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config as HFConfig
-from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.grpo.logps import pad_batch, score
-from mlx_grpo_kit.qwen3 import load_pretrained, qwen3_forward
+from mlx_grpo_kit.qwen3 import qwen3_forward
 from mlx_grpo_kit.qwen3.files import _hugging_face_name
 
 V = 37
@@ -21,23 +19,20 @@ GROUPED_COMPLETIONS = [*COMPLETIONS, [7, 7, 7], [0, 1], [35, 36, 35], [11]]
 
 
 @pytest.fixture(scope="module")
-def reference():
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(
-        HFConfig(vocab_size=V, hidden_size=24, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-                 num_key_value_heads=2, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True)
-    )  # fmt: skip
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.eval()
+def both(make_qwen3):
+    return make_qwen3(0.1, vocab_size=V, hidden_size=24, intermediate_size=32, num_hidden_layers=2,
+                      num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
+                      tie_word_embeddings=True)
 
 
 @pytest.fixture(scope="module")
-def model(reference, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    reference.save_pretrained(folder)
-    return load_pretrained(folder)
+def reference(both):
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def model(both):
+    return both[1:]
 
 
 def transformers_logps(reference, prompt, completion, temperature=1.0) -> torch.Tensor:
