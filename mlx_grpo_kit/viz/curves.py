@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.viz.picture import new_figure
@@ -39,17 +40,51 @@ def smooth(values: Sequence[float], smoothing: float) -> list[float]:
     return averages
 
 
+def comes_now_and_then(values: Sequence[float]) -> bool:
+    """Whether values usually are further apart than one step, as those of an evaluation every 50 steps are."""
+    places = [place for place, value in enumerate(values) if math.isfinite(value)]
+    gaps = sorted(after - before for before, after in itertools.pairwise(places))
+    return bool(gaps) and gaps[(len(gaps) - 1) // 2] > 1
+
+
+def curve(values: Sequence[float], smoothing: float, log: bool = False) -> tuple[list[int], list[float]]:
+    """The line that stands for a metric: (places in `values`, heights).
+
+    A metric of every step is smoothed, and what is not finite stays a gap. One that comes now and then is joined from
+    value to value as it is. For a logarithmic axis the logarithms are smoothed; what has none, 0 and less, is a gap.
+    """
+    log = log and any(value > 0 for value in values)
+    kept = [value if math.isfinite(value) and (value > 0 or not log) else math.nan for value in values]
+    if comes_now_and_then(values):
+        places = [place for place, value in enumerate(kept) if math.isfinite(value)]
+        return places, [kept[place] for place in places]
+    if log:
+        logarithms = smooth([math.log(value) for value in kept], smoothing)
+        return [*range(len(kept))], [math.exp(value) for value in logarithms]
+    return [*range(len(kept))], smooth(kept, smoothing)
+
+
+def latest(values: Sequence[float], smoothing: float, log: bool = False) -> float:
+    """The number that stands for a metric now: the end of its line, NaN at a gap; 0 where a logarithm has none."""
+    finite = [value for value in values if math.isfinite(value)]
+    if log and finite and finite[-1] <= 0:
+        return finite[-1]
+    return curve(values, smoothing, log)[1][-1]
+
+
 def three_digits(value: float) -> str:
     """Three significant digits, of a constant width while a number changes: 0.71 is "0.710"."""
     return f"{value:#.3g}".rstrip(".")
 
 
 def draw_curves(steps: Sequence[int], history: Mapping[str, Sequence[float]], panels: Panels, *, title: str = "",
-                smoothing: float = 0.7, max_steps: int | None = None, note: str = "") -> Figure:
+                smoothing: float = 0.7, max_steps: int | None = None, note: str = "",
+                log: Collection[str] = ()) -> Figure:
     """One small chart a panel, side by side. `history[name]` has one value for each of `steps`; NaN leaves a gap.
 
     With `max_steps` the horizontal axis is as long as the whole run, so a growing curve shows how much is to come.
-    `note` stands small in the upper right corner.
+    `note` stands small in the upper right corner. Panels whose title is in `log` have a logarithmic axis, on which
+    triangles at the bottom stand for 0.
     """
     columns = min(len(panels), MAX_COLUMNS)
     rows = math.ceil(len(panels) / columns)
@@ -64,7 +99,7 @@ def draw_curves(steps: Sequence[int], history: Mapping[str, Sequence[float]], pa
     figure.text(1 - 0.2 / width, 1 - 0.14 / height, note, size=9, color="#666666", va="top", ha="right")
     last_step = max([*steps, max_steps or 0, 5])
     for axis, (name, metrics) in zip(axes, panels.items(), strict=False):
-        _draw_panel(axis, name, metrics, steps, history, smoothing)
+        _draw_panel(axis, name, metrics, steps, history, smoothing, name in log)
         axis.set_xlim(0, last_step * 1.02)
         axis.set_xlabel("step", size=9, color=INK, labelpad=2)
     for axis in axes[len(panels):]:
@@ -73,7 +108,7 @@ def draw_curves(steps: Sequence[int], history: Mapping[str, Sequence[float]], pa
 
 
 def _draw_panel(axis: Axes, name: str, metrics: Sequence[str], steps: Sequence[int],
-                history: Mapping[str, Sequence[float]], smoothing: float) -> None:
+                history: Mapping[str, Sequence[float]], smoothing: float, log: bool) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_title(name, loc="left", size=10, color=INK)
@@ -84,23 +119,31 @@ def _draw_panel(axis: Axes, name: str, metrics: Sequence[str], steps: Sequence[i
     axis.set_axisbelow(True)
     axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axis.yaxis.set_major_locator(MaxNLocator(5))
+    if log:
+        _logarithmic(axis, [value for metric in metrics for value in history.get(metric, []) if 0 < value < math.inf])
 
     drawn = 0
     for index, metric in enumerate(metrics):
         values = [value if math.isfinite(value) else math.nan for value in history.get(metric, [])]
-        averages = smooth(values, smoothing)
-        finite = [value for value in averages if math.isfinite(value)]
-        if not finite:
+        if not any(map(math.isfinite, values)):
             continue
         drawn += 1
         color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
-        axis.plot(steps, values, marker, color=color, markersize=3, alpha=0.45, markeredgewidth=0)
-        label = f"{metric}  {three_digits(finite[-1])}"
-        end = max(position for position, value in enumerate(averages) if math.isfinite(value))
-        axis.plot(steps, averages, LINE_STYLES[index % len(LINE_STYLES)], color=color, linewidth=2, label=label,
-                  marker=marker, markersize=5, markevery=[end])
+        places, heights = curve(values, smoothing, log)
+        ends = [place for place, height in enumerate(heights) if math.isfinite(height)][-1:]
+        now = latest(values, smoothing, log)
+        label = f"{metric}  {three_digits(now if math.isfinite(now) else heights[ends[0]])}"
+        rare = comes_now_and_then(values)
+        if not rare:
+            axis.plot(steps, values, marker, color=color, markersize=3, alpha=0.45, markeredgewidth=0)
+        axis.plot([steps[place] for place in places], heights, LINE_STYLES[index % len(LINE_STYLES)], color=color,
+                  linewidth=2, label=label, marker=marker, markersize=5, markevery=None if rare else ends)
+        zeros = [step for step, value in zip(steps, values, strict=True) if value <= 0]
+        if axis.get_yscale() == "log" and zeros:
+            axis.plot(zeros, [0.0] * len(zeros), "v", color=color, markersize=4, clip_on=False,
+                      transform=axis.get_xaxis_transform())  # on the axis itself, whose height has no meaning
         if len(metrics) == 1:
-            axis.set_title(three_digits(finite[-1]), loc="right", size=11, weight="bold", color=INK)
+            axis.set_title(label.removeprefix(metric).strip(), loc="right", size=11, weight="bold", color=INK)
     if len(metrics) > 1 and drawn:
         axis.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=2.6, borderaxespad=0.1)
     if not drawn:
@@ -112,16 +155,36 @@ def _draw_panel(axis: Axes, name: str, metrics: Sequence[str], steps: Sequence[i
         axis.set_ylim(0, 1)
 
 
+def _logarithmic(axis: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis over whole powers of ten; without a positive value it stays as it is."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    if not values:
+        return
+    lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    axis.set_yscale("log")
+    axis.set_ylim(10.0**lowest, 10.0 ** max(highest, lowest + 1))
+    axis.yaxis.set_major_locator(LogLocator(numticks=6))
+    axis.yaxis.set_minor_locator(NullLocator())
+
+
 def describe_curves(steps: Sequence[int], history: Mapping[str, Sequence[float]], panels: Panels, *, title: str = "",
-                    smoothing: float = 0.7) -> str:
-    """What the curves show, in one line of words: each metric's smoothed start and end and its extremes."""
+                    smoothing: float = 0.7, log: Collection[str] = ()) -> str:
+    """What the curves show, in one line of words: the start and end of each metric's line and its extremes.
+
+    `log`: the panels with a logarithmic axis.
+    """
     sentences = [f"{title}." if title else "", f"Training curves over {len(steps)} steps."]
+    on_log_axis = {metric for panel in log for metric in panels[panel]}
     for metric in dict.fromkeys(name for metrics in panels.values() for name in metrics):
         values = [value for value in history.get(metric, []) if math.isfinite(value)]
         if not values:
             sentences.append(f"{metric}: no values.")
             continue
-        averages = smooth(values, smoothing)
-        start, end, lowest, highest = map(three_digits, (averages[0], averages[-1], min(values), max(values)))
+        heights = [height for height in curve(history[metric], smoothing, metric in on_log_axis)[1]
+                   if math.isfinite(height)]
+        now = latest(history[metric], smoothing, metric in on_log_axis)
+        end = now if math.isfinite(now) else heights[-1]
+        start, end, lowest, highest = map(three_digits, (heights[0], end, min(values), max(values)))
         sentences.append(f"{metric}: from {start} to {end} (lowest {lowest}, highest {highest}).")
     return " ".join(sentence for sentence in sentences if sentence)

@@ -6,12 +6,12 @@ import math
 import numbers
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.viz.background import BackgroundRun
-from mlx_grpo_kit.viz.curves import describe_curves, draw_curves, smooth, three_digits
+from mlx_grpo_kit.viz.curves import describe_curves, draw_curves, latest, three_digits
 from mlx_grpo_kit.viz.picture import mimebundle, to_png
 from mlx_grpo_kit.viz.view import NotebookView
 
@@ -38,13 +38,21 @@ class LivePlot:
     max_steps    the length of the run, if known: the axis is that long, and the status says "step 37 of 60"
     smoothing    weight of the past in the line over the raw points, in [0, 1); 0 draws the values themselves
     completions  how many of each step's sampled completions to show beneath, each for another prompt
+    log          titles of the panels with a logarithmic axis; triangles at its bottom stand for 0
+
+    A metric that comes now and then, such as an evaluation every 50 steps, is drawn as joined points, unsmoothed.
 
     `steps` is the list of step numbers, `history` maps each metric seen to its values, NaN where a step had none.
     """
 
     def __init__(self, metrics: str | Sequence[str] | Mapping[str, Sequence[str]], *, title: str = "",
-                 max_steps: int | None = None, smoothing: float = 0.7, completions: int = 0):
+                 max_steps: int | None = None, smoothing: float = 0.7, completions: int = 0,
+                 log: Collection[str] = ()):
         self.panels = _panels(metrics)
+        self.log = frozenset([log] if isinstance(log, str) else log)
+        if not self.log <= self.panels.keys():
+            raise ValueError(f"log names {', '.join(map(repr, sorted(self.log - self.panels.keys())))}; the panels are "
+                             f"{', '.join(map(repr, self.panels))}")
         if not 0 <= smoothing < 1:
             raise ValueError(f"smoothing={smoothing} must be in [0, 1): the weight of the past; 0 draws the raw values")
         self.title, self.max_steps, self.smoothing, self.completions = title, max_steps, smoothing, completions
@@ -136,21 +144,22 @@ class LivePlot:
             return self.state
         total = f" of {self.max_steps}" if self.max_steps else ""
         words = [f"{self.state}: step {self.steps[-1]}{total}"]
-        first = next(iter(self.panels.values()))[0]
+        panel, (first, *_) = next(iter(self.panels.items()))
         if first in self.history:
-            words.append(f"{first} {three_digits(smooth(self.history[first], self.smoothing)[-1])}")
+            words.append(f"{first} {three_digits(latest(self.history[first], self.smoothing, panel in self.log))}")
         return " · ".join([*words, f"{self._seconds:.0f} s"])
 
     @property
     def alt_text(self) -> str:
         """What the picture shows, for readers who cannot see it."""
-        return describe_curves(self.steps, self.history, self.panels, title=self.title, smoothing=self.smoothing)
+        return describe_curves(self.steps, self.history, self.panels, title=self.title, smoothing=self.smoothing,
+                               log=self.log)
 
     def figure(self) -> Figure:
         """The curves as a Matplotlib figure."""
         return draw_curves(self.steps, self.history, self.panels, title=self.title, smoothing=self.smoothing,
                            max_steps=self.max_steps if self._running else None,
-                           note="" if self._running else self.status)
+                           note="" if self._running else self.status, log=self.log)
 
     def save(self, path: str | Path) -> None:
         """Write the picture as a PNG file."""

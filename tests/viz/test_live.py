@@ -98,6 +98,30 @@ def test_smoothing_is_checked():
         LivePlot("reward", smoothing=1)
 
 
+def test_a_panel_on_a_logarithmic_axis_is_named_by_its_title():
+    plot = LivePlot({"loss": ["loss", "torch_loss"], "difference": ["d"]}, log=["difference"])
+    plot.update({"loss": 1.0, "torch_loss": 1.0, "d": 1e-12})
+    assert [axis.get_yscale() for axis in plot.figure().axes] == ["linear", "log"]
+    with pytest.raises(ValueError, match="log names 'd'; the panels are 'loss', 'difference'"):
+        LivePlot({"loss": ["loss"], "difference": ["d"]}, log=["d"])
+    assert LivePlot("d", log="d").log == {"d"}
+
+
+def test_status_and_words_follow_the_logarithmic_axis():
+    plot = LivePlot("d", log=["d"], smoothing=0.5)
+    for value in (1e-9, 0.0):
+        plot.update({"d": value})
+    assert plot.status.startswith("running: step 2 · d 0.00 ·")
+    assert plot.alt_text.endswith("d: from 1.00e-09 to 0.00 (lowest 0.00, highest 1.00e-09).")
+
+
+def test_the_status_keeps_the_last_of_a_metric_that_comes_now_and_then():
+    plot = LivePlot(["accuracy", "loss"])
+    for step in range(1, 11):
+        plot.update({"loss": 1.0, **({"accuracy": step / 10} if step % 4 == 0 else {})})
+    assert plot.status.startswith("running: step 10 · accuracy 0.800 ·")
+
+
 def test_status_in_words():
     plot = LivePlot(["reward"], max_steps=60)
     assert plot.status == "waiting for the first step"
