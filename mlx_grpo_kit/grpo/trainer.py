@@ -179,7 +179,8 @@ class GRPOTrainer:
         num_prompts = args.generation_batch_size // args.num_generations
         problems = self.task.sample(np.random.default_rng(problem_seed), num_prompts)
         problems = [problem for problem in problems for _ in range(args.num_generations)]
-        prompts, rollout, texts = self._complete(problems, args.sampling(self.max_completion_length), int(sampling_seed))
+        sampling = args.sampling(self.max_completion_length)
+        prompts, rollout, texts = self._complete(problems, sampling, int(sampling_seed))
         rewards, by_name = compute_rewards(self.task.reward_funcs, problems, texts)
         advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards).tolist()
         completions = [
