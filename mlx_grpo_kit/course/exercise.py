@@ -125,7 +125,9 @@ class Exercise:
         elif got is None:
             happened = f"returned None, expected {show(expected)}. Is there a `return`?"
         else:
-            happened = f"gave {show(got)}, expected {show(expected)}."
+            shapes = [getattr(value, "shape", ()) for value in (got, expected)]
+            of_shape = [f" of shape {tuple(shape)}" if shapes[0] != shapes[1] else "" for shape in shapes]
+            happened = f"gave {show(got)}{of_shape[0]}, expected {show(expected)}{of_shape[1]}."
         # A case may hold functions, which the learner has not seen: their docstrings say what they are.
         strangers = [f" Here `{show(each)}` is `{each.__doc__}`." for each in case if callable(each) and each.__doc__]
         return f"{call} {happened}{''.join(strangers)}"
@@ -196,9 +198,8 @@ def show(value: Any) -> str:
     if isinstance(value, Mapping):
         text = ", ".join(f"{key}: {show(item)}" for key, item in value.items())
     elif hasattr(value, "shape") and hasattr(value, "tolist"):
-        text = f"an array of shape {tuple(value.shape)}"
-        if math.prod(value.shape) <= MOST_NUMBERS:
-            text = f"{show(value.tolist())} (shape {tuple(value.shape)})"
+        is_small = math.prod(value.shape) <= MOST_NUMBERS
+        text = f"array({show(value.tolist())})" if is_small else f"array of shape {tuple(value.shape)}"
     elif isinstance(value, (list, tuple)):
         inner = ", ".join(map(show, value))
         text = f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"

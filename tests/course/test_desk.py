@@ -193,8 +193,13 @@ def test_an_array_is_not_a_word_or_nothing():
 def test_arrays_are_shown_with_their_shape():
     import numpy as np
 
-    assert show(np.array([[1.0, 2.5]])) == "[[1, 2.5]] (shape (1, 2))"
-    assert show(np.zeros((4, 5))) == "an array of shape (4, 5)"
+    assert show(np.array([[1.0, 2.5]])) == "array([[1, 2.5]])"
+    assert show(np.zeros((4, 5))) == "array of shape (4, 5)"
+    exercise = Exercise("99.3", "Double", "Write `double(x)`.", 2, 1, double, ["a", "b"], cases=((np.ones((1, 2)),),))
+    assert exercise.examine(lambda x: 2 * x[0]).message == (
+        "`double(array([[1, 1]]))` gave array([2, 2]) of shape (2,), expected array([[2, 2]]) of shape (1, 2).")
+    assert exercise.examine(lambda x: 3 * x).message == (
+        "`double(array([[1, 1]]))` gave array([[3, 3]]), expected array([[2, 2]]).")
 
 
 def test_a_tuple_of_other_things_than_numbers_and_how_much_of_it_is_right():
