@@ -8,13 +8,17 @@ from mlx_grpo_kit.viz.answers import describe_answers, draw_answers, draw_push
 from mlx_grpo_kit.viz.background import BackgroundRun
 from mlx_grpo_kit.viz.boundary import draw_boundary
 from mlx_grpo_kit.viz.completions import completions_table
+from mlx_grpo_kit.viz.descent import draw_descent
+from mlx_grpo_kit.viz.digits import draw_confusion, draw_digits, draw_pixels, draw_reading
 from mlx_grpo_kit.viz.graph import draw_graph
 from mlx_grpo_kit.viz.live import LivePlot
 from mlx_grpo_kit.viz.live_picture import LivePicture
+from mlx_grpo_kit.viz.paint import PaintBox
 from mlx_grpo_kit.viz.panel import Panel
 from mlx_grpo_kit.viz.picture import show_picture
 from mlx_grpo_kit.viz.slopes import draw_slope
 from mlx_grpo_kit.viz.stepper import Stepper
 
-__all__ = ["BackgroundRun", "LivePicture", "LivePlot", "Panel", "Stepper", "completions_table", "describe_answers",
-           "draw_answers", "draw_boundary", "draw_graph", "draw_push", "draw_slope", "show_picture"]
+__all__ = ["BackgroundRun", "LivePicture", "LivePlot", "PaintBox", "Panel", "Stepper", "completions_table",
+           "describe_answers", "draw_answers", "draw_boundary", "draw_confusion", "draw_descent", "draw_digits",
+           "draw_graph", "draw_pixels", "draw_push", "draw_reading", "draw_slope", "show_picture"]
