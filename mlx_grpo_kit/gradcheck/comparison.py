@@ -99,11 +99,11 @@ class Comparison:
                 to_search += [numbers[len(numbers) // 2:], numbers[:len(numbers) // 2]]
 
     def errors_by_step(self) -> tuple[np.ndarray, np.ndarray]:
-        """Steps from 0.1 to 1e-12, and the error of the central difference with each, where the worst element is."""
+        """Steps from 0.1 to 1e-12, and how far the central difference with each is from the engine's derivative, at the
+        worst element. A V where the derivative is right; flat at the bottom where it is not."""
         steps = 10.0 ** np.arange(-1, -12.5, -0.5)
         place = self.worst.input, self.worst.index
-        exact = self.probe.complex_step(place) if self.is_analytic else self.worst.analytic
-        return steps, np.array([abs(self.probe.central(place, step) - exact) for step in steps])
+        return steps, np.array([abs(self.probe.central(place, step) - self.worst.analytic) for step in steps])
 
     def report(self, engine: str, notes: list[str]) -> GradcheckReport:
         failures = sorted(self.failures, key=lambda element: -np.nan_to_num(element.difference, nan=np.inf))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.viz.panel import FigurePicture
 
 
 @dataclass(frozen=True)
@@ -128,32 +130,31 @@ class GradcheckReport:
                     f"{'is' if len(self.failures) == 1 else 'are'} wrong.")
         return f"gradcheck FAILED on {self.engine}."
 
-    def plot(self):
-        """A matplotlib figure: the signed error of each element, and the error of the worst against the step."""
-        from matplotlib.figure import Figure
+    def plot(self) -> FigurePicture:
+        """A map of the signed error of each input, and the error of the worst element against the step.
 
-        figure = Figure(figsize=(4 * (len(self.analytic) + 1), 3.2), layout="constrained")
-        axes = figure.subplots(1, len(self.analytic) + 1, squeeze=False)[0]
-        for axis, name, analytic, numeric in zip(axes, self.names, self.analytic, self.numeric, strict=False):
-            error = _as_picture(analytic - numeric)
-            limit = np.nanmax(np.abs(error), initial=1e-6)  # what is below that is rounding, and should look like it
-            image = axis.imshow(error, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-            figure.colorbar(image, ax=axis, format="%.0e")
-            axis.set(title=f"{name}: analytic - numeric", xticks=[], yticks=[])
+        The last line of a cell shows it; `.figure` is Matplotlib's, `.alt` the same in words.
+        """
+        from mlx_grpo_kit.viz.error_maps import draw_check
+        from mlx_grpo_kit.viz.panel import FigurePicture
+
+        wrong = [np.zeros(array.shape, bool) for array in self.analytic]
+        for element in self.failures:
+            wrong[element.input][element.index] = True
+        curve = {}
         if self.errors_by_step is not None:
             steps, errors = self.errors_by_step()
-            axes[-1].loglog(steps, np.maximum(errors, 1e-18), marker="o")
-            axes[-1].set(title=self.worst.where, xlabel="step", ylabel="|central difference - analytic|",
-                         ylim=(1e-13, max(1.0, 10 * np.nanmax(errors, initial=0.0))))
-        else:
-            axes[-1].axis("off")
-        return figure
+            curve = {"steps": steps, "errors": errors, "where": self.worst.where}
+        return FigurePicture(*draw_check(self.names, self.analytic, self.numeric, wrong, **curve))
 
-    def _repr_html_(self):
-        buffer = io.BytesIO()
-        self.plot().savefig(buffer, format="png", dpi=90)
-        picture = base64.b64encode(buffer.getvalue()).decode()
-        return f'<pre>{html.escape(str(self))}</pre><img alt="errors" src="data:image/png;base64,{picture}">'
+    def _repr_html_(self) -> str:
+        sign, edge, tint = ("\N{CHECK MARK}", "#1a7f37", "46, 160, 67") if self.passed else \
+            ("\N{BALLOT X}", "#b35900", "248, 156, 32")
+        picture = "" if self.problems else f'<div style="margin-top:6px">{self.plot().html}</div>'
+        return (f'<div role="status" style="border-left:5px solid {edge};background:rgba({tint},.12);padding:8px 14px;'
+                'border-radius:4px;color:var(--jp-ui-font-color1,#24292f)"><pre style="margin:0;background:none;'
+                f'color:inherit;white-space:pre-wrap;line-height:1.45">{sign} {html.escape(str(self))}</pre></div>'
+                f'{picture}')
 
 
 def diagnose(names: list[str], analytic: list[np.ndarray], numeric: list[np.ndarray]) -> list[str]:
@@ -172,6 +173,10 @@ def diagnose(names: list[str], analytic: list[np.ndarray], numeric: list[np.ndar
                          ".detach(), stop_gradient or no_grad?")
         elif ratios.size and np.ptp(ratios) < 1e-3 * abs(ratios[0]):
             ratio = float(np.median(ratios))
+            if abs(ratio - 1) < 1e-3:
+                hints.append(f"The gradient of {name} is right where it should not be 0, and wrong where it should: it "
+                             "lets something through.")
+                continue
             what = "a wrong sign" if abs(ratio + 1) < 1e-3 else "a constant factor"
             hints.append(f"The gradient of {name} is {ratio:.4g} times the right one everywhere: {what}.")
         elif a.ndim == 2 and a.shape[0] == a.shape[1] and np.allclose(a.T, n, rtol=1e-4, atol=1e-7):
@@ -179,13 +184,9 @@ def diagnose(names: list[str], analytic: list[np.ndarray], numeric: list[np.ndar
     return hints
 
 
-def _as_picture(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1, array.shape[-1]) if array.ndim >= 2 else array.reshape(1, -1)
-
-
 def _plain(index: tuple[int, ...]) -> str:
     return str(index[0]) if len(index) == 1 else str(index)
 
 
 def _number(number: float) -> str:
-    return f"{number:.6g}"
+    return f"{number + 0.0:.6g}"  # no -0
