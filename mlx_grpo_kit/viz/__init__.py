@@ -13,12 +13,16 @@ from mlx_grpo_kit.viz.digits import draw_confusion, draw_digits, draw_pixels, dr
 from mlx_grpo_kit.viz.graph import draw_graph
 from mlx_grpo_kit.viz.live import LivePlot
 from mlx_grpo_kit.viz.live_picture import LivePicture
+from mlx_grpo_kit.viz.mismatch import draw_mismatch
 from mlx_grpo_kit.viz.paint import PaintBox
 from mlx_grpo_kit.viz.panel import Panel
 from mlx_grpo_kit.viz.picture import show_picture
+from mlx_grpo_kit.viz.reductions import draw_sum
+from mlx_grpo_kit.viz.shapes import draw_broadcast, shape_explorer
 from mlx_grpo_kit.viz.slopes import draw_slope
 from mlx_grpo_kit.viz.stepper import Stepper
 
 __all__ = ["BackgroundRun", "LivePicture", "LivePlot", "PaintBox", "Panel", "Stepper", "completions_table",
-           "describe_answers", "draw_answers", "draw_boundary", "draw_confusion", "draw_descent", "draw_digits",
-           "draw_graph", "draw_pixels", "draw_push", "draw_reading", "draw_slope", "show_picture"]
+           "describe_answers", "draw_answers", "draw_boundary", "draw_broadcast", "draw_confusion", "draw_descent",
+           "draw_digits", "draw_graph", "draw_mismatch", "draw_pixels", "draw_push", "draw_reading", "draw_slope",
+           "draw_sum", "shape_explorer", "show_picture"]
