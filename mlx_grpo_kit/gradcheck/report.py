@@ -189,4 +189,7 @@ def _plain(index: tuple[int, ...]) -> str:
 
 
 def _number(number: float) -> str:
-    return f"{number + 0.0:.6g}"  # no -0
+    number += 0.0  # no -0
+    if 0 < abs(number) < 1e-3:
+        return f"{number:.3e}"
+    return f"{number:.6g}" if abs(number) >= 1 else f"{number:.5f}".rstrip("0").rstrip(".")
