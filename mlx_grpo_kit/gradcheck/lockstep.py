@@ -85,10 +85,12 @@ def _compare(step: int, pairs: list[tuple[str, np.ndarray, np.ndarray]], toleran
         if not _difference(ours, theirs) <= tolerance:
             difference = np.nan_to_num(np.abs(ours - theirs), nan=np.inf)
             index = tuple(int(i) for i in np.unravel_index(difference.argmax(), difference.shape))
-            element = f"element {index}" if index else "it"
+            if not index:
+                raise LockstepError(f"Step {step}: {name} differs by more than {tolerance:g}: {ours.item():.10g} here, "
+                                    f"{theirs.item():.10g} in torch.")
             raise LockstepError(f"Step {step}: {name} differs. Of {difference.size:,} elements "
-                                f"{np.sum(~(difference <= tolerance)):,} are off by more than {tolerance:g}; {element} "
-                                f"is off by most: {ours[index]:.10g} here, {theirs[index]:.10g} in torch.")
+                                f"{np.sum(~(difference <= tolerance)):,} are off by more than {tolerance:g}; element "
+                                f"{index} is off by most: {ours[index]:.10g} here, {theirs[index]:.10g} in torch.")
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> float:
