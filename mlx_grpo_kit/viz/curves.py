@@ -21,6 +21,7 @@ LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = "osD^"
 INK, FAINT = "#333333", "#d9d9d9"
 MAX_COLUMNS = 3
+FEW = 60  # steps, up to which an unsmoothed line shows its points
 PANEL_WIDTH, PANEL_HEIGHT = 4.2, 2.7  # inches
 
 
@@ -135,7 +136,8 @@ def _draw_panel(axis: Axes, name: str, metrics: Sequence[str], steps: Sequence[i
         label = f"{metric}  {three_digits(now if math.isfinite(now) else heights[ends[0]])}"
         rare = comes_now_and_then(values)
         if not rare:
-            axis.plot(steps, values, marker, color=color, markersize=3, alpha=0.45, markeredgewidth=0)
+            seen = values if smoothing or len(steps) <= FEW else _alone(values)
+            axis.plot(steps, seen, marker, color=color, markersize=3, alpha=0.45, markeredgewidth=0)
         axis.plot([steps[place] for place in places], heights, LINE_STYLES[index % len(LINE_STYLES)], color=color,
                   linewidth=2, label=label, marker=marker, markersize=5, markevery=None if rare else ends)
         zeros = [step for step, value in zip(steps, values, strict=True) if value <= 0]
@@ -153,6 +155,13 @@ def _draw_panel(axis: Axes, name: str, metrics: Sequence[str], steps: Sequence[i
         axis.text(0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center", size=8, color="#666666",
                   wrap=True)
         axis.set_ylim(0, 1)
+
+
+def _alone(values: Sequence[float]) -> list[float]:
+    """The values with gaps on both sides, which no line reaches; the others are NaN."""
+    beside = [math.nan, *values, math.nan]
+    return [value if math.isnan(before) and math.isnan(after) else math.nan
+            for before, value, after in zip(beside, values, beside[2:], strict=False)]
 
 
 def _logarithmic(axis: Axes, values: Sequence[float]) -> None:

@@ -87,6 +87,17 @@ def test_a_logarithmic_panel_beside_a_plain_one():
     assert plain.lines[1].get_ydata()[-1] == pytest.approx(weighted_mean(history["loss"], 0.5))
 
 
+def test_a_long_unsmoothed_line_shows_points_only_where_no_line_is():
+    values = [0.5] * 70
+    values[10] = values[12] = NAN
+    points, line = draw_curves([*range(70)], {"a": values}, {"a": ["a"]}, smoothing=0).axes[0].lines
+    assert np.flatnonzero(np.isfinite(points.get_ydata())).tolist() == [11]
+    assert np.isfinite(line.get_ydata()).sum() == 68
+    assert np.isfinite(draw_curves([*range(70)], {"a": values}, {"a": ["a"]}).axes[0].lines[0].get_ydata()).sum() == 68
+    assert np.isfinite(draw_curves([*range(60)], {"a": values[:60]}, {"a": ["a"]}, smoothing=0)
+                       .axes[0].lines[0].get_ydata()).sum() == 58
+
+
 def test_zeros_on_a_logarithmic_axis_stand_at_its_bottom():
     history = {"d": [0.0, 1e-16, 0.0, 1e-12, 0.0]}
     figure = draw_curves([1, 2, 3, 4, 5], history, {"d": ["d"]}, smoothing=0, log=["d"])
