@@ -137,7 +137,7 @@ def _first_copy(grad, shape):
 
 
 def sum_backward(grad, shape, axis, keepdims):
-    """The gradient of x, which has this shape. grad: the gradient of x.sum(axis=axis, keepdims=keepdims)."""
+    """The gradient of x, which has this shape, from that of x.sum(axis=axis, keepdims=keepdims)."""
     if not keepdims:
         grad = np.expand_dims(grad, axis)      # put the axis back that the sum took away
     return np.broadcast_to(grad, shape)

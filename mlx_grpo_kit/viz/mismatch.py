@@ -26,16 +26,17 @@ def draw_mismatch(x: Sequence[float], targets: Sequence[float],
 
     figure = new_figure(10, 3.6)
     curve, plane, image = figure.subplots(1, 3, width_ratios=(3, 3, 3.2))
-    figure.subplots_adjust(left=0.055, right=0.985, bottom=0.15, top=0.87, wspace=0.28)
+    figure.subplots_adjust(left=0.04, right=0.945, bottom=0.15, top=0.87, wspace=0.27)
     order = np.argsort(x)
     words = []
     plane.plot(x, targets, "o", color="#777777", markersize=4, markeredgewidth=0, alpha=0.8, label="targets")
     for (name, (losses, predictions, _)), (style, color) in zip(runs.items(), STYLES, strict=False):
         curve.plot(losses, style, color=color, linewidth=2.2, label=name)
         plane.plot(np.asarray(x)[order], np.ravel(predictions)[order], style, color=color, linewidth=2.2, label=name)
-        rise = (np.max(predictions) - np.min(predictions)) / (np.max(x) - np.min(x))
+        first, last = order[[0, -1]]
+        slope = (np.ravel(predictions)[last] - np.ravel(predictions)[first]) / (x[last] - x[first])
         words.append(f"{name}: the loss goes from {three_digits(losses[0])} to {three_digits(losses[-1])}, and the "
-                     f"line has a slope of {rise:.2f}.")
+                     f"line has a slope of {slope + 0.0:.2f}.")
     curve.set(xlabel="step", ylim=(0, None))
     curve.set_title("the loss", loc="left", size=11, color=INK)
     plane.set(xlabel="x")
@@ -47,7 +48,7 @@ def draw_mismatch(x: Sequence[float], targets: Sequence[float],
     count = len(differences)
     image.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=INK, linewidth=1.6)
     image.set(xlabel="target j", ylabel="prediction i")
-    image.set_title(f"differences {differences.shape}; meant: diagonal", loc="left", size=11, color=INK)
+    image.set_title(f"{differences.shape} differences", loc="left", size=11, color=INK)
     bar = figure.colorbar(shown, ax=image, fraction=0.046, pad=0.03)
     bar.outline.set_visible(False)
     for axis in (curve, plane, image, bar.ax):

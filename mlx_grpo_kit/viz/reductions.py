@@ -25,7 +25,7 @@ def draw_sum(x: Any, axis: Axis = None, keepdims: bool = False, *, name: str = "
     An axis that x does not have is answered in words. Raises ValueError for an array too large to look at.
     """
     shape = tuple(x) if isinstance(x, tuple | list) else tuple(x.shape)
-    if not cells.can_be_drawn(shape):
+    if not shape or not cells.can_be_drawn(shape):
         raise ValueError(f"draw_sum of shape {shape}: expected one to three axes and few enough cells to look at.")
     places = list(itertools.product(*map(range, shape)))
     made_up = isinstance(x, tuple | list)

@@ -151,11 +151,11 @@ def shape_explorer() -> Panel:
         a.value, b.value = map(str, change["new"])
 
     examples.observe(choose, names="value")
-    return Panel(explore_shapes, a=a, b=b,
-                 view=ToggleButtons(options=["forward", "backward"], style={"button_width": "90px"}),
+    return Panel(lambda example, **typed: explore_shapes(**typed), example=examples, a=a, b=b,
+                 view=ToggleButtons(options=["forward", "backward"], style={"button_width": "90px"},
+                                    layout=Layout(width="260px")),
                  follow=Dropdown(options=["a", "b"], value="b", layout=Layout(width="110px")),
-                 element=IntSlider(2, min=1, max=24, description="number", layout=Layout(width="260px")),
-                 extra=[examples])
+                 element=IntSlider(2, min=1, max=24, description="number", layout=Layout(width="280px")))
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
@@ -189,11 +189,13 @@ def _what_happens(result: Shape, shapes: Sequence[Shape], names: Sequence[str], 
         if stretched:
             lengths = " and ".join(str(result[axis]) for axis in stretched)
             what.append(f"{_axes(stretched)} {'is' if len(stretched) == 1 else 'are'} stretched from 1 to {lengths}")
-        if what:
-            sentences.append(f"{name}: {', '.join(what)}, so its gradient is summed over {_axes(new + stretched)}: "
-                             f"`{_sum_code(shape, result)}`.")
+        if not backward:
+            what.append(f"{'so ' if what else ''}every number is used {_times(_count_uses(shape, result))}")
+        elif what:
+            what.append(f"so its gradient is g summed over {_axes(new + stretched)}, `{_sum_code(shape, result)}`")
         else:
-            sentences.append(f"{name}: every number is used once, so its gradient is `g`, as it is.")
+            what.append("every number is used once, so its gradient is `g`, as it is")
+        sentences.append(f"{name}: {', '.join(what)}.")
     if chosen is not None and math.prod(result):
         sentences.append(_worked_number(result, shapes, names, numbers, chosen, backward))
     return sentences
@@ -202,17 +204,28 @@ def _what_happens(result: Shape, shapes: Sequence[Shape], names: Sequence[str], 
 def _worked_number(result: Shape, shapes: Sequence[Shape], names: Sequence[str], numbers: Sequence[dict[Index, float]],
                    chosen: tuple[int, Index], backward: bool) -> str:
     side, index = chosen
-    uses = math.prod(result) // math.prod(shapes[side])
+    uses = _count_uses(shapes[side], result)
     number = short(numbers[side][index]) if numbers[side] else f"number at {list(index)}"
-    what = f"The {number} in {names[side]} is used "
+    what = f"The {number} in {names[side]} is used {_times(uses)}"
+    if not backward:
+        return f"{what}; each use is in a ring."
     if uses == 1:
-        return f"{what}once: its gradient is one number of g."
-    sum_of = f"{what}{'twice' if uses == 2 else f'{uses} times'}: its gradient is the sum of {uses} numbers of g"
-    if not (backward and numbers[side]):
+        return f"{what}: its gradient is one number of g."
+    sum_of = f"{what}: its gradient is the sum of {uses} numbers of g"
+    if not numbers[side]:
         return f"{sum_of}."
     terms = [value for place, value in _gradient(result).items() if source_of(place, shapes[side]) == index]
     shown = " + ".join(map(str, terms[:MOST_TERMS])) + (" + ..." if len(terms) > MOST_TERMS else "")
     return f"{sum_of}, {shown} = {sum(terms)}."
+
+
+def _count_uses(shape: Shape, result: Shape) -> int:
+    new, stretched = summed_axes(shape, result)
+    return math.prod(result[axis] for axis in new + stretched)
+
+
+def _times(uses: int) -> str:
+    return {1: "once", 2: "twice"}.get(uses, f"{uses:,} times")
 
 
 def _axes(axes: Sequence[int]) -> str:

@@ -1,0 +1,42 @@
+"""The shape explorer of chapter 04 in JupyterLab: an example is chosen, a shape is typed, the picture follows."""
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)
+
+EXPLORER = """
+from mlx_grpo_kit.viz import shape_explorer
+panel = shape_explorer()
+panel
+"""
+
+
+def test_the_shape_explorer_follows_a_hand(open_notebook):
+    notebook = open_notebook("shapes", EXPLORER, "print(panel.picture.alt)")
+    notebook.run_cell(0)
+    output = notebook.cell(0)
+    status = output.get_by_role("status")
+    status.filter(has_text="Fits: (3, 1) and (4,) give (3, 4).").wait_for()
+    output.locator("select").first.select_option(label="three axes: (2, 1, 4) and (3, 1)")
+    status.filter(has_text="give (2, 3, 4)").wait_for()
+    output.get_by_role("button", name="backward").click()
+    status.filter(has_text="the sum of 8 numbers of g").wait_for()
+    assert "gradient of b" in output.locator("svg.kit-cells").text_content()
+
+    b = output.locator("input[type=text]").nth(1)
+    b.fill("2 x 3")
+    b.press("Enter")
+    status.filter(has_text="must match the size of tensor b (3) at non-singleton dimension 2").wait_for()
+    b.fill("two by three")
+    b.press("Enter")
+    status.filter(has_text="b = 'two by three' has 'two' in it: that is no number").wait_for()
+    notebook.run_cell(1)
+    notebook.wait_for_text(1, "that is no number")
+
+
+def test_the_stored_pictures_of_the_chapter_show_without_trust(open_notebook):
+    notebook = open_notebook("04_tensors")
+    image = notebook.page.locator('.jp-OutputArea-output img[src^="data:image/svg+xml"]').first
+    image.wait_for(timeout=30_000)
+    assert image.evaluate("image => image.naturalWidth") > 500
+    assert image.get_attribute("alt").startswith("Fits: (4, 3) and (3,) give (4, 3).")
