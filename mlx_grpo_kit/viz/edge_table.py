@@ -14,7 +14,7 @@ from mlx_grpo_kit.viz.completions import STYLE
 Number = float | Sequence[float]
 MINUS, INFINITY = "\N{MINUS SIGN}", "\N{INFINITY}"
 TINTS = {"infinite": "rgba(248, 156, 32, .22)", "nan": "rgba(248, 156, 32, .22)", "a choice": "rgba(87, 144, 252, .16)"}
-HEADER = ("operation", "at", "value", "gradient", "it is", "torch", "elsewhere", "why")
+HEADER = ("operation", "at", "value", "gradient", "torch", "elsewhere", "why")
 
 
 @dataclass(frozen=True)
@@ -114,25 +114,26 @@ def _numbers_text(numbers: Sequence[Number]) -> str:
 
 
 def _cells(row: EdgeRow) -> list[str]:
-    torch = "the same" if row.agrees else (
+    torch = "same" if row.agrees else (
         f"NOT the same: {number_text(row.torch_value)}; {_numbers_text(row.torch_gradients)}")
     elsewhere = ", ".join(f"{name} {_numbers_text(gradients)}" if len(gradients) == 1 else
                           f"{name} ({_numbers_text(gradients)})" for name, gradients in row.elsewhere.items())
-    return [row.operation, _numbers_text(row.point), number_text(row.value), _numbers_text(row.gradients), row.kind,
-            torch, elsewhere, row.why]
+    return [row.operation, _numbers_text(row.point), number_text(row.value), _numbers_text(row.gradients), torch,
+            elsewhere, f"{'a choice: ' if row.kind == 'a choice' else ''}{row.why}"]
 
 
 def _in_words(row: EdgeRow, cells: dict[str, str]) -> str:
     elsewhere = f" Elsewhere {cells['elsewhere']}." if row.elsewhere else ""
-    return (f"{cells['operation']} at {cells['at']}: value {cells['value']}, gradient {cells['gradient']} "
-            f"({cells['it is']}), torch {cells['torch']}.{elsewhere} Why: {cells['why']}.")
+    return (f"{cells['operation']} at {cells['at']}: value {cells['value']}, gradient {cells['gradient']}, "
+            f"torch {cells['torch']}.{elsewhere} Why: {cells['why']}.")
 
 
 def _style(column: str) -> str:
     if column == "why":
-        return STYLE["td"]
+        return STYLE["td"] + "min-width:17em;overflow-wrap:normal;"
     font = STYLE["code"] if column in ("operation", "at", "value", "gradient") else ""
-    return STYLE["td"] + font + "white-space:nowrap;"
+    wrap = "min-width:7em;overflow-wrap:normal;" if column == "elsewhere" else "white-space:nowrap;"
+    return STYLE["td"] + font + wrap
 
 
 def _flat(numbers: Iterable[Number]) -> list[float]:

@@ -17,11 +17,13 @@ Curve = tuple[Sequence[float], Sequence[float], Sequence[float]]
 FAR = 8  # a slope that runs off to infinity changes fast too, but not that suddenly
 
 
-def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0) -> tuple[Figure, str]:
+def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0,
+                 same_scale: bool = False) -> tuple[Figure, str]:
     """(figure, words): for each name a column with the function above and its slope below.
 
-    curves    name -> (x, y, slope), three sequences of the same length, x rising
-    steepest  slopes beyond +-`steepest` are cut off
+    curves       name -> (x, y, slope), three sequences of the same length, x rising
+    steepest     slopes beyond +-`steepest` are cut off
+    same_scale   all slopes on one scale, to be compared
 
     Where the slope jumps the line is broken, and a value that stands alone between two jumps is a dot.
     """
@@ -29,6 +31,7 @@ def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0) -> tuple
     figure = new_figure(width, height)
     axes = figure.subplots(2, len(curves), squeeze=False, sharex="col")
     figure.subplots_adjust(left=0.55 / width, right=1 - 0.12 / width, bottom=0.1, top=0.91, wspace=0.34, hspace=0.12)
+    slopes = np.concatenate([np.asarray(slope, dtype=float) for _, _, slope in curves.values()])
     words = []
     for column, (name, curve) in enumerate(curves.items()):
         x, y, slope = (np.asarray(part, dtype=float) for part in curve)
@@ -37,10 +40,7 @@ def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0) -> tuple
         line, alone = broken_at_jumps(x, slope)
         below.plot(*line, "--", color="#b35900", linewidth=1.8)
         below.plot(*alone, "o", color="#b35900", markersize=5)
-        shown = slope[np.abs(slope) <= steepest]
-        low, high = min(0.0, float(shown.min(initial=0.0))), max(0.0, float(shown.max(initial=0.0)))
-        room = 0.08 * max(high - low, 0.1)
-        below.set_ylim(low - room, high + room)
+        below.set_ylim(*_room(slopes if same_scale else slope, steepest))
         above.set_title(name, size=11, color=INK, loc="left")
         for axis in (above, below):
             axis.axhline(0, color="#999999", linewidth=0.8, zorder=0)
@@ -56,6 +56,14 @@ def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0) -> tuple
     return figure, "Functions and their slopes. " + " ".join(words)
 
 
+def _room(slope: np.ndarray, steepest: float) -> tuple[float, float]:
+    """Limits that hold 0 and every slope that is not too steep."""
+    shown = slope[np.abs(slope) <= steepest]
+    low, high = float(shown.min(initial=0.0)), float(shown.max(initial=0.0))
+    room = 0.08 * max(high - low, 0.1)
+    return low - room, high + room
+
+
 def broken_at_jumps(x: np.ndarray, slope: np.ndarray) -> tuple[tuple, tuple]:
     """((x, slope) with a nan wherever the slope jumps, (x, slope) of the points that have a jump on either side)."""
     jumps = jumps_of(slope)
@@ -66,8 +74,8 @@ def broken_at_jumps(x: np.ndarray, slope: np.ndarray) -> tuple[tuple, tuple]:
 
 
 def jumps_of(slope: np.ndarray) -> np.ndarray:
-    """For each pair of neighbours whether the slope jumps there: it changes far more than two pairs away."""
+    """For each pair of neighbours whether the slope jumps there: far more than it changes two pairs away."""
     with np.errstate(invalid="ignore"):
         steps = np.abs(np.diff(slope))
-    beside = np.pad(steps, 2)
+    beside = np.pad(steps, 2, mode="edge")
     return np.isfinite(steps) & (steps > 1e-6) & (steps > FAR * beside[:-4]) & (steps > FAR * beside[4:])

@@ -135,7 +135,7 @@ def _draw_table(page: Axes, left: float, top: float, array: np.ndarray, *, title
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
-    tones = LinearSegmentedColormap.from_list("signs", [NEGATIVE, ZERO, POSITIVE])
+    tones = LinearSegmentedColormap.from_list("signs", [NEGATIVE, ZERO, POSITIVE], N=257)
     finite = np.abs(array[np.isfinite(array)])
     scale = max(float(finite.max(initial=0.0)), 1e-300)
     page.text(left, top + 0.06, title, size=10, color=INK, va="bottom")
@@ -174,8 +174,8 @@ def _listeners(name: str, grad: np.ndarray) -> str:
         return f"only {name}[{i}, {j}] gets a gradient, {total}."
     if len(places) == grad.size:
         return f"all {grad.size} numbers of {name} get a gradient; they sum to {total}."
-    lines = [(kind, sorted(set(axis.tolist()))) for kind, axis in zip(("row", "column"), places.T, strict=True)]
-    alone = [f"{kind} {numbers[0]}" for kind, numbers in lines if len(numbers) == 1]
-    where = alone[0] if alone else f"rows {', '.join(map(str, lines[0][1]))}"
-    return (f"{len(places)} of the {grad.size} numbers of {name} get a gradient, all in {where}; they sum to "
-            f"{total}.")
+    rows, columns = (sorted(set(used.tolist())) for used in places.T)
+    kind, lines = ("row", rows) if len(rows) / len(grad) <= len(columns) / grad.shape[1] else ("column", columns)
+    is_everywhere = len(rows) == len(grad) and len(columns) == grad.shape[1]
+    where = "" if is_everywhere else f", all in {kind}{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
+    return f"{len(places)} of the {grad.size} numbers of {name} get a gradient{where}; they sum to {total}."

@@ -1,0 +1,50 @@
+"""Chapter 05's panels in JupyterLab: the picture follows the menu and the sliders, the table of edges its menu."""
+
+import pytest
+
+pytestmark = pytest.mark.timeout(240)
+
+NAME = "05_operations"
+
+
+def cells_until(notebook, words):
+    """The indices of the code cells up to the one whose source contains `words`."""
+    cells = notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets.map(cell =>"
+                                   " [cell.model.type, cell.model.sharedModel.getSource()])")
+    [last] = [index for index, (kind, source) in enumerate(cells) if kind == "code" and words in source]
+    return [index for index in range(last + 1) if cells[index][0] == "code"]
+
+
+def test_the_heatmaps_and_the_table_of_edges(open_notebook):
+    notebook = open_notebook(NAME)
+    panel = cells_until(notebook, "heatmaps = Panel(")
+    for index in panel:
+        notebook.run_cell(index)
+    panel = panel[-1]
+    notebook.show(panel)
+
+    def wait_for_picture(words):
+        notebook.cell(panel).locator(f'.widget-html img[alt*="{words}"]').wait_for(timeout=60_000)
+
+    wait_for_picture("softmax(x). Starting with out[1, 2] = 0.17: 5 of the 20 numbers of x get a gradient, all in row")
+    notebook.cell(panel).locator("select").first.select_option("x @ w")
+    wait_for_picture("4 of the 15 numbers of w get a gradient, all in column 2; they sum to 2.")
+    handle = notebook.cell(panel).locator(".noUi-handle").first
+    handle.focus()
+    handle.press("ArrowRight")
+    wait_for_picture("Heatmaps of x @ w. Starting with out[2, 2]")
+    notebook.cell(panel).locator("select").nth(1).select_option("all of out")
+    wait_for_picture("Starting with the sum of all of out: 16 of the 20 numbers of x get a gradient, all in columns 0, 2")
+
+    table = cells_until(notebook, "rows = measure_edges()")[-1]
+    notebook.run_cell(table)
+    notebook.show(table)
+    rows = notebook.cell(table).locator(".widget-html tbody tr")
+    notebook.cell(table).locator(".widget-html td", has_text="where(x > 0, sqrt(x), 0)").wait_for(timeout=60_000)
+    everything = rows.count()
+    assert everything > 35
+    assert rows.evaluate_all("rows => Math.max(...rows.map(row => row.offsetHeight))") < 90  # no column is squeezed
+    notebook.cell(table).locator("select").first.select_option("kinks and ties")
+    notebook.page.wait_for_function("count => document.querySelectorAll('.widget-html tbody tr').length < count",
+                                    arg=everything)
+    assert "JAX 0.5, MLX 0" in notebook.cell(table).locator(".widget-html").last.inner_text()

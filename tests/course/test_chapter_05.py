@@ -1,0 +1,150 @@
+"""Chapter 05: its solutions against torch, other right answers, and slips that are answered in words."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import mlx_grpo_kit.tensor as T  # noqa: N812
+from mlx_grpo_kit.course import chapter_05, check
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def torch_gradients(function, g, *arrays):
+    tensors = [torch.tensor(array, dtype=torch.float64, requires_grad=True) for array in arrays]
+    function(*tensors).backward(torch.tensor(g, dtype=torch.float64))
+    return [tensor.grad.numpy() for tensor in tensors]
+
+
+def test_silu():
+    x, g = np.array([0.0, 1.0, -1.0, 5.0, -20.0]), numbers(5)
+    tensor = T.Tensor(x, requires_grad=True)
+    out = chapter_05.silu(tensor)
+    out.backward(g)
+    np.testing.assert_allclose(out.data, F.silu(torch.tensor(x)), rtol=1e-12)
+    np.testing.assert_allclose(tensor.grad, torch_gradients(F.silu, g, x)[0], rtol=1e-9)
+
+
+def test_max_backward_with_and_without_ties():
+    for x in (numbers(5, 4), np.round(numbers(6, 6)), np.zeros((3, 2))):
+        g = numbers(len(x), seed=1)
+        np.testing.assert_allclose(chapter_05.max_backward(g, x), torch_gradients(lambda x: x.amax(1), g, x)[0])
+
+
+def test_softmax_backward():
+    logits, g = 3 * numbers(4, 7), numbers(4, 7, seed=1)
+    p = torch.softmax(torch.tensor(logits), 1).numpy()
+    expected = torch_gradients(lambda x: torch.softmax(x, 1), g, logits)[0]
+    np.testing.assert_allclose(chapter_05.softmax_backward(g, p), expected, atol=1e-14)
+
+
+def test_logsumexp():
+    x = np.concatenate([numbers(3, 5), 1000 + numbers(1, 5), numbers(1, 5) - 1000, 1e4 * numbers(2, 5)])
+    np.testing.assert_allclose(chapter_05.logsumexp(x), torch.logsumexp(torch.tensor(x), 1), rtol=1e-14)
+
+
+def test_cross_entropy_backward():
+    logits, targets = 5 * numbers(6, 4), np.array([0, 3, 3, 1, 2, 0])
+    expected = torch_gradients(lambda x: F.cross_entropy(x, torch.tensor(targets)), 1.0, logits)[0]
+    np.testing.assert_allclose(chapter_05.cross_entropy_backward(logits, targets), expected, atol=1e-14)
+
+
+def test_root_or_zero():
+    numbers = np.array([4.0, 0.0, -3.0, 1e-8, 2.25])
+    x = T.Tensor(numbers, requires_grad=True)
+    out = chapter_05.root_or_zero(x)
+    out.sum().backward()
+    np.testing.assert_allclose(out.data, [2.0, 0.0, 0.0, 1e-4, 1.5])
+    h = 1e-5 * np.maximum(np.abs(numbers), 1e-9)
+    measured = (np.sqrt(np.maximum(numbers + h, 0)) - np.sqrt(np.maximum(numbers - h, 0))) / (2 * h)
+    np.testing.assert_allclose(x.grad, np.where(numbers > 0, measured, 0), rtol=1e-8)
+
+
+def test_pow_backward_at_every_pair_of_edges():
+    pairs = list(itertools.product([0.0, 1.0, -1.0, 2.0, -2.0, 0.5], [0.0, 1.0, -1.0, 2.0, -3.0, 0.5]))
+    base, exponent = np.array(pairs).T
+    g = numbers(len(pairs))
+    with np.errstate(all="ignore"):
+        ours = chapter_05.pow_backward(g, base, exponent)
+    for got, expected in zip(ours, torch_gradients(torch.pow, g, base, exponent), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+# -- answers that others would give, right ones and slips -------------------------------------------------------------
+
+
+def max_in_a_loop(g, x):
+    out = np.zeros_like(x)
+    for i, row in enumerate(x):
+        places = np.flatnonzero(row == row.max())
+        out[i, places] = g[i] / len(places)
+    return out
+
+
+def softmax_through_jacobians(g, p):
+    return np.stack([gi @ (np.diag(pi) - np.outer(pi, pi)) for gi, pi in zip(g, p, strict=True)])
+
+
+def cross_entropy_with_one_hot(logits, targets):
+    return (T.softmax(T.Tensor(logits)).data - np.eye(logits.shape[1])[targets]) / len(targets)
+
+
+def root_with_the_kits_own(x):
+    return T.safe_sqrt(x)
+
+
+def root_with_a_zero_inside(x):
+    return T.sqrt(T.where(x > 0, x, 0.0))  # where's rule filters, so the inf of sqrt at 0 does not pass
+
+
+def silu_that_saves_x_alone(x):
+    class Silu(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.x = x
+            return x / (1 + np.exp(-x))
+
+        @staticmethod
+        def backward(ctx, grad):
+            s = 1 / (1 + np.exp(-ctx.x))
+            return grad * (s + ctx.x * s * (1 - s))
+
+    return Silu.apply(x)
+
+
+@pytest.mark.parametrize(("exercise", "answer"), [
+    ("05.1", silu_that_saves_x_alone), ("05.2", max_in_a_loop), ("05.3", softmax_through_jacobians),
+    ("05.4", lambda x: np.logaddexp.reduce(x, axis=1)), ("05.5", cross_entropy_with_one_hot),
+    ("05.6", root_with_the_kits_own), ("05.6", root_with_a_zero_inside),
+], ids=lambda value: getattr(value, "__name__", value))
+def test_other_right_answers_pass(exercise, answer):
+    assert check(exercise, answer)
+
+
+def silu_with_a_list(x):
+    class Silu(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.x = x
+            return x * 0.5
+
+    return Silu.apply(x)
+
+
+@pytest.mark.parametrize(("exercise", "answer", "words"), [
+    ("05.1", lambda x: x.data * 0.5, "which is no Tensor. Return Silu.apply(x)"),
+    ("05.1", lambda x: T.silu(x), "the result of the kit's own Silu"),
+    ("05.1", silu_with_a_list, "raised NotImplementedError: a Function needs a backward"),
+    ("05.2", lambda g, x: x.argmax(axis=1), "of shape (2,), expected"),
+    ("05.6", lambda x: np.sqrt(x), "raised TypeError: np.sqrt got a Tensor"),
+    ("05.7", lambda g, base, exponent: g * exponent * base ** (exponent - 1), "expected ("),
+])
+def test_slips_are_answered_in_words(exercise, answer, words):
+    note = check(exercise, answer)
+    assert not note
+    assert words in note.text
