@@ -98,7 +98,7 @@ def _draw_curves(axis: Axes, f: Function, df: Function, x: float, dtype: str, ch
     if least < 1e-2:
         where = "any shorter step" if chosen == "complex step" else f"h near {step:.0e}"
         axis.plot([step], [max(least, FLOOR)], "*", color=COLORS[1], markersize=15, markeredgecolor=INK, zorder=4,
-                  label=f"best: {where}, error {least:.0e}")
+                  label=f"best: {where}, error {least or 0:.0e}".replace("0e+00", "0"))
     short = "never too short" if chosen == "complex step" else "too short: rounding"
     axis.text(0.01, 0.02, short, transform=axis.transAxes, size=9, color="#555555")
     axis.text(0.99, 0.02, "too long: the curve bends", transform=axis.transAxes, size=9, color="#555555", ha="right")
