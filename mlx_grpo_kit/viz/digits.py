@@ -97,7 +97,7 @@ def draw_reading(image: np.ndarray, probabilities: np.ndarray, label: int | None
     figure.subplots_adjust(left=0.02, right=0.98, top=0.88, bottom=0.1, wspace=0.14)
     axes[0].imshow(image, cmap="Greys", vmin=0, vmax=1)
     _frame(axes[0])
-    verdict = "" if label is None else ", which is right" if says == label else f"; it is a {label}"
+    verdict = "" if label is None else ", which is right" if says == label else f"; it is {_a(label)}"
     axes[0].set_title(title or "the image", loc="left", size=11, color=INK)
 
     colors = [BLUE if each == label else COLORS[5] for each in range(len(probabilities))]
@@ -109,7 +109,7 @@ def draw_reading(image: np.ndarray, probabilities: np.ndarray, label: int | None
         mark = " right answer" if each == label else ""
         bars.text(share + 0.015, each, f"{share:.0%}{mark}" if share >= 0.005 or mark else "", va="center", size=8,
                   color=INK)
-    bars.set(xlim=(0, 1.42), xticks=[], ylim=(len(probabilities) - 0.4, -0.6), yticks=range(len(probabilities)))
+    bars.set(xlim=(0, 1.38), xticks=[], ylim=(len(probabilities) - 0.4, -0.6), yticks=range(len(probabilities)))
     bars.spines[["top", "right", "bottom"]].set_visible(False)
     bars.tick_params(labelsize=9, colors=INK, length=0)
     bars.set_title(f"it says {says}{verdict}", loc="left", size=11, weight="bold", color=INK)
@@ -148,9 +148,9 @@ def draw_confusion(labels: Sequence[int], guesses: Sequence[int], *, classes: in
 
     counts = np.zeros((classes, classes), int)
     np.add.at(counts, (np.asarray(labels), np.asarray(guesses)), 1)
-    figure = new_figure(4.9, 4.7)
+    figure = new_figure(4.5, 4.4)
     axis = figure.subplots()
-    figure.subplots_adjust(left=0.13, right=0.98, top=0.91, bottom=0.12)
+    figure.subplots_adjust(left=0.13, right=0.98, top=0.91, bottom=0.13)
     most = int((counts * (1 - np.eye(classes, dtype=int))).max())
     for row in range(classes):
         for column in range(classes):
@@ -176,6 +176,10 @@ def draw_confusion(labels: Sequence[int], guesses: Sequence[int], *, classes: in
     words = (f"Of {counts.sum()} images {np.trace(counts)} are on the diagonal, read rightly. "
              + (f"Taken wrongly: {listed}." if wrong else "None is wrong."))
     return figure, f"{title}. {words}" if title else words
+
+
+def _a(label: int) -> str:
+    return f"an {label}" if label == 8 else f"a {label}"
 
 
 def _flat_images(images: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:

@@ -1,0 +1,77 @@
+"""Chapter 07 in JupyterLab: the panel of test digits follows its controls, and the sheet follows the mouse."""
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)
+
+NETWORK = """
+import numpy as np
+from ipywidgets import Checkbox, FloatSlider, IntSlider
+import mlx_grpo_kit.tensor as T
+from mlx_grpo_kit.course.digits import load_digits
+from mlx_grpo_kit.tensor import nn
+from mlx_grpo_kit.viz import PaintBox, Panel, draw_reading
+nn.manual_seed(0)
+digits, network = load_digits(dtype=np.float32), nn.Linear(64, 10)
+
+def read(image, label=None, title=""):
+    pixels = T.Tensor(image.reshape(1, 64).astype(np.float32), requires_grad=True)
+    T.cross_entropy(network(pixels), np.array([label or 0])).backward()
+    shares = T.softmax(network(pixels)).data[0]
+    return draw_reading(image, shares, label, pixels.grad.reshape(8, 8), title=title)
+"""
+PANEL = """
+def look(number, push):
+    return read(digits.test_images[number, 0] * (1 - push), digits.test_labels[number], f"digit {number}")
+panel = Panel(look, number=IntSlider(4, min=0, max=359), push=FloatSlider(0, min=0, max=0.3, step=0.1))
+panel
+"""
+SHEET = """
+box = PaintBox(lambda image: read(image, title=f"ink {image.sum():.1f}"), start=np.zeros((8, 8)))
+box
+"""
+
+
+def test_the_panel_of_digits(open_notebook):
+    notebook = open_notebook("digits", NETWORK, PANEL, "print(panel.picture.alt)")
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    picture = notebook.cell(1).locator(".widget-html img")
+    picture.wait_for(timeout=60_000)
+    assert picture.get_attribute("alt").startswith("digit 4. The network says")
+    handle = notebook.cell(1).locator(".noUi-handle").first
+    handle.focus()
+    handle.press("ArrowRight")
+    notebook.page.wait_for_function("() => [...document.querySelectorAll('.widget-html img')]"
+                                    ".some(image => image.alt.startsWith('digit 5. The network says'))")
+    notebook.run_cell(2)
+    notebook.wait_for_text(2, "digit 5. The network says")
+
+
+def test_a_sheet_is_painted_wiped_and_cleared(open_notebook):
+    notebook = open_notebook("sheet", NETWORK, SHEET, "print(box.image[2, 3], box.image.sum())")
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    sheet = notebook.cell(1).locator(".jp-OutputArea-output")
+    sheet.locator(".widget-html img").wait_for(timeout=60_000)
+
+    def says(words):
+        sheet.locator(f'.widget-html img[alt^="{words}. The network says"]').wait_for(timeout=10_000)
+
+    pixel = sheet.locator('button[title="row 2, column 3"]')
+    box = pixel.bounding_box()
+    assert (box["width"], box["height"]) == (30, 30)
+    says("ink 0.0")
+    pixel.click()
+    says("ink 2.2")
+    assert pixel.evaluate("button => getComputedStyle(button).backgroundColor") == "rgb(0, 0, 0)"
+    sheet.get_by_role("button", name="eraser").click()
+    pixel.click()
+    says("ink 1.2")
+    notebook.click(1, "Clear")
+    says("ink 0.0")
+    sheet.get_by_role("button", name="ink", exact=True).click()
+    sheet.locator('button[title="row 7, column 0"]').click()
+    says("ink 1.6")
+    notebook.run_cell(2)
+    notebook.wait_for_text(2, "0.0 1.6")
