@@ -15,7 +15,7 @@ from mlx_grpo_kit.tensor import nn, optim
 
 
 def cross_entropy(logits, targets):
-    """The mean of -log(probability of the target). logits: a Tensor [N, C]; targets: an array of N integers."""
+    """The mean of -log(probability of the target). logits: Tensor [N, C], targets: N integers."""
     right = logits[np.arange(len(targets)), targets]
     return T.mean(T.logsumexp(logits, axis=1) - right)
 
@@ -70,7 +70,7 @@ def _loss_and_gradient(function, logits, targets):
 
 
 def minibatches(x, y, size, rng):
-    """All examples once, in a random order, as pairs (x, y) of `size` examples; the last may be smaller."""
+    """All examples once, in a random order, as pairs (x, y) of at most `size` examples."""
     order = rng.permutation(len(x))
     for start in range(0, len(x), size):
         chosen = order[start:start + size]
@@ -144,7 +144,7 @@ def _two_epochs(function, build, size):
 
 
 def adam_step(w, grad, state, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
-    """The weights after one step of Adam. state: a dict, empty before the first step, for what has to be kept."""
+    """The weights after one step of Adam. state: a dict, empty before the first step."""
     if not state:
         state["step"], state["m"], state["v"] = 0, np.zeros_like(w), np.zeros_like(w)
     state["step"] += 1
@@ -206,7 +206,7 @@ def _three_steps_of_adam(function, w, grads, lr):
     w, state, after = np.array(w), {}, {}
     for number, grad in enumerate(grads, start=1):
         with np.errstate(all="ignore"):
-            result = function(w, np.array(grad), state, lr=lr)
+            result = function(w, np.array(grad), state, lr)
         if result is None:
             return None
         w = np.array(result)
@@ -274,7 +274,7 @@ def _three_train_steps(function, build, name, lr):
 
 
 def first_difference(ours, theirs, tolerance):
-    """(name, index) of the worst element of the first array that differs by more than tolerance, or None."""
+    """(name, index) of the worst element of the first array that is off by more, or None."""
     for name in ours:
         difference = np.abs(ours[name] - theirs[name])
         if not difference.max() <= tolerance:
