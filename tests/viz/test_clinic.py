@@ -137,6 +137,7 @@ def test_many_inputs_take_several_rows():
     figure, words = draw_check(list("abcdef"), [np.ones(2)] * 6, [np.ones(2)] * 6, [np.zeros(2, bool)] * 6)
     assert len([axis for axis in figure.axes if axis.get_visible()]) == 6
     assert figure.get_figwidth() <= 10
+    assert figure.axes[0].get_position().y0 > figure.axes[5].get_position().y1  # in two rows
     assert words.count("only rounding") == 6
 
 
