@@ -146,12 +146,12 @@ def _two_epochs(function, build, size):
 def adam_step(w, grad, state, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
     """The weights after one step of Adam. state: a dict, empty before the first step."""
     if not state:
-        state["step"], state["m"], state["v"] = 0, np.zeros_like(w), np.zeros_like(w)
-    state["step"] += 1
+        state["t"], state["m"], state["v"] = 0, np.zeros_like(w), np.zeros_like(w)
+    state["t"] += 1
     state["m"] = beta1 * state["m"] + (1 - beta1) * grad
     state["v"] = beta2 * state["v"] + (1 - beta2) * grad**2
-    m = state["m"] / (1 - beta1 ** state["step"])
-    v = state["v"] / (1 - beta2 ** state["step"])
+    m = state["m"] / (1 - beta1 ** state["t"])
+    v = state["v"] / (1 - beta2 ** state["t"])
     return w - lr * m / (np.sqrt(v) + eps)
 
 

@@ -92,7 +92,7 @@ def draw_reading(image: np.ndarray, probabilities: np.ndarray, label: int | None
 
     image, probabilities = _flat_images([image])[0], np.asarray(probabilities)
     says = int(probabilities.argmax())
-    figure = new_figure(9.6 if slope is not None else 6.4, 3.3)
+    figure = new_figure(9.6 if slope is not None else 5.9, 3.3 if slope is not None else 3.0)
     axes = figure.subplots(1, 2 if slope is None else 3, width_ratios=(1, 1.15, 1)[:2 if slope is None else 3])
     figure.subplots_adjust(left=0.02, right=0.98, top=0.88, bottom=0.1, wspace=0.14)
     axes[0].imshow(image, cmap="Greys", vmin=0, vmax=1)
