@@ -203,7 +203,7 @@ BROKEN_RULES = (
                lambda: replaced(Conv2d, "backward", staticmethod(_kernel_mirrored))),
 )
 
-# -- four rules for tanh, of which one is right: the first picture of the chapter ---------------------------------------
+# -- four rules for tanh, of which one is right: the first picture of the chapter --------------------------------------
 
 FOUR_TANHS = {
     "A": ("1.01 * g * (1 - out * out)", lambda g, out: 1.01 * g * (1 - out * out)),

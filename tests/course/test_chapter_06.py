@@ -124,6 +124,9 @@ def test_is_close_is_allclose():
         analytic = numeric + scale * rng.normal(size=20)
         assert chapter_06.is_close(analytic, numeric) == np.allclose(analytic, numeric, rtol=1e-5, atol=1e-7)
     assert not chapter_06.is_close(np.array([np.nan]), np.array([np.nan]))
+    one = np.ones(2)
+    assert [chapter_06.is_close(one + off, one) for off in (0.9e-5, 1.2e-5)] == [True, False]
+    assert [chapter_06.is_close(0 * one + off, 0 * one) for off in (0.9e-7, 1.2e-7)] == [True, False]
 
 
 def test_complex_slope():
