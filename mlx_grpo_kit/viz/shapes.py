@@ -141,7 +141,7 @@ def explore_shapes(a: str, b: str, view: str = "forward", follow: str = "b", ele
 
 def shape_explorer() -> Panel:
     """Two shapes to choose or to type, and everything that broadcasting does with them, forward and backward."""
-    from ipywidgets import Dropdown, IntSlider, Layout, Text, ToggleButtons
+    from ipywidgets import Dropdown, IntSlider, Layout, Text
 
     a, b = (Text(str(shape), continuous_update=False, layout=Layout(width="160px")) for shape in EXAMPLES[0][1:])
     options = [(f"{words}: {first} and {second}", (first, second)) for words, first, second in EXAMPLES]
@@ -152,8 +152,7 @@ def shape_explorer() -> Panel:
 
     examples.observe(choose, names="value")
     return Panel(lambda example, **typed: explore_shapes(**typed), example=examples, a=a, b=b,
-                 view=ToggleButtons(options=["forward", "backward"], style={"button_width": "90px"},
-                                    layout=Layout(width="260px")),
+                 view=Dropdown(options=["forward", "backward"], layout=Layout(width="150px")),
                  follow=Dropdown(options=["a", "b"], value="b", layout=Layout(width="110px")),
                  element=IntSlider(2, min=1, max=24, description="number", layout=Layout(width="280px")))
 

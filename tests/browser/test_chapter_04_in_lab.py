@@ -19,7 +19,7 @@ def test_the_shape_explorer_follows_a_hand(open_notebook):
     status.filter(has_text="Fits: (3, 1) and (4,) give (3, 4).").wait_for()
     output.locator("select").first.select_option(label="three axes: (2, 1, 4) and (3, 1)")
     status.filter(has_text="give (2, 3, 4)").wait_for()
-    output.get_by_role("button", name="backward").click()
+    output.locator("select").nth(1).select_option(label="backward")
     status.filter(has_text="the sum of 8 numbers of g").wait_for()
     assert "gradient of b" in output.locator("svg.kit-cells").text_content()
 

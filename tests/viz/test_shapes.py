@@ -95,12 +95,18 @@ def test_sources_and_summed_axes_are_numpys(pair):
             assert [axis for axis in new + old if result[axis] != 1] == lie
 
 
+def test_a_one_that_stays_a_one_is_not_stretched():
+    assert summed_axes((1, 4), (1, 4)) == ([], [])
+    assert summed_axes((1, 4), (3, 1, 4)) == ([0], [])
+    assert "a: every number is used once, so its gradient is g, as it is." in draw_broadcast(
+        (1, 4), (1, 1), backward=True).alt
+
+
 def test_only_one_use_of_each_number_is_its_own():
     picture = draw_broadcast((3, 1), (4,))
-    own = {name: [text for text, classes, *_ in cells(picture, name) if "copy" not in classes] for name in "ab"}
-    assert own == {"a": ["1", "2", "3"], "b": ["10", "20", "30", "40"]}
-    assert sum("copy" in classes for _, classes, *_ in cells(picture, "a")) == 9
-    assert sum("copy" in classes for _, classes, *_ in cells(picture, "b")) == 8
+    own = {name: [(place, text) for place, (text, classes, *_) in enumerate(cells(picture, name))
+                  if "copy" not in classes] for name in "ab"}
+    assert own == {"a": [(0, "1"), (4, "2"), (8, "3")], "b": [(0, "10"), (1, "20"), (2, "30"), (3, "40")]}
 
 
 def test_forward_shows_the_stretched_numbers_and_the_result():
@@ -172,6 +178,7 @@ def test_arrays_bring_their_own_numbers_and_names():
 @pytest.mark.parametrize(("a", "b", "words"), [
     ((2, 2, 2, 3), (3,), "more than three axes"), ((100, 100), (100,), "10,000 cells are too many to look at"),
     ((0,), (1,), "there are no cells"), ((2, 9), (9,), "18 cells are too many"),
+    ((13, 2), (2,), "26 cells are too many"),
 ])
 def test_what_is_too_much_to_draw_is_told(a, b, words):
     for backward in (False, True):
