@@ -14,6 +14,7 @@ from mlx_grpo_kit.viz.completions import STYLE
 Number = float | Sequence[float]
 MINUS, INFINITY = "\N{MINUS SIGN}", "\N{INFINITY}"
 TINTS = {"infinite": "rgba(248, 156, 32, .22)", "nan": "rgba(248, 156, 32, .22)", "a choice": "rgba(87, 144, 252, .16)"}
+TIGHT = "padding-left:6px;padding-right:6px;"
 HEADER = ("operation", "at", "value", "gradient", "torch", "elsewhere", "why")
 
 
@@ -81,7 +82,7 @@ def edge_table(rows: Iterable[EdgeRow], family: str = "") -> EdgeTable:
     if not shown:
         known = ", ".join(dict.fromkeys(repr(row.family) for row in rows))
         raise KeyError(f"no rows of family {family!r}; there are {known}")
-    head = "".join(f'<th scope="col" style="{STYLE["th"]}">{name}</th>' for name in HEADER)
+    head = "".join(f'<th scope="col" style="{STYLE["th"]}{TIGHT}">{name}</th>' for name in HEADER)
     body, lines = [], []
     for name, group in groupby(shown, key=lambda row: row.family):
         body.append(f'<tr><th colspan="{len(HEADER)}" scope="rowgroup" style="{STYLE["th"]}padding-top:10px;">'
@@ -93,7 +94,8 @@ def edge_table(rows: Iterable[EdgeRow], family: str = "") -> EdgeTable:
                 f'<td style="{_style(column)}">{escape(cell)}</td>'
                 for column, cell in zip(HEADER, cells, strict=True)) + "</tr>")
             lines.append("  " + _in_words(row, dict(zip(HEADER, cells, strict=True))))
-    html = (f'<table style="{STYLE["table"]}"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>')
+    html = (f'<div style="overflow-x:auto"><table style="{STYLE["table"]}"><thead><tr>{head}</tr></thead>'
+            f'<tbody>{"".join(body)}</tbody></table></div>')
     return EdgeTable(html, "\n".join(lines))
 
 
@@ -116,24 +118,23 @@ def _numbers_text(numbers: Sequence[Number]) -> str:
 def _cells(row: EdgeRow) -> list[str]:
     torch = "same" if row.agrees else (
         f"NOT the same: {number_text(row.torch_value)}; {_numbers_text(row.torch_gradients)}")
-    elsewhere = ", ".join(f"{name} {_numbers_text(gradients)}" if len(gradients) == 1 else
+    elsewhere = "\n".join(f"{name} {_numbers_text(gradients)}" if len(gradients) == 1 else
                           f"{name} ({_numbers_text(gradients)})" for name, gradients in row.elsewhere.items())
     return [row.operation, _numbers_text(row.point), number_text(row.value), _numbers_text(row.gradients), torch,
             elsewhere, f"{'a choice: ' if row.kind == 'a choice' else ''}{row.why}"]
 
 
 def _in_words(row: EdgeRow, cells: dict[str, str]) -> str:
-    elsewhere = f" Elsewhere {cells['elsewhere']}." if row.elsewhere else ""
+    elsewhere = f" Elsewhere {', '.join(cells['elsewhere'].splitlines())}." if row.elsewhere else ""
     return (f"{cells['operation']} at {cells['at']}: value {cells['value']}, gradient {cells['gradient']}, "
             f"torch {cells['torch']}.{elsewhere} Why: {cells['why']}.")
 
 
 def _style(column: str) -> str:
     if column == "why":
-        return STYLE["td"] + "min-width:17em;overflow-wrap:normal;"
+        return STYLE["td"] + TIGHT + "min-width:13em;overflow-wrap:normal;"
     font = STYLE["code"] if column in ("operation", "at", "value", "gradient") else ""
-    wrap = "min-width:7em;overflow-wrap:normal;" if column == "elsewhere" else "white-space:nowrap;"
-    return STYLE["td"] + font + wrap
+    return STYLE["td"] + TIGHT + font + "white-space:pre;"
 
 
 def _flat(numbers: Iterable[Number]) -> list[float]:

@@ -167,8 +167,7 @@ def _listeners(name: str, grad: np.ndarray) -> str:
     places = np.argwhere(grad != 0)
     if not len(places):
         return f"no number of {name} gets a gradient."
-    total = float(grad.sum())
-    total = cell_text(0.0 if abs(total) < ROUNDING * grad.size else total)
+    total = cell_text(grad.sum())
     if len(places) == 1:
         i, j = places[0]
         return f"only {name}[{i}, {j}] gets a gradient, {total}."

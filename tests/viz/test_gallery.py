@@ -46,6 +46,11 @@ def test_smooth_slopes_have_no_jumps(slope):
     assert not jumps_of(slope).any()
 
 
+def test_a_jump_between_slopes_that_are_not_flat():
+    slope = np.where(XS > 0, 1 + XS / 10, XS / 10)
+    assert np.flatnonzero(jumps_of(slope)).tolist() == [40]
+
+
 def test_relu_has_one_jump_and_no_dot():
     slope = (XS > 0).astype(float)
     assert jumps_of(slope).sum() == 1

@@ -76,6 +76,8 @@ def test_the_element_is_framed_in_out_and_in_g():
 @pytest.mark.parametrize(("grad", "words"), [
     (np.zeros((2, 2)), "no number of x gets a gradient."),
     ([[0.25, -0.25], [0, 0]], "2 of the 4 numbers of x get a gradient, all in row 0; they sum to 0."),
+    ([[0.5, 0.5], [0, 0]], "2 of the 4 numbers of x get a gradient, all in row 0; they sum to 1."),
+    ([[0.1, 0.2], [-0.3, 0]], "3 of the 4 numbers of x get a gradient; they sum to 0."),
     ([[0, 1.0], [0, 2.0]], "2 of the 4 numbers of x get a gradient, all in column 1; they sum to 3."),
     ([[1.0, 1], [0, 2.0]], "3 of the 4 numbers of x get a gradient; they sum to 4."),
     ([[1.0, 1], [0, 2], [0, 0]], "3 of the 6 numbers of x get a gradient, all in rows 0, 1; they sum to 4."),
