@@ -81,7 +81,7 @@ def draw_clouds(clouds: Mapping[str, tuple[np.ndarray, np.ndarray]], *, xlabel: 
         axis.set_xlabel(xlabel, size=9, color=INK)
         _polish(axis)
         sentences.append(f"{name}: {len(x):,} points ({int(np.sum(~there)):,} at 0 are left out). The highest, "
-                         f"{y[top]:.1g}, is at {x[top]:.1g}; {smaller:,} points are left of it.")
+                         f"{y[top]:.1g}, is at {x[top]:.1g}; {smaller:,} are left of it.")
     axes[0].set_ylabel(ylabel, size=9, color=INK)
     return figure, f"Points of {ylabel} against {xlabel}. {' '.join(sentences)}"
 

@@ -51,13 +51,13 @@ def test_many_points_have_no_markers():
 
 
 def test_clouds_mark_their_highest_point_and_count_what_they_leave_out():
-    x, y = np.array([1e-3, 1e-1, 1e-2, 0.0, 1.0]), np.array([1e-9, 3e-7, 1e-8, 1.0, 0.0])
+    x, y = np.array([1e-3, 1e-1, 1e-2, 0.0, 1.0]), np.array([1e-9, 1e-8, 3e-7, 1.0, 0.0])
     figure, words = draw_clouds({"one": (x, y), "two": (x, y)}, xlabel="size", ylabel="off")
     points, _, ring = figure.axes[1].lines
     assert points.get_xdata().tolist() == [1e-3, 1e-1, 1e-2]
-    assert (ring.get_xdata(), ring.get_ydata()) == ([1e-1], [3e-7])
+    assert (ring.get_xdata(), ring.get_ydata()) == ([1e-2], [3e-7])
     assert words.startswith("Points of off against size. one: 3 points (2 at 0 are left out). The highest, 3e-07, is "
-                            "at 0.1; 2 points are left of it. two:")
+                            "at 0.01; 1 are left of it. two:")
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
