@@ -19,7 +19,7 @@ def _integers(*shape, seed=0):
 
 
 def conv_output_size(size, kernel, stride, padding):
-    """How many stops a kernel makes along an image `size` pixels long, with `padding` zeros at both ends."""
+    """How many stops a kernel makes along an image with `padding` zeros at each end."""
     return (size + 2 * padding - kernel) // stride + 1
 
 
@@ -47,7 +47,7 @@ def _one_at_the_end_divided(size, kernel, stride, padding):
 
 
 def conv2d(image, kernels, stride, padding):
-    """Slide kernels [O, C, K, K] over an image [C, H, W] with a border of zeros. Returns [O, H', W']."""
+    """Slide kernels [O, C, K, K] over an image [C, H, W]. Returns [O, H', W']."""
     padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
     size = kernels.shape[2]
     down = (padded.shape[1] - size) // stride + 1
@@ -139,7 +139,7 @@ def _columns_without_padding(image, size, stride, padding):
 
 
 def col2im(columns, shape, size, stride, padding):
-    """Add every column of im2col back to the pixels it came from. Returns an image of `shape` (C, H, W)."""
+    """Add every column back to the pixels it came from. Returns an image of `shape`."""
     channels, height, width = shape
     padded = np.zeros((channels, height + 2 * padding, width + 2 * padding))
     down = (height + 2 * padding - size) // stride + 1
@@ -199,7 +199,7 @@ def _stops_close_together(columns, shape, size, stride, padding):
 
 
 def max_pool_backward(image, grad, size):
-    """The gradient of the image [H, W], given that of max pooling in windows of size x size side by side."""
+    """The gradient of the image [H, W], given that of its max pooling."""
     result = np.zeros(image.shape)
     for i in range(grad.shape[0]):
         for j in range(grad.shape[1]):
@@ -248,7 +248,7 @@ def _the_maximum_itself(image, grad, size):
 
 
 def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
-    """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var); the last two have shape [C]."""
+    """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""
     if training:
         mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
         n = x.size / x.shape[1]
@@ -324,7 +324,7 @@ def _by_name(function, x, *arguments):
 
 
 def residual_block(x, conv1, bn1, conv2, bn2):
-    """relu(x + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order. x is a Tensor, the rest are layers."""
+    """relu(x + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""
     f = T.relu(bn1(conv1(x)))
     f = bn2(conv2(f))
     return T.relu(x + f)

