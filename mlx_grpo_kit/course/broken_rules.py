@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.tensor import graph
 from mlx_grpo_kit.tensor.rules.convolution import Conv2d, MaxPool2d
 from mlx_grpo_kit.tensor.rules.normalization import LayerNorm

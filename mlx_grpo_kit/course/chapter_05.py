@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, show
 from mlx_grpo_kit.tensor.rules.rule import Rule
 

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.exercise import Exercise, Mistake
 from mlx_grpo_kit.course.patients import DIAGNOSIS, DISEASES
 

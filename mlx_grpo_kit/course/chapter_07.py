@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.digits import load_digits
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, show
 from mlx_grpo_kit.tensor import nn, optim

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.broken_rules import BrokenRule, replaced, try_out
 from mlx_grpo_kit.tensor.rules.normalization import LayerNorm
 

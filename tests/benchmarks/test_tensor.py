@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.tensor import nn, optim
 from mlx_grpo_kit.tensor.resnet import resnet18
 

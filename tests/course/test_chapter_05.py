@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import chapter_05, check
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import broken_rules as rules
 from mlx_grpo_kit.course import chapter_06
 from mlx_grpo_kit.course.broken_rules import BROKEN_RULES, FOUR_TANHS, tanh_rule, try_out

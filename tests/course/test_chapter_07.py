@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import chapter_07
 from mlx_grpo_kit.course.desk import find
 from mlx_grpo_kit.gradcheck import LockstepError, lockstep

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.gradcheck import check_gradient, gradcheck
 from mlx_grpo_kit.gradcheck.differences import Probe

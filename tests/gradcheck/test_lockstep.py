@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.gradcheck import LockstepError, lockstep
 from mlx_grpo_kit.tensor import nn
 from mlx_grpo_kit.tensor.resnet import ResNet

@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import pytest
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.tensor import graph
 from mlx_grpo_kit.tensor.rules import convolution, normalization, shapes

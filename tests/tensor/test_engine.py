@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.tensor.graph import AccumulateGrad, BackwardFunction, Constant, topological_order, unbroadcast
 from mlx_grpo_kit.viz import draw_graph
 from mlx_grpo_kit.viz.graph_nodes import read_graph

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 
 INF, NAN = math.inf, math.nan
 

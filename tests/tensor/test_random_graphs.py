@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 
 COUNT = int(os.environ.get("RANDOM_GRAPHS", "2000"))
 
