@@ -6,7 +6,7 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.exercise import Exercise, Mistake
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import mlx_grpo_kit.tensor as T  # noqa: N812
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import chapter_08 as chapter
 from mlx_grpo_kit.course.desk import find
 from mlx_grpo_kit.tensor import nn
