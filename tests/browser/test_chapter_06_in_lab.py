@@ -10,7 +10,9 @@ from ipywidgets import Checkbox, Dropdown, FloatLogSlider
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.broken_rules import BROKEN_RULES, try_out
 from mlx_grpo_kit.gradcheck import gradcheck
-from mlx_grpo_kit.viz import Panel, draw_step_sizes, draw_switch
+from mlx_grpo_kit.viz import Panel
+from mlx_grpo_kit.viz.pictures.step_sizes import draw_step_sizes
+from mlx_grpo_kit.viz.pictures.switchboard import draw_switch
 rules = {rule.name: rule for rule in BROKEN_RULES}
 checkers = {"kit": lambda fn, x: gradcheck(fn, T.Tensor(x)).passed}
 """

@@ -10,7 +10,9 @@ from ipywidgets import Checkbox, FloatSlider, IntSlider
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.digits import load_digits
 from mlx_grpo_kit.tensor import nn
-from mlx_grpo_kit.viz import PaintBox, Panel, draw_reading
+from mlx_grpo_kit.viz import Panel
+from mlx_grpo_kit.viz.pictures.digits import draw_reading
+from mlx_grpo_kit.viz.pictures.paint import PaintBox
 nn.manual_seed(0)
 digits, network = load_digits(dtype=np.float32), nn.Linear(64, 10)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlx_grpo_kit.viz.curves import INK
-from mlx_grpo_kit.viz.error_maps import ROUNDING, draw_map, tiles
 from mlx_grpo_kit.viz.picture import new_figure
+from mlx_grpo_kit.viz.pictures.error_maps import ROUNDING, draw_map, tiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

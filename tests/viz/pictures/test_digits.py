@@ -5,11 +5,11 @@ import pytest
 from ipywidgets import Checkbox, IntSlider
 from matplotlib.colors import to_rgb
 
-from mlx_grpo_kit.viz import PaintBox, Panel
+from mlx_grpo_kit.viz import Panel
 from mlx_grpo_kit.viz.curves import COLORS
-from mlx_grpo_kit.viz.digits import BLUE, ORANGE, draw_confusion, draw_digits, draw_pixels, draw_reading
-from mlx_grpo_kit.viz.paint import SPILL, dab
 from mlx_grpo_kit.viz.picture import to_png
+from mlx_grpo_kit.viz.pictures.digits import BLUE, ORANGE, draw_confusion, draw_digits, draw_pixels, draw_reading
+from mlx_grpo_kit.viz.pictures.paint import SPILL, PaintBox, dab
 
 IMAGE = np.arange(12.0).reshape(3, 4) / 11
 

@@ -8,7 +8,7 @@ import pytest
 from ipywidgets import Dropdown
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.edge_table import EdgeRow, edge_table, number_text
+from mlx_grpo_kit.viz.pictures.edge_table import EdgeRow, edge_table, number_text
 
 INF, NAN = math.inf, math.nan
 MINUS = "\N{MINUS SIGN}"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.viz import draw_feature_maps, draw_images
+from mlx_grpo_kit.viz.pictures.feature_maps import draw_feature_maps, draw_images
 
 IMAGES = [np.array([[0.0, 1.0], [2.0, 4.0]]), np.array([[0.0, -8.0, 1.0]])]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.viz.curves import COLORS, FAINT, INK
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.sliding import two_sided
+from mlx_grpo_kit.viz.pictures.sliding import two_sided
 
 if TYPE_CHECKING:
     import numpy as np

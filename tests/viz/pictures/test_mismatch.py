@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.viz import draw_mismatch
+from mlx_grpo_kit.viz.pictures.mismatch import draw_mismatch
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mlx_grpo_kit.viz import describe_answers, draw_answers, draw_push
 from mlx_grpo_kit.viz.picture import to_png
+from mlx_grpo_kit.viz.pictures.answers import describe_answers, draw_answers, draw_push
 
 
 def bars(figure):

@@ -10,8 +10,8 @@ import torch
 from ipywidgets import Checkbox, Dropdown
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.reductions import draw_sum
-from mlx_grpo_kit.viz.shapes import (
+from mlx_grpo_kit.viz.pictures.reductions import draw_sum
+from mlx_grpo_kit.viz.pictures.shapes import (
     EXAMPLES,
     align,
     draw_broadcast,

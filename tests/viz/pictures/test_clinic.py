@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from ipywidgets import Checkbox, Dropdown, FloatLogSlider
 
-from mlx_grpo_kit.viz import Panel, draw_patients, draw_step_sizes, draw_switch, draw_verdicts
-from mlx_grpo_kit.viz.error_maps import draw_check, short, tiles
-from mlx_grpo_kit.viz.step_sizes import STEPS, best_step, measured_slope, slope_errors
+from mlx_grpo_kit.viz import Panel
+from mlx_grpo_kit.viz.pictures.error_maps import draw_check, short, tiles
+from mlx_grpo_kit.viz.pictures.step_sizes import STEPS, best_step, draw_step_sizes, measured_slope, slope_errors
+from mlx_grpo_kit.viz.pictures.switchboard import draw_patients, draw_switch, draw_verdicts
 
 
 def texts(axis):

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_grpo_kit.viz import cells
-from mlx_grpo_kit.viz.cells import CHARACTER, MARGIN, CellPicture, Drawing, Index, Look, Shape, can_be_drawn
 from mlx_grpo_kit.viz.graph_nodes import MINUS, TIMES, short
 from mlx_grpo_kit.viz.panel import Panel
+from mlx_grpo_kit.viz.pictures import cells
+from mlx_grpo_kit.viz.pictures.cells import CHARACTER, MARGIN, CellPicture, Drawing, Index, Look, Shape, can_be_drawn
 
 MOST_AXES = 6                # that the picture has room for
 MOST_TERMS = 8               # of a sum that is written out

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.viz.descent import draw_descent
-from mlx_grpo_kit.viz.lines import draw_clouds, draw_lines
 from mlx_grpo_kit.viz.picture import to_png
+from mlx_grpo_kit.viz.pictures.descent import draw_descent
+from mlx_grpo_kit.viz.pictures.lines import draw_clouds, draw_lines
 
 
 def named(figure):

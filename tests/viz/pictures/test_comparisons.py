@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_grpo_kit.viz import draw_depth, draw_differences, draw_shares
+from mlx_grpo_kit.viz.pictures.comparisons import draw_depth, draw_differences, draw_shares
 
 
 def test_gradients_by_layer_and_smoothed_losses():

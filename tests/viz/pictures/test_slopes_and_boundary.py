@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from ipywidgets import Checkbox, FloatLogSlider, FloatSlider
 
-from mlx_grpo_kit.viz import LivePicture, Panel, draw_boundary, draw_slope
-from mlx_grpo_kit.viz import live_picture as live_module
-from mlx_grpo_kit.viz.slopes import best_step, slope_error
+from mlx_grpo_kit.viz import Panel
+from mlx_grpo_kit.viz.pictures.boundary import draw_boundary
+from mlx_grpo_kit.viz.pictures.slopes import best_step, draw_slope, slope_error
 
 
 def lines(axis, label):
@@ -85,25 +85,3 @@ def test_a_score_of_one_sign_has_no_boundary():
     assert "has 2 of them on their own side" in words
     assert "from 1.000 to 0.500 in 2 steps" in words
     assert figure.axes[1].lines[0].get_ydata().tolist() == [1.0, 0.5]
-
-
-def test_a_live_picture_keeps_to_its_pace_and_shows_the_last(monkeypatch):
-    now, shown = [0.0], []
-
-    class Handle:
-        def update(self, picture):
-            shown.append(picture.alt)
-
-    def display(picture, display_id):
-        shown.append(picture.alt)
-        return Handle()
-
-    monkeypatch.setattr(live_module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr("IPython.display.display", display)
-    live = LivePicture()
-    for step in range(10):
-        live.update(lambda step=step: draw_boundary(None, POINTS, LABELS, title=f"step {step}"))
-        now[0] += 0.1
-    live.finish(lambda: draw_boundary(None, POINTS, LABELS, title="over"))
-    assert [words.split(".")[0] for words in shown] == ["step 0", "step 3", "step 6", "step 9", "over"]
-    assert live.frames == 5

@@ -7,7 +7,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.heatmaps import CELL_HEIGHT, CELL_WIDTH, cell_text, draw_gradient_heatmap, draw_matrices
+from mlx_grpo_kit.viz.pictures.heatmaps import CELL_HEIGHT, CELL_WIDTH, cell_text, draw_gradient_heatmap, draw_matrices
 
 MINUS = "\N{MINUS SIGN}"
 X = np.array([[1.0, -2.0], [3.0, 0.5]])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.viz.gallery import broken_at_jumps, draw_gallery, jumps_of
+from mlx_grpo_kit.viz.pictures.gallery import broken_at_jumps, draw_gallery, jumps_of
 
 XS = np.linspace(-2, 2, 81)
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from ipywidgets import IntSlider
 
-from mlx_grpo_kit.viz import Panel, draw_convolution, draw_im2col
-from mlx_grpo_kit.viz.sliding import read_kernel, stops
+from mlx_grpo_kit.viz import Panel
+from mlx_grpo_kit.viz.pictures.sliding import draw_convolution, draw_im2col, read_kernel, stops
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.uniform(size=(8, 6))

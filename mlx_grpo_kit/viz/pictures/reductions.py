@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mlx_grpo_kit.viz import cells
-from mlx_grpo_kit.viz.cells import CELL, MARGIN, CellPicture, Drawing, Index, Look, Shape
 from mlx_grpo_kit.viz.graph_nodes import short
+from mlx_grpo_kit.viz.pictures import cells
+from mlx_grpo_kit.viz.pictures.cells import CELL, MARGIN, CellPicture, Drawing, Index, Look, Shape
 
 Axis = int | tuple[int, ...] | None
 ARROW = 16.0  # its length
