@@ -16,6 +16,9 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 RUNS_HERE := import sys, platform, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15) \
     or (sys.platform, platform.machine()) == ("darwin", "x86_64"))
 NOTEBOOK_OPTIONS := --nbval-lax --nbval-current-env --nbval-cell-timeout=240 --nbval-sanitize-with tests/nbval.cfg
+# JupyterLab asks no server for news and updates, and does not ask the learner whether it may.
+OVERRIDES := $(VENV)/share/jupyter/lab/settings/overrides.d
+QUIET := '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}'
 # As many processes as there are cores, up to 8; each file of tests and each notebook stays in one of them.
 PARALLEL := -n auto --maxprocesses 8 --dist loadscope
 
@@ -80,6 +83,7 @@ $(VENV)/lab.done: pyproject.toml requirements.lock | $(PY)
 	fi; \
 	$(INSTALL) "$$@" torch
 	@$(INSTALL) --quiet -e .
+	@mkdir -p $(OVERRIDES) && printf '%s\n' $(QUIET) >$(OVERRIDES)/mlx_grpo_kit.json
 	@touch $@
 
 $(VENV)/dev.done: $(VENV)/lab.done
