@@ -1,8 +1,5 @@
 """The stepper, a slider and an exercise in JupyterLab, clicked and typed as a learner would."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 pytestmark = pytest.mark.timeout(180)
@@ -104,13 +101,3 @@ def test_an_exercise_from_stub_to_passed(open_notebook):
     notebook.set_source(0, f'{stub.replace("...", "return (f(x + h) - f(x)) / h")}\ncheck("01.1", forward_slope)')
     notebook.run_cell(0)
     notebook.wait_for_text(0, "Passed")
-
-
-@pytest.mark.skipif(not (Path(sys.prefix) / "share/jupyter/lab/settings/overrides.d/mlx_grpo_kit.json").exists(),
-                    reason="this environment was not built by make")
-def test_jupyterlab_does_not_ask_about_news(open_notebook):
-    notebook = open_notebook("news", "1 + 1")
-    notebook.run_all()
-    notebook.wait_for_text(0, "2")
-    notebook.page.wait_for_timeout(2000)
-    assert notebook.page.get_by_text("Jupyter news").count() == 0
