@@ -27,6 +27,7 @@ help: ## List the commands
 
 lab: $(VENV)/lab.done ## Build .venv, check this machine, open JupyterLab on the first notebook
 	@$(PY) -m mlx_grpo_kit.doctor
+	@mkdir -p $(OVERRIDES) && printf '%s\n' $(QUIET) >$(OVERRIDES)/mlx_grpo_kit.json
 	@set --; \
 	if [ "$$(id -u)" = 0 ]; then set -- "$$@" --allow-root; fi; \
 	if [ "$$(uname -s)" = Linux ] && [ -z "$$DISPLAY$$WAYLAND_DISPLAY" ]; then \
@@ -83,7 +84,6 @@ $(VENV)/lab.done: pyproject.toml requirements.lock | $(PY)
 	fi; \
 	$(INSTALL) "$$@" torch
 	@$(INSTALL) --quiet -e .
-	@mkdir -p $(OVERRIDES) && printf '%s\n' $(QUIET) >$(OVERRIDES)/mlx_grpo_kit.json
 	@touch $@
 
 $(VENV)/dev.done: $(VENV)/lab.done
