@@ -125,9 +125,7 @@ class Exercise:
         elif got is None:
             happened = f"returned None, expected {show(expected)}. Is there a `return`?"
         else:
-            shapes = [getattr(value, "shape", ()) for value in (got, expected)]
-            of_shape = [f" of shape {tuple(shape)}" if shapes[0] != shapes[1] else "" for shape in shapes]
-            happened = f"gave {show(got)}{of_shape[0]}, expected {show(expected)}{of_shape[1]}."
+            happened = f"gave {told_apart(got, expected)}."
         # A case may hold functions, which the learner has not seen: their docstrings say what they are.
         strangers = [f" Here `{show(each)}` is `{each.__doc__}`." for each in case if callable(each) and each.__doc__]
         return f"{call} {happened}{''.join(strangers)}"
@@ -186,6 +184,33 @@ def same(got: Any, expected: Any) -> bool:
         return bool(got == expected)
     except (TypeError, ValueError):  # an array has no single truth value
         return False
+
+
+def told_apart(got: Any, expected: Any) -> str:
+    """What was given and what was expected: of several arrays the first wrong one, of a large one a wrong element."""
+    if isinstance(expected, (list, tuple)) and isinstance(got, (list, tuple)) and len(got) == len(expected) and any(
+            getattr(part, "shape", ()) for part in expected):
+        wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
+        return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
+    text = [show(value) for value in (got, expected)]
+    shapes = [tuple(value.shape) if hasattr(value, "shape") else None for value in (got, expected)]
+    if None in shapes:
+        return ", expected ".join(text)
+    if shapes[0] != shapes[1]:
+        return ", expected ".join(each if each.startswith("array of shape") else f"{each} of shape {shape}"
+                                  for each, shape in zip(text, shapes, strict=True))
+    if math.prod(shapes[1]) <= MOST_NUMBERS:
+        return ", expected ".join(text)
+    import numpy as np
+
+    try:
+        got, expected = np.asarray(got, dtype=float), np.asarray(expected, dtype=float)
+    except (TypeError, ValueError, RuntimeError):  # not numbers, or a tensor that keeps its history
+        return ", expected ".join(text)
+    is_wrong = ~np.isclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+    index = tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
+    return (f"an {text[0]} with {is_wrong.sum():,} of {is_wrong.size:,} elements wrong: the one at {list(index)} is "
+            f"{show(float(got[index]))}, expected {show(float(expected[index]))}")
 
 
 def show(value: Any) -> str:

@@ -2,11 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
 
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import Exercise, Mistake, check, hint, progress, record, solution, use
 from mlx_grpo_kit.course.chapter_01 import central_slope, forward_slope
-from mlx_grpo_kit.course.exercise import is_stub, same, show
+from mlx_grpo_kit.course.exercise import is_stub, same, show, told_apart
 from mlx_grpo_kit.tensor import Tensor
 
 
@@ -167,8 +170,6 @@ def test_same(got, expected, equal):
 
 
 def test_arrays_and_their_scalars():
-    import numpy as np
-
     assert same(np.float64(2), 2.0)
     assert same(np.array(2.0), 2.0)
     assert same([1.0, 2.0], np.array([1.0, 2.0]))
@@ -177,22 +178,16 @@ def test_arrays_and_their_scalars():
 
 @pytest.mark.parametrize("answer", [None, "text", [[1.0, 2.0], [3.0]], len, Tensor([1.0, 2.0], requires_grad=True)])
 def test_an_answer_that_is_no_array_is_not_the_array(answer):
-    import numpy as np
-
     assert not same(answer, np.array([1.0, 2.0]))
     assert not same(answer, np.array(1.0))
 
 
 def test_an_array_is_not_a_word_or_nothing():
-    import numpy as np
-
     assert not same(np.array([1.0, 2.0]), None)
     assert not same(np.array([1.0, 2.0]), "two")
 
 
 def test_arrays_are_shown_with_their_shape():
-    import numpy as np
-
     assert show(np.array([[1.0, 2.5]])) == "array([[1, 2.5]])"
     assert show(np.zeros((4, 5))) == "array of shape (4, 5)"
     exercise = Exercise("99.3", "Double", "Write `double(x)`.", 2, 1, double, ["a", "b"], cases=((np.ones((1, 2)),),))
@@ -226,3 +221,22 @@ def test_an_exercise_of_its_own():
 
 def double(x):
     return 2 * x
+
+
+def test_what_was_given_and_what_was_expected():
+    ramp = np.arange(20.0).reshape(4, 5)
+    almost = ramp.copy()
+    almost[2, 3] = np.nan
+    almost[3, 0] = 7
+    one, two = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+    assert told_apart(almost, ramp) == ("an array of shape (4, 5) with 2 of 20 elements wrong: the one at [2, 3] is "
+                                        "nan, expected 13")
+    assert told_apart(ramp.T, ramp) == "array of shape (5, 4), expected array of shape (4, 5)"
+    assert told_apart(one, ramp) == "array([1, 2]) of shape (2,), expected array of shape (4, 5)"
+    assert told_apart((one, one), (one, two)) == "a tuple whose part 2 is array([1, 2]), expected array([3, 4])"
+    assert told_apart([one, 5], (one, two)) == "a list whose part 2 is 5, expected array([3, 4])"
+    assert told_apart(one, (one, two)) == "array([1, 2]), expected (array([1, 2]), array([3, 4]))"
+    assert told_apart([1], np.array([2.0])) == "[1], expected array([2])"
+    assert told_apart((1, 2), (1, 3)) == "(1, 2), expected (1, 3)"
+    for tensor in (T.Tensor(ramp, requires_grad=True), torch.tensor(ramp, requires_grad=True), np.full((4, 5), "x")):
+        assert told_apart(tensor, ramp).endswith(", expected array of shape (4, 5)")
