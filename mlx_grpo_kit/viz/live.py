@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.viz.background import BackgroundRun
 from mlx_grpo_kit.viz.curves import describe_curves, draw_curves, latest, three_digits
+from mlx_grpo_kit.viz.pace import next_frame
 from mlx_grpo_kit.viz.picture import mimebundle, to_png
 from mlx_grpo_kit.viz.view import NotebookView
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SECONDS_BETWEEN_FRAMES = 0.25, 1.0  # at least and, unless a step takes longer, at most
-SHARE_FOR_DRAWING = 0.1  # of the run's time: a frame costs some 40 ms, as much as a step of a tiny model
 
 
 class LivePlot:
@@ -196,9 +195,7 @@ class LivePlot:
             return
         started = time.monotonic()
         self._view.show(self.status, self.figure(), self._latest)
-        now = time.monotonic()
-        least, most = SECONDS_BETWEEN_FRAMES
-        self._next_frame = now + min(max(least, (now - started) / SHARE_FOR_DRAWING), most)
+        self._next_frame = next_frame(started)
 
     def hold(self, run: BackgroundRun) -> None:
         """Show that `run` is paused, wait until it goes on, and leave that time out of the run's seconds."""

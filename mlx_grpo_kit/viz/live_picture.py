@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mlx_grpo_kit.viz.pace import next_frame
 from mlx_grpo_kit.viz.panel import FigurePicture
-
-SECONDS_BETWEEN_FRAMES = 0.25
 
 
 class LivePicture:
@@ -29,10 +28,11 @@ class LivePicture:
         self._next = 0.0
 
     def update(self, draw: Callable[[], tuple[Any, str]]) -> None:
-        """Call `draw` and show its picture, unless the last one is younger than a quarter of a second."""
+        """Call `draw` and show its picture, unless the last one is too young (pace.py says how old it has to be)."""
         if time.monotonic() >= self._next:
+            started = time.monotonic()
             self.finish(draw)
-            self._next = time.monotonic() + SECONDS_BETWEEN_FRAMES
+            self._next = next_frame(started)
 
     def finish(self, draw: Callable[[], tuple[Any, str]]) -> None:
         """Call `draw` and show its picture, whatever the time."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.viz import LivePlot, live
+from mlx_grpo_kit.viz import LivePlot, live, pace
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -166,7 +166,8 @@ class FakeView:
 @pytest.mark.parametrize(("cost", "interval"), [(0.001, 0.25), (0.05, 0.5), (3.0, 1.0)])
 def test_frames_are_few_and_drawing_takes_a_small_share(monkeypatch, cost, interval):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for module in (live, pace):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     plot = LivePlot("reward")
     plot._running = True
     plot._view = view = FakeView(clock, cost)
