@@ -54,5 +54,5 @@ def test_it_keeps_to_its_pace_and_shows_the_last(clock, shown):
 
 
 def test_a_picture_that_takes_long_comes_more_rarely(clock, shown):
-    run(clock, seconds_to_draw=0.05)
+    run(clock, seconds_to_draw=0.045)
     assert shown == ["step 0", "step 5", "over"]
