@@ -34,7 +34,35 @@ class FigurePicture:
         return mimebundle(self.figure, self.alt)
 
 
-class Panel:
+class PictureWidget:
+    """Widgets with a picture among them: `picture` is what is shown now.
+
+    Besides the widgets it leaves its picture in the notebook, for those who read it where no kernel runs.
+    """
+
+    widget: Any
+    picture: Picture
+
+    def __init__(self):
+        import ipywidgets as widgets
+
+        self._page = widgets.HTML()
+
+    def _show(self, drawn: Any) -> None:
+        """Show a Picture, or a (Matplotlib figure, words for it)."""
+        self.picture = FigurePicture(*drawn) if isinstance(drawn, tuple) else drawn
+        self._page.value = self.picture.html
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        still = self.picture._repr_mimebundle_()
+        data, metadata = still if isinstance(still, tuple) else (still, {})
+        return {**self.widget._repr_mimebundle_(), **data}, metadata
+
+    def __repr__(self) -> str:
+        return self.picture.alt
+
+
+class Panel(PictureWidget):
     """Controls and the picture they steer. Ends a cell, or goes to `display`.
 
         panel = Panel(draw_tangent, x=FloatSlider(1.0, min=-2, max=2), h=FloatLogSlider(0.1, min=-8, max=0))
@@ -42,15 +70,14 @@ class Panel:
     draw      called with the controls' values by name; returns a Picture, or (Matplotlib figure, words for it)
     controls  ipywidgets by name, each with a `value`; `extra` widgets stand beside them and are not passed to `draw`
 
-    `picture` is what is shown now. `set(x=0.5)` moves controls as a hand would, without a browser. Besides the widgets
-    a panel leaves its first picture in the notebook, for those who read it where no kernel runs.
+    `picture` is what is shown now. `set(x=0.5)` moves controls as a hand would, without a browser.
     """
 
     def __init__(self, draw: Callable[..., Any], *, extra: Sequence[Any] = (), **controls: Any):
         import ipywidgets as widgets
 
+        super().__init__()
         self.draw, self.controls = draw, controls
-        self._page = widgets.HTML()
         for name, control in controls.items():
             control.description = control.description or name
             control.style.description_width = "initial"
@@ -68,14 +95,4 @@ class Panel:
             self.controls[name].value = value
 
     def _redraw(self, change: Any = None) -> None:
-        drawn = self.draw(**{name: control.value for name, control in self.controls.items()})
-        self.picture = FigurePicture(*drawn) if isinstance(drawn, tuple) else drawn
-        self._page.value = self.picture.html
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        still = self.picture._repr_mimebundle_()
-        data, metadata = still if isinstance(still, tuple) else (still, {})
-        return {**self.widget._repr_mimebundle_(), **data}, metadata
-
-    def __repr__(self) -> str:
-        return self.picture.alt
+        self._show(self.draw(**{name: control.value for name, control in self.controls.items()}))

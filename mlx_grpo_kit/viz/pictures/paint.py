@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mlx_grpo_kit.viz.panel import FigurePicture
+from mlx_grpo_kit.viz.panel import PictureWidget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ def dab(image: np.ndarray, row: int, column: int, erase: bool = False) -> np.nda
     return image
 
 
-class PaintBox:
+class PaintBox(PictureWidget):
     """Pixels to click on, and beside them what `draw` makes of the image.
 
         PaintBox(lambda image: draw_reading(image, probabilities_of(image)), start=np.zeros((8, 8)))
@@ -37,13 +37,14 @@ class PaintBox:
     start  the image to begin with, and to go back to
 
     `image` is what is painted now; `paint(row, column)`, `wipe(row, column)`, `clear()` and `restart()` do what the
-    mouse does, without a browser. A panel leaves its first picture in the notebook.
+    mouse does, without a browser.
     """
 
     def __init__(self, draw: Callable[[np.ndarray], Any], start: np.ndarray):
         import ipywidgets as widgets
         import numpy as np
 
+        super().__init__()
         self._draw, self._start = draw, np.array(start, dtype=float)
         rows, columns = self._start.shape
         pixel = widgets.Layout(width=CELL, height=CELL, margin="0", padding="0", border="1px solid #d9d9d9")
@@ -61,43 +62,32 @@ class PaintBox:
         restart.on_click(lambda _: self.restart())
         for button in (clear, restart):
             button.layout.width = "104px"
-        self._page = widgets.HTML()
         left = widgets.VBox([self._tool, sheet, widgets.HBox([clear, restart])])
         self.widget = widgets.Box([left, self._page], layout=widgets.Layout(flex_flow="row wrap", align_items="center"))
         self.restart()
 
     def paint(self, row: int, column: int) -> None:
         """Put ink on a pixel."""
-        self._show(dab(self.image, row, column))
+        self._set(dab(self.image, row, column))
 
     def wipe(self, row: int, column: int) -> None:
         """Take the ink off a pixel."""
-        self._show(dab(self.image, row, column, erase=True))
+        self._set(dab(self.image, row, column, erase=True))
 
     def clear(self) -> None:
         """An empty sheet."""
-        self._show(self._start * 0)
+        self._set(self._start * 0)
 
     def restart(self) -> None:
         """The image it began with."""
-        self._show(self._start.copy())
+        self._set(self._start.copy())
 
     def _click(self, row: int, column: int) -> None:
-        self._show(dab(self.image, row, column, erase=self._tool.value == "eraser"))
+        self._set(dab(self.image, row, column, erase=self._tool.value == "eraser"))
 
-    def _show(self, image: np.ndarray) -> None:
+    def _set(self, image: np.ndarray) -> None:
         self.image = image
         for place, button in self._pixels.items():
             shade = round(255 * (1 - image[place]))
             button.style.button_color = f"#{shade:02x}{shade:02x}{shade:02x}"
-        drawn = self._draw(image)
-        self.picture = FigurePicture(*drawn) if isinstance(drawn, tuple) else drawn
-        self._page.value = self.picture.html
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        still = self.picture._repr_mimebundle_()
-        data, metadata = still if isinstance(still, tuple) else (still, {})
-        return {**self.widget._repr_mimebundle_(), **data}, metadata
-
-    def __repr__(self) -> str:
-        return self.picture.alt
+        self._show(self._draw(image))
