@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, show
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told, show
 from mlx_grpo_kit.tensor import Tensor, mean, tanh
 
 
@@ -59,11 +59,15 @@ def _backwards(a, b):
     return shape if shape is None else shape[::-1]
 
 
+def _raises(a, b):
+    return np.broadcast_shapes(a, b)
+
+
 def _shape_or_nothing(function, a, b):
     """Nothing is an answer here, so it is spelled out."""
     result = function(a, b)
     if result is None:
-        return "None, which says that they do not fit"
+        return Told("None, which says that they do not fit")
     return tuple(result) if isinstance(result, (list, tuple)) else result
 
 
@@ -109,6 +113,36 @@ def _new_axes_at_the_end(grad, shape):
         if shape[axis] == 1:
             grad = grad.sum(axis=axis, keepdims=True)
     return grad
+
+
+def _new_axes_counted_up(grad, shape):
+    for axis in range(grad.ndim - len(shape)):
+        grad = grad.sum(axis=axis)
+    for axis in range(len(shape)):
+        if shape[axis] == 1:
+            grad = grad.sum(axis=axis, keepdims=True)
+    return grad
+
+
+def _stretched_first(grad, shape):
+    for axis in range(len(shape)):
+        if shape[axis] == 1:
+            grad = grad.sum(axis=axis, keepdims=True)
+    while grad.ndim > len(shape):
+        grad = grad.sum(axis=0)
+    return grad
+
+
+def _axes_renumbered(grad, shape):
+    grad = _only_new_axes(grad, shape)
+    for axis in range(len(shape)):
+        if shape[axis] == 1:
+            grad = grad.sum(axis=axis)
+    return grad
+
+
+def _renumbered_and_reshaped(grad, shape):
+    return _axes_renumbered(grad, shape).reshape(shape)
 
 
 def _indexed_before_lining_up(grad, shape):
@@ -157,6 +191,14 @@ def _divided(grad, shape, axis, keepdims):
 
 def _axis_not_put_back(grad, shape, axis, keepdims):
     return np.broadcast_to(grad, shape)
+
+
+def _put_back_in_second_place(grad, shape, axis, keepdims):
+    return np.broadcast_to(grad if keepdims else grad[:, None], shape)
+
+
+def _put_back_at_the_end(grad, shape, axis, keepdims):
+    return np.broadcast_to(grad if keepdims else grad[..., None], shape)
 
 
 def _put_back_twice(grad, shape, axis, keepdims):
@@ -239,6 +281,31 @@ def _zero_too_late(parameters, compute_loss, learning_rate):
     return loss.item()
 
 
+def _data_of_the_gradient(parameters, compute_loss, learning_rate):
+    for p in parameters:
+        p.grad = None
+    loss = compute_loss()
+    loss.backward()
+    for p in parameters:
+        p.data -= learning_rate * p.grad.data
+    return loss.item()
+
+
+def _new_tensors_in_the_list(parameters, compute_loss, learning_rate):
+    for p in parameters:
+        p.grad = None
+    loss = compute_loss()
+    loss.backward()
+    for i, p in enumerate(parameters):
+        parameters[i] = Tensor(p.data - learning_rate * p.grad, requires_grad=True)
+    return loss.item()
+
+
+def _loss_afterwards(parameters, compute_loss, learning_rate):
+    train_step(parameters, compute_loss, learning_rate)
+    return compute_loss().item()
+
+
 def _in_place_and_recorded(parameters, compute_loss, learning_rate):
     loss = compute_loss()
     loss.backward()
@@ -249,6 +316,10 @@ def _in_place_and_recorded(parameters, compute_loss, learning_rate):
 
 def _returns_the_tensor(parameters, compute_loss, learning_rate):
     return Tensor(train_step(parameters, compute_loss, learning_rate))
+
+
+def _returns_an_array(parameters, compute_loss, learning_rate):
+    return np.array(train_step(parameters, compute_loss, learning_rate))
 
 
 def a_line():
@@ -267,14 +338,18 @@ def a_curve():
 def _three_steps(function, build, learning_rate):
     """The losses of three steps, and the parameters afterwards."""
     parameters, compute_loss = build()
-    losses = [function(parameters, compute_loss, learning_rate) for _ in range(3)]
-    if None in losses:
-        return None
-    for loss in losses:
+    own, losses = list(parameters), []
+    for _ in range(3):
+        loss = function(parameters, compute_loss, learning_rate)
+        if loss is None:
+            return None
+        if list(map(id, parameters)) != list(map(id, own)):
+            return Told("a list that holds other tensors than before")
         if isinstance(loss, Tensor):
-            return "a Tensor as the loss"
+            return Told("a Tensor as the loss")
         if not isinstance(loss, (float, np.floating)):
-            return f"{show(loss)} as the loss"
+            return Told(f"{show(loss)} as the loss")
+        losses.append(loss)
     return {"losses": losses, "parameters": [p.data.round(9).tolist() for p in parameters]}
 
 
@@ -295,6 +370,8 @@ EXERCISES = (
                     "the first and the last axis: the one in the middle is left.", 2),
             Mistake("no keepdims", ((3, 4), (2, 4), (2, 4), (3,)), "The third has keepdims=True: the axis stays, with "
                     "length 1.", 2),
+            Mistake("kept at the end", ((3, 4), (2, 4), (2, 4, 1), (3,)), "Three of the four are right. In the "
+                    "third the 1 stays where the axis was, in the middle.", 2),
             Mistake("number for a shape", ((3, 4), (2, 4), (2, 1, 4), 3), "The shape of one axis is a tuple too: (3,), "
                     "with a comma. (3) is the number 3.", 2)),
     ),
@@ -311,6 +388,8 @@ EXERCISES = (
                     "lines them up on the right.", 1),
             Mistake("third fits", ((3, 5), (2, 6), (2, 6), (4, 3, 2)), "The third pair: on the right stand 6 and 2. "
                     "That the first axis is a 2 as well does not help.", 2),
+            Mistake("the last does not fit", ((3, 5), (2, 6), None, None), "Three of the four are right. Look at the "
+                    "last pair again: (3, 1) stands beneath (1, 2), and each of these columns has a 1.", 2),
             Mistake("the first does not fit", (None, (2, 6), None, (4, 3, 2)), "The first pair: both may stretch at "
                     "the same time, each along another axis.", 1),
             Mistake("ones do not stretch", (None, (2, 6), None, None), "A 1 stretches to any length, in the first "
@@ -336,6 +415,8 @@ EXERCISES = (
             Mistake("new axes lost", _new_axes_lost, "The longer shape has axes that the shorter lacks, and `zip` "
                     "stops where the shorter one ends. They belong to the result.", 1),
             Mistake("one does not stretch", _one_does_not_stretch, "Different lengths fit where one of them is 1.", 2),
+            Mistake("raises", _raises, "NumPy raises an error for shapes that do not fit. Here the answer is None for "
+                    "them: ask first, or catch the error with `try` and `except ValueError`.", 2),
             Mistake("equal numbers of axes", _only_equal_lengths, "Shapes may have different numbers of axes: what the "
                     "shorter one lacks counts as 1.", 1),
             Mistake("backwards", _backwards, "The lengths are right and stand in reverse. If you went from the right, "
@@ -367,6 +448,16 @@ EXERCISES = (
                     "axes in front, which `shape` does not have at all, are not.", 1),
             Mistake("keepdims dropped", _keepdims_dropped, "The sums are right, but an axis is lost: a stretched axis "
                     "stays in the shape, with length 1. `keepdims=True` keeps it.", 3),
+            Mistake("axes renumbered", _axes_renumbered, "A sum without `keepdims=True` takes its axis away: it is "
+                    "missing from the result, and those behind it have moved one place to the front when you come to "
+                    "them.", 3),
+            Mistake("renumbered and reshaped", _renumbered_and_reshaped, "reshape brings a lost axis back at the end, "
+                    "but before that each sum without `keepdims=True` moves those behind it one place to the front, "
+                    "and `axis` is off by one.", 3),
+            Mistake("new axes counted up", _new_axes_counted_up, "The new axes stand in front, and when axis 0 has "
+                    "been summed, the next new one *is* axis 0. Counting up passes over it.", 2),
+            Mistake("stretched first", _stretched_first, "`shape[axis] == 1` was asked while the new axes still stood "
+                    "in front, so another axis of `grad` was summed. Sum the new axes first.", 4),
             Mistake("on the left", _new_axes_at_the_end, "The wrong axes are summed: new axes stand in front, on the "
                     "left, because shapes are lined up on the right.", 2),
             Mistake("indexed before lining up", _indexed_before_lining_up, "`shape[axis]` was compared with "
@@ -399,6 +490,10 @@ EXERCISES = (
             Mistake("axis not put back", _axis_not_put_back, "Without keepdims the axis is gone from grad, and "
                     "broadcasting puts a new one in front: an error at best, and copies in the wrong direction where "
                     "the array is square. It has to come back at place `axis`.", 3),
+            Mistake("in second place", _put_back_in_second_place, "`[:, None]` puts the axis back as axis 1, which is "
+                    "right for `axis=1` alone.", 3),
+            Mistake("at the end", _put_back_at_the_end, "The axis came back at the end, which is right only if the "
+                    "last one was summed. It belongs at place `axis`.", 3),
             Mistake("put back twice", _put_back_twice, "With keepdims=True the axis is still there: put it back only "
                     "without keepdims.", 3)),
     ),
@@ -443,13 +538,21 @@ EXERCISES = (
                     2),
             Mistake("rebinds", _rebinds, "The loss stays the same, so no parameter has moved: `p = p - ...` makes a "
                     "new tensor and leaves the one in the list alone.", 3),
-            Mistake("zero too late", _zero_too_late, "The gradients were gone when the update wanted them: set them to "
-                    "None before backward, not between backward and the update.", 1),
+            Mistake("zero too late", _zero_too_late, "A gradient was None when the update wanted it. `p.grad = None` "
+                    "empties it and `loss.backward()` fills it: empty it before backward, use it after.", 1),
+            Mistake("data of the gradient", _data_of_the_gradient, "`p.grad` is a NumPy array, not a Tensor as in "
+                    "torch; take it as it is. (`.data` of an array is its raw memory.)", 2),
+            Mistake("new tensors in the list", _new_tensors_in_the_list, "`compute_loss` still computes with the old "
+                    "tensors, and they have not moved. Change the numbers inside each parameter: `p.data -= ...`.", 2),
+            Mistake("loss afterwards", _loss_afterwards, "That is the loss after the update. Return the one that you "
+                    "went backward from.", 1),
             Mistake("in place, recorded", _in_place_and_recorded, "The update is arithmetic with a tensor that "
                     "requires a gradient, so the engine would have to record it. Change `p.data`, or do it inside "
                     "`with T.no_grad():`.", 2),
             Mistake("returns the tensor", _returns_the_tensor, "Return `loss.item()`, a number: the tensor would keep "
-                    "its whole graph in memory for as long as you keep the history.", 1)),
+                    "its whole graph in memory for as long as you keep the history.", 1),
+            Mistake("returns an array", _returns_an_array, "`loss.data` is an array without axes; `loss.item()` is the "
+                    "number in it.", 1)),
         run=_three_steps,
     ),
 )

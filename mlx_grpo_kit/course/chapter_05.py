@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, show
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told, show
 from mlx_grpo_kit.tensor.rules.rule import Rule
 
 NINF = -np.inf
@@ -61,6 +61,21 @@ def _silu_of_the_kit(x):
     return x * T.sigmoid(x)
 
 
+def _silu_changing_grad(x):
+    class Silu(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.x, ctx.s = x, 1 / (1 + np.exp(-x))
+            return x * ctx.s
+
+        @staticmethod
+        def backward(ctx, grad):
+            grad *= ctx.s * (1 + ctx.x * (1 - ctx.s))
+            return grad
+
+    return Silu.apply(x)
+
+
 def _silu_without_history(x):
     return T.Tensor(x.data / (1 + np.exp(-x.data)))
 
@@ -70,13 +85,17 @@ def _as_function(function, numbers):
     x = T.Tensor(numbers, requires_grad=True)
     out = function(x)
     if not isinstance(out, T.Tensor):
-        return out if out is None else f"{show(out)}, which is no Tensor. Return Silu.apply(x)"
+        return out if out is None else Told(f"{show(out)}, which is no Tensor. Return Silu.apply(x)")
     if out.grad_fn is None:
-        return "a Tensor without history"
-    if issubclass(out.grad_fn.function, Rule):
-        return f"the result of the kit's own {out.grad_fn.function.__name__}"
+        return Told("a Tensor without history")
+    made_by = out.grad_fn.function
+    if issubclass(made_by, Rule) and made_by.compute.__module__.startswith("mlx_grpo_kit."):
+        return Told(f"the result of the kit's own {made_by.__name__}")
     g = 10.0 ** np.arange(len(numbers))
-    out.backward(g)
+    given = g.copy()
+    out.backward(given)
+    if not np.array_equal(given, g):
+        return Told("a backward that changes its `grad`")
     return {"result": out.data.tolist(), f"gradient of x for grad = {g.tolist()}": x.grad.tolist()}
 
 
@@ -110,6 +129,11 @@ def _ties_of_the_whole_table(g, x):
     return g[:, None] * wins / wins.sum()
 
 
+def _without_keepdims(g, x):
+    wins = x == x.max(axis=1)
+    return g[:, None] * wins / wins.sum(axis=1)
+
+
 def _winners_alone(g, x):
     wins = x == x.max(axis=1, keepdims=True)
     return wins / wins.sum(axis=1, keepdims=True)
@@ -134,6 +158,10 @@ def _mean_of_the_table(g, p):
 
 def _plain_mean(g, p):
     return p * (g - g.mean(axis=1, keepdims=True))
+
+
+def _mean_in_a_row(g, p):
+    return p * (g - (g * p).sum(axis=1))
 
 
 def _of_the_log(g, p):
@@ -163,6 +191,19 @@ def _not_put_back(x):
 
 def _largest_of_all(x):
     return x.max() + np.log(np.exp(x - x.max()).sum(axis=1))
+
+
+def _largest_in_a_row(x):
+    return x.max(axis=1) + np.log(np.exp(x - x.max(axis=1)).sum(axis=1))
+
+
+def _down_the_columns(x):
+    return logsumexp(x.T)
+
+
+def _mean_taken_out(x):
+    mean = x.mean(axis=1)
+    return mean + np.log(np.exp(x - mean[:, None]).sum(axis=1))
 
 
 def _a_column(x):
@@ -208,6 +249,10 @@ def _columns_of_the_targets(logits, targets):
     return slope / len(targets)
 
 
+def _only_the_right_answers(logits, targets):
+    return cross_entropy_backward(logits, targets) * (np.arange(logits.shape[1]) == targets[:, None])
+
+
 def _unstable_softmax(logits, targets):
     slope = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     slope[np.arange(len(targets)), targets] -= 1
@@ -239,13 +284,18 @@ def _cut_off_from_the_graph(x):
     return T.Tensor(np.where(x.data > 0, np.sqrt(np.maximum(x.data, 0)), 0), requires_grad=True)
 
 
+def _maximum_inside(x):
+    return T.sqrt(T.maximum(x, 0.0))
+
+
 def _value_and_gradient(function, numbers):
     x = T.Tensor(numbers, requires_grad=True)
     with np.errstate(all="ignore"):
         out = function(x)
         if not isinstance(out, T.Tensor):
-            return out
-        out.sum().backward()
+            return {"result": out.tolist(), "gradient": None} if isinstance(out, np.ndarray) else out
+        if out.requires_grad:
+            out.sum().backward()
     return {"result": out.data.tolist(), "gradient": None if x.grad is None else x.grad.tolist()}
 
 
@@ -267,6 +317,23 @@ def _formulas_alone(g, base, exponent):
 
 def _one_hole_left(g, base, exponent):
     return pow_backward(g, base, exponent)[0], g * base ** exponent * np.log(base)
+
+
+def _other_hole_left(g, base, exponent):
+    return g * exponent * base ** (exponent - 1), pow_backward(g, base, exponent)[1]
+
+
+def _swapped(g, base, exponent):
+    return pow_backward(g, base, exponent)[::-1]
+
+
+def _without_g(g, base, exponent):
+    return pow_backward(np.ones_like(g), base, exponent)
+
+
+def _positive_exponents_alone(g, base, exponent):
+    hole = (base == 0) & (exponent > 0)
+    return pow_backward(g, base, exponent)[0], np.where(hole, 0, g * base ** exponent * np.log(base))
 
 
 def _every_zero_base(g, base, exponent):
@@ -304,6 +371,9 @@ EXERCISES = (
             Mistake("made of the kit's operations", _silu_of_the_kit, "The numbers are right, but the engine put "
                     "them together out of two rules of the kit. Write a Function of your own, `class "
                     "Silu(T.Function)`, with a backward.", 1),
+            Mistake("grad changed in place", _silu_changing_grad, "The numbers are right, but `grad *= ...` writes "
+                    "into an array that other operations may have been given too: each of them would find your numbers "
+                    "in it. Make a new one, `grad * ...`.", 3),
             Mistake("without history", _silu_without_history, "`T.Tensor(array)` starts a new life without a past. "
                     "`Silu.apply(x)` computes the result and records where it came from.", 1)),
         run=lambda function, numbers: _quietly(_as_function, function, numbers),
@@ -329,6 +399,8 @@ EXERCISES = (
                     "torch.max(x, 1) does it so, torch.amax and this kit share.", 1),
             Mistake("g along the columns", _g_along_the_columns, "`g` has one number for each row, and without "
                     "`[:, None]` NumPy lays it along the columns. A square x does not even complain.", 3),
+            Mistake("without keepdims", _without_keepdims, "Without `keepdims=True` the largest numbers, one for each "
+                    "row, are laid along the columns.", 1),
             Mistake("ties of the whole table", _ties_of_the_whole_table, "Each row has a winner of its own: take the "
                     "maximum and the count with `axis=1, keepdims=True`.", 1),
             Mistake("without g", _winners_alone, "That is who wins. How much each winner gets is decided by `g`.", 3)),
@@ -351,6 +423,8 @@ EXERCISES = (
                     "probability. In a softmax all compete; when one logit rises, every other probability falls.", 1),
             Mistake("mean of the table", _mean_of_the_table, "The sum ran over the whole table. Each row is a softmax "
                     "of its own: `axis=1, keepdims=True`.", 2),
+            Mistake("mean in a row", _mean_in_a_row, "The means are one for each row, and without `keepdims=True` they "
+                    "are laid along the columns.", 2),
             Mistake("plain mean", _plain_mean, "The mean has to be weighted with p: sum of g * p, not g.mean().", 1),
             Mistake("of the logarithm", _of_the_log, "That is the rule of log_softmax, where the 1 / p of the "
                     "logarithm has cancelled the p in front.", 3),
@@ -368,7 +442,8 @@ EXERCISES = (
                "`m + log(sum(exp(x - m)))`: no exponent is above 0, and at least one is 0, so the sum is between 1 "
                "and C. Each row has its own m.",
                "`m = x.max(axis=1)`; to take it off the rows write `m[:, None]`, to add it to the sums `m`."),
-        cases=((_array([[0, 0], [1, 2]]),), (_array([[1000, 1000, 999]]),), (_array([[1000, 999], [-1000, -1001]]),)),
+        cases=((_array([[0, 0], [1, 2]]),), (_array([[1000, 1000, 999]]),), (_array([[1000, 999], [-1000, -1001]]),),
+               (_array([[1000, -1000, 0], [0, 1, 2]]),)),
         mistakes=(
             Mistake("overflow", _overflows, "e**1000 is beyond the largest float, so it becomes inf (and e**-1000 "
                     "becomes 0, whose logarithm is -inf).", 1),
@@ -376,6 +451,12 @@ EXERCISES = (
                     "Add it.", 2),
             Mistake("one m for all rows", _largest_of_all, "The largest of the whole table is far above the second "
                     "row, whose sum then rounds to 0. Each row needs its own.", 3),
+            Mistake("largest in a row", _largest_in_a_row, "`x - m` lays the m, one for each row, along the columns: "
+                    "stand them up with `m[:, None]`, or with `keepdims=True`.", 3),
+            Mistake("down the columns", _down_the_columns, "That goes down the columns. Along each row it is "
+                    "`axis=1`.", 3),
+            Mistake("mean taken out", _mean_taken_out, "Taking out the mean is not enough: in a row such as [1000, "
+                    "-1000, 0] the largest is still 1000 above it, and overflows.", 1),
             Mistake("a column", _a_column, "The numbers are right, the shape is not: [R] was asked for, so the kept "
                     "axis has to go.", 3),
             Mistake("the largest alone", _largest_alone, "Near, but the others in the row count too: two equal numbers "
@@ -401,6 +482,8 @@ EXERCISES = (
                     "right answer is still missing: a 1 comes off there, or nothing would ever be pushed up.", 2),
             Mistake("turned around", _turned_around, "The sign is turned around: the loss falls when the right logit "
                     "rises, so its gradient is negative, p - 1.", 1),
+            Mistake("the right answers alone", _only_the_right_answers, "The right answers are pulled up as they "
+                    "should be. The other logits have a gradient too, their p: they are pushed down.", 1),
             Mistake("the columns of all targets", _columns_of_the_targets, "`[:, targets]` means these columns in "
                     "*every* row. Name the rows too: `np.arange(len(targets))`.", 2),
             Mistake("overflow", _unstable_softmax, "A logit of 1000 overflows: inf / inf is nan. Take the largest of "
@@ -424,8 +507,11 @@ EXERCISES = (
                     "of the harmless number, though: a second where has to put the 0 there.", 2),
             Mistake("a little more", _a_little_more, "Adding something inside the root moves every result: the root of "
                     "0 + 1e-8 is 1e-4. (And it is a habit of many programs.)", 2),
-            Mistake("cut off", _cut_off_from_the_graph, "A new Tensor does not know x, so x gets no gradient at all. "
-                    "Stay with T.where and T.sqrt.", 2)),
+            Mistake("maximum inside", _maximum_inside, "The root still sees a 0, where its slope is infinite, and "
+                    "maximum shares a tie: half of infinity arrives.", 1),
+            Mistake("cut off", _cut_off_from_the_graph, "The result does not know that it came from x (a NumPy array, "
+                    "a new Tensor and `detach` all forget), so x gets no gradient at all. Stay with T.where and "
+                    "T.sqrt.", 2)),
         run=_value_and_gradient,
         explain="T.safe_sqrt does it in one rule. And look again at where's own rule: np.where(condition, g, 0) is a "
                 "filter, so the inner where stops a nan where a multiplication by 0 would not.",
@@ -450,6 +536,14 @@ EXERCISES = (
                     "multiply 0 by an infinity.", 2),
             Mistake("one hole left", _one_hole_left, "The first hole is closed. The gradient of the exponent has one "
                     "too: 0 ** b times log(0), for b of 0 or more.", 3),
+            Mistake("the other hole left", _other_hole_left, "The gradient of the exponent is right. That of the base "
+                    "has a hole where the exponent is 0: 0 * 0 ** -1 is 0 * inf.", 2),
+            Mistake("too small a patch", _positive_exponents_alone, "0 ** 0 belongs to the second hole too: the "
+                    "exponent may be 0 *or* more, `>=`.", 3),
+            Mistake("swapped", _swapped, "The two are swapped: first the gradient of the base, then that of the "
+                    "exponent.", 1),
+            Mistake("g forgotten", _without_g, "Those are the slopes of the power itself. Each has to be multiplied "
+                    "by g.", 1),
             Mistake("too large a patch", _every_zero_base, "The second patch is too large: with a negative exponent "
                     "0 ** -1 is inf, and its slopes are infinite, not 0.", 3),
             Mistake("every nan to 0", _nan_to_num, "Turning every nan into 0 hides the honest ones: the exponent of a "

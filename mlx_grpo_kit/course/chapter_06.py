@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import numpy as np
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course.exercise import Exercise, Mistake
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told, show
 from mlx_grpo_kit.course.patients import DIAGNOSIS, DISEASES
 
 GRID = np.array([[0.5, -1.0, 2.0], [1.5, -0.3, 0.8]])
@@ -54,6 +54,27 @@ def _never_puts_back(f, x, h=1e-5):
         ahead = f(x)
         x[index] -= 2 * h
         gradient[index] = (ahead - f(x)) / (2 * h)
+    return gradient
+
+
+def _puts_back_whole_numbers(f, x, h=1e-5):
+    gradient = np.zeros(x.shape)
+    for index in np.ndindex(x.shape):
+        x[index] += h
+        ahead = f(x)
+        x[index] -= 2 * h
+        gradient[index] = (ahead - f(x)) / (2 * h)
+        x[index] += h
+    return gradient
+
+
+def _divided_and_multiplied(f, x, h=1e-5):
+    return numeric_gradient(f, x, h) * h**2
+
+
+def _returns_too_early(f, x, h=1e-5):
+    gradient, first = np.zeros(np.shape(x)), next(np.ndindex(np.shape(x)))
+    gradient[first] = numeric_gradient(f, x, h)[first]
     return gradient
 
 
@@ -119,13 +140,34 @@ def _none_too_large(analytic, numeric, rtol=1e-5, atol=1e-7):
     return not np.any(np.abs(analytic - numeric) > atol + rtol * np.abs(numeric))
 
 
+def _one_verdict_each(analytic, numeric, rtol=1e-5, atol=1e-7):
+    return np.abs(analytic - numeric) <= atol + rtol * np.abs(numeric)
+
+
+def _no_abs_in_the_tolerance(analytic, numeric, rtol=1e-5, atol=1e-7):
+    return bool(np.all(np.abs(analytic - numeric) <= atol + rtol * numeric))
+
+
+def _relative_to_analytic(analytic, numeric, rtol=1e-5, atol=1e-7):
+    return is_close(numeric, analytic, rtol, atol)
+
+
+def _own_tolerances(analytic, numeric, rtol=1e-5, atol=1e-7):
+    return is_close(analytic, numeric)
+
+
+def _relative_to_the_largest(analytic, numeric, rtol=1e-5, atol=1e-7):
+    return bool(np.max(np.abs(analytic - numeric)) <= atol + rtol * np.max(np.abs(numeric)))
+
+
 def _mean_error(analytic, numeric, rtol=1e-5, atol=1e-7):
     return bool(np.abs(np.mean(analytic - numeric)) <= atol + rtol * np.mean(np.abs(numeric)))
 
 
 def _a_bool(function, *arguments):
     verdict = function(*arguments)
-    return bool(verdict) if isinstance(verdict, np.bool_) else verdict
+    is_one = getattr(verdict, "shape", None) == () and verdict.dtype.kind == "b"
+    return bool(verdict) if is_one else verdict
 
 
 # -- 06.3 -------------------------------------------------------------------------------------------------------------
@@ -223,6 +265,15 @@ def _never_backward(fn, x):
     return is_close(numeric_gradient(weighted, x, 1e-5), numeric_gradient(weighted, x, 1e-4), 1e-3, 1e-3)
 
 
+def _without_data(fn, x):
+    return _compare(fn, x, lambda out: out.backward(_weights_of(out.shape)),
+                    lambda out: np.sum(T.Tensor(out) * _weights_of(out.shape)))
+
+
+def _not_summed(fn, x):
+    return _compare(fn, x, lambda out: out.backward(_weights_of(out.shape)), lambda out: out * _weights_of(out.shape))
+
+
 def _patient(operation, words, breaking=nullcontext):
     """A function to be checked. While it is, `breaking` replaces the rule of the operation."""
     def fn(x):
@@ -285,6 +336,25 @@ def _measured_over_h(f, gradient, x, direction, h=1e-5):
     return claimed, 2 * measured
 
 
+def _divided_and_multiplied_too(f, gradient, x, direction, h=1e-5):
+    claimed, measured = two_slopes(f, gradient, x, direction, h)
+    return claimed, measured * h**2
+
+
+def _forward_alone(f, gradient, x, direction, h=1e-5):
+    return np.sum(gradient * direction), (f(x + h * direction) - f(x)) / h
+
+
+def _claim_not_summed(f, gradient, x, direction, h=1e-5):
+    return gradient * direction, two_slopes(f, gradient, x, direction, h)[1]
+
+
+def _a_pair(function, *arguments):
+    """Two numbers in an array are a pair too."""
+    slopes = function(*arguments)
+    return tuple(slopes) if isinstance(slopes, np.ndarray) and slopes.ndim == 1 else slopes
+
+
 def _the_other_way_round(f, gradient, x, direction, h=1e-5):
     return two_slopes(f, gradient, x, direction, h)[::-1]
 
@@ -326,6 +396,13 @@ def _middle_lost(differs, numbers):
     return _middle_lost(differs, numbers[:half]) + _middle_lost(differs, numbers[half + 1:])
 
 
+def _never_ends(differs, numbers):
+    if not differs(numbers):
+        return []
+    half = len(numbers) // 2
+    return _never_ends(differs, numbers[:half]) + _never_ends(differs, numbers[half:])
+
+
 def _all_or_nothing(differs, numbers):
     return numbers if differs(numbers) else []
 
@@ -340,7 +417,11 @@ def _with_a_bill(function, wrong, count):
     found = function(differs, list(range(count)))
     if found is None:
         return None
-    return {"culprits": sorted(int(number) for number in found), "asked more than 100 times": len(asked) > 100}
+    try:
+        found = sorted(int(number) for number in found)
+    except (TypeError, ValueError):
+        return Told(f"{show(found)}, which is not a list of numbers")
+    return {"culprits": found, "asked more than 100 times": len(asked) > 100}
 
 
 # -- 06.7 -------------------------------------------------------------------------------------------------------------
@@ -377,6 +458,12 @@ EXERCISES = (
                     "another place, and the caller's x is changed. Work on copies.", 1),
             Mistake("all at once", _all_at_once, "All elements moved together, which gives the sum of all slopes. Move "
                     "one element at a time.", 1),
+            Mistake("puts back whole numbers", _puts_back_whole_numbers, "Right for floats. An integer array cuts 1 - "
+                    "2 * h down to 0, and what was there does not come back. Work on a copy that holds floats.", 2),
+            Mistake("divided and multiplied", _divided_and_multiplied, "Far too small: `/ 2 * h` divides by 2 and then "
+                    "multiplies by h. Put brackets around it, `/ (2 * h)`.", 3),
+            Mistake("returns too early", _returns_too_early, "Only the first slope was measured: is the `return` "
+                    "inside the loop?", 3),
             Mistake("whole numbers", _whole_numbers_stay_whole, "Right for floats. An integer array rounds 1 + h back "
                     "to 1 without a word, so nothing moved.", 2),
             Mistake("zeros_like", _zeros_like, "The slopes are cut off to whole numbers: `np.zeros_like(x)` of an "
@@ -396,7 +483,9 @@ EXERCISES = (
         cases=((np.array([1.0, 2.0]), np.array([1.0, 2.000001])), (np.array([1e6, 0.5]), np.array([1e6 + 1.0, 0.5])),
                (np.array([1e-9, 1.0]), np.array([0.0, 1.0])), (np.array([1.0, 1.01]), np.array([1.0, 1.0])),
                (np.array([1.0, -3.0]), np.array([1.0, 3.0])), (np.array([1.0, np.nan]), np.array([1.0, 2.0])),
-               (np.array([1.1, 1.9]), np.array([1.0, 2.0]))),
+               (np.array([1.1, 1.9]), np.array([1.0, 2.0])), (np.array([-20000.1, 2.0]), np.array([-20000.0, 2.0])),
+               (np.array([0.011, 1e4]), np.array([0.01, 1e4])), (np.array([1.0]), np.array([1.25]), 0.22, 0.0),
+               (np.array([1.25]), np.array([1.0]), 0.22, 0.0)),
         mistakes=(
             Mistake("absolute only", _absolute_only, "A difference of 1 in a million is rounding. Without `rtol * "
                     "|numeric|` large gradients fail.", 1),
@@ -404,6 +493,16 @@ EXERCISES = (
                     "that should be 0.", 1),
             Mistake("no abs", _no_abs, "-3 is a lot less than 3, and so is the difference: take its absolute value.",
                     1),
+            Mistake("no abs in the tolerance", _no_abs_in_the_tolerance, "`rtol * numeric` is negative where numeric "
+                    "is: the tolerance needs its absolute value too.", 1),
+            Mistake("one verdict each", _one_verdict_each, "That is one verdict for each element. Only if all are "
+                    "True is the answer True.", 2),
+            Mistake("relative to the other", _relative_to_analytic, "`rtol` is a share of `numeric`, the one that was "
+                    "measured.", 1),
+            Mistake("tolerances of its own", _own_tolerances, "`rtol` and `atol` are arguments: use them instead of "
+                    "the numbers 1e-5 and 1e-7.", 1),
+            Mistake("relative to the largest", _relative_to_the_largest, "Each element has a tolerance of its own. A "
+                    "large neighbour does not excuse an error.", 2),
             Mistake("any", _any_element, "One element that agrees is not enough: all have to.", 2),
             Mistake("nan passes", _none_too_large, "A nan passed! `nan > tolerance` is False, so none is too large. "
                     "Ask instead whether all are small enough.", 2),
@@ -453,6 +552,10 @@ EXERCISES = (
                     "draw them once, and use them in `out.backward(weights)` and in the sum that is measured.", 2),
             Mistake("generous", _generous, "An error of 1% got through. Differences in float64 are good to about ten "
                     "digits, so there is no reason to be that generous: `is_close` as it is.", 4),
+            Mistake("without .data", _without_data, "`numeric_gradient` needs numbers. `fn` gives a Tensor, so take "
+                    "its array before you go on: `fn(T.Tensor(array)).data`.", 3),
+            Mistake("not summed", _not_summed, "`numeric_gradient` wants a function that gives one number, and got "
+                    "one that gives an array: weight the outputs and sum them.", 3),
             Mistake("never backward", _never_backward, "Everything passes, since the values are compared with "
                     "themselves. Where is backward's gradient, `leaf.grad`?", 1)),
         run=_examined,
@@ -479,8 +582,15 @@ EXERCISES = (
                     "along the direction: x + h * direction.", 2),
             Mistake("over h", _measured_over_h, "The second slope is twice too large: from behind to ahead it is 2 * "
                     "h.", 2),
+            Mistake("divided and multiplied", _divided_and_multiplied_too, "The second slope is far too small: `/ 2 * "
+                    "h` divides by 2 and then multiplies by h. It takes brackets, `/ (2 * h)`.", 2),
+            Mistake("one side", _forward_alone, "The second slope looks to one side only, which is a good deal less "
+                    "exact.", 2),
+            Mistake("not summed", _claim_not_summed, "What the gradient says has to be one number: the sum over all "
+                    "elements.", 2),
             Mistake("swapped", _the_other_way_round, "The two are swapped: first what the gradient says, then what f "
                     "says.", 2)),
+        run=_a_pair,
     ),
     Exercise(
         "06.6", "Find the culprits", "Write `culprits(differs, numbers)`. `numbers` is a list of element numbers, and "
@@ -499,6 +609,8 @@ EXERCISES = (
                     "may have one too.", 2),
             Mistake("the middle is lost", _middle_lost, "The halves are `numbers[:half]` and `numbers[half:]`; with "
                     "`half + 1` the element in the middle is in neither.", 2),
+            Mistake("never ends", _never_ends, "It never comes to an end: half of a list of one number is that list "
+                    "again, and an empty one.", 3),
             Mistake("all or nothing", _all_or_nothing, "That is the whole list: somebody in it is guilty, but not "
                     "everybody. Go on with its halves.", 1)),
         run=_with_a_bill,

@@ -17,6 +17,12 @@ MOST_NUMBERS = 12                 # of an array; a larger one is told by its sha
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
 
 
+class Told(str):
+    """What an answer did, in words: it stands in a message as it is, without quotes."""
+
+    __repr__ = str.__str__
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A wrong answer that people give, and what to say to them.
@@ -80,6 +86,8 @@ class Exercise:
         return self._examine_function(answer)
 
     def _examine_value(self, answer: Any) -> Result:
+        if isinstance(self.solution, str):
+            answer = _letters(answer)
         if same(answer, self.solution):
             return Result(self, "passed", self.explain)
         for mistake in self.mistakes:
@@ -89,8 +97,10 @@ class Exercise:
                                                  len(answer) != len(self.solution)):
             kind = "numbers" if all(isinstance(part, numbers.Real) for part in self.solution) else "answers"
             return self._wrong(f"{show(answer)} is not a tuple of {len(self.solution)} {kind}.")
+        if isinstance(self.solution, str) and (not isinstance(answer, str) or len(answer) != len(self.solution)):
+            return self._wrong(f"{show(answer)} is not a string of {len(self.solution)} letters.")
         share = ""
-        if isinstance(self.solution, tuple) and len(self.solution) > 2:
+        if isinstance(self.solution, (tuple, str)) and len(self.solution) > 2:
             right = sum(map(same, answer, self.solution))
             share = f" {right} of the {len(self.solution)} {'is' if right == 1 else 'are'} right."
         return self._wrong(f"{show(answer)} is not it.{share}")
@@ -106,10 +116,26 @@ class Exercise:
                 first = case, expected, got
         if first is None:
             return Result(self, "passed", self.explain)
+        mistake = self._find_mistake(results)
+        if mistake is None:
+            return self._wrong(self._complaint(*first))
+        return self._wrong(f"{self._complaint(*first)} {mistake.message}", mistake.hint)
+
+    def _find_mistake(self, results: Sequence[Any]) -> Mistake | None:
+        """The mistake that gives these results. An exception counts by its kind; of several mistakes that raise the
+        same kinds, the first with the fewest other words."""
+        found, fewest = None, math.inf
         for mistake in self.mistakes:
-            if all(same(got, self.try_out(mistake.wrong, case)) for case, got in zip(self.cases, results, strict=True)):
-                return self._wrong(f"{self._complaint(*first)} {mistake.message}", mistake.hint)
-        return self._wrong(self._complaint(*first))
+            in_other_words = 0
+            for case, got in zip(self.cases, results, strict=True):
+                theirs = self.try_out(mistake.wrong, case)
+                if not same(got, theirs):
+                    break
+                in_other_words += isinstance(got, BaseException) and str(got) != str(theirs)
+            else:
+                if in_other_words < fewest:
+                    found, fewest = mistake, in_other_words
+        return found
 
     def try_out(self, function: Callable[..., Any], case: tuple) -> Any:
         """What `function` gives for `case`, or the exception that it raises. The case stays as it is."""
@@ -121,7 +147,7 @@ class Exercise:
     def _complaint(self, case: tuple, expected: Any, got: Any) -> str:
         call = f"`{self.solution.__name__}({', '.join(map(show, case))})`"
         if isinstance(got, BaseException):
-            happened = f"raised {type(got).__name__}: {str(got).rstrip('.')}. Expected {show(expected)}."
+            happened = f"raised {type(got).__name__}: {str(got).rstrip('. ')}. Expected {show(expected)}."
         elif got is None:
             happened = f"returned None, expected {show(expected)}. Is there a `return`?"
         else:
@@ -145,6 +171,13 @@ class Result:
 
     def __bool__(self) -> bool:
         return self.status == "passed"
+
+
+def _letters(answer: Any) -> Any:
+    """"FEGC" for "F, E, G, C", "fegc" and ["F", "E", "G", "C"] too."""
+    if isinstance(answer, (list, tuple)) and all(isinstance(part, str) for part in answer):
+        answer = "".join(answer)
+    return "".join(filter(str.isalnum, answer)).upper() if isinstance(answer, str) else answer
 
 
 def is_stub(answer: Any) -> bool:

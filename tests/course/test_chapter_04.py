@@ -130,3 +130,25 @@ def test_every_case_of_unbroadcast_tells_the_mistakes_apart():
                    for mistake in exercise.mistakes]
         for first, second in itertools.combinations(range(len(results)), 2):
             assert results[first] != results[second], (exercise.mistakes[first].name, exercise.mistakes[second].name)
+
+
+def without_backward(parameters, compute_loss, learning_rate):
+    for p in parameters:
+        p.grad = None
+    loss = compute_loss()
+    for p in parameters:
+        p.data -= learning_rate * p.grad
+    return loss.item()
+
+
+@pytest.mark.parametrize(("id", "answer", "words"), [
+    ("04.3", lambda a, b: (np.zeros(a) + np.zeros(b)).shape, "Here the answer is None"),
+    ("04.3", lambda a, b: chapter_04.broadcast_shape(a, b) or False, "expected None, which says that they do not fit."),
+    ("04.4", lambda grad, shape: grad.sum(), "gave 21 of shape ()"),
+    ("04.7", without_backward, "A gradient was None when the update wanted it"),
+    ("04.7", lambda parameters, compute_loss, learning_rate: compute_loss, "as the loss, expected"),
+])
+def test_slips_are_answered_in_words(id, answer, words):
+    note = check(id, answer)
+    assert not note
+    assert words in note.text

@@ -148,3 +148,24 @@ def test_slips_are_answered_in_words(exercise, answer, words):
     note = check(exercise, answer)
     assert not note
     assert words in note.text
+
+
+def test_a_rule_of_ones_own_is_a_function_too():
+    def s(x):
+        return 1 / (1 + np.exp(-x))
+
+    kits = T.RULES.copy()
+    try:
+        @T.rule(x=lambda g, x: g * s(x) * (1 + x * (1 - s(x))))
+        def my_silu(x):
+            return x * s(x)
+    finally:
+        T.RULES.clear()
+        T.RULES.update(kits)
+    assert check("05.1", my_silu)
+
+
+def test_what_forgets_its_history_is_told_so():
+    for answer in (lambda x: np.sqrt(np.maximum(x.data, 0)), lambda x: T.sqrt(T.relu(x.detach())),
+                   lambda x: T.Tensor(np.sqrt(np.maximum(x.data, 0)))):
+        assert "x gets no gradient at all" in check("05.6", answer).text

@@ -6,7 +6,7 @@ import torch
 
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import broken_rules as rules
-from mlx_grpo_kit.course import chapter_06
+from mlx_grpo_kit.course import chapter_06, check
 from mlx_grpo_kit.course.broken_rules import BROKEN_RULES, FOUR_TANHS, tanh_rule, try_out
 from mlx_grpo_kit.course.patients import DIAGNOSIS, DISEASES, patients
 from mlx_grpo_kit.gradcheck import gradcheck
@@ -147,3 +147,31 @@ def test_two_slopes_and_culprits():
 
     assert chapter_06.culprits(differs, list(range(512))) == [7, 8, 400]
     assert len(asked) <= 2 * 3 * 9 + 1
+
+
+def as_a_generator(differs, numbers):
+    yield from chapter_06.culprits(differs, numbers)
+
+
+@pytest.mark.parametrize(("id", "answer"), [
+    ("06.1", lambda f, x, h=1e-5: chapter_06.numeric_gradient(f, x, h).tolist()),
+    ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.allclose(a, n, rtol, atol)),
+    ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.array(np.allclose(a, n, rtol, atol))),
+    ("06.3", lambda f, x, h=1e-20: f(x + complex(0, h)).imag / h),
+    ("06.5", lambda f, gradient, x, direction, h=1e-5: np.array(chapter_06.two_slopes(f, gradient, x, direction, h))),
+    ("06.6", as_a_generator), ("06.6", lambda differs, numbers: set(chapter_06.culprits(differs, numbers))),
+    ("06.7", "f, e, g, c"),
+])
+def test_other_ways_to_the_answer_pass(id, answer):
+    assert check(id, answer), check(id, answer)
+
+
+@pytest.mark.parametrize(("id", "answer", "words"), [
+    ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: 1.0, "gave 1, expected True"),
+    ("06.6", lambda differs, numbers: [[137]], "gave [[137]], which is not a list of numbers"),
+    ("06.7", "FECG", "2 of the 4 are right."), ("06.7", "FEG", "is not a string of 4 letters"),
+])
+def test_slips_are_answered_in_words(id, answer, words):
+    note = check(id, answer)
+    assert not note
+    assert words in note.text

@@ -9,7 +9,7 @@ import torch
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import Exercise, Mistake, check, hint, progress, record, solution, use
 from mlx_grpo_kit.course.chapter_01 import central_slope, forward_slope
-from mlx_grpo_kit.course.exercise import is_stub, same, show, told_apart
+from mlx_grpo_kit.course.exercise import Told, is_stub, same, show, told_apart
 from mlx_grpo_kit.tensor import Tensor
 
 
@@ -240,3 +240,37 @@ def test_what_was_given_and_what_was_expected():
     assert told_apart((1, 2), (1, 3)) == "(1, 2), expected (1, 3)"
     for tensor in (T.Tensor(ramp, requires_grad=True), torch.tensor(ramp, requires_grad=True), np.full((4, 5), "x")):
         assert told_apart(tensor, ramp).endswith(", expected array of shape (4, 5)")
+
+
+def test_of_two_mistakes_that_raise_the_same_kind_the_one_with_the_same_words_is_told():
+    def no_backward(x):
+        return 2.0 * None
+
+    def raw_memory(x):
+        return 2.0 * memoryview(b"x")
+
+    def half(x):
+        return None * 2.0
+
+    exercise = Exercise("99.1", "Double", "`double(x)`", 3, 1, lambda x: 2 * x, hints=("Twice.", "`2 * x`"),
+                        cases=((1.0,), (2.0,)), mistakes=(Mistake("none", no_backward, "Where is the number?"),
+                                                          Mistake("memory", raw_memory, "That is memory.")))
+    assert "That is memory." in exercise.examine(raw_memory).message
+    assert "Where is the number?" in exercise.examine(no_backward).message
+    assert "Where is the number?" in exercise.examine(half).message       # words of its own: the first that fits
+
+
+def test_what_an_answer_did_stands_in_a_message_without_quotes():
+    exercise = Exercise("99.1", "Double", "`double(x)`", 3, 1, lambda x: 2 * x, hints=("Twice.", "`2 * x`"),
+                        cases=((1.0,), (2.0,)), run=lambda function, x: Told("nothing at all") if
+                        function(x) is None else function(x))
+    assert "gave nothing at all, expected 2." in exercise.examine(lambda x: print(end="")).message
+
+
+@pytest.mark.parametrize("answer", ["ABC", "abc", "A, B, C", "A B C", ["A", "B", "C"], ("a", "b", "c")])
+def test_letters_may_be_written_in_other_ways(answer):
+    exercise = Exercise("99.1", "Letters", "Three letters.", 3, 1, "ABC", hints=("One.", "Two."))
+    assert exercise.examine(answer)
+    assert exercise.examine("ABD").message == "'ABD' is not it. 2 of the 3 are right."
+    for wrong in ("AB", 7, ["A", 2], np.array([1.0, 2.0])):
+        assert "is not a string of 3 letters." in exercise.examine(wrong).message
