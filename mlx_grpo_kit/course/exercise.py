@@ -122,14 +122,15 @@ class Exercise:
         return self._wrong(f"{self._complaint(*first)} {mistake.message}", mistake.hint)
 
     def _find_mistake(self, results: Sequence[Any]) -> Mistake | None:
-        """The mistake that gives these results. An exception counts by its kind; of several mistakes that raise the
-        same kinds, the first with the fewest other words."""
+        """The mistake that gives these results. An exception counts by its kind; where nothing but exceptions came, it
+        has to speak of the same thing too. Of several mistakes that fit, the first with the fewest other words."""
         found, fewest = None, math.inf
+        nothing_else = all(isinstance(got, BaseException) for got in results)
         for mistake in self.mistakes:
             in_other_words = 0
             for case, got in zip(self.cases, results, strict=True):
                 theirs = self.try_out(mistake.wrong, case)
-                if not same(got, theirs):
+                if not same(got, theirs) or (nothing_else and not _speak_of_the_same(got, theirs)):
                     break
                 in_other_words += isinstance(got, BaseException) and str(got) != str(theirs)
             else:
@@ -178,6 +179,12 @@ def _letters(answer: Any) -> Any:
     if isinstance(answer, (list, tuple)) and all(isinstance(part, str) for part in answer):
         answer = "".join(answer)
     return "".join(filter(str.isalnum, answer)).upper() if isinstance(answer, str) else answer
+
+
+def _speak_of_the_same(*errors: BaseException) -> bool:
+    """Whether half of the words of two messages agree, in any order."""
+    words = [set(str(error).split()) for error in errors]
+    return 2 * len(set.intersection(*words)) >= max(map(len, words))
 
 
 def is_stub(answer: Any) -> bool:

@@ -257,7 +257,11 @@ def test_of_two_mistakes_that_raise_the_same_kind_the_one_with_the_same_words_is
                                                           Mistake("memory", raw_memory, "That is memory.")))
     assert "That is memory." in exercise.examine(raw_memory).message
     assert "Where is the number?" in exercise.examine(no_backward).message
-    assert "Where is the number?" in exercise.examine(half).message       # words of its own: the first that fits
+    assert "Where is the number?" in exercise.examine(half).message       # nearly in its words: the first that fits
+    note = exercise.examine(lambda: 2.0)                                  # as little as this has to do with either
+    assert "takes 0 positional arguments but 1 was given. Expected 2." in note.message
+    assert "number?" not in note.message
+    assert "memory" not in note.message
 
 
 def test_what_an_answer_did_stands_in_a_message_without_quotes():
