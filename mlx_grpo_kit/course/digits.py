@@ -37,8 +37,11 @@ def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.
     folder: holds MNIST's four IDX files, train-images-idx3-ubyte and so on, packed (.gz) or not.
     Raises FileNotFoundError when one is missing, ValueError when one is not what its name says.
     """
+    dtype = np.dtype(dtype)
+    if dtype.kind != "f":
+        raise TypeError(f"load_digits: dtype is {dtype}; expected np.float32 or np.float64, for pixels from 0 to 1.")
     if folder is not None:
-        parts = _mnist(Path(folder))
+        parts = _mnist(Path(folder).expanduser())
         source, brightest = f"MNIST in {Path(folder).name}", 255
     else:
         from sklearn.datasets import load_digits as sklearn_digits
@@ -50,7 +53,7 @@ def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.
                  "test_images": images[:HELD_OUT], "test_labels": labels[:HELD_OUT]}
         source, brightest = "scikit-learn's digits", 16
     for name in ("train_images", "test_images"):
-        parts[name] = (parts[name].astype(dtype) / dtype(brightest))[:, None]
+        parts[name] = (parts[name].astype(dtype) / dtype.type(brightest))[:, None]
     for name in ("train_labels", "test_labels"):
         parts[name] = parts[name].astype(np.int64)
     return Digits(**parts, source=source)
@@ -63,8 +66,13 @@ def _mnist(folder: Path) -> dict[str, np.ndarray]:
         if images.ndim != 3 or labels.shape != images.shape[:1]:
             raise ValueError(f"{folder}: the {kind} files hold images of shape {images.shape} and labels of shape "
                              f"{labels.shape}; expected (N, height, width) and (N,).")
+        if not images.size:
+            raise ValueError(f"{folder}: the {kind} files hold no images.")
         if labels.max(initial=0) > 9:
             raise ValueError(f"{folder}: the {kind} labels go up to {labels.max()}; expected digits from 0 to 9.")
+    if parts["train_images"].shape[1:] != parts["test_images"].shape[1:]:
+        raise ValueError(f"{folder}: the images to train on have shape {parts['train_images'].shape[1:]}, those to "
+                         f"test on {parts['test_images'].shape[1:]}; expected the same.")
     return parts
 
 
@@ -74,7 +82,8 @@ def _found(folder: Path, file: str) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise FileNotFoundError(f"{folder} has no {file} or {file}.gz. load_digits(folder) expects MNIST's four files: "
+    missing = f"{folder} has no {file} or {file}.gz" if folder.is_dir() else f"{folder} is not a folder"
+    raise FileNotFoundError(f"{missing}. load_digits(folder) expects MNIST's four files: "
                             f"{', '.join(FILES.values())}. Without a folder it takes scikit-learn's digits.")
 
 
@@ -96,7 +105,9 @@ def read_idx(path: str | Path) -> np.ndarray:
                          f"{content[:4].hex(' ') or 'nothing'}.")
     ndim = content[3]
     start = 4 + 4 * ndim
-    shape = tuple(int(length) for length in np.frombuffer(content[4:start].ljust(4 * ndim, b"\0"), ">u4"))
+    if len(content) < start:
+        raise ValueError(f"{path} ends within its header: it has {len(content):,} bytes of {start:,}. Copy it again.")
+    shape = tuple(int(length) for length in np.frombuffer(content[4:start], ">u4"))
     expected = start + int(np.prod(shape, dtype=object))
     if len(content) != expected:
         raise ValueError(f"{path} has {len(content):,} bytes; its header says shape {shape}, which is {expected:,}. "

@@ -104,7 +104,11 @@ class Module:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over numbers from a state_dict, this kit's or torch's. Raises ValueError for other names or shapes."""
         own = {name: value for name, _, _, value in self._named()}
-        given = {name: np.asarray(value) for name, value in state.items()
+        if not isinstance(state, Mapping):
+            raise TypeError(f"load_state_dict got a {type(state).__name__}; expected names and arrays, as "
+                            "model.state_dict() returns.")
+        given = {name: np.asarray(value.detach() if hasattr(value, "detach") else value)
+                 for name, value in state.items()
                  if not name.endswith("num_batches_tracked")}  # torch counts the batches of a batch norm
         missing, unexpected = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
         if missing or unexpected:
@@ -121,6 +125,7 @@ class Linear(Module):
     """x @ weight.T + bias. weight [out_features, in_features], first uniform within 1 / sqrt(in_features)."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
+        _check_sizes(self, in_features=in_features, out_features=out_features)
         self.weight = _uniform((out_features, in_features), fan_in=in_features)
         self.bias = _uniform((out_features,), fan_in=in_features) if bias else None
 
@@ -133,6 +138,10 @@ class Conv2d(Module):
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0,
                  groups: int = 1, bias: bool = True):
+        _check_sizes(self, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, groups=groups)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"Conv2d: in_channels ({in_channels}) and out_channels ({out_channels}) have to be "
+                             f"multiples of groups ({groups}).")
         shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
         self.weight = _uniform(shape, fan_in=math.prod(shape[1:]))
         self.bias = _uniform((out_channels,), fan_in=math.prod(shape[1:])) if bias else None
@@ -146,6 +155,7 @@ class BatchNorm(Module):
     """batch_norm over channels: x [N, C] or [N, C, H, W]. torch's BatchNorm1d and BatchNorm2d."""
 
     def __init__(self, num_features: int, momentum: float = 0.1, eps: float = 1e-5):
+        _check_sizes(self, num_features=num_features)
         self.weight, self.bias = _parameter(np.ones(num_features)), _parameter(np.zeros(num_features))
         self.running_mean = np.zeros(num_features, np.float32)
         self.running_var = np.ones(num_features, np.float32)
@@ -201,6 +211,9 @@ class Sequential(Module):
 
     def __init__(self, *steps: Callable[[Tensor], Tensor]):
         for position, step in enumerate(steps):
+            if not callable(step) or isinstance(step, type):
+                raise TypeError(f"Sequential: step {position} is {step!s:.80}; expected modules and functions one "
+                                "by one: Sequential(Linear(2, 8), T.relu). For a list write Sequential(*steps).")
             setattr(self, str(position), step)
 
     def __iter__(self) -> Iterator[Callable[[Tensor], Tensor]]:
@@ -210,6 +223,12 @@ class Sequential(Module):
         for step in self:
             x = step(x)
         return x
+
+
+def _check_sizes(layer: Module, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"{type(layer).__name__}: {name} is {size!r}; expected a whole number, 1 or more.")
 
 
 def _parameter(array: np.ndarray) -> Tensor:

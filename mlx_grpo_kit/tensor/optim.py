@@ -10,6 +10,16 @@ import numpy as np
 from mlx_grpo_kit.tensor.tensor import Tensor
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number)
+
+
+def _check(**settings: float) -> None:
+    for name, value in settings.items():
+        if not _is_number(value) or not value >= 0:
+            raise ValueError(f"Invalid {name} value: {value!r}; expected 0 or more.")
+
+
 class Optimizer:
     """Some parameters, and a rule that moves each by its gradient."""
 
@@ -20,8 +30,8 @@ class Optimizer:
         for parameter in self.parameters:
             if not isinstance(parameter, Tensor) or not parameter.requires_grad or not parameter.is_leaf:
                 raise TypeError(f"can't optimize {parameter!r:.80}; expected leaf Tensors that require a gradient.")
-        if lr < 0:
-            raise ValueError(f"Invalid learning rate: {lr}; expected 0 or more.")
+        if not _is_number(lr) or not lr >= 0:
+            raise ValueError(f"Invalid learning rate: {lr!r}; expected 0 or more.")
 
     def zero_grad(self) -> None:
         """Forget the gradients. backward() adds to them, so a training step starts with this."""
@@ -32,6 +42,9 @@ class Optimizer:
         """Move every parameter that has a gradient."""
         for number, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
+                if np.shape(parameter.grad) != parameter.shape:
+                    raise ValueError(f"parameter {number} has shape {parameter.shape} and a gradient of shape "
+                                     f"{np.shape(parameter.grad)}; expected the same.")
                 parameter.data -= self.update(number, parameter.data, parameter.grad)
 
     def update(self, number: int, data: np.ndarray, grad: np.ndarray) -> np.ndarray:
@@ -48,6 +61,7 @@ class SGD(Optimizer):
     def __init__(self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False):
         super().__init__(parameters, lr)
+        _check(momentum=momentum, weight_decay=weight_decay)
         if nesterov and momentum <= 0:
             raise ValueError("Nesterov momentum requires a momentum above 0.")
         self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
@@ -73,6 +87,10 @@ class Adam(Optimizer):
     def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0):
         super().__init__(parameters, lr)
+        _check(eps=eps, weight_decay=weight_decay)
+        if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(
+                _is_number(beta) and 0 <= beta < 1 for beta in betas):
+            raise ValueError(f"Invalid betas: {betas!r}; expected two numbers from 0 to below 1, such as (0.9, 0.999).")
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.means = [np.zeros_like(parameter.data) for parameter in self.parameters]
         self.squares = [np.zeros_like(parameter.data) for parameter in self.parameters]

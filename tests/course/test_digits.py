@@ -83,7 +83,7 @@ def test_a_missing_file_is_named(mnist):
     (b"", "it begins with nothing"),
     (b"<html>not found</html>", "it begins with 3c 68 74 6d"),
     (bytes([0, 0, 13, 1, 0, 0, 0, 0]), "an IDX file of bytes"),
-    (bytes([0, 0, 8, 3, 0, 0]), "Copy it again"),
+    (bytes([0, 0, 8, 3, 0, 0]), "ends within its header: it has 6 bytes of 16. Copy it again"),
     (idx(np.zeros((2, 3)))[:-1], r"has 17 bytes; its header says shape \(2, 3\), which is 18"),
     (idx(np.zeros((2, 3))) + b"x", r"has 19 bytes"),
     (gzip.compress(idx(np.zeros((2, 3))))[:-5], "not a whole gzip file"),
@@ -102,3 +102,35 @@ def test_files_that_do_not_belong_together(mnist):
     (folder / FILES["train_labels"]).write_bytes(idx(np.full(7, 12)))
     with pytest.raises(ValueError, match="the train labels go up to 12"):
         load_digits(folder)
+
+
+def test_files_without_images_and_with_images_of_two_sizes(mnist):
+    folder, _ = mnist
+    (folder / FILES["test_images"]).write_bytes(idx(np.zeros((3, 20, 28))))
+    with pytest.raises(ValueError, match=r"to train on have shape \(28, 28\), those to test on \(20, 28\)"):
+        load_digits(folder)
+    (folder / FILES["test_images"]).write_bytes(idx(np.zeros((0, 28, 28))))
+    (folder / FILES["test_labels"]).write_bytes(idx(np.zeros(0)))
+    with pytest.raises(ValueError, match="the test files hold no images"):
+        load_digits(folder)
+
+
+def test_a_folder_that_is_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere is not a folder\. .* Without a folder it takes scikit"):
+        load_digits(tmp_path / "nowhere")
+
+
+def test_a_tilde_is_the_home_folder(mnist, monkeypatch):
+    folder, _ = mnist
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert len(load_digits(f"~/{folder.name}").train_images) == 7
+
+
+@pytest.mark.parametrize("dtype", ["float32", np.float32, np.dtype("float32")])
+def test_a_dtype_in_any_form(dtype):
+    assert load_digits(dtype=dtype).train_images.dtype == np.float32
+
+
+def test_pixels_are_floating_point():
+    with pytest.raises(TypeError, match=r"dtype is int64; expected np\.float32"):
+        load_digits(dtype=np.int64)

@@ -78,3 +78,78 @@ def test_a_broken_forward_and_a_broken_optimizer():
             list(lockstep(*mlps(), batches(3), lr=1e-3))
     finally:
         T.optim.Adam = original
+
+
+def linear(dtype=torch.float64):
+    torch.manual_seed(0)
+    return nn.Linear(4, 3), torch.nn.Linear(4, 3).to(dtype)
+
+
+X, Y = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) % 3
+
+
+@pytest.mark.parametrize(("kind", "message", "changes"), [
+    (ValueError, "optimizer is Adamm; expected the name of one", {"optimizer": "Adamm"}),
+    (ValueError, "optimizer is RMSprop; expected", {"optimizer": "RMSprop"}),
+    (ValueError, "optimizer is <class", {"optimizer": torch.optim.Adam}),
+    (ValueError, "tolerance is nan; expected 0 or more", {"tolerance": float("nan")}),
+    (ValueError, "tolerance is -1; expected 0 or more", {"tolerance": -1}),
+    (ValueError, "batches is empty, so nothing was compared", {"batches": []}),
+    (ValueError, r"Step 1: the batch is of type ndarray; expected a pair .* batches is \[\(x, targets\)\]",
+     {"batches": (X, Y)}),
+    (ValueError, "Step 1: the batch is 3 things", {"batches": [(X, Y, Y)]}),
+    (TypeError, "cannot take x of dtype uint8 .* x / 255", {"batches": [(X.astype(np.uint8), Y)]}),
+    (TypeError, "loss is <function .* expected a pair", {"loss": T.cross_entropy}),
+    (TypeError, r"The first of the two loss functions returned a Tensor of shape \(8, 3\)",
+     {"loss": (lambda outputs, targets: outputs, torch.nn.functional.cross_entropy)}),
+    (TypeError, "The second of the two loss functions returned a float .* expected a torch Tensor",
+     {"loss": (T.cross_entropy, lambda outputs, targets: 1.0)}),
+    (ValueError, r"size mismatch for weight: state_dict has shape \(5, 4\)",
+     {"torch_model": torch.nn.Linear(4, 5).double()}),
+    (ValueError, "missing .* unexpected", {"torch_model": torch.nn.Sequential(torch.nn.Linear(4, 3)).double()}),
+    (TypeError, "torch_model is a mlx_grpo_kit.tensor.nn.Linear; expected a torch.nn.Module",
+     {"torch_model": nn.Linear(4, 3)}),
+    (TypeError, "model is a builtins.NoneType; expected a Module of mlx_grpo_kit", {"model": None}),
+    (ValueError, "torch_model has no parameters", {"torch_model": torch.nn.ReLU()}),
+    (ValueError, "torch_model has parameters in bfloat16; expected", {"torch_model": linear(torch.bfloat16)[1]}),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_arguments_that_do_not_fit(kind, message, changes):
+    model, torch_model = linear()
+    arguments = {"model": model, "torch_model": torch_model, "batches": [(X, Y)], "lr": 0.1} | changes
+    with pytest.raises(kind, match=message):
+        list(lockstep(**arguments))
+
+
+def test_what_is_frozen_in_one_is_frozen_in_the_other():
+    model, torch_model = linear()
+    torch_model.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"\['bias'\] would be trained in one of the two only"):
+        list(lockstep(model, torch_model, [(X, Y)], lr=0.1))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_nan_that_both_have_is_no_difference_and_no_success(wrong):
+    x = X.copy()
+    x[2, 1] = wrong
+    with pytest.raises(LockstepError, match=r"Step 2: the loss is nan or inf, here and in torch alike"):
+        list(lockstep(*linear(), [(X, Y), (x, Y)], lr=0.1))
+
+
+def test_float32_held_to_float64s_tolerance():
+    with pytest.raises(LockstepError, match=r"may be rounding: float32 carries 7 digits\. .* larger tolerance"):
+        list(lockstep(*linear(torch.float32), [(X, Y)] * 20, lr=0.1))
+    assert len(list(lockstep(*linear(torch.float32), [(X, Y)] * 20, lr=0.1, tolerance=1e-4))) == 20
+
+
+def test_a_real_difference_in_float32_is_not_called_rounding():
+    with T.replaced_gradient("linear", bias=lambda g: 1.01 * g.sum(axis=0)), \
+            pytest.raises(LockstepError, match="the gradient of 'bias' differs") as error:
+        list(lockstep(*linear(torch.float32), [(X, Y)], lr=0.1, tolerance=1e-5))
+    assert "rounding" not in str(error.value)
+
+
+@pytest.mark.parametrize("targets", [Y.astype(np.int32), Y.astype(np.uint8), Y.tolist(), torch.tensor(Y)],
+                         ids=["int32", "uint8", "list", "torch"])
+def test_whole_numbers_of_any_kind_are_targets(targets):
+    for x in (X, X.astype(np.float32), X.tolist(), T.Tensor(X)):
+        assert len(list(lockstep(*linear(), [(x, targets)] * 2, lr=0.1))) == 2

@@ -125,7 +125,35 @@ def test_grouped_convolution_without_bias():
      r"size mismatch for weight: state_dict has shape \(2, 3\), Linear has \(3, 2\)"),
     (lambda: nn.Module()(1), NotImplementedError, "without a forward"),
     (lambda: nn.Linear(2, 3)(T.Tensor(np.ones((4, 3)))), ValueError, r"Linear of \(4, 3\) and \(3, 2\)"),
+    (lambda: nn.Linear(0, 3), ValueError, "Linear: in_features is 0; expected a whole number, 1 or more"),
+    (lambda: nn.Linear(2, 3.0), ValueError, "Linear: out_features is 3.0; expected a whole"),
+    (lambda: nn.Conv2d(1, 2, (3, 3)), ValueError, r"Conv2d: kernel_size is \(3, 3\); expected a whole"),
+    (lambda: nn.Conv2d(3, 4, 3, groups=2), ValueError, r"in_channels \(3\) and out_channels \(4\) have to be"),
+    (lambda: nn.Conv2d(1, 2, 3, stride=0)(np.ones((1, 1, 8, 8))), ValueError, r"stride is \(0, 0\); expected"),
+    (lambda: nn.Conv2d(1, 2, 3, padding="same")(np.ones((1, 1, 8, 8))), ValueError, r"padding is \('same', 'same'\)"),
+    (lambda: nn.Conv2d(1, 2, 3, padding=-1)(np.ones((1, 1, 8, 8))), ValueError, r"padding is \(-1, -1\)"),
+    (lambda: nn.Conv2d(1, 2, 3)(np.ones((0, 1, 8, 8))), ValueError, "at least one image and one pixel"),
+    (lambda: T.max_pool2d(np.ones((1, 1, 8, 8)), 0), ValueError, r"kernel size is \(0, 0\); expected"),
+    (lambda: nn.BatchNorm(3)(np.ones((2, 4, 5, 5))), ValueError, r"x \(2, 4, 5, 5\) has 4 channels, and weight"),
+    (lambda: nn.BatchNorm(3)(np.ones(3)), ValueError, r"expected x \[N, C\] or \[N, C, H, W\]; got \(3,\)"),
+    (lambda: nn.BatchNorm(-1), ValueError, "BatchNorm: num_features is -1"),
+    (lambda: nn.Sequential([nn.Linear(2, 3), T.relu]), TypeError, r"step 0 is \[.*For a list write Sequential\("),
+    (lambda: nn.Sequential(nn.Linear(2, 3), nn.LayerNorm), TypeError, "step 1 is <class"),
+    (lambda: nn.Linear(2, 3).load_state_dict(nn.Linear(2, 3)), TypeError, "got a Linear; expected names and arrays"),
 ])
 def test_errors(broken, kind, message):
     with pytest.raises(kind, match=message):
         broken()
+
+
+def test_layers_take_arrays_lists_and_numpys_whole_numbers():
+    layer = nn.Linear(np.int64(2), 3).astype(np.float64)
+    x = np.arange(8.0).reshape(4, 2)
+    for same in (x, x.tolist(), T.Tensor(x), x.astype(int)):
+        np.testing.assert_array_equal(layer(same).data, layer(T.Tensor(x)).data)
+
+
+def test_parameters_of_a_torch_model_load_as_its_state_does():
+    theirs, ours = torch.nn.Linear(2, 3), nn.Linear(2, 3)
+    ours.load_state_dict(dict(theirs.named_parameters()))
+    np.testing.assert_array_equal(ours.weight.data, theirs.weight.detach())

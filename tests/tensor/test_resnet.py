@@ -58,3 +58,19 @@ def test_a_block_without_its_convolutions_is_the_identity():
     block.bn2.weight.data = np.zeros(3)
     x = np.random.default_rng(0).uniform(size=(2, 3, 4, 4)).astype(np.float32)
     np.testing.assert_array_equal(block(T.Tensor(x)).data, x)
+
+
+@pytest.mark.parametrize(("broken", "message"), [
+    (lambda: ResNet([], 1), r"ResNet: widths is \[\]; expected the channels of each stage"),
+    (lambda: ResNet(16, 1), "ResNet: widths is 16; expected"),
+    (lambda: ResNet([4], 0), "ResNet: blocks is 0; expected a whole number, 1 or more"),
+    (lambda: ResNet([4], 1.5), "ResNet: blocks is 1.5"),
+    (lambda: ResNet([4, 0], 1), "Conv2d: out_channels is 0"),
+    (lambda: ResNet([4], 1, num_classes=0), "Linear: out_features is 0"),
+    (lambda: BasicBlock(3, 4, stride=0)(np.ones((1, 3, 8, 8))), r"stride is \(0, 0\)"),
+    (lambda: ResNet([4], 1)(np.ones((2, 1, 8, 8))), "to have 3 channels, but got 1"),
+    (lambda: ResNet([4], 1)(np.ones((3, 8, 8))), r"expected x \[N, C, H, W\]"),
+])
+def test_errors(broken, message):
+    with pytest.raises(ValueError, match=message):
+        broken()

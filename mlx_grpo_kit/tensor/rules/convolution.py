@@ -32,6 +32,8 @@ class Conv2d(Function):
             raise ValueError(f"Given groups={groups}, weight of size {weight.shape}, expected input {x.shape} to have "
                              f"{per_group[0] * groups} channels, but got {channels[0]} channels instead (and "
                              f"{weight.shape[0]} output channels have to be a multiple of groups).")
+        if not x.size:
+            raise ValueError(f"expected at least one image and one pixel; got {x.shape}.")
         windows = Windows(x.shape, weight.shape[2:], stride, padding)
         columns = np.empty((x.shape[1], *windows.kernel, x.shape[0], *windows.out), x.dtype)
         padded = windows.pad(x).swapaxes(0, 1)
@@ -121,6 +123,9 @@ class Windows:
     def __init__(self, shape: tuple[int, ...], kernel: tuple[int, int], stride: int | tuple[int, int],
                  padding: int | tuple[int, int]):
         self.kernel, self.stride, self.padding = kernel, _pair(stride), _pair(padding)
+        for name, pair, least in (("kernel size", kernel, 1), ("stride", self.stride, 1), ("padding", self.padding, 0)):
+            if len(pair) != 2 or not all(isinstance(each, int | np.integer) and each >= least for each in pair):
+                raise ValueError(f"{name} is {pair}; expected a whole number of at least {least}, or a pair of them.")
         batch, channels, *image = shape
         padded = [size + 2 * border for size, border in zip(image, self.padding, strict=True)]
         if any(long > size for long, size in zip(kernel, padded, strict=True)):
@@ -180,4 +185,4 @@ def _pooling_windows(x, kernel_size, stride, padding):
 
 
 def _pair(number):
-    return (number, number) if isinstance(number, int) else tuple(number)
+    return tuple(number) if isinstance(number, tuple | list) else (number, number)

@@ -22,8 +22,15 @@ class BatchNorm(Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, running_mean, running_var, training, momentum, eps):
+        if x.ndim < 2:
+            raise ValueError(f"expected x [N, C] or [N, C, H, W]; got {x.shape}.")
         rows = _rows(x)
-        n = rows.shape[1]
+        channels, n = rows.shape
+        for name, array in (("weight", weight), ("bias", bias), ("running_mean", running_mean),
+                            ("running_var", running_var)):
+            if array is not None and array.shape != (channels,):
+                raise ValueError(f"x {x.shape} has {channels} channels, and {name} has shape {array.shape}; expected "
+                                 f"({channels},).")
         if training and n == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}.")
         if training:
