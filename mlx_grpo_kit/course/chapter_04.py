@@ -115,6 +115,10 @@ def _new_axes_at_the_end(grad, shape):
     return grad
 
 
+def _new_axes_kept(grad, shape):
+    return unbroadcast(grad, shape).reshape((1,) * (grad.ndim - len(shape)) + tuple(shape))
+
+
 def _new_axes_counted_up(grad, shape):
     for axis in range(grad.ndim - len(shape)):
         grad = grad.sum(axis=axis)
@@ -454,6 +458,8 @@ EXERCISES = (
             Mistake("renumbered and reshaped", _renumbered_and_reshaped, "reshape brings a lost axis back at the end, "
                     "but before that each sum without `keepdims=True` moves those behind it one place to the front, "
                     "and `axis` is off by one.", 3),
+            Mistake("new axes kept", _new_axes_kept, "The sums are right. `keepdims=True` has kept the new axes too, and "
+                    "`shape` does not have them: sum those without it, or reshape at the end.", 2),
             Mistake("new axes counted up", _new_axes_counted_up, "The new axes stand in front, and when axis 0 has "
                     "been summed, the next new one *is* axis 0. Counting up passes over it.", 2),
             Mistake("stretched first", _stretched_first, "`shape[axis] == 1` was asked while the new axes still stood "
@@ -536,8 +542,8 @@ EXERCISES = (
                     "first are still there, and backward adds to them.", 1),
             Mistake("uphill", _uphill, "The loss grows: the gradient points uphill, so the step goes against it, `-=`.",
                     2),
-            Mistake("rebinds", _rebinds, "The loss stays the same, so no parameter has moved: `p = p - ...` makes a "
-                    "new tensor and leaves the one in the list alone.", 3),
+            Mistake("rebinds", _rebinds, "The loss stays the same, so no parameter has moved: its numbers have to "
+                    "change. (`p = p - ...` makes a new tensor and leaves the one in the list alone.)", 3),
             Mistake("zero too late", _zero_too_late, "A gradient was None when the update wanted it. `p.grad = None` "
                     "empties it and `loss.backward()` fills it: empty it before backward, use it after.", 1),
             Mistake("data of the gradient", _data_of_the_gradient, "`p.grad` is a NumPy array, not a Tensor as in "

@@ -116,10 +116,12 @@ class Exercise:
                 first = case, expected, got
         if first is None:
             return Result(self, "passed", self.explain)
+        never_returns = all(result is None or isinstance(result, BaseException) for result in results)
+        complaint = f"{self._complaint(*first)}{' Is there a `return`?' if first[2] is None and never_returns else ''}"
         mistake = self._find_mistake(results)
         if mistake is None:
-            return self._wrong(self._complaint(*first))
-        return self._wrong(f"{self._complaint(*first)} {mistake.message}", mistake.hint)
+            return self._wrong(complaint)
+        return self._wrong(f"{complaint} {mistake.message}", mistake.hint)
 
     def _find_mistake(self, results: Sequence[Any]) -> Mistake | None:
         """The mistake that gives these results. An exception counts by its kind; where nothing but exceptions came, it
@@ -150,7 +152,7 @@ class Exercise:
         if isinstance(got, BaseException):
             happened = f"raised {type(got).__name__}: {str(got).rstrip('. ')}. Expected {show(expected)}."
         elif got is None:
-            happened = f"returned None, expected {show(expected)}. Is there a `return`?"
+            happened = f"returned None, expected {show(expected)}."
         else:
             happened = f"gave {told_apart(got, expected)}."
         # A case may hold functions, which the learner has not seen: their docstrings say what they are.
@@ -260,8 +262,12 @@ def show(value: Any) -> str:
         return f"a {type(value).__name__}"
     if isinstance(value, float):
         return f"{value:.6g}"
+    if inspect.isgenerator(value):
+        return "a generator (make a tuple or an array of it)"
     if isinstance(value, Mapping):
         text = ", ".join(f"{key}: {show(item)}" for key, item in value.items())
+    elif type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return show(value.item())
     elif hasattr(value, "shape") and hasattr(value, "tolist"):
         is_small = math.prod(value.shape) <= MOST_NUMBERS
         text = f"array({show(value.tolist())})" if is_small else f"array of shape {tuple(value.shape)}"

@@ -207,6 +207,7 @@ def test_a_tuple_of_other_things_than_numbers_and_how_much_of_it_is_right():
 def test_show_is_short():
     assert show([1.0, 2.123456789, len]) == "[1, 2.12346, len]"
     assert show((1.0,)) == "(1,)"
+    assert show(number for number in (1.0, 2.0)) == "a generator (make a tuple or an array of it)"
     assert len(show("x" * 1000)) < 200
 
 
