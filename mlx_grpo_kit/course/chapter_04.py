@@ -351,6 +351,8 @@ def _three_steps(function, build, learning_rate):
             return Told("a list that holds other tensors than before")
         if isinstance(loss, Tensor):
             return Told("a Tensor as the loss")
+        if isinstance(loss, np.ndarray):
+            return Told(f"an array of shape {loss.shape} as the loss")
         if not isinstance(loss, (float, np.floating)):
             return Told(f"{show(loss)} as the loss")
         losses.append(loss)
@@ -458,8 +460,8 @@ EXERCISES = (
             Mistake("renumbered and reshaped", _renumbered_and_reshaped, "reshape brings a lost axis back at the end, "
                     "but before that each sum without `keepdims=True` moves those behind it one place to the front, "
                     "and `axis` is off by one.", 3),
-            Mistake("new axes kept", _new_axes_kept, "The sums are right. `keepdims=True` has kept the new axes too, and "
-                    "`shape` does not have them: sum those without it, or reshape at the end.", 2),
+            Mistake("new axes kept", _new_axes_kept, "The sums are right. `keepdims=True` has kept the new axes too, "
+                    "and `shape` does not have them: sum those without it, or reshape at the end.", 2),
             Mistake("new axes counted up", _new_axes_counted_up, "The new axes stand in front, and when axis 0 has "
                     "been summed, the next new one *is* axis 0. Counting up passes over it.", 2),
             Mistake("stretched first", _stretched_first, "`shape[axis] == 1` was asked while the new axes still stood "

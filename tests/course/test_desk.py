@@ -24,7 +24,9 @@ def test_a_forgotten_return():
     def answer(f, x, h):
         (f(x + h) - f(x)) / h
 
-    assert "returned None, expected 6.1. Is there a `return`?" in check("01.1", answer).text
+    note = check("01.1", answer)
+    assert "returned None, expected 6.1." in note.text
+    assert "Is there a `return`?" in note.text
 
 
 @pytest.mark.parametrize(("answer", "words"), [
