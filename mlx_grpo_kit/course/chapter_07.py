@@ -1,5 +1,6 @@
 """Exercises of notebook 07: digits, in lockstep with torch."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ import numpy as np
 
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.digits import load_digits
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, show
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told, show
 from mlx_grpo_kit.tensor import nn, optim
 
 # -- 07.2 -------------------------------------------------------------------------------------------------------------
@@ -22,6 +23,31 @@ def cross_entropy(logits, targets):
 
 def _log_of_softmax(logits, targets):
     return -T.mean(T.log(T.softmax(logits, axis=1))[np.arange(len(targets)), targets])
+
+
+def _log_of_one_softmax(logits, targets):
+    return -T.mean(T.log(T.softmax(logits, axis=1)[np.arange(len(targets)), targets]))
+
+
+def _log_of_a_sum_of_exp(logits, targets):
+    log_probs = logits - T.log(T.sum(T.exp(logits), axis=1, keepdims=True))
+    return -T.mean(log_probs[np.arange(len(targets)), targets])
+
+
+def _no_keepdims(logits, targets):
+    return -T.mean((logits - T.logsumexp(logits, axis=1))[np.arange(len(targets)), targets])
+
+
+def _one_logsumexp(logits, targets):
+    return -T.mean((logits - T.logsumexp(logits))[np.arange(len(targets)), targets])
+
+
+def _not_averaged(logits, targets):
+    return T.logsumexp(logits, axis=1) - logits[np.arange(len(targets)), targets]
+
+
+def _mean_of_everything(logits, targets):
+    return -T.mean(T.log_softmax(logits, axis=1))
 
 
 def _a_sum(logits, targets):
@@ -60,7 +86,7 @@ def _loss_and_gradient(function, logits, targets):
     logits = T.Tensor(logits, requires_grad=True)
     loss = function(logits, np.array(targets))
     if not isinstance(loss, T.Tensor):
-        return loss if loss is None else f"{show(loss)}, which is not a Tensor"
+        return loss if loss is None else Told(f"{show(loss)}, which is not a Tensor")
     if loss.requires_grad:
         T.sum(loss).backward()
     return {"loss": loss.data.tolist(), "gradient": None if logits.grad is None else logits.grad.tolist()}
@@ -108,6 +134,34 @@ def _shuffles_your_arrays(x, y, size, rng):
     yield from _in_order(x, y, size, rng)
 
 
+def _deaf_to_rng(x, y, size, rng):
+    return minibatches(x, y, size, np.random.default_rng())
+
+
+def _an_empty_one(x, y, size, rng):
+    order = rng.permutation(len(x))
+    for start in range(0, len(x) + 1, size):
+        yield x[order[start:start + size]], y[order[start:start + size]]
+
+
+def _for_ever(x, y, size, rng):
+    while True:
+        yield from minibatches(x, y, size, rng)
+
+
+def _only_the_first_batch(x, y, size, rng):
+    return next(minibatches(x, y, size, rng))
+
+
+def _two_lists(x, y, size, rng):
+    batches = list(minibatches(x, y, size, rng))
+    return [images for images, _ in batches], [labels for _, labels in batches]
+
+
+def _row_numbers(x, y, size, rng):
+    return [labels for _, labels in minibatches(np.arange(len(x)), np.arange(len(x)), size, rng)]
+
+
 def ten_examples():
     """x of shape (10, 2) and its ten labels"""
     return np.arange(10.0)[:, None] * [1, -1], np.arange(10)
@@ -121,20 +175,34 @@ def twelve_examples():
 def _two_epochs(function, build, size):
     """What can be said about two epochs, because every order is right."""
     x, y = build()
-    rng, epochs = np.random.default_rng(3), []
-    for _ in range(2):
+    own_x, own_y = build()
+    epochs = []
+    for rng in [np.random.default_rng(3)] * 2 + [np.random.default_rng(3)]:  # two epochs, and the first one again
         result = function(x, y, size, rng)
         if result is None:
             return None
-        epochs.append([(np.array(xb), np.array(yb)) for xb, yb in result])
+        batches = list(itertools.islice(result, len(x) + 2))
+        if len(batches) > len(x) + 1:
+            return Told("batches without end")
+        for batch in batches:
+            if hasattr(batch, "shape"):
+                return Told(f"no pairs (x, y), but arrays of shape {batch.shape}")
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                inside = f" of {len(batch)} {type(batch[0]).__name__}s" if isinstance(batch, (tuple, list)) else ""
+                return Told(f"no pairs (x, y), but a {type(batch).__name__}{inside}")
+            if np.shape(batch[0])[1:] != x.shape[1:] or np.shape(batch[1]) != (len(batch[0]),):
+                return Told(f"pairs of shapes {np.shape(batch[0])} and {np.shape(batch[1])}")
+        epochs.append([(np.array(xb), np.array(yb)) for xb, yb in batches])
     orders = [np.concatenate([yb for _, yb in epoch]) for epoch in epochs]
-    own_x, own_y = build()
+    *epochs, _ = epochs
+    *orders, again = orders
     faults = {
         "an x with another one's y": any(not np.array_equal(xb, own_x[yb]) for epoch in epochs for xb, yb in epoch),
         "not each example once": any(not np.array_equal(np.sort(order), own_y) for order in orders),
         "not shuffled": np.array_equal(orders[0], own_y),
         "the same order in the next epoch": np.array_equal(*orders),
         "x or y changed": not (np.array_equal(x, own_x) and np.array_equal(y, own_y)),
+        "another order from the same rng": not np.array_equal(orders[0], again),
     }
     sizes = [len(yb) for _, yb in epochs[0]]
     return {"batch sizes": sizes, "faults": ", ".join(fault for fault in faults if faults[fault]) or "none"}
@@ -241,6 +309,11 @@ def _piles_up(model, optimizer, x, y):
     return loss.item()
 
 
+def _loss_afterwards(model, optimizer, x, y):
+    train_step(model, optimizer, x, y)
+    return T.cross_entropy(model(x), y).item()
+
+
 def _returns_the_tensor(model, optimizer, x, y):
     optimizer.zero_grad()
     loss = T.cross_entropy(model(x), y)
@@ -266,7 +339,9 @@ def _three_train_steps(function, build, name, lr):
     if None in losses:
         return None
     if any(isinstance(loss, T.Tensor) for loss in losses):
-        return "a Tensor, which keeps its whole graph alive"
+        return Told("a Tensor, which keeps its whole graph alive")
+    if any(callable(loss) for loss in losses):
+        return Told("a method, not what it returns (brackets are missing: `loss.item()`)")
     return {"losses": [float(loss) for loss in losses], "first weight": model.weight.data[0, 0].item()}
 
 
@@ -330,6 +405,23 @@ def _only_the_name(ours, theirs, tolerance):
     return found and found[0]
 
 
+def _relative_too(ours, theirs, tolerance):
+    for name in ours:
+        if not np.allclose(ours[name], theirs[name], atol=tolerance):
+            difference = np.abs(ours[name] - theirs[name])
+            return name, tuple(int(i) for i in np.unravel_index(difference.argmax(), difference.shape))
+    return None
+
+
+def _last_name_first(ours, theirs, tolerance):
+    return first_difference(dict(sorted(ours.items())), theirs, tolerance)
+
+
+def _no_tuple(ours, theirs, tolerance):
+    found = first_difference(ours, theirs, tolerance)
+    return found and (found[0], *found[1])
+
+
 def equal_arrays():
     """two dicts that agree up to 1e-15"""
     weight, bias = np.arange(6.0).reshape(2, 3) / 10, np.array([0.5, -0.5])
@@ -348,6 +440,13 @@ def two_weights_off():
     ours, theirs = equal_arrays()
     ours["weight"] = ours["weight"] + [[0, 2e-6, 0], [0, 0, 5e-6]]
     return ours | {"bias": ours["bias"] + 1}, theirs
+
+
+def a_weight_much_too_small():
+    """as equal_arrays, but ours["weight"][0, 2] is smaller by 0.5"""
+    ours, theirs = equal_arrays()
+    ours["weight"] = ours["weight"] - [[0, 0, 0.5], [0, 0, 0]]
+    return ours, theirs
 
 
 def one_in_a_million_off():
@@ -449,6 +548,20 @@ EXERCISES = (
             Mistake("log of softmax", _log_of_softmax, "On paper a softmax is never 0. In the machine e**-998 "
                     "rounds to 0, and log(0) is -inf. Subtract the logsumexp from the score instead, and no "
                     "probability is ever written down.", 1),
+            Mistake("log of softmax at the target", _log_of_one_softmax, "On paper a softmax is never 0. In the "
+                    "machine e**-998 rounds to 0, and the log of that is -inf. Subtract the logsumexp from the score "
+                    "instead, and no probability is ever written down.", 1),
+            Mistake("log of a sum of exp", _log_of_a_sum_of_exp, "e**1000 is larger than any number in the machine: "
+                    "inf. `T.logsumexp` is the same on paper, and takes the largest score out before exp.", 1),
+            Mistake("no keepdims", _no_keepdims, "`T.logsumexp(logits, axis=1)` has shape [N], and [N, C] minus [N] "
+                    "puts it along the wrong axis. `keepdims=True` makes it [N, 1]; or take the targets' scores "
+                    "first, which are [N] too.", 1),
+            Mistake("one logsumexp", _one_logsumexp, "That is one logsumexp over all rows. Each example has its own "
+                    "probabilities, which sum to 1: `axis=1`.", 1),
+            Mistake("not averaged", _not_averaged, "That is one loss for each example. Their mean is asked for, one "
+                    "number.", 3),
+            Mistake("mean of everything", _mean_of_everything, "That is the mean over all classes. Only the "
+                    "log-probability at the target counts, one from each row.", 2),
             Mistake("sum", _a_sum, "That is the sum. The mean does not depend on the size of the batch, so the "
                     "learning rate need not either.", 3),
             Mistake("axis", _down_the_columns, "The probabilities of one example sum to 1, so the sum runs along its "
@@ -475,7 +588,7 @@ EXERCISES = (
                "`for start in range(0, len(x), size):` and `chosen = order[start:start + size]`: a slice that reaches "
                "beyond the end is just shorter.",
                "In the loop: `yield x[chosen], y[chosen]`"),
-        cases=((ten_examples, 4), (twelve_examples, 5)),
+        cases=((ten_examples, 4), (twelve_examples, 5), (twelve_examples, 4)),
         mistakes=(
             Mistake("two orders", _two_orders, "x and y are shuffled differently, so images get other images' "
                     "labels. No error will ever tell you: the loss just stays near 2.3. Make one order and use it for "
@@ -484,6 +597,16 @@ EXERCISES = (
                     "be seen in this epoch.", 2),
             Mistake("same order", _the_same_every_time, "Every epoch has the same order. Draw from the `rng` that you "
                     "are given: it goes on where it was.", 1),
+            Mistake("deaf to rng", _deaf_to_rng, "The order is random, but it does not come from `rng`, so nobody "
+                    "can ever repeat your training. Draw it from there: `rng.permutation(len(x))`.", 1),
+            Mistake("an empty one", _an_empty_one, "Where `size` divides the number of examples an empty batch comes "
+                    "at the end, and the mean of nothing is nan. Stop before `len(x)`.", 2),
+            Mistake("for ever", _for_ever, "It never ends. One call is one epoch: each example once, then stop.", 2),
+            Mistake("first batch alone", _only_the_first_batch, "That is one batch: a `return` in the loop leaves it "
+                    "at once. `yield` hands out a batch and goes on.", 3),
+            Mistake("two lists", _two_lists, "Those are two lists, one of x and one of y. Asked are pairs, "
+                    "one for each batch: `for batch_x, batch_y in minibatches(...)`.", 3),
+            Mistake("row numbers", _row_numbers, "Those are row numbers. Take the rows: `x[chosen], y[chosen]`.", 3),
             Mistake("in order", _in_order, "The batches come in the order of the data, and files are often sorted.", 1),
             Mistake("with repeats", _with_repeats, "Some examples come twice and others never: that is drawing "
                     "with replacement. A permutation has each once.", 1),
@@ -541,6 +664,8 @@ EXERCISES = (
                     "are still there, and backward adds to them.", 1),
             Mistake("zero too late", _zero_too_late, "Nothing moves: when the optimizer makes its step there are no "
                     "gradients. They come from backward, and zero_grad forgets them.", 1),
+            Mistake("loss afterwards", _loss_afterwards, "The weights are right. The loss was computed once more, "
+                    "after the step; return the one that you had before it, which costs nothing.", 1),
             Mistake("a tensor", _returns_the_tensor, "Return `loss.item()`: a Tensor keeps its whole graph in memory "
                     "for as long as you keep it in a history.", 2)),
         run=_three_train_steps,
@@ -557,12 +682,19 @@ EXERCISES = (
                "`difference.argmax()` counts along the flattened array; `np.unravel_index(that, difference.shape)` "
                "makes a tuple of it. Return `name, index` inside the loop, `None` after it."),
         cases=((equal_arrays, 1e-9), (one_bias_off, 1e-9), (two_weights_off, 1e-9), (one_in_a_million_off, 1e-9),
-               (a_nan_in_ours, 1e-9)),
+               (a_nan_in_ours, 1e-9), (a_weight_much_too_small, 1e-9)),
         mistakes=(
             Mistake("nan slips through", _nan_slips_through, "A nan went unnoticed: `nan > tolerance` is False, like "
                     "every comparison with nan. Ask whether the difference is *not* `<= tolerance`.", 2),
             Mistake("no abs", _without_abs, "An element that is too small got through: a difference of -1 is below "
                     "any tolerance. Take the absolute value.", 1),
+            Mistake("relative too", _relative_too, "`np.allclose` and `np.isclose` allow a hundred-thousandth of the "
+                    "number besides what you say: `rtol`. Give them `rtol=0`, or compare with `tolerance` yourself.",
+                    2),
+            Mistake("sorted names", _last_name_first, "The names are sorted here. Take them in the order in which they "
+                    "stand in `ours`.", 3),
+            Mistake("no tuple", _no_tuple, "The index has to be a tuple of its own: `(name, index)`, and not "
+                    "`(name, *index)`.", 3),
             Mistake("flat index", _flat_index, "The index is that of the flattened array: make it a tuple with "
                     "np.unravel_index.", 3),
             Mistake("first element", _first_element, "That is the first element beyond the tolerance. Asked is the "

@@ -1,13 +1,14 @@
 """Exercises of notebook 08: convolutions and ResNet."""
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
+import copy
 import math
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course.exercise import Exercise, Mistake
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told
 
 
 def _integers(*shape, seed=0):
@@ -91,6 +92,32 @@ def _first_kernel(image, kernels, stride, padding):
     return np.repeat(conv2d(image, kernels[:1], stride, padding), len(kernels), axis=0)
 
 
+def _pads_the_channels(image, kernels, stride, padding):
+    padded = np.pad(image, padding)
+    size = kernels.shape[2]
+    down, across = ((length - size) // stride + 1 for length in padded.shape[1:])
+    out = np.zeros((len(kernels), down, across))
+    for o, i, j in np.ndindex(out.shape):
+        top, left = i * stride, j * stride
+        out[o, i, j] = np.sum(padded[:, top:top + size, left:left + size] * kernels[o])
+    return out
+
+
+def _as_wide_as_high(image, kernels, stride, padding):
+    padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
+    size = kernels.shape[2]
+    down = (padded.shape[1] - size) // stride + 1
+    out = np.zeros((len(kernels), down, down))
+    for o, i, j in np.ndindex(out.shape):
+        top, left = i * stride, j * stride
+        out[o, i, j] = np.sum(padded[:, top:top + size, left:left + size] * kernels[o])
+    return out
+
+
+def _one_stop_too_few(image, kernels, stride, padding):
+    return conv2d(image, kernels, stride, padding)[:, :-1, :-1]
+
+
 def _mean_of_the_window(image, kernels, stride, padding):
     return conv2d(image, kernels, stride, padding) / kernels[0].size
 
@@ -168,6 +195,18 @@ def _the_last_one_wins(columns, shape, size, stride, padding):
         for stop in range(part.shape[1]):
             result[channel, places[:, stop]] = part[:, stop]
     return result[:, :-1].reshape(shape)
+
+
+def _plus_equals_at_once(columns, shape, size, stride, padding):
+    channels, height, width = shape
+    padded = np.zeros((channels, height + 2 * padding, width + 2 * padding))
+    places = im2col(np.arange(padded.size).reshape(padded.shape), size, stride, 0)
+    padded.reshape(-1)[places] += columns
+    return padded[:, padding:padding + height, padding:padding + width]
+
+
+def _minus_no_padding(columns, shape, size, stride, padding):
+    return _border_left_on(columns, shape, size, stride, padding)[:, padding:-padding, padding:-padding]
 
 
 def _mean_of_the_windows(columns, shape, size, stride, padding):
@@ -261,7 +300,8 @@ def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
 
 
 def _norm(x, running_mean, running_var, training, momentum, eps, *, axes=(0, 2, 3), kept_unbiased=True,
-          used_unbiased=False, in_eval="running", moves_in_eval=False, eps_outside=False):
+          used_unbiased=False, in_eval="running", moves_in_eval=False, eps_outside=False, in_training="batch",
+          root=True):
     """batch_norm with a screw loose."""
     mean, var = x.mean(axis=axes), x.var(axis=axes)
     n = x.size / np.size(mean)
@@ -269,10 +309,12 @@ def _norm(x, running_mean, running_var, training, momentum, eps, *, axes=(0, 2, 
     new_mean = (1 - momentum) * running_mean + momentum * mean
     new_var = (1 - momentum) * running_var + momentum * (unbiased if kept_unbiased else var)
     used = running_mean, running_var
-    if training or in_eval == "batch":
+    if training and in_training == "moved":
+        used = new_mean, new_var
+    elif training or in_eval == "batch":
         used = mean, unbiased if used_unbiased else var
     mean, var = (each[..., None, None] if np.ndim(each) else each for each in map(np.asarray, used))
-    y = (x - mean) / (np.sqrt(var) + eps if eps_outside else np.sqrt(var + eps))
+    y = (x - mean) / (np.sqrt(var) + eps if eps_outside else np.sqrt(var + eps) if root else var + eps)
     return (y, new_mean, new_var) if training or moves_in_eval else (y, running_mean, running_var)
 
 
@@ -308,15 +350,38 @@ def _never_moves(x, running_mean, running_var, training, momentum=0.1, eps=1e-5)
     return _norm(x, running_mean, running_var, training, momentum, eps)[0], running_mean, running_var
 
 
+def _moved_in_training(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
+    return _norm(x, running_mean, running_var, training, momentum, eps, in_training="moved")
+
+
+def _no_root_of_the_variance(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
+    return _norm(x, running_mean, running_var, training, momentum, eps, root=False)
+
+
+def _changes_your_arrays(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
+    y, running_mean[:], running_var[:] = batch_norm(x, running_mean, running_var, training, momentum, eps)
+    return y, running_mean, running_var
+
+
+def _only_y(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
+    return batch_norm(x, running_mean, running_var, training, momentum, eps)[0]
+
+
 def _eps_outside(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
     return _norm(x, running_mean, running_var, training, momentum, eps, eps_outside=True)
 
 
 def _by_name(function, x, *arguments):
     """The three results with names, so that a message says which of them is wrong."""
+    given = x, *arguments[:2]
+    before = copy.deepcopy(given)
     results = function(x, *arguments)
-    if not isinstance(results, tuple) or len(results) != 3:
+    if not isinstance(results, (tuple, list)) or len(results) != 3:
         return results
+    changed = [name for name, array, copied in zip(("x", "running_mean", "running_var"), given, before)
+               if not np.array_equal(array, copied)]
+    if changed:
+        return Told(f"new numbers in the {' and the '.join(changed)} that it was given")
     return dict(zip(("y", "running_mean", "running_var"), results))
 
 
@@ -349,6 +414,15 @@ def _no_relu_inside(x, conv1, bn1, conv2, bn2):
 def _adds_the_inner_one(x, conv1, bn1, conv2, bn2):
     f = T.relu(bn1(conv1(x)))
     return T.relu(f + bn2(conv2(f)))
+
+
+def _f_twice(x, conv1, bn1, conv2, bn2):
+    x = bn2(conv2(T.relu(bn1(conv1(x)))))
+    return T.relu(x + x)
+
+
+def _a_relu_too_many(x, conv1, bn1, conv2, bn2):
+    return T.relu(x + _no_shortcut(x, conv1, bn1, conv2, bn2))
 
 
 def _block_on_numbers(x, conv1, bn1, conv2, bn2):
@@ -412,6 +486,26 @@ def _without_downsample(in_channels, out_channels, stride):
         block_parameters(in_channels, out_channels, stride) - out_channels * in_channels - 2 * out_channels)
 
 
+def _downsample_by_stride_alone(in_channels, out_channels, stride):
+    return block_parameters(in_channels, out_channels, stride) if stride != 1 else (
+        _without_downsample(in_channels, out_channels, stride))
+
+
+def _downsample_if_both(in_channels, out_channels, stride):
+    both = stride != 1 and in_channels != out_channels
+    return (block_parameters if both else _without_downsample)(in_channels, out_channels, stride)
+
+
+def _one_norm_number(in_channels, out_channels, stride):
+    convolutions = 3 if stride != 1 or in_channels != out_channels else 2
+    return block_parameters(in_channels, out_channels, stride) - convolutions * out_channels
+
+
+def _no_norm_on_the_shortcut(in_channels, out_channels, stride):
+    changes = stride != 1 or in_channels != out_channels
+    return block_parameters(in_channels, out_channels, stride) - 2 * out_channels * changes
+
+
 def _always_downsample(in_channels, out_channels, stride):
     return block_parameters(in_channels, out_channels, 2)
 
@@ -462,8 +556,15 @@ EXERCISES = (
                "Inside the loops: `top, left = i * stride, j * stride`, then `out[o, i, j] = np.sum(padded[:, top:top "
                "+ K, left:left + K] * kernels[o])`."),
         cases=((STEPS, CORNER, 1, 0), (STEPS, CORNER, 1, 1), (_integers(2, 5, 6, seed=1), _integers(3, 2, 3, 3), 2, 1),
-               (_integers(2, 7, 7, seed=2), _integers(2, 2, 3, 3, seed=3), 3, 0)),
+               (_integers(2, 7, 7, seed=2), _integers(2, 2, 3, 3, seed=3), 3, 0),
+               (_integers(1, 4, 7, seed=12), _integers(1, 1, 3, 3, seed=13), 1, 0)),
         mistakes=(
+            Mistake("channels padded", _pads_the_channels, "`np.pad(image, padding)` puts zeros before and behind "
+                    "the channels too. Say for each axis what it gets: none for the channels.", 2),
+            Mistake("as wide as high", _as_wide_as_high, "The output is as wide as it is high. An image need not be "
+                    "square: compute W' from W.", 1),
+            Mistake("one stop too few", _one_stop_too_few, "The last row and column of stops are missing: from start "
+                    "0 to the last start there is one stop more than steps, as in 08.1.", 1),
             Mistake("flipped kernel", _flipped, "The kernel is flipped, as in the convolution of mathematics. Deep "
                     "learning says convolution and means cross-correlation: the kernel as it is, its upper left number "
                     "on the window's upper left pixel.", 3),
@@ -520,6 +621,10 @@ EXERCISES = (
         mistakes=(
             Mistake("overwrites", _the_last_one_wins, "A pixel that several windows see keeps only the last one's "
                     "gradient. Add: `+=`, one window at a time.", 3),
+            Mistake("all at once", _plus_equals_at_once, "`array[places] += columns` is the trap of the text: of "
+                    "several copies only the last one is written. Go window by window, or use np.add.at.", 3),
+            Mistake("minus no padding", _minus_no_padding, "With padding 0 the slice `padding:-padding` is `0:0`, "
+                    "which is empty. `padding:padding + H` cuts the border off for any padding.", 3),
             Mistake("mean", _mean_of_the_windows, "That is the mean over the windows. Each copy of a pixel adds its "
                     "own share to the loss, so the gradients add up.", 1),
             Mistake("border", _border_left_on, "The border of zeros is still on: return `shape`, without padding.", 3),
@@ -584,6 +689,14 @@ EXERCISES = (
             Mistake("momentum of the old", _momentum_of_the_old, "Here momentum is the weight of the *batch*, as in "
                     "torch: running = 0.9 * running + 0.1 * batch. (In other places it is the weight of the old.)", 3),
             Mistake("never moves", _never_moves, "The running statistics have not moved. In training they do.", 3),
+            Mistake("moved in training", _moved_in_training, "In training the batch was normalized with the running "
+                    "statistics. They are for evaluation; in training take the batch's own mean and variance.", 3),
+            Mistake("no root", _no_root_of_the_variance, "The root is missing: divide by the standard deviation, not "
+                    "by the variance.", 3),
+            Mistake("changes your arrays", _changes_your_arrays, "The arrays that you were given belong to the caller. "
+                    "`running_mean = ...` makes a new one; `+=` and `[:] =` write into theirs.", 3),
+            Mistake("only y", _only_y, "Return three things: y and the two running arrays, also where they stay as "
+                    "they are.", 3),
             Mistake("eps outside", _eps_outside, "eps belongs under the root, beside the variance.", 3)),
         run=_by_name,
     ),
@@ -623,6 +736,10 @@ EXERCISES = (
                     "only one linear map in two parts.", 1),
             Mistake("adds the inner one", _adds_the_inner_one, "The shortcut starts at x, before conv1. A name that is "
                     "used twice (`x = conv1(x)`) loses it.", 1),
+            Mistake("f twice", _f_twice, "That is f plus f. The name x was used for the result of f, and what came in "
+                    "was lost: give f a name of its own.", 1),
+            Mistake("a relu too many", _a_relu_too_many, "There is a relu behind bn2, before the sum. There f could "
+                    "only ever add to x, never take away: one relu inside f and one around the sum are all.", 2),
             Mistake("without a past", _block_on_numbers, "The numbers are right, but no gradient comes back to x: "
                     "compute with the Tensors themselves, not with their .data.", 1)),
         run=_block_and_gradient,
@@ -644,6 +761,14 @@ EXERCISES = (
             Mistake("no batch norms", _without_norms, "The batch norms are missing, 2 parameters a channel each.", 2),
             Mistake("no downsample", _without_downsample, "Where the shape changes, the shortcut has parameters of its "
                     "own.", 3),
+            Mistake("by stride alone", _downsample_by_stride_alone, "With stride 1 the shape changes too where the "
+                    "channels differ: 3 channels cannot be added to 8.", 3),
+            Mistake("only if both", _downsample_if_both, "One of the two is enough: a stride that is not 1, *or* "
+                    "channels that differ.", 3),
+            Mistake("one number a channel", _one_norm_number, "A batch norm has two parameters a channel, a weight and "
+                    "a bias.", 2),
+            Mistake("shortcut without norm", _no_norm_on_the_shortcut, "The shortcut's convolution has a batch norm "
+                    "behind it too.", 3),
             Mistake("always a downsample", _always_downsample, "The shortcut only has parameters where the shape "
                     "changes.", 3),
             Mistake("running statistics", _running_statistics_too, "Running means and variances are measured, not "

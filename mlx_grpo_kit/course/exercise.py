@@ -117,7 +117,7 @@ class Exercise:
         if first is None:
             return Result(self, "passed", self.explain)
         never_returns = all(result is None or isinstance(result, BaseException) for result in results)
-        complaint = f"{self._complaint(*first)}{' Is there a `return`?' if first[2] is None and never_returns else ''}"
+        complaint = self._complaint(*first, never_returns)
         mistake = self._find_mistake(results)
         if mistake is None:
             return self._wrong(complaint)
@@ -147,12 +147,12 @@ class Exercise:
         except (Exception, SystemExit) as error:
             return error
 
-    def _complaint(self, case: tuple, expected: Any, got: Any) -> str:
+    def _complaint(self, case: tuple, expected: Any, got: Any, never_returns: bool) -> str:
         call = f"`{self.solution.__name__}({', '.join(map(show, case))})`"
         if isinstance(got, BaseException):
             happened = f"raised {type(got).__name__}: {str(got).rstrip('. ')}. Expected {show(expected)}."
         elif got is None:
-            happened = f"returned None, expected {show(expected)}."
+            happened = f"returned None, expected {show(expected)}.{' Is there a `return`?' if never_returns else ''}"
         else:
             happened = f"gave {told_apart(got, expected)}."
         # A case may hold functions, which the learner has not seen: their docstrings say what they are.

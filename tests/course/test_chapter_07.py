@@ -1,13 +1,14 @@
 """Chapter 07: its solutions against torch, and the claims of its prose."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course import chapter_07
+from mlx_grpo_kit.course import chapter_07, check
 from mlx_grpo_kit.course.desk import find
 from mlx_grpo_kit.gradcheck import LockstepError, lockstep
 from mlx_grpo_kit.tensor import nn, optim
@@ -152,3 +153,65 @@ def test_training_hides_the_bugs_that_lockstep_names(operation, rules, words):
     accuracy, verdict = trained_with(operation, **rules)
     assert accuracy > 0.94
     assert verdict.startswith(words)
+
+
+def in_one_list(x, y, size, rng):
+    order = list(range(len(x)))
+    rng.shuffle(order)
+    return [([x[i] for i in order[start:start + size]], [y[i] for i in order[start:start + size]])
+            for start in range(0, len(x), size)]
+
+
+def as_a_zip(x, y, size, rng):
+    order = rng.permutation(len(x))
+    cuts = range(size, len(x), size)
+    return zip(np.split(x[order], cuts), np.split(y[order], cuts), strict=True)
+
+
+def one_at_a_time(logits, targets):
+    return -sum(T.log_softmax(logits[i], axis=0)[int(k)] for i, k in enumerate(targets)) / len(targets)
+
+
+def in_place(w, grad, state, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
+    if not state:
+        state.update(steps=0, mean=np.zeros_like(w), square=np.zeros_like(w))
+    state["steps"] += 1
+    for name, beta, new in (("mean", beta1, grad), ("square", beta2, grad * grad)):
+        state[name] *= beta
+        state[name] += (1 - beta) * new
+    mean, square = state["mean"] / (1 - beta1 ** state["steps"]), state["square"] / (1 - beta2 ** state["steps"])
+    w -= lr * mean / (square**0.5 + eps)
+    return w
+
+
+def numpys_indices(ours, theirs, tolerance):
+    for name, array in ours.items():
+        wrong = ~np.isclose(array, theirs[name], rtol=0, atol=tolerance)
+        if wrong.any():
+            return [name, list(np.unravel_index(np.abs(array - theirs[name]).argmax(), array.shape))]
+
+
+@pytest.mark.parametrize(("id", "answer"), [
+    ("07.1", -np.log(0.1)), ("07.2", one_at_a_time), ("07.3", in_one_list), ("07.3", as_a_zip), ("07.4", in_place),
+    ("07.6", numpys_indices), ("07.7", ["backward", "optimizer", "forward", "data"])])
+def test_answers_in_another_style_pass(id, answer):
+    note = check(id, answer)
+    assert note.passed, note
+
+
+@pytest.mark.parametrize(("answer", "words"), [
+    (lambda x, y, size, rng: ((y, x) for _ in range(3)), r"gave pairs of shapes \(10,\) and \(10, 2\)"),
+    (lambda x, y, size, rng: [list(chapter_07.minibatches(x, y, size, rng))],
+     "no pairs .* a list of 3 tuples, expected batch sizes: .4, 4, 2.*labels`\\."),
+    (lambda x, y, size, rng: 5, "raised TypeError: 'int' object is not iterable"),
+], ids=["y first", "a list of all", "a number"])
+def test_batches_of_another_form_are_described(answer, words):
+    assert re.search(words, check("07.3", answer).text)
+
+
+def test_a_method_is_not_a_loss():
+    def answer(model, optimizer, x, y):
+        chapter_07.train_step(model, optimizer, x, y)
+        return T.cross_entropy(model(x), y).item
+
+    assert "gave a method, not what it returns (brackets are missing" in check("07.5", answer).text

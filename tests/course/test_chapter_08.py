@@ -6,6 +6,7 @@ import torch
 
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import chapter_08 as chapter
+from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.desk import find
 from mlx_grpo_kit.tensor import nn
 from mlx_grpo_kit.tensor.resnet import BasicBlock
@@ -111,3 +112,48 @@ def test_a_1x1_kernel_with_stride_2_never_looks_at_three_quarters():
     x = T.Tensor(image(1, 4, 8, 8), requires_grad=True)
     T.sum(T.conv2d(x, image(6, 4, 1, 1), stride=2)).backward()
     assert (x.grad == 0).mean() == 0.75
+
+
+def a_list_of_sums(image, kernels, stride, padding):
+    padded = np.pad(image, [(0, 0)] + [(padding, padding)] * 2).tolist()
+    _, _, size, _ = kernels.shape
+    places = [range(0, len(padded[0]) - size + 1, stride), range(0, len(padded[0][0]) - size + 1, stride)]
+    return [[[sum(padded[c][top + i][left + j] * kernel[c][i][j] for c, i, j in np.ndindex(kernel.shape))
+              for left in places[1]] for top in places[0]] for kernel in kernels]
+
+
+def with_add_at(columns, shape, size, stride, padding):
+    channels, height, width = shape
+    padded = np.zeros((channels, height + 2 * padding, width + 2 * padding))
+    places = chapter.im2col(np.arange(padded.size).reshape(padded.shape), size, stride, 0)
+    np.add.at(padded.reshape(-1), places, columns)
+    return padded[:, padding:padding + height, padding:padding + width]
+
+
+def channel_by_channel(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
+    y, running_mean, running_var = np.empty_like(x), running_mean.copy(), running_var.copy()
+    for c in range(x.shape[1]):
+        mean, var = running_mean[c], running_var[c]
+        if training:
+            mean, var = x[:, c].mean(), x[:, c].var()
+            running_mean[c] += momentum * (mean - running_mean[c])
+            running_var[c] += momentum * (x[:, c].var(ddof=1) - running_var[c])
+        y[:, c] = (x[:, c] - mean) / (var + eps) ** 0.5
+    return [y, running_mean, running_var]
+
+
+def adds_in_place(x, conv1, bn1, conv2, bn2):
+    f = nn.Sequential(conv1, bn1, T.relu, conv2, bn2)(x)
+    f += x
+    return f.relu()
+
+
+@pytest.mark.parametrize(("id", "answer"), [
+    ("08.1", lambda size, kernel, stride, padding: float(len(range(0, size + 2 * padding - kernel + 1, stride)))),
+    ("08.2", a_list_of_sums),
+    ("08.3", lambda image, *settings: torch.nn.functional.unfold(
+        torch.tensor(image)[None], settings[0], stride=settings[1], padding=settings[2])[0]),
+    ("08.4", with_add_at), ("08.6", channel_by_channel), ("08.7", [0, 1.2]), ("08.8", adds_in_place)])
+def test_answers_in_another_style_pass(id, answer):
+    note = check(id, answer)
+    assert note.passed, note

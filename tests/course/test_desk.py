@@ -281,3 +281,13 @@ def test_letters_may_be_written_in_other_ways(answer):
     assert exercise.examine("ABD").message == "'ABD' is not it. 2 of the 3 are right."
     for wrong in ("AB", 7, ["A", 2], np.array([1.0, 2.0])):
         assert "is not a string of 3 letters." in exercise.examine(wrong).message
+
+
+def test_who_returns_something_elsewhere_is_not_asked_for_a_return():
+    note = check("07.6", lambda ours, theirs, tolerance: ("weight", (1, 0)) if np.isnan(ours["weight"]).any() else None)
+    assert "returned None, expected ('bias', (1,))." in note.text
+    assert "Is there a `return`?" not in note.text
+
+
+def test_numpys_numbers_are_shown_as_numbers():
+    assert show((np.int64(3), np.float64(0.5), np.array(2))) == "(3, 0.5, 2)"
