@@ -466,7 +466,8 @@ EXERCISES = (
     Exercise(
         "05.5", "The gradient that trains classifiers", "Write `cross_entropy_backward(logits, targets)`: the gradient "
         "of the **mean** over N rows of `-log(softmax(logits)[target])`, for `logits` [N, C]. `targets` [N] are "
-        "integers, the column of each row's right answer.", 8, 2, cross_entropy_backward,
+        "integers, the column of each row's right answer. Logits may be as large as 1000.", 8, 2,
+        cross_entropy_backward,
         hints=("Two steps: the probabilities of each row (take its largest logit out first), then a 1 off at each "
                "right answer.",
                "To reach one element of each row: `slope[np.arange(len(targets)), targets] -= 1`.",
