@@ -340,6 +340,8 @@ def _three_train_steps(function, build, name, lr):
         return None
     if any(isinstance(loss, T.Tensor) for loss in losses):
         return Told("a Tensor, which keeps its whole graph alive")
+    if any(isinstance(loss, np.ndarray) for loss in losses):
+        return Told("an array, not a plain number (`loss.item()` is one)")
     if any(callable(loss) for loss in losses):
         return Told("a method, not what it returns (brackets are missing: `loss.item()`)")
     return {"losses": [float(loss) for loss in losses], "first weight": model.weight.data[0, 0].item()}

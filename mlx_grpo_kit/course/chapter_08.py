@@ -16,12 +16,28 @@ def _integers(*shape, seed=0):
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(float)
 
 
+def _array(function, *arguments):
+    """The result, which later cells compute with: a NumPy array."""
+    result = function(*arguments)
+    if result is None or isinstance(result, np.ndarray):
+        return result
+    return Told(f"a {type(result).__name__} (later cells need a NumPy array: np.array(...))")
+
+
 # -- 08.1 -------------------------------------------------------------------------------------------------------------
 
 
 def conv_output_size(size, kernel, stride, padding):
     """How many stops a kernel makes along an image with `padding` zeros at each end."""
     return (size + 2 * padding - kernel) // stride + 1
+
+
+def _whole(function, *arguments):
+    """The result, which later cells use as a length."""
+    result = function(*arguments)
+    if isinstance(result, float) and result.is_integer():
+        return Told(f"{result}, a float (a length is a whole number: `//` of whole numbers is one)")
+    return result
 
 
 def _one_end(size, kernel, stride, padding):
@@ -542,6 +558,7 @@ EXERCISES = (
             Mistake("not rounded", _not_rounded, "Half a stop is no stop: divide with `//`.", 3),
             Mistake("one added too early", _one_at_the_end_divided, "Divide the last start by the stride, and add 1 "
                     "after that.", 2)),
+        run=_whole,
         explain="A 3 x 3 kernel with padding 1 keeps the size (\"same\"); with stride 2 besides, it halves it.",
     ),
     Exercise(
@@ -603,6 +620,7 @@ EXERCISES = (
             Mistake("no stride", _columns_without_stride, "There are too many columns: keep every stride-th stop, down "
                     "and across.", 2),
             Mistake("no padding", _columns_without_padding, "The border of zeros is missing.", 1)),
+        run=_array,
         explain="`np.shares_memory(windows, padded)` is true up to the reshape: the view repeats no number. Only the "
                 "reshape copies.",
     ),
@@ -632,6 +650,7 @@ EXERCISES = (
                     "starts `padding` rows and columns into the padded one.", 3),
             Mistake("no stride", _stops_close_together, "The windows are put down one pixel apart; stop (i, j) begins "
                     "at row `i * stride`, column `j * stride`.", 3)),
+        run=_array,
     ),
     Exercise(
         "08.5", "Backward through a maximum", "Write `max_pool_backward(image, grad, size)`. Forward, the image [H, W] "
@@ -655,6 +674,7 @@ EXERCISES = (
             Mistake("mean", _as_a_mean, "That is the gradient of average pooling.", 1),
             Mistake("the maximum", _the_maximum_itself, "The winner gets the gradient `grad[i, j]`, not its own "
                     "value.", 3)),
+        run=_array,
     ),
     Exercise(
         "08.6", "Batch norm in two modes", "Write `batch_norm(x, running_mean, running_var, training, momentum=0.1, "

@@ -215,3 +215,10 @@ def test_a_method_is_not_a_loss():
         return T.cross_entropy(model(x), y).item
 
     assert "gave a method, not what it returns (brackets are missing" in check("07.5", answer).text
+
+
+def test_an_array_is_not_a_plain_number():
+    def answer(model, optimizer, x, y):
+        return np.array(chapter_07.train_step(model, optimizer, x, y))
+
+    assert "gave an array, not a plain number" in check("07.5", answer).text

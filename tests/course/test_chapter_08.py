@@ -149,11 +149,23 @@ def adds_in_place(x, conv1, bn1, conv2, bn2):
 
 
 @pytest.mark.parametrize(("id", "answer"), [
-    ("08.1", lambda size, kernel, stride, padding: float(len(range(0, size + 2 * padding - kernel + 1, stride)))),
+    ("08.1", lambda size, kernel, stride, padding: len(range(0, size + 2 * padding - kernel + 1, stride))),
     ("08.2", a_list_of_sums),
     ("08.3", lambda image, *settings: torch.nn.functional.unfold(
-        torch.tensor(image)[None], settings[0], stride=settings[1], padding=settings[2])[0]),
+        torch.tensor(image)[None], settings[0], stride=settings[1], padding=settings[2])[0].numpy()),
     ("08.4", with_add_at), ("08.6", channel_by_channel), ("08.7", [0, 1.2]), ("08.8", adds_in_place)])
 def test_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
+
+
+@pytest.mark.parametrize(("id", "answer", "words"), [
+    ("08.1", lambda *sizes: float(chapter.conv_output_size(*sizes)), "gave 6.0, a float (a length is a whole number"),
+    ("08.3", lambda *given: chapter.im2col(*given).tolist(), "gave a list (later cells need a NumPy array"),
+    ("08.4", lambda *given: torch.tensor(chapter.col2im(*given)), "gave a Tensor (later cells need a NumPy array"),
+    ("08.5", lambda *given: chapter.max_pool_backward(*given).tolist(), "gave a list (later cells"),
+])
+def test_what_would_break_a_later_cell_is_said_here(id, answer, words):
+    note = check(id, answer)
+    assert not note.passed
+    assert words in note.text
