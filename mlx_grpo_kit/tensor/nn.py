@@ -65,9 +65,13 @@ class Module:
                     yield prefix + attribute, module, attribute, value
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Names as torch's: "hidden.weight", "blocks.0.weight" in a list, "0.weight" in a Sequential."""
-        return ((name, value) for name, _, _, value in self._named()
-                if isinstance(value, Tensor) and value.requires_grad)
+        """Names as torch's: "hidden.weight", "blocks.0.weight" in a list, "0.weight" in a Sequential. A tensor that has
+        two names comes once, under the first."""
+        parameters = {}
+        for name, _, _, value in self._named():
+            if isinstance(value, Tensor) and value.requires_grad:
+                parameters.setdefault(id(value), (name, value))
+        return iter(parameters.values())
 
     def parameters(self) -> list[Tensor]:
         return [parameter for _, parameter in self.named_parameters()]
@@ -88,12 +92,12 @@ class Module:
 
     def astype(self, dtype: Any) -> Module:
         """Parameters and state in np.float32, as they are at first, or np.float64. Before an optimizer is made."""
+        converted = {}  # what has two names is still one tensor afterwards
         for _, module, attribute, value in list(self._named()):
-            if isinstance(value, Tensor):
-                value = Tensor(value.data, value.requires_grad, value.label, dtype)
-            else:
-                value = value.astype(dtype)
-            setattr(module, attribute, value)
+            if id(value) not in converted:
+                converted[id(value)] = (Tensor(value.data, value.requires_grad, value.label, dtype)
+                                        if isinstance(value, Tensor) else value.astype(dtype))
+            setattr(module, attribute, converted[id(value)])
         return self
 
     def state_dict(self) -> dict[str, np.ndarray]:

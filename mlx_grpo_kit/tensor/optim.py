@@ -30,6 +30,9 @@ class Optimizer:
         for parameter in self.parameters:
             if not isinstance(parameter, Tensor) or not parameter.requires_grad or not parameter.is_leaf:
                 raise TypeError(f"can't optimize {parameter!r:.80}; expected leaf Tensors that require a gradient.")
+        if len(set(map(id, self.parameters))) < len(self.parameters):
+            raise ValueError("some parameters appear more than once and would be moved twice in a step; "
+                             "model.parameters() has each of them once.")
         if not _is_number(lr) or not lr >= 0:
             raise ValueError(f"Invalid learning rate: {lr!r}; expected 0 or more.")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.tensor import nn
+from mlx_grpo_kit.tensor import nn, optim
 
 
 class ConvNet(nn.Module):
@@ -157,3 +157,35 @@ def test_parameters_of_a_torch_model_load_as_its_state_does():
     theirs, ours = torch.nn.Linear(2, 3), nn.Linear(2, 3)
     ours.load_state_dict(dict(theirs.named_parameters()))
     np.testing.assert_array_equal(ours.weight.data, theirs.weight.detach())
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is also the last layer's."""
+
+    def __init__(self):
+        self.embedding, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids):
+        return self.head(self.embedding(ids))
+
+
+def test_a_tensor_with_two_names_is_one_parameter():
+    theirs = type("TorchTied", (torch.nn.Module,), {})()
+    theirs.embedding, theirs.head = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False)
+    theirs.head.weight = theirs.embedding.weight
+    theirs = theirs.double()
+    ours = Tied().astype(np.float64)
+    ours.load_state_dict(theirs.state_dict())
+    assert ours.head.weight is ours.embedding.weight
+    assert [name for name, _ in ours.named_parameters()] == [name for name, _ in theirs.named_parameters()]
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    ids, targets = np.array([0, 4, 4]), np.array([1, 2, 3])
+    optimizer = optim.Adam(ours.parameters(), lr=0.1)
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.1)
+    T.cross_entropy(ours(ids), targets).backward()
+    logits = theirs.head(theirs.embedding(torch.tensor(ids)))
+    torch.nn.functional.cross_entropy(logits, torch.tensor(targets)).backward()
+    optimizer.step()
+    reference.step()
+    np.testing.assert_allclose(ours.head.weight.data, theirs.head.weight.detach(), rtol=0, atol=1e-12)

@@ -76,3 +76,9 @@ def a_step_with_a_gradient_of_another_shape():
 def test_errors(broken, kind, message):
     with pytest.raises(kind, match=message):
         broken()
+
+
+def test_a_parameter_that_appears_twice_is_named():
+    w = T.Tensor([1.0], requires_grad=True)
+    with pytest.raises(ValueError, match="appear more than once and would be moved twice"):
+        optim.SGD([w, w], lr=0.1)
