@@ -17,8 +17,11 @@ def _integers(*shape, seed=0):
 
 
 def _array(function, *arguments):
-    """The result, which later cells compute with: a NumPy array."""
+    """The result, which later cells compute with: a NumPy array. So do they with the arrays that were given."""
+    before = copy.deepcopy(arguments)
     result = function(*arguments)
+    if not all(map(np.array_equal, arguments, before)):
+        return Told("new numbers in an array that it was given (work on a copy: image.copy())")
     if result is None or isinstance(result, np.ndarray):
         return result
     return Told(f"a {type(result).__name__} (later cells need a NumPy array: np.array(...))")

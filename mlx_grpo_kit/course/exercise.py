@@ -222,6 +222,8 @@ def same(got: Any, expected: Any) -> bool:
                 np.allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True))
         except (TypeError, ValueError):  # not numbers, rows of different lengths, a tensor that keeps its history
             return False
+    if isinstance(expected, str) and isinstance(got, str):
+        return got.strip().lower() == expected.strip().lower()
     try:
         return bool(got == expected)
     except (TypeError, ValueError):  # an array has no single truth value

@@ -193,7 +193,8 @@ def numpys_indices(ours, theirs, tolerance):
 
 @pytest.mark.parametrize(("id", "answer"), [
     ("07.1", -np.log(0.1)), ("07.2", one_at_a_time), ("07.3", in_one_list), ("07.3", as_a_zip), ("07.4", in_place),
-    ("07.6", numpys_indices), ("07.7", ["backward", "optimizer", "forward", "data"])])
+    ("07.6", numpys_indices), ("07.7", ["backward", "optimizer", "forward", "data"]),
+    ("07.7", ("Backward", "Optimizer", "forward ", "DATA"))])
 def test_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note

@@ -159,11 +159,17 @@ def test_answers_in_another_style_pass(id, answer):
     assert note.passed, note
 
 
+def into_the_image(image, grad, size):
+    image[...] = chapter.max_pool_backward(image, grad, size)
+    return image
+
+
 @pytest.mark.parametrize(("id", "answer", "words"), [
     ("08.1", lambda *sizes: float(chapter.conv_output_size(*sizes)), "gave 6.0, a float (a length is a whole number"),
     ("08.3", lambda *given: chapter.im2col(*given).tolist(), "gave a list (later cells need a NumPy array"),
     ("08.4", lambda *given: torch.tensor(chapter.col2im(*given)), "gave a Tensor (later cells need a NumPy array"),
     ("08.5", lambda *given: chapter.max_pool_backward(*given).tolist(), "gave a list (later cells"),
+    ("08.5", into_the_image, "gave new numbers in an array that it was given (work on a copy"),
 ])
 def test_what_would_break_a_later_cell_is_said_here(id, answer, words):
     note = check(id, answer)
