@@ -61,19 +61,9 @@ def _silu_of_the_kit(x):
     return x * T.sigmoid(x)
 
 
-def _silu_changing_grad(x):
-    class Silu(T.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.x, ctx.s = x, 1 / (1 + np.exp(-x))
-            return x * ctx.s
-
-        @staticmethod
-        def backward(ctx, grad):
-            grad *= ctx.s * (1 + ctx.x * (1 - ctx.s))
-            return grad
-
-    return Silu.apply(x)
+def _changing_grad(s, x, grad):
+    grad *= s * (1 + x * (1 - s))
+    return grad
 
 
 def _silu_without_history(x):
@@ -371,9 +361,9 @@ EXERCISES = (
             Mistake("made of the kit's operations", _silu_of_the_kit, "The numbers are right, but the engine put "
                     "them together out of two rules of the kit. Write a Function of your own, `class "
                     "Silu(T.Function)`, with a backward.", 1),
-            Mistake("grad changed in place", _silu_changing_grad, "The numbers are right, but `grad *= ...` writes "
-                    "into an array that other operations may have been given too: each of them would find your numbers "
-                    "in it. Make a new one, `grad * ...`.", 3),
+            Mistake("grad changed in place", _silu_with(_changing_grad), "The numbers are right, but `grad *= ...` "
+                    "writes into an array that other operations may have been given too: each of them would find your "
+                    "numbers in it. Make a new one, `grad * ...`.", 3),
             Mistake("without history", _silu_without_history, "`T.Tensor(array)` starts a new life without a past. "
                     "`Silu.apply(x)` computes the result and records where it came from.", 1)),
         run=lambda function, numbers: _quietly(_as_function, function, numbers),

@@ -11,6 +11,7 @@ from typing import Any
 from mlx_grpo_kit import course
 from mlx_grpo_kit.course.exercise import Exercise, Result
 from mlx_grpo_kit.course.record import passed_here, record
+from mlx_grpo_kit.viz.box import colored_box
 
 _opened: dict[str, int] = {}  # exercise -> the last hint opened in this session
 
@@ -84,10 +85,6 @@ def use(id: str) -> Any:
     return passed_here.get(id, exercise.solution)
 
 
-LOOKS = {"passed": ("#1a7f37", "46, 160, 67"), "wrong": ("#b35900", "248, 156, 32"),  # the edge, and the tint behind
-         "stub": ("#59636e", "140, 149, 159"), "hint": ("#1f5fc4", "87, 144, 252")}
-
-
 class Note:
     """A short message with a coloured edge. True when an exercise was passed."""
 
@@ -105,14 +102,12 @@ class Note:
         return "\n".join(part for part in (self.heading, self.text, self.code) if part)
 
     def _repr_html_(self) -> str:
-        edge, tint = LOOKS[self.look]
         paragraphs = "".join(f'<div style="margin-top:4px">{_markup(text)}</div>' for text in self.text.split("\n\n") if
                              text)
         code = (f'<pre style="margin:8px 0 0;padding:8px 10px;border-radius:4px;background:rgba(140,149,159,.15);'
                 f'color:inherit">{escape(self.code)}</pre>' if self.code else "")
-        return (f'<div role="status" style="border-left:5px solid {edge};background:rgba({tint},.12);padding:8px 14px;'
-                'border-radius:4px;line-height:1.5;max-width:62em;color:var(--jp-ui-font-color1,#24292f)">'
-                f"<b>{escape(self.heading)}</b>{paragraphs}{code}</div>")
+        return colored_box(f"<b>{escape(self.heading)}</b>{paragraphs}{code}", self.look,
+                           "line-height:1.5;max-width:62em;")
 
 
 def _verdict(result: Result) -> Note:

@@ -237,20 +237,19 @@ def told_apart(got: Any, expected: Any) -> str:
         wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
         return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
     text = [show(value) for value in (got, expected)]
+    both = ", expected ".join(text)
     shapes = [tuple(value.shape) if hasattr(value, "shape") else None for value in (got, expected)]
-    if None in shapes:
-        return ", expected ".join(text)
-    if shapes[0] != shapes[1]:
+    if None not in shapes and shapes[0] != shapes[1]:
         return ", expected ".join(each if each.startswith("array of shape") else f"{each} of shape {shape}"
                                   for each, shape in zip(text, shapes, strict=True))
-    if math.prod(shapes[1]) <= MOST_NUMBERS:
-        return ", expected ".join(text)
+    if None in shapes or math.prod(shapes[1]) <= MOST_NUMBERS:
+        return both
     import numpy as np
 
     try:
         got, expected = np.asarray(got, dtype=float), np.asarray(expected, dtype=float)
     except (TypeError, ValueError, RuntimeError):  # not numbers, or a tensor that keeps its history
-        return ", expected ".join(text)
+        return both
     is_wrong = ~np.isclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
     index = tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
     return (f"an {text[0]} with {is_wrong.sum():,} of {is_wrong.size:,} elements wrong: the one at {list(index)} is "

@@ -148,13 +148,13 @@ class GradcheckReport:
         return FigurePicture(*draw_check(self.names, self.analytic, self.numeric, wrong, **curve))
 
     def _repr_html_(self) -> str:
-        sign, edge, tint = ("\N{CHECK MARK}", "#1a7f37", "46, 160, 67") if self.passed else \
-            ("\N{BALLOT X}", "#b35900", "248, 156, 32")
+        from mlx_grpo_kit.viz.box import colored_box
+
+        sign, look = ("\N{CHECK MARK}", "passed") if self.passed else ("\N{BALLOT X}", "wrong")
+        text = ('<pre style="margin:0;background:none;color:inherit;white-space:pre-wrap;line-height:1.45">'
+                f"{sign} {html.escape(str(self))}</pre>")
         picture = "" if self.problems else f'<div style="margin-top:6px">{self.plot().html}</div>'
-        return (f'<div role="status" style="border-left:5px solid {edge};background:rgba({tint},.12);padding:8px 14px;'
-                'border-radius:4px;color:var(--jp-ui-font-color1,#24292f)"><pre style="margin:0;background:none;'
-                f'color:inherit;white-space:pre-wrap;line-height:1.45">{sign} {html.escape(str(self))}</pre></div>'
-                f'{picture}')
+        return colored_box(text, look) + picture
 
 
 def diagnose(names: list[str], analytic: list[np.ndarray], numeric: list[np.ndarray]) -> list[str]:

@@ -25,6 +25,13 @@ FEW = 60  # steps, up to which an unsmoothed line shows its points
 PANEL_WIDTH, PANEL_HEIGHT = 4.2, 2.7  # inches
 
 
+def plain_axes(axis: Axes, labelsize: float = 8) -> None:
+    """No frame above and on the right, a faint grid, grey numbers."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(color=FAINT, linewidth=0.6)
+    axis.tick_params(labelsize=labelsize, colors="#555555")
+
+
 def smooth(values: Sequence[float], smoothing: float) -> list[float]:
     """Exponential moving average with weights smoothing**age that sum to one from the first value on.
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-
 class LivePlot:
     """Curves of a training run, one panel a metric, redrawn at most four times a second.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mlx_grpo_kit.viz.curves import COLORS, FAINT, INK
+from mlx_grpo_kit.viz.curves import COLORS, INK, plain_axes
 from mlx_grpo_kit.viz.picture import new_figure
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ def draw_boundary(score: Callable[[Point], float] | None, inputs: Sequence[Point
         curve.plot(range(1, len(losses) + 1), losses, color=COLORS[0], linewidth=2)
         curve.set(xlabel="step", ylim=(0, max(*losses, 1e-6) * 1.05))
         curve.set_title(f"loss: {losses[-1]:.3f}", loc="left", size=11, color=INK)
-        curve.spines[["top", "right"]].set_visible(False)
-        curve.grid(color=FAINT, linewidth=0.6)
-        curve.tick_params(labelsize=8, colors="#555555")
+        plain_axes(curve)
         words.append(f"The loss went from {losses[0]:.3f} to {losses[-1]:.3f} in {len(losses)} steps.")
     return figure, " ".join([f"{title}." if title else "", *words]).strip()

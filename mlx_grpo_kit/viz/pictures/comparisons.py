@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mlx_grpo_kit.viz.curves import FAINT, INK
+from mlx_grpo_kit.viz.curves import INK, plain_axes
 from mlx_grpo_kit.viz.picture import new_figure
 
 if TYPE_CHECKING:
@@ -84,7 +84,5 @@ def draw_differences(differences: Mapping[str, Sequence[tuple[int, float]]], *, 
 
 def _tidy(axis: Axes, title: str) -> None:
     axis.set_title(title, loc="left", size=10.5, color=INK)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(color=FAINT, linewidth=0.6)
+    plain_axes(axis, 8.5)
     axis.set_axisbelow(True)
-    axis.tick_params(labelsize=8.5, colors="#555555")

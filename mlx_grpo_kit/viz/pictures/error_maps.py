@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlx_grpo_kit.viz.curves import COLORS, FAINT, INK
+from mlx_grpo_kit.viz.curves import COLORS, INK, plain_axes
 from mlx_grpo_kit.viz.picture import new_figure
 
 if TYPE_CHECKING:
@@ -75,13 +75,12 @@ def short(value: float, zero: float = ROUNDING) -> str:
 
 def draw_check(names: Sequence[str], analytic: Sequence[np.ndarray], numeric: Sequence[np.ndarray],
                wrong: Sequence[np.ndarray], *, steps: np.ndarray | None = None, errors: np.ndarray | None = None,
-               where: str = "", step: float | None = None) -> tuple[Figure, str]:
+               where: str = "") -> tuple[Figure, str]:
     """(figure, words): for each input the map of analytic - numeric, and the error against the step at one element.
 
     names, analytic, numeric, wrong   one for each input: a name, two arrays, booleans; numeric is nan where an element
                                       was not compared by itself
     steps, errors, where              |central difference - analytic| for each step, at the element `where`
-    step                              the one that the check used; None where it used none
     """
     count = len(names) + (steps is not None)
     columns = min(count, COLUMNS)
@@ -94,7 +93,7 @@ def draw_check(names: Sequence[str], analytic: Sequence[np.ndarray], numeric: Se
     for axis, name, own, seen, off in zip(axes, names, analytic, numeric, wrong, strict=False):
         words.append(_draw_input(axis, name, np.asarray(own), np.asarray(seen), np.asarray(off)))
     if steps is not None:
-        words.append(_draw_steps(axes[len(names)], steps, errors, where, step, any(map(np.any, wrong))))
+        words.append(_draw_steps(axes[len(names)], steps, errors, where, any(map(np.any, wrong))))
     for axis in axes[count:]:
         axis.set_visible(False)
     return figure, " ".join(words)
@@ -123,22 +122,16 @@ def _draw_input(axis: Axes, name: str, own: np.ndarray, seen: np.ndarray, wrong:
     return f"{name}, {shape.replace(chr(215), 'by')}: {verdict}{place}."
 
 
-def _draw_steps(axis: Axes, steps: np.ndarray, errors: np.ndarray, where: str, step: float | None,
-                is_wrong: bool) -> str:
+def _draw_steps(axis: Axes, steps: np.ndarray, errors: np.ndarray, where: str, is_wrong: bool) -> str:
     finite = np.isfinite(errors)
     axis.loglog(steps[finite], np.maximum(errors[finite], FLOOR), "o-", color=COLORS[0], markersize=3.5, linewidth=1.6)
-    if step is not None:
-        axis.axvline(step, color="#999999", linewidth=0.8)
-        axis.text(step, 0.97, " used", transform=axis.get_xaxis_transform(), size=8, color="#666666", va="top")
     axis.set_title(where, loc="left", size=10, color=INK)
     if is_wrong:
         axis.text(0.5, 0.5, "flat at the bottom:\nthe gradient is off", transform=axis.transAxes, size=9,
                   color="#666666", ha="center", va="center")
     axis.set_xlabel("step", size=9, color=INK, labelpad=1)
     axis.set_ylabel("|measured \N{MINUS SIGN} backward|", size=8, color="#555555")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(color=FAINT, linewidth=0.6)
-    axis.tick_params(labelsize=7, colors="#555555", which="both")
+    plain_axes(axis, 7)
     axis.minorticks_off()
     if not finite.any():
         return f"At {where} no step gives a number."

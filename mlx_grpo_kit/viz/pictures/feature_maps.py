@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mlx_grpo_kit.viz.curves import COLORS, FAINT, INK
+from mlx_grpo_kit.viz.curves import COLORS, INK, plain_axes
 from mlx_grpo_kit.viz.picture import new_figure
 from mlx_grpo_kit.viz.pictures.sliding import two_sided
 
@@ -140,7 +140,5 @@ def _bare(axis: Axes) -> None:
 def _caption(axis: Axes, left: str, right: str) -> None:
     axis.set_title(left, loc="left", size=10, color=INK)
     axis.set_title(right, loc="right", size=11, weight="bold", color=INK)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(color=FAINT, linewidth=0.6)
+    plain_axes(axis)
     axis.set_axisbelow(True)
-    axis.tick_params(labelsize=8, colors="#555555")

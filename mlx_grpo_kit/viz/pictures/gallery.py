@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlx_grpo_kit.viz.curves import COLORS, FAINT, INK
+from mlx_grpo_kit.viz.curves import COLORS, INK, plain_axes
 from mlx_grpo_kit.viz.picture import new_figure
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0,
         above.set_title(name, size=11, color=INK, loc="left")
         for axis in (above, below):
             axis.axhline(0, color="#999999", linewidth=0.8, zorder=0)
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.grid(color=FAINT, linewidth=0.6)
-            axis.tick_params(labelsize=8, colors="#555555")
+            plain_axes(axis)
         known = slope[np.isfinite(slope)]
         steep = " and beyond" if len(known) < len(slope) or np.abs(slope).max() > steepest else ""
         words.append(f"{name}, x from {x[0]:g} to {x[-1]:g}: slopes from {known.min() + 0:.2f} to "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mlx_grpo_kit.viz.curves import COLORS, FAINT, INK, three_digits
+from mlx_grpo_kit.viz.curves import COLORS, INK, plain_axes, three_digits
 from mlx_grpo_kit.viz.picture import new_figure
 
 if TYPE_CHECKING:
@@ -51,11 +51,10 @@ def draw_mismatch(x: Sequence[float], targets: Sequence[float],
     image.set_title(f"{differences.shape} differences", loc="left", size=11, color=INK)
     bar = figure.colorbar(shown, ax=image, fraction=0.046, pad=0.03)
     bar.outline.set_visible(False)
-    for axis in (curve, plane, image, bar.ax):
+    for axis in (image, bar.ax):
         axis.tick_params(labelsize=8, colors="#555555")
     for axis in (curve, plane):
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(color=FAINT, linewidth=0.6)
+        plain_axes(axis)
         axis.legend(fontsize=8.5, frameon=False, labelcolor=INK)
     return figure, (f"{' '.join(words)} An image of the {differences.shape[0]} by {differences.shape[1]} differences "
                     "of the first run: all rows look alike, and only the diagonal was meant.")

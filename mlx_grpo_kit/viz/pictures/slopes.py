@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mlx_grpo_kit.viz.curves import COLORS, FAINT, INK, three_digits
+from mlx_grpo_kit.viz.curves import COLORS, INK, plain_axes, three_digits
 from mlx_grpo_kit.viz.picture import new_figure
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ def draw_slope(f: Function, df: Function, x: float, h: float, *, both_sides: boo
     errors.set(xlabel="h", ylim=(1e-14, 10))
     errors.set_title(f"error of the slope: {now:.1e}", loc="left", size=11)
     for axis in (curve, errors):
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(color=FAINT, linewidth=0.6)
-        axis.tick_params(labelsize=8, colors="#555555")
+        plain_axes(axis)
         axis.legend(fontsize=9, frameon=False, labelcolor=INK)
     sides = f"x - h = {left:.3g} and x + h = {right:.3g}" if both_sides else f"x = {left:.3g} and x + h = {right:.3g}"
     return figure, (f"A curve with the line through its points at {sides}. Its slope is {three_digits(slope)}, that of "

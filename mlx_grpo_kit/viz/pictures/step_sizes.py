@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_grpo_kit.viz.curves import COLORS, FAINT, INK
+from mlx_grpo_kit.viz.curves import COLORS, INK, plain_axes
 from mlx_grpo_kit.viz.picture import new_figure
 
 if TYPE_CHECKING:
@@ -105,9 +105,7 @@ def _draw_curves(axis: Axes, f: Function, df: Function, x: float, dtype: str, ch
     axis.set(xlabel="step h", ylim=(FLOOR / 50, 3e5), xlim=(STEPS[-1], 1.3))
     axis.set_yticks(10.0 ** np.arange(-18, 1, 3))
     axis.set_title("error of the slope", loc="right", size=10, color="#555555")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(color=FAINT, linewidth=0.6)
-    axis.tick_params(labelsize=8, colors="#555555", which="both")
+    plain_axes(axis)
     axis.minorticks_off()
     axis.legend(fontsize=9, frameon=False, labelcolor=INK, loc="upper left", ncols=2, columnspacing=1.2)
     return best
