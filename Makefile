@@ -26,7 +26,7 @@ help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' Makefile | expand -t 16
 
 lab: $(VENV)/lab.done ## Build .venv, check this machine, open JupyterLab on the first notebook
-	@$(PY) -m mlx_grpo_kit.doctor
+	@$(PY) -m mlx_grpo_kit.cli.doctor
 	@mkdir -p $(OVERRIDES) && printf '%s\n' $(QUIET) >$(OVERRIDES)/mlx_grpo_kit.json
 	@set --; \
 	if [ "$$(id -u)" = 0 ]; then set -- "$$@" --allow-root; fi; \
@@ -49,8 +49,8 @@ unit: $(VENV)/dev.done ## The quick tests: no notebooks, no browser, no benchmar
 bench: $(VENV)/dev.done ## Speed against peers, alone on the machine
 	$(PY) -m pytest tests/benchmarks
 
-lint: $(VENV)/dev.done ## Style
-	$(PY) -m ruff check .
+lint: $(VENV)/dev.done ## Style: ruff's rules and its layout
+	$(PY) -m ruff check . && $(PY) -m ruff format --check .
 
 lock: ## Write what .venv holds (after pip install --upgrade there) to requirements.lock
 	@{ sed -n '/^#/p' requirements.lock; \

@@ -137,7 +137,10 @@ def _stay_slow(problem: str, way_out: str) -> tuple[None, str]:
     """Warn, at the line that imports this module; -> (None, problem)."""
     warnings.warn(
         f"MLX multiplies matrices with its slow reference BLAS: {problem}. The way out: {way_out}. "
-        f"{VARIABLE}=off silences this.", RuntimeWarning, stacklevel=4)
+        f"{VARIABLE}=off silences this.",
+        RuntimeWarning,
+        stacklevel=4,
+    )
     return None, problem
 
 

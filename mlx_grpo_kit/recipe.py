@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-TINY = "tiny"
+TINY_NAME = "tiny"
 """The name of the model that ships with the kit, wherever a model folder can be given."""
 
 TINY_ARGS: dict[str, Any] = {
@@ -27,7 +27,7 @@ def model_folder(model: str | os.PathLike) -> Path:
     """The folder of a model given as a path or as "tiny". Raises FileNotFoundError where the tiny one is missing."""
     from mlx_grpo_kit import assets
 
-    if model != TINY:
+    if model != TINY_NAME:
         return Path(model)
     if not assets.TINY.is_dir():
         make_it = f"python -m mlx_grpo_kit pretrain --output {assets.TINY}"
@@ -42,8 +42,8 @@ def default_args(model: str | os.PathLike) -> dict[str, Any]:
     model: that is what a policy trained from the tiny model is. Raises FileNotFoundError or ValueError where there is
     no such model.
     """
+    from mlx_grpo_kit.files import read_json
     from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters
-    from mlx_grpo_kit.qwen3.files import read_json
 
     config = Qwen3Config.from_dict(read_json(model_folder(model), "config.json"))
     return dict(TINY_ARGS) if count_total_parameters(config) < SMALL else {}

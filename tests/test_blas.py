@@ -15,7 +15,8 @@ import pytest
 from mlx_grpo_kit import blas
 
 linux_cpu_wheel = pytest.mark.skipif(
-    not blas.wheel_has_reference_blas(), reason="this MLX is not the Linux CPU wheel, so nothing is bound")
+    not blas.wheel_has_reference_blas(), reason="this MLX is not the Linux CPU wheel, so nothing is bound"
+)
 
 
 def run_python(code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -23,7 +24,11 @@ def run_python(code: str, *arguments: str, **variables: str) -> subprocess.Compl
     environment = {name: value for name, value in os.environ.items() if name != blas.VARIABLE} | variables
     return subprocess.run(
         [sys.executable, "-W", "always", "-c", code, *arguments],
-        env=environment, capture_output=True, text=True, timeout=120)
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def check(result: subprocess.CompletedProcess[str]) -> str:
@@ -50,7 +55,7 @@ class TestChoice:
 
     def test_a_named_library_is_the_one_that_is_bound(self):
         [site_packages] = {folder.parent for folder in blas._package_folders("mlx") if (folder / "core").exists()}
-        reference = str(next(site_packages.glob("mlx_cpu.libs/libblas-*")))      # slow, and surely not the default
+        reference = str(next(site_packages.glob("mlx_cpu.libs/libblas-*")))  # slow, and surely not the default
         bound, reason = check(run_python(SHOW, MLX_GRPO_KIT_BLAS=reference)).splitlines()
         assert bound == reference
         assert reason == "MLX_GRPO_KIT_BLAS names it"
@@ -65,8 +70,11 @@ class TestChoice:
     def test_a_named_library_that_cannot_be_used_warns_once_and_binds_nothing(self, kind, tmp_path):
         text = tmp_path / "text.so"
         text.write_text("not a library")
-        path = {"missing": "/no/such.so", "not a BLAS": importlib.util.find_spec("_ctypes").origin,
-                "not a library": str(text)}[kind]
+        path = {
+            "missing": "/no/such.so",
+            "not a BLAS": importlib.util.find_spec("_ctypes").origin,
+            "not a library": str(text),
+        }[kind]
         again = "; import mlx_grpo_kit.blas; from mlx_grpo_kit.blas import mx; print(mx.ones(2).sum().item())"
         result = run_python(SHOW + again, MLX_GRPO_KIT_BLAS=path)
         assert result.returncode == 0, result.stderr
@@ -109,17 +117,23 @@ class TestChoice:
     @pytest.mark.parametrize(("variables", "threads"), [({}, 1), ({"OMP_NUM_THREADS": "2"}, 2)])
     def test_products_use_one_thread_or_what_the_user_set(self, variables, threads, monkeypatch):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        code = "; ".join([
-            "import ctypes, os", "from concurrent.futures import ThreadPoolExecutor", "from mlx_grpo_kit import blas",
-            "in_a_thread = ThreadPoolExecutor(1).submit(ctypes.CDLL(None).omp_get_max_threads).result()",
-            "print(in_a_thread, os.environ.get('OMP_NUM_THREADS'))"])
+        code = "; ".join(
+            [
+                "import ctypes, os",
+                "from concurrent.futures import ThreadPoolExecutor",
+                "from mlx_grpo_kit import blas",
+                "in_a_thread = ThreadPoolExecutor(1).submit(ctypes.CDLL(None).omp_get_max_threads).result()",
+                "print(in_a_thread, os.environ.get('OMP_NUM_THREADS'))",
+            ]
+        )
         assert check(run_python(code, **variables)) == f"{threads} {variables.get('OMP_NUM_THREADS')}"
 
     def test_torch_keeps_all_cores(self, monkeypatch):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         alone, beside_mlx = (
             int(check(run_python(f"import {modules}; print(torch.get_num_threads())")))
-            for modules in ("torch", "mlx_grpo_kit.blas, torch"))
+            for modules in ("torch", "mlx_grpo_kit.blas, torch")
+        )
         assert beside_mlx >= alone
 
     def test_conda_and_mkl_libraries_are_found_in_their_prefix(self, tmp_path, monkeypatch):
@@ -144,7 +158,7 @@ def test_importing_the_kit_alone_loads_neither_mlx_nor_torch():
 
 def test_macos_and_other_systems_keep_their_blas(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(ctypes, "CDLL", None)                # would raise if it were called
+    monkeypatch.setattr(ctypes, "CDLL", None)  # would raise if it were called
     assert blas._bind() == (None, "only Linux needs it: MLX's own BLAS is fast here")
 
 
@@ -193,11 +207,17 @@ def test_results_equal_the_wheels_own_up_to_rounding_and_linear_algebra_is_right
         scale = max(1.0, np.abs(theirs[name]).max(initial=0))
         np.testing.assert_allclose(value, theirs[name], rtol=0, atol=2e-5 * scale, err_msg=name)
 
-    x, spd = ours["matrix"].astype(np.float64), ours["spd"].astype(np.float64)        # NumPy has a LAPACK of its own
+    x, spd = ours["matrix"].astype(np.float64), ours["spd"].astype(np.float64)  # NumPy has a LAPACK of its own
     for name, expected in {
-        "singular values": np.linalg.svd(x)[1], "svd": x, "qr": x, "inverse": np.linalg.inv(spd),
-        "cholesky": np.linalg.cholesky(spd), "eigenvalues": np.linalg.eigvalsh(spd), "eigh": spd,
-        "triangular inverse": np.linalg.inv(np.tril(spd)), "solved": np.linalg.solve(spd, x),
+        "singular values": np.linalg.svd(x)[1],
+        "svd": x,
+        "qr": x,
+        "inverse": np.linalg.inv(spd),
+        "cholesky": np.linalg.cholesky(spd),
+        "eigenvalues": np.linalg.eigvalsh(spd),
+        "eigh": spd,
+        "triangular inverse": np.linalg.inv(np.tril(spd)),
+        "solved": np.linalg.solve(spd, x),
         "determinant": np.sort(np.abs(np.linalg.eigvals(x))),
     }.items():
         scale = max(1.0, np.abs(expected).max())
@@ -264,11 +284,24 @@ EVERYTHING = "torch jax scipy.linalg sklearn.cluster"
 
 
 @linux_cpu_wheel
-@pytest.mark.parametrize(("before", "after"), [
-    ("torch", ""), ("", "torch"), ("jax", ""), ("", "jax"), ("numpy", ""), ("", "numpy"),
-    ("scipy.linalg", ""), ("", "scipy.linalg"), ("sklearn.cluster", ""), ("", "sklearn.cluster"),
-    (EVERYTHING, ""), ("", EVERYTHING), ("jax sklearn.cluster", "scipy.linalg torch"),
-])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("torch", ""),
+        ("", "torch"),
+        ("jax", ""),
+        ("", "jax"),
+        ("numpy", ""),
+        ("", "numpy"),
+        ("scipy.linalg", ""),
+        ("", "scipy.linalg"),
+        ("sklearn.cluster", ""),
+        ("", "sklearn.cluster"),
+        (EVERYTHING, ""),
+        ("", EVERYTHING),
+        ("jax sklearn.cluster", "scipy.linalg torch"),
+    ],
+)
 def test_libraries_imported_before_and_after_keep_right_results_in_two_threads(before, after):
     for name in (before + " " + after).split():
         pytest.importorskip(name.split(".")[0])

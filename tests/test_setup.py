@@ -94,7 +94,8 @@ def make(*arguments, cwd):
     """Run make as if from a shell, also where make itself runs these tests."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
-        ["make", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        ["make", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from html import escape
 from typing import Any
 
-from mlx_grpo_kit import course
-from mlx_grpo_kit.course.exercise import Exercise, Result
+from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.exercise import Result
 from mlx_grpo_kit.course.record import passed_here, record
 from mlx_grpo_kit.viz.box import colored_box
 
 _opened: dict[str, int] = {}  # exercise -> the last hint opened in this session
-
-
-def chapters() -> list[str]:
-    """The numbers of the chapters that have exercises: ["01", "02", ...]."""
-    return sorted(module.name.removeprefix("chapter_") for module in pkgutil.iter_modules(course.__path__)
-                  if module.name.startswith("chapter_"))
-
-
-def exercises(chapter: str) -> list[Exercise]:
-    """The exercises of a chapter, in order. Raises LookupError for a chapter without any."""
-    if chapter not in chapters():
-        raise LookupError(f"chapter {chapter!r} has no exercises; these have: {', '.join(chapters())}.")
-    return list(importlib.import_module(f"mlx_grpo_kit.course.chapter_{chapter}").EXERCISES)
-
-
-def find(id: str) -> Exercise:
-    """The exercise "02.3". Raises LookupError when there is none, with those there are."""
-    known = exercises(str(id).split(".")[0])
-    for exercise in known:
-        if exercise.id == id:
-            return exercise
-    raise LookupError(f"there is no exercise {id!r}; this chapter has {', '.join(one.id for one in known)}.")
 
 
 def check(id: str, answer: Any = None) -> Note:
@@ -72,8 +48,12 @@ def solution(id: str) -> Note:
     except LookupError as error:
         return Note("solution", str(error), "wrong")
     answer = exercise.solution
-    return Note(f"Solution · {exercise.id} {exercise.title}", exercise.explain, "hint",
-                inspect.getsource(answer).rstrip() if callable(answer) else repr(answer))
+    return Note(
+        f"Solution · {exercise.id} {exercise.title}",
+        exercise.explain,
+        "hint",
+        inspect.getsource(answer).rstrip() if callable(answer) else repr(answer),
+    )
 
 
 def use(id: str) -> Any:
@@ -102,12 +82,18 @@ class Note:
         return "\n".join(part for part in (self.heading, self.text, self.code) if part)
 
     def _repr_html_(self) -> str:
-        paragraphs = "".join(f'<div style="margin-top:4px">{_markup(text)}</div>' for text in self.text.split("\n\n") if
-                             text)
-        code = (f'<pre style="margin:8px 0 0;padding:8px 10px;border-radius:4px;background:rgba(140,149,159,.15);'
-                f'color:inherit">{escape(self.code)}</pre>' if self.code else "")
-        return colored_box(f"<b>{escape(self.heading)}</b>{paragraphs}{code}", self.look,
-                           "line-height:1.5;max-width:62em;")
+        paragraphs = "".join(
+            f'<div style="margin-top:4px">{_markup(text)}</div>' for text in self.text.split("\n\n") if text
+        )
+        code = (
+            f'<pre style="margin:8px 0 0;padding:8px 10px;border-radius:4px;background:rgba(140,149,159,.15);'
+            f'color:inherit">{escape(self.code)}</pre>'
+            if self.code
+            else ""
+        )
+        return colored_box(
+            f"<b>{escape(self.heading)}</b>{paragraphs}{code}", self.look, "line-height:1.5;max-width:62em;"
+        )
 
 
 def _verdict(result: Result) -> Note:
@@ -124,5 +110,6 @@ def _markup(text: str) -> str:
     """Escaped text in which `this` is code."""
     parts = escape(text).split("`")
     style = "font-family:var(--jp-code-font-family,monospace);white-space:pre-wrap"
-    return "".join(f'<code style="{style}">{part}</code>' if index % 2 else part for index, part in enumerate(parts)
-                   ).replace("\n", "<br>")
+    return "".join(
+        f'<code style="{style}">{part}</code>' if index % 2 else part for index, part in enumerate(parts)
+    ).replace("\n", "<br>")

@@ -10,8 +10,12 @@ from pathlib import Path
 import numpy as np
 
 HELD_OUT = 360  # of scikit-learn's 1,797 images
-FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte",
-         "test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte"}
+FILES = {
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
+}
 UNSIGNED_BYTES = 0x08  # the third byte of an IDX file: what kind of numbers follow
 
 
@@ -27,8 +31,10 @@ class Digits:
 
     def __repr__(self) -> str:
         height, width = self.train_images.shape[2:]
-        return (f"{self.source}: {len(self.train_images):,} images of {height} x {width} to train on, "
-                f"{len(self.test_images):,} to test on")
+        return (
+            f"{self.source}: {len(self.train_images):,} images of {height} x {width} to train on, "
+            f"{len(self.test_images):,} to test on"
+        )
 
 
 def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.float64) -> Digits:
@@ -49,8 +55,12 @@ def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.
         images, labels = sklearn_digits(return_X_y=True)
         order = np.random.default_rng(0).permutation(len(images))  # the file goes from writer to writer
         images, labels = images.reshape(-1, 8, 8)[order], labels[order]
-        parts = {"train_images": images[HELD_OUT:], "train_labels": labels[HELD_OUT:],
-                 "test_images": images[:HELD_OUT], "test_labels": labels[:HELD_OUT]}
+        parts = {
+            "train_images": images[HELD_OUT:],
+            "train_labels": labels[HELD_OUT:],
+            "test_images": images[:HELD_OUT],
+            "test_labels": labels[:HELD_OUT],
+        }
         source, brightest = "scikit-learn's digits", 16
     for name in ("train_images", "test_images"):
         parts[name] = (parts[name].astype(dtype) / dtype.type(brightest))[:, None]
@@ -64,15 +74,19 @@ def _mnist(folder: Path) -> dict[str, np.ndarray]:
     for kind in ("train", "test"):
         images, labels = parts[f"{kind}_images"], parts[f"{kind}_labels"]
         if images.ndim != 3 or labels.shape != images.shape[:1]:
-            raise ValueError(f"{folder}: the {kind} files hold images of shape {images.shape} and labels of shape "
-                             f"{labels.shape}; expected (N, height, width) and (N,).")
+            raise ValueError(
+                f"{folder}: the {kind} files hold images of shape {images.shape} and labels of shape "
+                f"{labels.shape}; expected (N, height, width) and (N,)."
+            )
         if not images.size:
             raise ValueError(f"{folder}: the {kind} files hold no images.")
         if labels.max(initial=0) > 9:
             raise ValueError(f"{folder}: the {kind} labels go up to {labels.max()}; expected digits from 0 to 9.")
     if parts["train_images"].shape[1:] != parts["test_images"].shape[1:]:
-        raise ValueError(f"{folder}: the images to train on have shape {parts['train_images'].shape[1:]}, those to "
-                         f"test on {parts['test_images'].shape[1:]}; expected the same.")
+        raise ValueError(
+            f"{folder}: the images to train on have shape {parts['train_images'].shape[1:]}, those to "
+            f"test on {parts['test_images'].shape[1:]}; expected the same."
+        )
     return parts
 
 
@@ -83,8 +97,10 @@ def _found(folder: Path, file: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     missing = f"{folder} has no {file} or {file}.gz" if folder.is_dir() else f"{folder} is not a folder"
-    raise FileNotFoundError(f"{missing}. load_digits(folder) expects MNIST's four files: "
-                            f"{', '.join(FILES.values())}. Without a folder it takes scikit-learn's digits.")
+    raise FileNotFoundError(
+        f"{missing}. load_digits(folder) expects MNIST's four files: "
+        f"{', '.join(FILES.values())}. Without a folder it takes scikit-learn's digits."
+    )
 
 
 def read_idx(path: str | Path) -> np.ndarray:
@@ -101,8 +117,10 @@ def read_idx(path: str | Path) -> np.ndarray:
         except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{path} is not a whole gzip file ({error}); copy it again.") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTES:
-        raise ValueError(f"{path} does not begin like an IDX file of bytes (00 00 08 ..); it begins with "
-                         f"{content[:4].hex(' ') or 'nothing'}.")
+        raise ValueError(
+            f"{path} does not begin like an IDX file of bytes (00 00 08 ..); it begins with "
+            f"{content[:4].hex(' ') or 'nothing'}."
+        )
     ndim = content[3]
     start = 4 + 4 * ndim
     if len(content) < start:
@@ -110,6 +128,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     shape = tuple(int(length) for length in np.frombuffer(content[4:start], ">u4"))
     expected = start + int(np.prod(shape, dtype=object))
     if len(content) != expected:
-        raise ValueError(f"{path} has {len(content):,} bytes; its header says shape {shape}, which is {expected:,}. "
-                         "Copy it again.")
+        raise ValueError(
+            f"{path} has {len(content):,} bytes; its header says shape {shape}, which is {expected:,}. Copy it again."
+        )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()

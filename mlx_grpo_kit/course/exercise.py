@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-RELATIVE, ABSOLUTE = 1e-6, 1e-9   # how near a number has to be
-LONGEST_TEXT = 160                # of a value in a message
-MOST_NUMBERS = 12                 # of an array; a larger one is told by its shape
+RELATIVE, ABSOLUTE = 1e-6, 1e-9  # how near a number has to be
+LONGEST_TEXT = 160  # of a value in a message
+MOST_NUMBERS = 12  # of an array; a larger one is told by its shape
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
 
 
@@ -76,13 +76,19 @@ class Exercise:
         """What `answer` is worth. Never raises, whatever the answer does."""
         if answer is None or answer is ... or is_stub(answer):
             place = f" in `{self.solution.__name__}` by your code" if callable(self.solution) else " by your answer"
-            return Result(self, "not attempted", f"Replace the `...`{place} and run the cell again. If you do not know "
-                                                 f'where to begin: `hint("{self.id}")`.')
+            return Result(
+                self,
+                "not attempted",
+                f"Replace the `...`{place} and run the cell again. If you do not know "
+                f'where to begin: `hint("{self.id}")`.',
+            )
         if not callable(self.solution):
             return self._examine_value(answer)
         if not callable(answer):
-            return self._wrong(f"check got {show(answer)}, a {type(answer).__name__}. Pass the function itself, "
-                               f'without brackets behind its name: `check("{self.id}", {self.solution.__name__})`.')
+            return self._wrong(
+                f"check got {show(answer)}, a {type(answer).__name__}. Pass the function itself, "
+                f'without brackets behind its name: `check("{self.id}", {self.solution.__name__})`.'
+            )
         return self._examine_function(answer)
 
     def _examine_value(self, answer: Any) -> Result:
@@ -93,8 +99,9 @@ class Exercise:
         for mistake in self.mistakes:
             if same(answer, mistake.wrong):
                 return self._wrong(mistake.message, mistake.hint)
-        if isinstance(self.solution, tuple) and (not isinstance(answer, (list, tuple)) or
-                                                 len(answer) != len(self.solution)):
+        if isinstance(self.solution, tuple) and (
+            not isinstance(answer, (list, tuple)) or len(answer) != len(self.solution)
+        ):
             kind = "numbers" if all(isinstance(part, numbers.Real) for part in self.solution) else "answers"
             return self._wrong(f"{show(answer)} is not a tuple of {len(self.solution)} {kind}.")
         if isinstance(self.solution, str) and (not isinstance(answer, str) or len(answer) != len(self.solution)):
@@ -177,7 +184,7 @@ class Result:
 
 
 def _letters(answer: Any) -> Any:
-    """"FEGC" for "F, E, G, C", "fegc" and ["F", "E", "G", "C"] too."""
+    """ "FEGC" for "F, E, G, C", "fegc" and ["F", "E", "G", "C"] too."""
     if isinstance(answer, (list, tuple)) and all(isinstance(part, str) for part in answer):
         answer = "".join(answer)
     return "".join(filter(str.isalnum, answer)).upper() if isinstance(answer, str) else answer
@@ -194,8 +201,10 @@ def is_stub(answer: Any) -> bool:
     if not inspect.isfunction(answer):
         return False
     constants = (None, ..., answer.__doc__)
-    return all(step.opname in DOES_NOTHING and (not step.opname.endswith("_CONST") or step.argval in constants)
-               for step in dis.get_instructions(answer))
+    return all(
+        step.opname in DOES_NOTHING and (not step.opname.endswith("_CONST") or step.argval in constants)
+        for step in dis.get_instructions(answer)
+    )
 
 
 def same(got: Any, expected: Any) -> bool:
@@ -207,10 +216,14 @@ def same(got: Any, expected: Any) -> bool:
     if isinstance(expected, numbers.Real):
         got = getattr(got, "item", lambda: got)() if getattr(got, "shape", None) == () else got
         return isinstance(got, numbers.Real) and (
-            math.isclose(got, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (got != got and expected != expected))
+            math.isclose(got, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (got != got and expected != expected)
+        )
     if isinstance(expected, Mapping):
-        return isinstance(got, Mapping) and got.keys() == expected.keys() and all(
-            same(got[key], value) for key, value in expected.items())
+        return (
+            isinstance(got, Mapping)
+            and got.keys() == expected.keys()
+            and all(same(got[key], value) for key, value in expected.items())
+        )
     if isinstance(expected, (list, tuple)):
         return isinstance(got, (list, tuple)) and len(got) == len(expected) and all(map(same, got, expected))
     if hasattr(expected, "shape"):
@@ -219,7 +232,8 @@ def same(got: Any, expected: Any) -> bool:
         try:
             got, expected = np.asarray(got), np.asarray(expected)
             return got.shape == expected.shape and bool(
-                np.allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True))
+                np.allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+            )
         except (TypeError, ValueError):  # not numbers, rows of different lengths, a tensor that keeps its history
             return False
     if isinstance(expected, str) and isinstance(got, str):
@@ -232,16 +246,22 @@ def same(got: Any, expected: Any) -> bool:
 
 def told_apart(got: Any, expected: Any) -> str:
     """What was given and what was expected: of several arrays the first wrong one, of a large one a wrong element."""
-    if isinstance(expected, (list, tuple)) and isinstance(got, (list, tuple)) and len(got) == len(expected) and any(
-            getattr(part, "shape", ()) for part in expected):
+    if (
+        isinstance(expected, (list, tuple))
+        and isinstance(got, (list, tuple))
+        and len(got) == len(expected)
+        and any(getattr(part, "shape", ()) for part in expected)
+    ):
         wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
         return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
     text = [show(value) for value in (got, expected)]
     both = ", expected ".join(text)
     shapes = [tuple(value.shape) if hasattr(value, "shape") else None for value in (got, expected)]
     if None not in shapes and shapes[0] != shapes[1]:
-        return ", expected ".join(each if each.startswith("array of shape") else f"{each} of shape {shape}"
-                                  for each, shape in zip(text, shapes, strict=True))
+        return ", expected ".join(
+            each if each.startswith("array of shape") else f"{each} of shape {shape}"
+            for each, shape in zip(text, shapes, strict=True)
+        )
     if None in shapes or math.prod(shapes[1]) <= MOST_NUMBERS:
         return both
     import numpy as np
@@ -252,8 +272,10 @@ def told_apart(got: Any, expected: Any) -> str:
         return both
     is_wrong = ~np.isclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
     index = tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
-    return (f"an {text[0]} with {is_wrong.sum():,} of {is_wrong.size:,} elements wrong: the one at {list(index)} is "
-            f"{show(float(got[index]))}, expected {show(float(expected[index]))}")
+    return (
+        f"an {text[0]} with {is_wrong.sum():,} of {is_wrong.size:,} elements wrong: the one at {list(index)} is "
+        f"{show(float(got[index]))}, expected {show(float(expected[index]))}"
+    )
 
 
 def show(value: Any) -> str:

@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from mlx_grpo_kit.course.catalogue import chapters, exercises
+
 PLACE = "MLX_GRPO_KIT_PROGRESS"  # an environment variable with the path of another file
 
 passed_here: dict[str, Any] = {}  # exercise -> the answer that passed since the kernel started
@@ -48,8 +50,6 @@ class Progress:
     """What `progress` shows; `done` of `total` exercises are passed."""
 
     def __init__(self, chapter: str | None = None):
-        from mlx_grpo_kit.course.desk import chapters, exercises
-
         done = passed()
         self.rows: list[tuple[str, int, int, str]] = []  # what, passed, of how many, title
         if chapter is None:
@@ -70,18 +70,27 @@ class Progress:
 
     def __repr__(self) -> str:
         lines = [f"{self.name}: {self.done} of {self.total} exercises passed"]
-        return "\n".join([*lines, *(f"  {self._mark(done, total)} {what} {title}".rstrip()
-                                    for what, done, total, title in self.rows)])
+        return "\n".join(
+            [
+                *lines,
+                *(f"  {self._mark(done, total)} {what} {title}".rstrip() for what, done, total, title in self.rows),
+            ]
+        )
 
     def _repr_html_(self) -> str:
         share = 100 * self.done / max(self.total, 1)
-        items = "".join(f'<span style="margin-right:16px;white-space:nowrap">{self._mark(done, total)} {escape(what)} '
-                        f"{escape(title)}</span> " for what, done, total, title in self.rows)
-        return ('<div style="color:var(--jp-ui-font-color1,#24292f);max-width:62em;line-height:1.7">'
-                f"<b>{escape(self.name.capitalize())}: {self.done} of {self.total} exercises passed</b>"
-                '<div style="height:6px;border-radius:3px;background:rgba(140,149,159,.3);margin:4px 0">'
-                f'<div style="height:6px;border-radius:3px;width:{share:.0f}%;background:#2da44e"></div></div>'
-                f"{items}</div>")
+        items = "".join(
+            f'<span style="margin-right:16px;white-space:nowrap">{self._mark(done, total)} {escape(what)} '
+            f"{escape(title)}</span> "
+            for what, done, total, title in self.rows
+        )
+        return (
+            '<div style="color:var(--jp-ui-font-color1,#24292f);max-width:62em;line-height:1.7">'
+            f"<b>{escape(self.name.capitalize())}: {self.done} of {self.total} exercises passed</b>"
+            '<div style="height:6px;border-radius:3px;background:rgba(140,149,159,.3);margin:4px 0">'
+            f'<div style="height:6px;border-radius:3px;width:{share:.0f}%;background:#2da44e"></div></div>'
+            f"{items}</div>"
+        )
 
     @staticmethod
     def _mark(done: int, total: int) -> str:

@@ -41,8 +41,11 @@ def gradcheck(fn: Callable, *inputs: Any, second_order: bool = False, seed: int 
     return Comparison(probe, grads, program.names, program.is_analytic(), seed).report(engine.name, notes)
 
 
-def check_gradient(forward_fn: Callable[[np.ndarray], np.ndarray],
-                   backward_fn: Callable[[np.ndarray, np.ndarray], np.ndarray], x: np.ndarray) -> GradcheckReport:
+def check_gradient(
+    forward_fn: Callable[[np.ndarray], np.ndarray],
+    backward_fn: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    x: np.ndarray,
+) -> GradcheckReport:
     """Check a backward pass that stands by itself: forward_fn(x) -> y, backward_fn(grad_of_y, x) -> grad_of_x.
 
     NumPy arrays in and out. The report is true if the backward is right. Raises ValueError when it returns another
@@ -55,8 +58,10 @@ def check_gradient(forward_fn: Callable[[np.ndarray], np.ndarray],
     weights = _weights(y.size, 0)
     grad = np.asarray(backward_fn(weights.reshape(y.shape).astype(x.dtype), x.copy()))
     if grad.shape != x.shape:
-        raise ValueError(f"backward_fn returned shape {grad.shape}; expected the shape of x, {x.shape}. Sum over the "
-                         "axes that were broadcast.")
+        raise ValueError(
+            f"backward_fn returned shape {grad.shape}; expected the shape of x, {x.shape}. Sum over the "
+            "axes that were broadcast."
+        )
     probe = Probe(lambda arrays: vector([np.asarray(forward_fn(arrays[0].copy()))]), [x], weights)
     return Comparison(probe, [grad], ["x"]).report("backward_fn", _advice([x], ["x"]))
 
@@ -77,26 +82,50 @@ class _Program:
     def differentiate(self) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
         """The outputs, the engine's gradients, and the names of inputs that fn has changed."""
         leaves = self._leaves(self.arrays)
-        outputs, grads = self.engine.run(self.fn, self._arguments(leaves), leaves,
-                                         lambda count: _weights(count, self.seed))
-        changed = [name for name, leaf, array in zip(self.names, leaves, self.arrays, strict=True)
-                   if not np.array_equal(self.engine.numbers(leaf), array, equal_nan=True)]
-        return outputs, [np.zeros_like(array) if grad is None else grad.reshape(array.shape)
-                         for grad, array in zip(grads, self.arrays, strict=True)], changed
+        outputs, grads = self.engine.run(
+            self.fn, self._arguments(leaves), leaves, lambda count: _weights(count, self.seed)
+        )
+        changed = [
+            name
+            for name, leaf, array in zip(self.names, leaves, self.arrays, strict=True)
+            if not np.array_equal(self.engine.numbers(leaf), array, equal_nan=True)
+        ]
+        return (
+            outputs,
+            [
+                np.zeros_like(array) if grad is None else grad.reshape(array.shape)
+                for grad, array in zip(grads, self.arrays, strict=True)
+            ],
+            changed,
+        )
 
     def differentiate_twice(self) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
         """The outputs, the gradients, and what is wrong with fn itself."""
         outputs, grads, changed = self.differentiate()
         if changed:
-            return outputs, grads, [f"fn changed {' and '.join(changed)} in place. A function to be differentiated "
-                                    "leaves its inputs alone."]
+            return (
+                outputs,
+                grads,
+                [
+                    f"fn changed {' and '.join(changed)} in place. A function to be differentiated "
+                    "leaves its inputs alone."
+                ],
+            )
         outputs_again, grads_again, _ = self.differentiate()
         with np.errstate(invalid="ignore"):  # inf - inf
-            off = [float(np.nanmax(np.abs(a - b), initial=0.0))
-                   for a, b in zip([outputs, *grads], [outputs_again, *grads_again], strict=True)]
+            off = [
+                float(np.nanmax(np.abs(a - b), initial=0.0))
+                for a, b in zip([outputs, *grads], [outputs_again, *grads_again], strict=True)
+            ]
         if max(off) > 0:
-            return outputs, grads, ["fn is not deterministic: two calls with the same inputs differ by up to "
-                                    f"{max(off):.2g}. Fix its random numbers."]
+            return (
+                outputs,
+                grads,
+                [
+                    "fn is not deterministic: two calls with the same inputs differ by up to "
+                    f"{max(off):.2g}. Fix its random numbers."
+                ],
+            )
         return outputs, grads, []
 
     def is_analytic(self) -> bool:
@@ -113,8 +142,9 @@ class _Program:
     def _leaves(self, arrays: list[np.ndarray]) -> list[Any]:
         if any(np.iscomplexobj(array) for array in arrays):
             return [self.engine.complex_leaf(array) for array in arrays]
-        return [self.engine.leaf(array, self.inputs[position])
-                for array, position in zip(arrays, self.checked, strict=True)]
+        return [
+            self.engine.leaf(array, self.inputs[position]) for array, position in zip(arrays, self.checked, strict=True)
+        ]
 
     def _arguments(self, leaves: list[Any]) -> list[Any]:
         arguments = list(self.inputs)
@@ -132,11 +162,15 @@ def _weights(count: int, seed: int) -> np.ndarray:
 def _advice(arrays: list[np.ndarray], names: list[str]) -> list[str]:
     for array, name in zip(arrays, names, strict=True):
         if array.dtype not in PRECISIONS:
-            raise ValueError(f"{name} has dtype {array.dtype}, which is too coarse for differences to say anything. "
-                             "Check the function in float64, or float32.")
+            raise ValueError(
+                f"{name} has dtype {array.dtype}, which is too coarse for differences to say anything. "
+                "Check the function in float64, or float32."
+            )
     if any(array.dtype == np.float32 for array in arrays):
-        return ["float32 leaves about three digits to a difference of two values: errors below 1% pass. Check in "
-                "float64 where the engine can."]
+        return [
+            "float32 leaves about three digits to a difference of two values: errors below 1% pass. Check in "
+            "float64 where the engine can."
+        ]
     return []
 
 

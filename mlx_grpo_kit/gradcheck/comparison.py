@@ -7,16 +7,17 @@ import numpy as np
 from mlx_grpo_kit.gradcheck.differences import EXACT, PRECISIONS, Place, Precision, Probe
 from mlx_grpo_kit.gradcheck.report import Element, GradcheckReport, Kink
 
-ONE_BY_ONE = 2000   # up to so many derivatives are compared one by one, more of them by sums
-PROJECTIONS = 8     # sums with random signs: a single wrong derivative changes every one of them
-SHOWN = 32          # wrong derivatives that a search in sums looks for before it gives up
+ONE_BY_ONE = 2000  # up to so many derivatives are compared one by one, more of them by sums
+PROJECTIONS = 8  # sums with random signs: a single wrong derivative changes every one of them
+SHOWN = 32  # wrong derivatives that a search in sums looks for before it gives up
 
 
 class Comparison:
     """Every derivative in `grads`, an array for each of the probe's, against the probe's slope at its place."""
 
-    def __init__(self, probe: Probe, grads: list[np.ndarray], names: list[str], is_analytic: bool = False,
-                 seed: int = 0):
+    def __init__(
+        self, probe: Probe, grads: list[np.ndarray], names: list[str], is_analytic: bool = False, seed: int = 0
+    ):
         self.probe, self.grads, self.names, self.is_analytic = probe, grads, names, is_analytic
         self.precision = max((PRECISIONS[array.dtype] for array in probe.arrays), key=lambda p: p.step)
         self.numeric = [np.full(grad.shape, np.nan) for grad in grads]
@@ -96,7 +97,7 @@ class Comparison:
             terms = np.concatenate([np.ravel(grad * d) for grad, d in zip(self.grads, directions, strict=True)])
             seen = self.probe.along(directions, self.precision.step)
             if not abs(terms.sum() - seen) <= self.precision.atol + self.precision.rtol * np.linalg.norm(terms):
-                to_search += [numbers[len(numbers) // 2:], numbers[:len(numbers) // 2]]
+                to_search += [numbers[len(numbers) // 2 :], numbers[: len(numbers) // 2]]
 
     def errors_by_step(self) -> tuple[np.ndarray, np.ndarray]:
         """Steps from 0.1 to 1e-12, and how far the central difference with each is from the engine's derivative, at the
@@ -109,11 +110,24 @@ class Comparison:
         failures = sorted(self.failures, key=lambda element: -np.nan_to_num(element.difference, nan=np.inf))
         outputs = self.probe.here.size
         if (failures or self.kinks) and outputs > 1:
-            notes = [*notes, f"The {outputs:,} outputs were weighted at random and summed: these are derivatives of "
-                             "that sum."]
-        return GradcheckReport(engine, self.method, len(self.places), failures, failures[0] if failures else self.worst,
-                               self.kinks, [], notes, self.names, self.grads, self.numeric,
-                               self.errors_by_step if self.worst is not None else None)
+            notes = [
+                *notes,
+                f"The {outputs:,} outputs were weighted at random and summed: these are derivatives of that sum.",
+            ]
+        return GradcheckReport(
+            engine,
+            self.method,
+            len(self.places),
+            failures,
+            failures[0] if failures else self.worst,
+            self.kinks,
+            [],
+            notes,
+            self.names,
+            self.grads,
+            self.numeric,
+            self.errors_by_step if self.worst is not None else None,
+        )
 
 
 def close(own: float, slope: float, precision: Precision) -> bool:

@@ -38,8 +38,9 @@ class Probe:
     weights      of the outputs in the sum whose derivatives are compared
     """
 
-    def __init__(self, evaluate: Callable[[list[np.ndarray]], np.ndarray], arrays: list[np.ndarray],
-                 weights: np.ndarray):
+    def __init__(
+        self, evaluate: Callable[[list[np.ndarray]], np.ndarray], arrays: list[np.ndarray], weights: np.ndarray
+    ):
         self.evaluate, self.arrays, self.weights = evaluate, arrays, weights
         self.here = evaluate(arrays)
 

@@ -40,13 +40,15 @@ class Engine:
         """d(sum of outputs * cotangents) / d(leaf) for each leaf, None where no gradient arrived."""
         raise NotImplementedError
 
-    def run(self, fn: Callable, arguments: list[Any], leaves: list[Any], cotangents_of: Callable
-            ) -> tuple[np.ndarray, list[np.ndarray | None]]:
+    def run(
+        self, fn: Callable, arguments: list[Any], leaves: list[Any], cotangents_of: Callable
+    ) -> tuple[np.ndarray, list[np.ndarray | None]]:
         """All outputs as one vector, and the gradients of outputs * cotangents_of(number of outputs)."""
         outputs = flat(fn(*arguments))
         arrays = [self.numbers(output) for output in outputs]
-        cotangents = np.split(cotangents_of(sum(array.size for array in arrays)),
-                              np.cumsum([array.size for array in arrays])[:-1])
+        cotangents = np.split(
+            cotangents_of(sum(array.size for array in arrays)), np.cumsum([array.size for array in arrays])[:-1]
+        )
         cotangents = [c.reshape(array.shape) for c, array in zip(cotangents, arrays, strict=True)]
         grads = self.gradients(outputs, cotangents, leaves)
         return vector(arrays), [None if grad is None else self.numbers(grad) for grad in grads]
@@ -91,9 +93,33 @@ class ScalarEngine(Engine):
 
 class TensorEngine(Engine):
     name = "Tensor"
-    smooth = frozenset(["Add", "Sub", "Mul", "Div", "Neg", "Exp", "Log", "Sin", "Cos", "Tanh", "Sum", "Mean", "Matmul",
-                        "Dot", "Outer", "Linear", "Reshape", "Transpose", "Swapaxes", "BroadcastTo", "Getitem",
-                        "Concatenate", "Stack"])
+    smooth = frozenset(
+        [
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Neg",
+            "Exp",
+            "Log",
+            "Sin",
+            "Cos",
+            "Tanh",
+            "Sum",
+            "Mean",
+            "Matmul",
+            "Dot",
+            "Outer",
+            "Linear",
+            "Reshape",
+            "Transpose",
+            "Swapaxes",
+            "BroadcastTo",
+            "Getitem",
+            "Concatenate",
+            "Stack",
+        ]
+    )
 
     def is_checked(self, x):
         return isinstance(x, Tensor) and x.dtype.kind == "f"
@@ -120,9 +146,37 @@ class TensorEngine(Engine):
 
 class TorchEngine(Engine):
     name = "torch"
-    smooth = frozenset(["Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Exp", "Log", "Sin", "Cos", "Tanh", "Sum", "Mean",
-                        "Mm", "Bmm", "Mv", "Dot", "Addmm", "View", "UnsafeView", "Transpose", "T", "Expand",
-                        "Select", "Slice", "Cat", "Stack"])
+    smooth = frozenset(
+        [
+            "Add",
+            "Sub",
+            "Rsub",
+            "Mul",
+            "Div",
+            "Neg",
+            "Exp",
+            "Log",
+            "Sin",
+            "Cos",
+            "Tanh",
+            "Sum",
+            "Mean",
+            "Mm",
+            "Bmm",
+            "Mv",
+            "Dot",
+            "Addmm",
+            "View",
+            "UnsafeView",
+            "Transpose",
+            "T",
+            "Expand",
+            "Select",
+            "Slice",
+            "Cat",
+            "Stack",
+        ]
+    )
 
     def is_checked(self, x):
         return _is_from("torch", x) and x.is_floating_point()
@@ -138,19 +192,30 @@ class TorchEngine(Engine):
     def gradients(self, outputs, cotangents, leaves):
         import torch
 
-        live = [(output, torch.tensor(cotangent, dtype=output.dtype, device=output.device))
-                for output, cotangent in zip(outputs, cotangents, strict=True)
-                if _is_from("torch", output) and output.requires_grad]
+        live = [
+            (output, torch.tensor(cotangent, dtype=output.dtype, device=output.device))
+            for output, cotangent in zip(outputs, cotangents, strict=True)
+            if _is_from("torch", output) and output.requires_grad
+        ]
         if not live:
             return [None] * len(leaves)
-        return list(torch.autograd.grad([output for output, _ in live], leaves, [cotangent for _, cotangent in live],
-                                        allow_unused=True))
+        return list(
+            torch.autograd.grad(
+                [output for output, _ in live], leaves, [cotangent for _, cotangent in live], allow_unused=True
+            )
+        )
 
     def operations(self, fn, arguments):
-        nodes = [output.grad_fn for output in flat(fn(*arguments))
-                 if _is_from("torch", output) and output.grad_fn is not None]
-        return _names_in_graph(nodes, lambda node: [n for n, _ in node.next_functions if n is not None],
-                               lambda node: node.name().rstrip("0123456789"))
+        nodes = [
+            output.grad_fn
+            for output in flat(fn(*arguments))
+            if _is_from("torch", output) and output.grad_fn is not None
+        ]
+        return _names_in_graph(
+            nodes,
+            lambda node: [n for n, _ in node.next_functions if n is not None],
+            lambda node: node.name().rstrip("0123456789"),
+        )
 
     def complex_leaf(self, array):
         import torch
@@ -198,10 +263,13 @@ class MLXEngine(Engine):
             return flat(fn(*own))
 
         arrays = [self.numbers(output) for output in outputs_of(*leaves)]
-        cotangents = np.split(cotangents_of(sum(array.size for array in arrays)),
-                              np.cumsum([array.size for array in arrays])[:-1])
-        cotangents = [self._mx.array(c.reshape(array.shape).astype(array.dtype))
-                      for c, array in zip(cotangents, arrays, strict=True)]
+        cotangents = np.split(
+            cotangents_of(sum(array.size for array in arrays)), np.cumsum([array.size for array in arrays])[:-1]
+        )
+        cotangents = [
+            self._mx.array(c.reshape(array.shape).astype(array.dtype))
+            for c, array in zip(cotangents, arrays, strict=True)
+        ]
         _, grads = self._mx.vjp(outputs_of, leaves, cotangents)
         return vector(arrays), [self.numbers(grad) for grad in grads]
 
@@ -225,8 +293,10 @@ def engine_of(inputs: Sequence[Any]) -> Engine:
     found = [engine for engine in ENGINES if any(engine.is_checked(x) for x in inputs)]
     if len(found) != 1:
         what = ", ".join(type(x).__name__ for x in inputs) or "no inputs"
-        raise TypeError(f"gradcheck(fn, *inputs) got {what}; expected at least one array of floating-point numbers of "
-                        "one engine: Value, Tensor, torch.Tensor or mx.array. Others are passed on as constants.")
+        raise TypeError(
+            f"gradcheck(fn, *inputs) got {what}; expected at least one array of floating-point numbers of "
+            "one engine: Value, Tensor, torch.Tensor or mx.array. Others are passed on as constants."
+        )
     return found[0]
 
 
@@ -243,7 +313,7 @@ def vector(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def _is_from(module: str, x: Any) -> bool:
-    return type(x).__module__.split(".")[:module.count(".") + 1] == module.split(".") and hasattr(x, "dtype")
+    return type(x).__module__.split(".")[: module.count(".") + 1] == module.split(".") and hasattr(x, "dtype")
 
 
 def _names_in_graph(nodes: list[Any], parents_of: Callable, name_of: Callable) -> set[str]:

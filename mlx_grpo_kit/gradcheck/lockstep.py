@@ -37,9 +37,16 @@ class LockstepStep:
         return {"loss": self.loss, "torch_loss": self.torch_loss, "largest_difference": self.largest_difference}
 
 
-def lockstep(model: nn.Module, torch_model: Any, batches: Iterable[tuple[np.ndarray, np.ndarray]], *,
-             optimizer: str = "Adam", loss: tuple[Callable, Callable] | None = None, tolerance: float = 1e-9,
-             **options: Any) -> Iterator[LockstepStep]:
+def lockstep(
+    model: nn.Module,
+    torch_model: Any,
+    batches: Iterable[tuple[np.ndarray, np.ndarray]],
+    *,
+    optimizer: str = "Adam",
+    loss: tuple[Callable, Callable] | None = None,
+    tolerance: float = 1e-9,
+    **options: Any,
+) -> Iterator[LockstepStep]:
     """Train both, and compare the loss, every gradient and every weight after each step.
 
         for step in lockstep(model, torch_model, batches, optimizer="Adam", lr=1e-3):
@@ -73,19 +80,25 @@ def lockstep(model: nn.Module, torch_model: Any, batches: Iterable[tuple[np.ndar
         ours.zero_grad()
         theirs.zero_grad()
         try:
-            value, expected = (ours_loss(model(x), targets),
-                               torch_loss(torch_model(torch.tensor(x)), torch.tensor(targets)))
+            value, expected = (
+                ours_loss(model(x), targets),
+                torch_loss(torch_model(torch.tensor(x)), torch.tensor(targets)),
+            )
         except RuntimeError as error:
             if x.dtype.kind == "f":
                 raise
-            raise TypeError(f"Step {step}: torch_model cannot take x of dtype {x.dtype} ({error}). Images are floating "
-                            "point numbers: x / 255, or x.astype(np.float64).") from error
+            raise TypeError(
+                f"Step {step}: torch_model cannot take x of dtype {x.dtype} ({error}). Images are floating "
+                "point numbers: x / 255, or x.astype(np.float64)."
+            ) from error
         _check_scalars(value, expected, torch)
         value.backward()
         expected.backward()
         pairs = [("the loss", value.data, expected.detach().numpy())]
-        pairs += [(f"the gradient of {name!r}", _grad(parameters[name]), _grad(torch_parameters[name]))
-                  for name in reversed(parameters)]
+        pairs += [
+            (f"the gradient of {name!r}", _grad(parameters[name]), _grad(torch_parameters[name]))
+            for name in reversed(parameters)
+        ]
         _compare(step, pairs, tolerance)
         ours.step()
         theirs.step()
@@ -95,47 +108,61 @@ def lockstep(model: nn.Module, torch_model: Any, batches: Iterable[tuple[np.ndar
         where, largest = max(((name, _difference(a, b)) for name, a, b in pairs + after), key=lambda pair: pair[1])
         yield LockstepStep(step, value.item(), expected.item(), largest, where)
     if not step:
-        raise ValueError("batches is empty, so nothing was compared; expected pairs (x, targets). A generator that has "
-                         "been used up is empty too: make a new one.")
+        raise ValueError(
+            "batches is empty, so nothing was compared; expected pairs (x, targets). A generator that has "
+            "been used up is empty too: make a new one."
+        )
 
 
 def _losses(loss: tuple[Callable, Callable] | None, torch: Any) -> tuple[Callable, Callable]:
     if loss is None:
         return cross_entropy, torch.nn.functional.cross_entropy
     if not isinstance(loss, tuple | list) or len(loss) != 2 or not all(map(callable, loss)):
-        raise TypeError(f"loss is {loss!s:.80}; expected a pair of functions (outputs, targets), for here and for "
-                        "torch.")
+        raise TypeError(
+            f"loss is {loss!s:.80}; expected a pair of functions (outputs, targets), for here and for torch."
+        )
     return loss[0], loss[1]
 
 
 def _check_scalars(value: Any, expected: Any, torch: Any) -> None:
-    for place, library, each, kind in (("first", "mlx_grpo_kit", value, Tensor),
-                                       ("second", "torch", expected, torch.Tensor)):
+    for place, library, each, kind in (
+        ("first", "mlx_grpo_kit", value, Tensor),
+        ("second", "torch", expected, torch.Tensor),
+    ):
         if not isinstance(each, kind) or tuple(each.shape):
-            raise TypeError(f"The {place} of the two loss functions returned a {type(each).__name__} of shape "
-                            f"{tuple(getattr(each, 'shape', ()))}; expected a {library} Tensor of shape (), such as a "
-                            "mean.")
+            raise TypeError(
+                f"The {place} of the two loss functions returned a {type(each).__name__} of shape "
+                f"{tuple(getattr(each, 'shape', ()))}; expected a {library} Tensor of shape (), such as a "
+                "mean."
+            )
 
 
 def _optimizers(name: str, torch: Any) -> tuple[type[optim.Optimizer], type]:
     if name not in ("SGD", "Adam", "AdamW"):
-        raise ValueError(f"optimizer is {name!s:.80}; expected the name of one that both libraries have: 'SGD', "
-                         "'Adam' or 'AdamW'.")
+        raise ValueError(
+            f"optimizer is {name!s:.80}; expected the name of one that both libraries have: 'SGD', 'Adam' or 'AdamW'."
+        )
     return getattr(optim, name), getattr(torch.optim, name)
 
 
 def _dtype(model: Any, torch_model: Any, torch: Any) -> np.dtype:
-    for name, given, kind, words in (("model", model, nn.Module, "Module of mlx_grpo_kit.tensor.nn"),
-                                     ("torch_model", torch_model, torch.nn.Module, "torch.nn.Module")):
+    for name, given, kind, words in (
+        ("model", model, nn.Module, "Module of mlx_grpo_kit.tensor.nn"),
+        ("torch_model", torch_model, torch.nn.Module, "torch.nn.Module"),
+    ):
         if not isinstance(given, kind):
-            raise TypeError(f"{name} is a {type(given).__module__}.{type(given).__name__}; expected a {words}: "
-                            "lockstep(model, torch_model, batches).")
+            raise TypeError(
+                f"{name} is a {type(given).__module__}.{type(given).__name__}; expected a {words}: "
+                "lockstep(model, torch_model, batches)."
+            )
     dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in torch_model.parameters()}
     if not dtypes:
         raise ValueError("torch_model has no parameters, so there is nothing to train.")
     if len(dtypes) > 1 or not dtypes <= {"float16", "float32", "float64"}:
-        raise ValueError(f"torch_model has parameters in {', '.join(sorted(dtypes))}; expected all in one of float64, "
-                         "float32 and float16, as torch_model.double() makes them.")
+        raise ValueError(
+            f"torch_model has parameters in {', '.join(sorted(dtypes))}; expected all in one of float64, "
+            "float32 and float16, as torch_model.double() makes them."
+        )
     return np.dtype(dtypes.pop())
 
 
@@ -143,12 +170,19 @@ def _arrays(step: int, batch: Any, dtype: np.dtype) -> tuple[np.ndarray, np.ndar
     """x in the models' dtype if it is floating point, and integer targets as torch wants them."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         what = f"{len(batch)} things" if isinstance(batch, tuple | list) else f"of type {type(batch).__name__}"
-        raise ValueError(f"Step {step}: the batch is {what}; expected a pair (x, targets). For one batch alone, "
-                         "batches is [(x, targets)].")
+        raise ValueError(
+            f"Step {step}: the batch is {what}; expected a pair (x, targets). For one batch alone, "
+            "batches is [(x, targets)]."
+        )
     x, targets = (np.asarray(part.data if isinstance(part, Tensor) else part) for part in batch)
-    return (x.astype(dtype) if x.dtype.kind == "f" else x,
-            targets.astype(np.int64) if targets.dtype.kind in "iu" else
-            targets.astype(dtype) if targets.dtype.kind == "f" else targets)
+    return (
+        x.astype(dtype) if x.dtype.kind == "f" else x,
+        targets.astype(np.int64)
+        if targets.dtype.kind in "iu"
+        else targets.astype(dtype)
+        if targets.dtype.kind == "f"
+        else targets,
+    )
 
 
 def _compare(step: int, pairs: list[tuple[str, np.ndarray, np.ndarray]], tolerance: float) -> None:
@@ -156,16 +190,22 @@ def _compare(step: int, pairs: list[tuple[str, np.ndarray, np.ndarray]], toleran
         if not _difference(ours, theirs) <= tolerance:
             difference = np.nan_to_num(np.abs(ours - theirs), nan=np.inf)
             if not np.isfinite(ours).all() and np.array_equal(ours, theirs, equal_nan=True):
-                raise LockstepError(f"Step {step}: {name} is nan or inf, here and in torch alike. The two agree: look "
-                                    "for one in the batch, for an empty batch, or for steps that are too long.")
+                raise LockstepError(
+                    f"Step {step}: {name} is nan or inf, here and in torch alike. The two agree: look "
+                    "for one in the batch, for an empty batch, or for steps that are too long."
+                )
             index = tuple(int(i) for i in np.unravel_index(difference.argmax(), difference.shape))
             if not index:
-                raise LockstepError(f"Step {step}: {name} differs by more than {tolerance:g}: {ours.item():.10g} here, "
-                                    f"{theirs.item():.10g} in torch.{_rounding(theirs, difference)}")
-            raise LockstepError(f"Step {step}: {name} differs. Of {difference.size:,} elements "
-                                f"{np.sum(~(difference <= tolerance)):,} are off by more than {tolerance:g}; element "
-                                f"{index} is off by most: {ours[index]:.10g} here, {theirs[index]:.10g} in torch."
-                                f"{_rounding(theirs, difference)}")
+                raise LockstepError(
+                    f"Step {step}: {name} differs by more than {tolerance:g}: {ours.item():.10g} here, "
+                    f"{theirs.item():.10g} in torch.{_rounding(theirs, difference)}"
+                )
+            raise LockstepError(
+                f"Step {step}: {name} differs. Of {difference.size:,} elements "
+                f"{np.sum(~(difference <= tolerance)):,} are off by more than {tolerance:g}; element "
+                f"{index} is off by most: {ours[index]:.10g} here, {theirs[index]:.10g} in torch."
+                f"{_rounding(theirs, difference)}"
+            )
 
 
 def _rounding(theirs: np.ndarray, difference: np.ndarray) -> str:
@@ -173,8 +213,10 @@ def _rounding(theirs: np.ndarray, difference: np.ndarray) -> str:
     eps = np.finfo(theirs.dtype).eps
     if theirs.dtype == np.float64 or not difference.max() <= 100 * eps * max(1.0, np.abs(theirs).max()):
         return ""
-    return (f" That may be rounding: {theirs.dtype} carries {-math.log10(eps):.0f} digits. Compare in float64, "
-            "torch_model.double(), or with a larger tolerance.")
+    return (
+        f" That may be rounding: {theirs.dtype} carries {-math.log10(eps):.0f} digits. Compare in float64, "
+        "torch_model.double(), or with a larger tolerance."
+    )
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> float:

@@ -56,9 +56,11 @@ class Kink:
     def __str__(self):
         low, high = sorted((self.left, self.right))
         verdict = "is one" if self.is_subgradient else "is NOT one"
-        return (f"{self.where}: not differentiable here. The slope is {_number(self.left)} on the left and "
-                f"{_number(self.right)} on the right; any slope in [{_number(low)}, {_number(high)}] is a subgradient, "
-                f"and {_number(self.analytic)}, which the engine gave, {verdict}.")
+        return (
+            f"{self.where}: not differentiable here. The slope is {_number(self.left)} on the left and "
+            f"{_number(self.right)} on the right; any slope in [{_number(low)}, {_number(high)}] is a subgradient, "
+            f"and {_number(self.analytic)}, which the engine gave, {verdict}."
+        )
 
 
 @dataclass
@@ -99,20 +101,26 @@ class GradcheckReport:
         lines = [self._headline()]
         if self.failures:
             worst = self.failures[0]
-            lines += [f"  Worst: {worst.where}",
-                      f"    analytic    {_number(worst.analytic):>14}   what backward computed",
-                      f"    numeric     {_number(worst.numeric):>14}   what the function does: {self.method}",
-                      f"    difference  {_number(worst.difference):>14}"]
+            lines += [
+                f"  Worst: {worst.where}",
+                f"    analytic    {_number(worst.analytic):>14}   what backward computed",
+                f"    numeric     {_number(worst.numeric):>14}   what the function does: {self.method}",
+                f"    difference  {_number(worst.difference):>14}",
+            ]
             if np.isfinite(worst.relative):
                 lines[-1] += f"   {worst.relative:.1%} of the larger"
-            lines += [f"  Also {element.where}: {_number(element.analytic)} should be {_number(element.numeric)}"
-                      for element in self.failures[1:4]]
+            lines += [
+                f"  Also {element.where}: {_number(element.analytic)} should be {_number(element.numeric)}"
+                for element in self.failures[1:4]
+            ]
             if len(self.failures) > 4:
                 lines.append(f"  and {len(self.failures) - 4} more.")
             lines += [f"  {hint}" for hint in diagnose(self.names, self.analytic, self.numeric)]
         elif self.worst is not None:
-            lines.append(f"  Largest difference {self.worst.difference:.1e}, {self.worst.where}: analytic "
-                         f"{_number(self.worst.analytic)}, numeric {_number(self.worst.numeric)}.")
+            lines.append(
+                f"  Largest difference {self.worst.difference:.1e}, {self.worst.where}: analytic "
+                f"{_number(self.worst.analytic)}, numeric {_number(self.worst.numeric)}."
+            )
         lines += [f"  {text}" for text in (*self.problems, *self.kinks[:4], *self.notes)]
         if len(self.kinks) > 4:
             lines.append(f"  {len(self.kinks) - 4} more places like these.")
@@ -126,8 +134,10 @@ class GradcheckReport:
             agree = "agrees" if self.count == 1 else "agree"
             return f"gradcheck passed: {derivatives} of {self.engine} {agree} with {self.method}."
         if self.failures:
-            return (f"gradcheck FAILED: {len(self.failures):,} of {derivatives} of {self.engine} "
-                    f"{'is' if len(self.failures) == 1 else 'are'} wrong.")
+            return (
+                f"gradcheck FAILED: {len(self.failures):,} of {derivatives} of {self.engine} "
+                f"{'is' if len(self.failures) == 1 else 'are'} wrong."
+            )
         return f"gradcheck FAILED on {self.engine}."
 
     def plot(self) -> FigurePicture:
@@ -136,7 +146,7 @@ class GradcheckReport:
         The last line of a cell shows it; `.figure` is Matplotlib's, `.alt` the same in words.
         """
         from mlx_grpo_kit.viz.panel import FigurePicture
-        from mlx_grpo_kit.viz.pictures.error_maps import draw_check
+        from mlx_grpo_kit.viz.pictures.tensors.error_maps import draw_check
 
         wrong = [np.zeros(array.shape, bool) for array in self.analytic]
         for element in self.failures:
@@ -151,8 +161,10 @@ class GradcheckReport:
         from mlx_grpo_kit.viz.box import colored_box
 
         sign, look = ("\N{CHECK MARK}", "passed") if self.passed else ("\N{BALLOT X}", "wrong")
-        text = ('<pre style="margin:0;background:none;color:inherit;white-space:pre-wrap;line-height:1.45">'
-                f"{sign} {html.escape(str(self))}</pre>")
+        text = (
+            '<pre style="margin:0;background:none;color:inherit;white-space:pre-wrap;line-height:1.45">'
+            f"{sign} {html.escape(str(self))}</pre>"
+        )
         picture = "" if self.problems else f'<div style="margin-top:6px">{self.plot().html}</div>'
         return colored_box(text, look) + picture
 
@@ -166,16 +178,22 @@ def diagnose(names: list[str], analytic: list[np.ndarray], numeric: list[np.ndar
         matters = np.isfinite(n) & (np.abs(n) > 1e-3 * np.nanmax(np.abs(n), initial=1e-12))
         ratios = a[matters] / n[matters]
         if not np.isfinite(a).all():
-            hints.append(f"The gradient of {name} is inf or nan in {np.sum(~np.isfinite(a))} of {a.size} places. In a "
-                         "Tensor program T.detect_anomaly() names the operation that made it so.")
+            hints.append(
+                f"The gradient of {name} is inf or nan in {np.sum(~np.isfinite(a))} of {a.size} places. In a "
+                "Tensor program T.detect_anomaly() names the operation that made it so."
+            )
         elif not a.any():
-            hints.append(f"The gradient of {name} is 0 everywhere: nothing came back to it. Was it cut off by .data, "
-                         ".detach(), stop_gradient or no_grad?")
+            hints.append(
+                f"The gradient of {name} is 0 everywhere: nothing came back to it. Was it cut off by .data, "
+                ".detach(), stop_gradient or no_grad?"
+            )
         elif ratios.size and np.ptp(ratios) < 1e-3 * abs(ratios[0]):
             ratio = float(np.median(ratios))
             if abs(ratio - 1) < 1e-3:
-                hints.append(f"The gradient of {name} is right where it should not be 0, and wrong where it should: it "
-                             "lets something through.")
+                hints.append(
+                    f"The gradient of {name} is right where it should not be 0, and wrong where it should: it "
+                    "lets something through."
+                )
                 continue
             what = "a wrong sign" if abs(ratio + 1) < 1e-3 else "a constant factor"
             hints.append(f"The gradient of {name} is {ratio:.4g} times the right one everywhere: {what}.")

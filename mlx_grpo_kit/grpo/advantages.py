@@ -56,23 +56,27 @@ def _to_groups(rewards, num_generations: int) -> np.ndarray:
     seven times 0.7 is not 0.7, and dividing what is left by 1e-4 would turn the rounding into a gradient.
     """
     if isinstance(rewards, mx.array):
-        rewards = rewards.astype(mx.float32)        # NumPy cannot read bfloat16
-    with np.errstate(over="ignore"):                # what float32 cannot hold becomes inf, and is refused below
+        rewards = rewards.astype(mx.float32)  # NumPy cannot read bfloat16
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused below
         rewards = np.asarray(rewards, dtype=np.float32).astype(np.float64)
     if rewards.ndim != 1 or rewards.size == 0:
         raise ValueError(
-            f"rewards has shape {rewards.shape}; expected (B,) with B > 0: one reward for each completion.")
+            f"rewards has shape {rewards.shape}; expected (B,) with B > 0: one reward for each completion."
+        )
     if np.isinf(rewards).any():
         index = int(np.flatnonzero(np.isinf(rewards))[0])
         raise ValueError(
             f"rewards[{index}] is {rewards[index]}; expected a finite number, because the mean of its group would be "
-            "infinite too. Return a large number, or None when the reward function does not apply.")
+            "infinite too. Return a large number, or None when the reward function does not apply."
+        )
     if num_generations < 2:
         raise ValueError(
             f"num_generations is {num_generations}; expected at least 2. A completion is compared with the others of "
-            "its prompt, so alone its advantage is always 0 and nothing is learned.")
+            "its prompt, so alone its advantage is always 0 and nothing is learned."
+        )
     if rewards.size % num_generations:
         raise ValueError(
             f"{rewards.size} rewards do not divide into groups of num_generations={num_generations}; expected "
-            "num_generations rewards for every prompt.")
+            "num_generations rewards for every prompt."
+        )
     return rewards.reshape(-1, num_generations)

@@ -1,10 +1,10 @@
 """Checkpoints of a training run: the policy as a Hugging Face folder, the optimizer, and a hash of every file.
 
-    checkpoint/
-      model/                  the policy in float32, with its tokenizer: a folder any Qwen3 loader reads
-      reference/              the policy that the KL penalty pulls towards, where there is one
-      optimizer.safetensors   AdamW's moments
-      trainer_state.json      settings and progress, with size and sha256 of every other file
+checkpoint/
+  model/                  the policy in float32, with its tokenizer: a folder any Qwen3 loader reads
+  reference/              the policy that the KL penalty pulls towards, where there is one
+  optimizer.safetensors   AdamW's moments
+  trainer_state.json      settings and progress, with size and sha256 of every other file
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlx_grpo_kit.atomic import replaced_folder, whole_folder
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.files import read_json, replaced_folder, whole_folder
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, save_pretrained
-from mlx_grpo_kit.qwen3.files import read_json
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.trainer import GRPOTrainer

@@ -67,17 +67,20 @@ class GRPOLossConfig:
         if self.delta is not None and not self.delta > 1:
             raise ValueError(
                 f"delta is {self.delta}; expected more than 1, or None. It caps the ratio, which starts at 1, so a "
-                "smaller cap leaves good completions without a gradient. Recommended: more than 1 + epsilon_high.")
+                "smaller cap leaves good completions without a gradient. Recommended: more than 1 + epsilon_high."
+            )
         if self.max_completion_length is not None and not self.max_completion_length >= 1:
             raise ValueError(f"max_completion_length is {self.max_completion_length}; expected 1 or more.")
         if self.loss_type == "dr_grpo" and self.max_completion_length is None:
             raise ValueError(
                 "loss_type 'dr_grpo' divides by a constant length: set max_completion_length to the number of tokens "
-                "that a completion may have.")
+                "that a completion may have."
+            )
         if self.loss_type == "cispo" and self.epsilon_high is None:
             raise ValueError(
                 "loss_type 'cispo' caps the ratio at epsilon_high itself, not at 1 + epsilon_high: set epsilon_high, "
-                "for example to 5.0.")
+                "for example to 5.0."
+            )
 
     @property
     def clip_range(self) -> tuple[float, float]:
@@ -114,12 +117,24 @@ def compute_grpo_loss(
     settings at `GRPOLossConfig`.
     """
     config = GRPOLossConfig(
-        loss_type=loss_type, epsilon=epsilon, epsilon_high=epsilon_high, delta=delta, beta=beta,
-        importance_sampling_level=importance_sampling_level, max_completion_length=max_completion_length,
-        use_bias_correction_kl=use_bias_correction_kl)
+        loss_type=loss_type,
+        epsilon=epsilon,
+        epsilon_high=epsilon_high,
+        delta=delta,
+        beta=beta,
+        importance_sampling_level=importance_sampling_level,
+        max_completion_length=max_completion_length,
+        use_bias_correction_kl=use_bias_correction_kl,
+    )
     loss, _ = grpo_loss_and_metrics(
-        config, logps, old_logps, advantages, completion_mask,
-        ref_logps=ref_logps, num_items_in_batch=num_items_in_batch)
+        config,
+        logps,
+        old_logps,
+        advantages,
+        completion_mask,
+        ref_logps=ref_logps,
+        num_items_in_batch=num_items_in_batch,
+    )
     return loss
 
 
@@ -170,7 +185,8 @@ def grpo_loss_and_metrics(
     if advantages.shape != logps.shape[:1]:
         raise ValueError(
             f"advantages has shape {advantages.shape}; expected {logps.shape[:1]}: one for each of the completions in "
-            f"logps, whose shape is {logps.shape}.")
+            f"logps, whose shape is {logps.shape}."
+        )
     mask = mx.array(completion_mask).astype(mx.bool_)
     _check_same_shape("completion_mask", mask, logps)
 
@@ -185,8 +201,12 @@ def grpo_loss_and_metrics(
     old = current if old_logps is None else at_completion_tokens("old_logps", _as_floats(old_logps))
     log_ratio = current - mx.stop_gradient(old)
     batch = _Batch(
-        logps=current, log_ratio=log_ratio, ratio=_importance_ratio(log_ratio, mask, config.importance_sampling_level),
-        advantages=mx.stop_gradient(advantages)[:, None], mask=mask)
+        logps=current,
+        log_ratio=log_ratio,
+        ratio=_importance_ratio(log_ratio, mask, config.importance_sampling_level),
+        advantages=mx.stop_gradient(advantages)[:, None],
+        mask=mask,
+    )
 
     objective, token_weight = LOSS_TYPES[config.loss_type]
     per_token_objective, events = objective(batch, config)
@@ -207,11 +227,11 @@ def grpo_loss_and_metrics(
 class _Batch(NamedTuple):
     """What an objective may look at. Columns: T, or 1 where every token of a completion shares the value."""
 
-    logps: mx.array         # [B, T], 0 where masked
-    log_ratio: mx.array     # [B, T], 0 where masked
-    ratio: mx.array         # [B, T] at level "token", [B, 1] at level "sequence"
-    advantages: mx.array    # [B, 1]
-    mask: mx.array          # [B, T] bool
+    logps: mx.array  # [B, T], 0 where masked
+    log_ratio: mx.array  # [B, T], 0 where masked
+    ratio: mx.array  # [B, T] at level "token", [B, 1] at level "sequence"
+    advantages: mx.array  # [B, 1]
+    mask: mx.array  # [B, T] bool
 
 
 def _importance_ratio(log_ratio: mx.array, mask: mx.array, level: str) -> mx.array:
@@ -244,7 +264,10 @@ def _clipped(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str,
     too_low = (ratio < low) & (advantages < 0)
     too_high = (ratio > high) & (advantages > 0)
     events = {
-        "clip_ratio/low_mean": too_low, "clip_ratio/high_mean": too_high, "clip_ratio/region_mean": too_low | too_high}
+        "clip_ratio/low_mean": too_low,
+        "clip_ratio/high_mean": too_high,
+        "clip_ratio/region_mean": too_low | too_high,
+    }
     return mx.minimum(ratio * advantages, clipped_ratio * advantages), events
 
 

@@ -2,7 +2,6 @@
 
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-from mlx_grpo_kit.qwen3.files import load_pretrained, save_pretrained
 from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
 from mlx_grpo_kit.qwen3.params import (
     count_total_parameters,
@@ -13,6 +12,7 @@ from mlx_grpo_kit.qwen3.params import (
     validate_param_names,
     validate_params,
 )
+from mlx_grpo_kit.qwen3.pretrained import load_pretrained, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer
 
 __all__ = [

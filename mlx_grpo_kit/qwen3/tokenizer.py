@@ -9,8 +9,8 @@ from pathlib import Path
 
 import tokenizers
 
-from mlx_grpo_kit.atomic import whole_folder
-from mlx_grpo_kit.qwen3.files import read_json
+from mlx_grpo_kit.files import read_json
+from mlx_grpo_kit.files.atomic import whole_folder
 
 # What makes up a tokenizer in a model folder; generation_config.json is among them for its EOS ids.
 FILES = (
@@ -187,9 +187,7 @@ def _eos_token_ids(folder: Path, tokenizer: tokenizers.Tokenizer, configs: list[
     return ids
 
 
-def _pad_token_id(
-    folder: Path, tokenizer: tokenizers.Tokenizer, configs: list[dict], names: dict, default: int
-) -> int:
+def _pad_token_id(folder: Path, tokenizer: tokenizers.Tokenizer, configs: list[dict], names: dict, default: int) -> int:
     if names.get("pad_token") is not None:
         return _id_of(folder, tokenizer, "pad_token", names["pad_token"])
     found = next((config["pad_token_id"] for config in configs if config.get("pad_token_id") is not None), default)

@@ -12,8 +12,10 @@ class Module:
     """Something with parameters."""
 
     def parameters(self) -> list[Value]:
-        raise NotImplementedError(f"{type(self).__name__} is a Module without a parameters() method; expected one that "
-                                  "returns the list of its Values that training may change.")
+        raise NotImplementedError(
+            f"{type(self).__name__} is a Module without a parameters() method; expected one that "
+            "returns the list of its Values that training may change."
+        )
 
     def zero_grad(self) -> None:
         """Forget the gradients. backward() adds to them, so a training step starts with this."""
@@ -111,8 +113,9 @@ def sgd_step(parameters: Iterable[Value], learning_rate: float) -> None:
 
 def _margins(scores: Sequence[Value], labels: Sequence[float]) -> list[Value]:
     if len(scores) != len(labels) or not len(scores):
-        raise ValueError(f"{len(scores)} scores and {len(labels)} labels; expected one label for each score, at least "
-                         "one.")
+        raise ValueError(
+            f"{len(scores)} scores and {len(labels)} labels; expected one label for each score, at least one."
+        )
     wrong = next((label for label in labels if label not in (-1, 1)), None)
     if wrong is not None:
         raise ValueError(f"a label is {wrong!r}; expected -1 or 1. Labels of 0 and 1 become so with 2 * label - 1.")

@@ -30,8 +30,14 @@ class Value:
     __slots__ = ("data", "derivatives", "grad", "label", "op", "parents")
     __array_ufunc__ = None  # NumPy's numbers leave arithmetic with a Value to the Value
 
-    def __init__(self, data: float, op: str = "", parents: Sequence[Value] = (), derivatives: Sequence[float] = (),
-                 label: str = ""):
+    def __init__(
+        self,
+        data: float,
+        op: str = "",
+        parents: Sequence[Value] = (),
+        derivatives: Sequence[float] = (),
+        label: str = "",
+    ):
         self.data = data if type(data) is float else as_float(data)
         self.grad = 0.0
         self.op, self.parents, self.derivatives, self.label = op, parents, derivatives, label
@@ -53,8 +59,10 @@ class Value:
     def __truediv__(self, other):
         other = as_value(other)
         if other.data == 0:
-            raise ZeroDivisionError(f"{self!r} / {other!r}: nothing can be divided by zero, so there is no derivative "
-                                    "either. Where the divisor may reach 0, add a small positive number to it.")
+            raise ZeroDivisionError(
+                f"{self!r} / {other!r}: nothing can be divided by zero, so there is no derivative "
+                "either. Where the divisor may reach 0, add a small positive number to it."
+            )
         quotient = self.data / other.data
         return Value(quotient, "/", (self, other), (1.0 / other.data, -quotient / other.data))
 
@@ -64,8 +72,12 @@ class Value:
     def __pow__(self, other):
         if isinstance(other, Value):
             power = _power(self, other.data)
-            return Value(power, "**", (self, other), (_slope_in_base(self.data, other.data),
-                                                      _slope_in_exponent(self.data, other.data, power)))
+            return Value(
+                power,
+                "**",
+                (self, other),
+                (_slope_in_base(self.data, other.data), _slope_in_exponent(self.data, other.data, power)),
+            )
         exponent = as_float(other)
         return Value(_power(self, exponent), f"**{exponent:g}", (self,), (_slope_in_base(self.data, exponent),))
 
@@ -74,15 +86,19 @@ class Value:
         try:
             power = math.exp(self.data)
         except OverflowError:
-            raise OverflowError(f"exp of {self!r} is larger than the largest float (exp overflows at 709.78). Subtract "
-                                "something before exp, or use tanh or sigmoid, which do not overflow.") from None
+            raise OverflowError(
+                f"exp of {self!r} is larger than the largest float (exp overflows at 709.78). Subtract "
+                "something before exp, or use tanh or sigmoid, which do not overflow."
+            ) from None
         return Value(power, "exp", (self,), (power,))
 
     def log(self):
         """The natural logarithm. Raises ValueError unless self > 0."""
         if self.data <= 0:
-            raise ValueError(f"log of {self!r}: the logarithm is defined above 0 only. Where the argument may reach 0, "
-                             "add a small positive number to it.")
+            raise ValueError(
+                f"log of {self!r}: the logarithm is defined above 0 only. Where the argument may reach 0, "
+                "add a small positive number to it."
+            )
         return Value(math.log(self.data), "log", (self,), (1.0 / self.data,))
 
     def tanh(self):
@@ -170,8 +186,10 @@ class Value:
         return self.data != 0
 
     def __float__(self):
-        raise TypeError(f"{self!r} was about to become a plain float, which forgets its graph. Use the Value's own "
-                        "exp, log, tanh ... instead of those of math and NumPy; if you only want the number, .data.")
+        raise TypeError(
+            f"{self!r} was about to become a plain float, which forgets its graph. Use the Value's own "
+            "exp, log, tanh ... instead of those of math and NumPy; if you only want the number, .data."
+        )
 
     def __format__(self, spec):
         return format(self.data, spec) if spec else repr(self)
@@ -189,8 +207,9 @@ def dot(weights: Sequence[Value], inputs: Sequence[Value | float], bias: Value |
     """
     weights, inputs, bias = [as_value(w) for w in weights], [as_value(x) for x in inputs], as_value(bias)
     if len(weights) != len(inputs):
-        raise ValueError(f"dot(weights, inputs): {len(weights)} weights for {len(inputs)} inputs; expected one for "
-                         "each.")
+        raise ValueError(
+            f"dot(weights, inputs): {len(weights)} weights for {len(inputs)} inputs; expected one for each."
+        )
     w, x = [weight.data for weight in weights], [value.data for value in inputs]
     return Value(sum(map(float.__mul__, w, x), bias.data), "dot", (*weights, *inputs, bias), (*x, *w, 1.0))
 
@@ -209,18 +228,23 @@ def as_float(number: float) -> float:
     if not real and (getattr(number, "shape", None) != () or isinstance(number, numbers.Complex)):
         shape = getattr(number, "shape", None)
         what = type(number).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
-        raise TypeError(f"a Value holds one real number; got {what}: {number!r:.60}. For several numbers make a list "
-                        "of Values: [Value(x) for x in numbers].")
+        raise TypeError(
+            f"a Value holds one real number; got {what}: {number!r:.60}. For several numbers make a list "
+            "of Values: [Value(x) for x in numbers]."
+        )
     return float(number)
 
 
 def _power(base: Value, exponent: float) -> float:
     if base.data == 0 and exponent < 0:
-        raise ZeroDivisionError(f"{base!r} ** {exponent:g} divides by zero. Where the base may reach 0, add a small "
-                                "positive number to it.")
+        raise ZeroDivisionError(
+            f"{base!r} ** {exponent:g} divides by zero. Where the base may reach 0, add a small positive number to it."
+        )
     if base.data < 0 and not exponent.is_integer():
-        raise ValueError(f"{base!r} ** {exponent:g} is a complex number, and a Value holds a real one. A negative base "
-                         "takes whole exponents only; abs(base) makes it positive.")
+        raise ValueError(
+            f"{base!r} ** {exponent:g} is a complex number, and a Value holds a real one. A negative base "
+            "takes whole exponents only; abs(base) makes it positive."
+        )
     try:
         return base.data**exponent
     except OverflowError:

@@ -33,11 +33,16 @@ def check_forward(function: type, arrays: list[np.ndarray | None], output: np.nd
     """A nan is nobody's wish, unless it came in; an inf may be one (a mask of -inf before a softmax)."""
     if np.isnan(output).any() and not any(np.isnan(array).any() for array in arrays if array is not None):
         index = _first(np.isnan(output))
-        inputs = " and ".join(f"{_at(array, index, output.shape):.6g}" for array in arrays if array is not None
-                              and _lines_up(array, output))
+        inputs = " and ".join(
+            f"{_at(array, index, output.shape):.6g}"
+            for array in arrays
+            if array is not None and _lines_up(array, output)
+        )
         made = f" from {inputs}" if inputs else ""
-        raise AnomalyError(f"{function.__name__} returned a nan{made}, at index {index} of a result of shape "
-                           f"{output.shape}, in {line()}.")
+        raise AnomalyError(
+            f"{function.__name__} returned a nan{made}, at index {index} of a result of shape "
+            f"{output.shape}, in {line()}."
+        )
 
 
 def check_backward(node: Any, grad: np.ndarray, input_grads: list[np.ndarray | None]) -> None:
@@ -48,23 +53,30 @@ def check_backward(node: Any, grad: np.ndarray, input_grads: list[np.ndarray | N
         if input_grad is not None and not np.isfinite(input_grad).all():
             index = _first(~np.isfinite(input_grad))
             where = f", computed in {node.line}" if node.line else ""
-            raise AnomalyError(f"Function '{node.name()}' returned {input_grad[index]} values in its {position}th "
-                               f"output: at index {index} of the gradient of input {position}, shape "
-                               f"{input_grad.shape}{where}. The gradient that came in was finite. T.safe_div, "
-                               "T.safe_sqrt and T.safe_log have finite gradients everywhere.")
+            raise AnomalyError(
+                f"Function '{node.name()}' returned {input_grad[index]} values in its {position}th "
+                f"output: at index {index} of the gradient of input {position}, shape "
+                f"{input_grad.shape}{where}. The gradient that came in was finite. T.safe_div, "
+                "T.safe_sqrt and T.safe_log have finite gradients everywhere."
+            )
 
 
 def fingerprint(ctx: Any) -> dict[str, int]:
     """A checksum of each saved array."""
-    return {name: zlib.crc32(np.ascontiguousarray(value)) for name, value in vars(ctx).items()
-            if isinstance(value, np.ndarray)}
+    return {
+        name: zlib.crc32(np.ascontiguousarray(value))
+        for name, value in vars(ctx).items()
+        if isinstance(value, np.ndarray)
+    }
 
 
 def check_fingerprint(node: Any) -> None:
     for name, before in node.fingerprint.items():
         if zlib.crc32(np.ascontiguousarray(vars(node.ctx)[name])) != before:
-            raise AnomalyError(f"ctx.{name}, an array that {node.function.__name__} saved for its backward in "
-                               f"{node.line}, has other numbers now. Something wrote into it, as x.data[0] = 1 does.")
+            raise AnomalyError(
+                f"ctx.{name}, an array that {node.function.__name__} saved for its backward in "
+                f"{node.line}, has other numbers now. Something wrote into it, as x.data[0] = 1 does."
+            )
 
 
 def _first(wrong: np.ndarray) -> tuple[int, ...]:

@@ -47,8 +47,9 @@ class Function:
 
     @staticmethod
     def backward(ctx: Context, grad: np.ndarray) -> Any:
-        raise NotImplementedError("a Function needs a backward(ctx, grad), a static method that returns one gradient "
-                                  "for each input.")
+        raise NotImplementedError(
+            "a Function needs a backward(ctx, grad), a static method that returns one gradient for each input."
+        )
 
     @classmethod
     def apply(cls, *inputs: Any, **settings: Any) -> Tensor:
@@ -83,6 +84,9 @@ class Function:
 def as_tensors(inputs: tuple) -> list[Tensor | None]:
     """Arrays and numbers become constants. A Python number takes the dtype of the tensors beside it, as in NumPy."""
     dtype = next((x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype.kind == "f"), None)
-    return [x if isinstance(x, Tensor) or x is None
-            else result(np.asarray(x, dtype=dtype) if isinstance(x, int | float) else numeric_array(np.asarray(x)))
-            for x in inputs]
+    return [
+        x
+        if isinstance(x, Tensor) or x is None
+        else result(np.asarray(x, dtype=dtype) if isinstance(x, int | float) else numeric_array(np.asarray(x)))
+        for x in inputs
+    ]

@@ -111,14 +111,16 @@ class BackwardFunction(Node):
         if self.ctx is None:
             raise AutogradError(
                 f"Trying to backward through the graph a second time: what {self.name()} had saved was freed by the "
-                "first. Specify retain_graph=True in the first backward(), or compute the result again.")
+                "first. Specify retain_graph=True in the first backward(), or compute the result again."
+            )
         for attribute, value, version, count in self.saved:
             if version.count != count:
                 raise AutogradError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
                     f"ctx.{attribute} of shape {value.shape}, saved by {self.function.__name__}, is at version "
                     f"{version.count}; expected version {count} instead. Write x = x + 1 instead of changing x in "
-                    "place, or change it after backward().")
+                    "place, or change it after backward()."
+                )
         if self.fingerprint is not None:
             anomaly.check_fingerprint(self)
         try:
@@ -128,22 +130,30 @@ class BackwardFunction(Node):
             raise
         grads = grads if isinstance(grads, tuple | list) else (grads,)
         if len(grads) != len(self.next_functions):
-            raise AutogradError(f"function {self.name()} returned an incorrect number of gradients (expected "
-                                f"{len(self.next_functions)}, got {len(grads)}): one for each input, None for an "
-                                "input without.")
-        return [None if g is None or isinstance(node, Constant) else self._fitting(g, node, position)
-                for position, (g, node) in enumerate(zip(grads, self.next_functions, strict=True))]
+            raise AutogradError(
+                f"function {self.name()} returned an incorrect number of gradients (expected "
+                f"{len(self.next_functions)}, got {len(grads)}): one for each input, None for an "
+                "input without."
+            )
+        return [
+            None if g is None or isinstance(node, Constant) else self._fitting(g, node, position)
+            for position, (g, node) in enumerate(zip(grads, self.next_functions, strict=True))
+        ]
 
     def _fitting(self, grad: Any, node: AccumulateGrad | BackwardFunction, position: int) -> np.ndarray:
         if not isinstance(grad, np.ndarray | np.generic):
-            raise TypeError(f"function {self.name()} returned {type(grad).__name__} as its gradient at index "
-                            f"{position}; expected a NumPy array of shape {node.shape}.")
+            raise TypeError(
+                f"function {self.name()} returned {type(grad).__name__} as its gradient at index "
+                f"{position}; expected a NumPy array of shape {node.shape}."
+            )
         if grad.shape != node.shape:
             try:
                 grad = unbroadcast(grad, node.shape)
             except ValueError:
-                raise AutogradError(f"function {self.name()} returned an invalid gradient at index {position} - got "
-                                    f"{grad.shape} but expected shape compatible with {node.shape}.") from None
+                raise AutogradError(
+                    f"function {self.name()} returned an invalid gradient at index {position} - got "
+                    f"{grad.shape} but expected shape compatible with {node.shape}."
+                ) from None
         return np.asarray(grad, dtype=node.dtype)
 
 

@@ -95,33 +95,45 @@ class Module:
         converted = {}  # what has two names is still one tensor afterwards
         for _, module, attribute, value in list(self._named()):
             if id(value) not in converted:
-                converted[id(value)] = (Tensor(value.data, value.requires_grad, value.label, dtype)
-                                        if isinstance(value, Tensor) else value.astype(dtype))
+                converted[id(value)] = (
+                    Tensor(value.data, value.requires_grad, value.label, dtype)
+                    if isinstance(value, Tensor)
+                    else value.astype(dtype)
+                )
             setattr(module, attribute, converted[id(value)])
         return self
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and state, by name."""
-        return {name: np.array(value.data if isinstance(value, Tensor) else value)
-                for name, _, _, value in self._named()}
+        return {
+            name: np.array(value.data if isinstance(value, Tensor) else value) for name, _, _, value in self._named()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over numbers from a state_dict, this kit's or torch's. Raises ValueError for other names or shapes."""
         own = {name: value for name, _, _, value in self._named()}
         if not isinstance(state, Mapping):
-            raise TypeError(f"load_state_dict got a {type(state).__name__}; expected names and arrays, as "
-                            "model.state_dict() returns.")
-        given = {name: np.asarray(value.detach() if hasattr(value, "detach") else value)
-                 for name, value in state.items()
-                 if not name.endswith("num_batches_tracked")}  # torch counts the batches of a batch norm
+            raise TypeError(
+                f"load_state_dict got a {type(state).__name__}; expected names and arrays, as "
+                "model.state_dict() returns."
+            )
+        given = {
+            name: np.asarray(value.detach() if hasattr(value, "detach") else value)
+            for name, value in state.items()
+            if not name.endswith("num_batches_tracked")
+        }  # torch counts the batches of a batch norm
         missing, unexpected = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
         if missing or unexpected:
-            raise ValueError(f"state_dict does not fit {type(self).__name__}: missing {missing}, unexpected "
-                             f"{unexpected}. Expected the names {list(own)}.")
+            raise ValueError(
+                f"state_dict does not fit {type(self).__name__}: missing {missing}, unexpected "
+                f"{unexpected}. Expected the names {list(own)}."
+            )
         for name, value in own.items():
             if given[name].shape != value.shape:
-                raise ValueError(f"size mismatch for {name}: state_dict has shape {given[name].shape}, "
-                                 f"{type(self).__name__} has {value.shape}.")
+                raise ValueError(
+                    f"size mismatch for {name}: state_dict has shape {given[name].shape}, "
+                    f"{type(self).__name__} has {value.shape}."
+                )
             (value.data if isinstance(value, Tensor) else value)[...] = given[name]
 
 
@@ -140,12 +152,22 @@ class Linear(Module):
 class Conv2d(Module):
     """conv2d with its kernels: [N, in_channels, H, W] -> [N, out_channels, H', W']."""
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0,
-                 groups: int = 1, bias: bool = True):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        groups: int = 1,
+        bias: bool = True,
+    ):
         _check_sizes(self, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, groups=groups)
         if in_channels % groups or out_channels % groups:
-            raise ValueError(f"Conv2d: in_channels ({in_channels}) and out_channels ({out_channels}) have to be "
-                             f"multiples of groups ({groups}).")
+            raise ValueError(
+                f"Conv2d: in_channels ({in_channels}) and out_channels ({out_channels}) have to be "
+                f"multiples of groups ({groups})."
+            )
         shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
         self.weight = _uniform(shape, fan_in=math.prod(shape[1:]))
         self.bias = _uniform((out_channels,), fan_in=math.prod(shape[1:])) if bias else None
@@ -166,8 +188,9 @@ class BatchNorm(Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum,
-                          self.eps)
+        return batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
+        )
 
 
 class LayerNorm(Module):
@@ -216,8 +239,10 @@ class Sequential(Module):
     def __init__(self, *steps: Callable[[Tensor], Tensor]):
         for position, step in enumerate(steps):
             if not callable(step) or isinstance(step, type):
-                raise TypeError(f"Sequential: step {position} is {step!s:.80}; expected modules and functions one "
-                                "by one: Sequential(Linear(2, 8), T.relu). For a list write Sequential(*steps).")
+                raise TypeError(
+                    f"Sequential: step {position} is {step!s:.80}; expected modules and functions one "
+                    "by one: Sequential(Linear(2, 8), T.relu). For a list write Sequential(*steps)."
+                )
             setattr(self, str(position), step)
 
     def __iter__(self) -> Iterator[Callable[[Tensor], Tensor]]:

@@ -31,8 +31,10 @@ class Optimizer:
             if not isinstance(parameter, Tensor) or not parameter.requires_grad or not parameter.is_leaf:
                 raise TypeError(f"can't optimize {parameter!r:.80}; expected leaf Tensors that require a gradient.")
         if len(set(map(id, self.parameters))) < len(self.parameters):
-            raise ValueError("some parameters appear more than once and would be moved twice in a step; "
-                             "model.parameters() has each of them once.")
+            raise ValueError(
+                "some parameters appear more than once and would be moved twice in a step; "
+                "model.parameters() has each of them once."
+            )
         if not _is_number(lr) or not lr >= 0:
             raise ValueError(f"Invalid learning rate: {lr!r}; expected 0 or more.")
 
@@ -46,8 +48,10 @@ class Optimizer:
         for number, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
                 if np.shape(parameter.grad) != parameter.shape:
-                    raise ValueError(f"parameter {number} has shape {parameter.shape} and a gradient of shape "
-                                     f"{np.shape(parameter.grad)}; expected the same.")
+                    raise ValueError(
+                        f"parameter {number} has shape {parameter.shape} and a gradient of shape "
+                        f"{np.shape(parameter.grad)}; expected the same."
+                    )
                 parameter.data -= self.update(number, parameter.data, parameter.grad)
 
     def update(self, number: int, data: np.ndarray, grad: np.ndarray) -> np.ndarray:
@@ -61,8 +65,14 @@ class SGD(Optimizer):
     weight_decay adds weight_decay * p to the gradient; nesterov looks one step of momentum ahead.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
-                 nesterov: bool = False):
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ):
         super().__init__(parameters, lr)
         _check(momentum=momentum, weight_decay=weight_decay)
         if nesterov and momentum <= 0:
@@ -74,8 +84,9 @@ class SGD(Optimizer):
         if self.weight_decay:
             grad = grad + self.weight_decay * data
         if self.momentum:
-            velocity = self.velocity[number] = self.momentum * self.velocity[number] + grad \
-                if number in self.velocity else grad.copy()
+            velocity = self.velocity[number] = (
+                self.momentum * self.velocity[number] + grad if number in self.velocity else grad.copy()
+            )
             grad = grad + self.momentum * velocity if self.nesterov else velocity
         return self.lr * grad
 
@@ -87,12 +98,21 @@ class Adam(Optimizer):
     1). weight_decay adds weight_decay * p to the gradient.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0.0):
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ):
         super().__init__(parameters, lr)
         _check(eps=eps, weight_decay=weight_decay)
-        if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(
-                _is_number(beta) and 0 <= beta < 1 for beta in betas):
+        if (
+            not isinstance(betas, tuple | list)
+            or len(betas) != 2
+            or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas)
+        ):
             raise ValueError(f"Invalid betas: {betas!r}; expected two numbers from 0 to below 1, such as (0.9, 0.999).")
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.means = [np.zeros_like(parameter.data) for parameter in self.parameters]
@@ -128,8 +148,14 @@ class AdamW(Adam):
     Loshchilov and Hutter, 2017. The default weight_decay is torch's.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2):
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ):
         super().__init__(parameters, lr, betas, eps, weight_decay)
 
     def update(self, number, data, grad):

@@ -31,8 +31,9 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm(out_channels)
         self.downsample = None
         if stride != 1 or in_channels != out_channels:
-            self.downsample = nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
-                                            nn.BatchNorm(out_channels))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm(out_channels)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
@@ -48,8 +49,9 @@ class ResNet(nn.Module):
 
     def __init__(self, widths: Sequence[int], blocks: int, in_channels: int = 3, num_classes: int = 10):
         if not isinstance(widths, Sequence) or not widths:
-            raise ValueError(f"ResNet: widths is {widths!r}; expected the channels of each stage, such as "
-                             "[16, 32, 64].")
+            raise ValueError(
+                f"ResNet: widths is {widths!r}; expected the channels of each stage, such as [16, 32, 64]."
+            )
         if not isinstance(blocks, int) or blocks < 1:
             raise ValueError(f"ResNet: blocks is {blocks!r}; expected a whole number, 1 or more in each stage.")
         self.conv1 = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)

@@ -54,8 +54,10 @@ class Tensor:
         """`x.data = array` gives new numbers; `x.data += array` changes them in place, which the version counts."""
         array = np.asarray(value, dtype=self._data.dtype)
         if array.shape != self._data.shape:
-            raise ValueError(f"{self._name} has shape {self.shape} and was given data of shape {array.shape}; expected "
-                             "the same shape. For a tensor of another shape make one: Tensor(array).")
+            raise ValueError(
+                f"{self._name} has shape {self.shape} and was given data of shape {array.shape}; expected "
+                "the same shape. For a tensor of another shape make one: Tensor(array)."
+            )
         if owner(array) is owner(self._data):
             self._version.count += 1
         else:
@@ -69,11 +71,15 @@ class Tensor:
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         if value and self._data.dtype.kind != "f":
-            raise TypeError("only Tensors of floating point dtype can require gradients; this one has dtype "
-                            f"{self._data.dtype}. Write 3.0 instead of 3, or Tensor(data, dtype=np.float64).")
+            raise TypeError(
+                "only Tensors of floating point dtype can require gradients; this one has dtype "
+                f"{self._data.dtype}. Write 3.0 instead of 3, or Tensor(data, dtype=np.float64)."
+            )
         if not value and self.grad_fn is not None:
-            raise AutogradError("you can only change requires_grad flags of leaf tensors; this one is the result of "
-                                f"{self.grad_fn.name()}. Use .detach() for a tensor without history.")
+            raise AutogradError(
+                "you can only change requires_grad flags of leaf tensors; this one is the result of "
+                f"{self.grad_fn.name()}. Use .detach() for a tensor without history."
+            )
         self._requires_grad = bool(value)
 
     @property
@@ -101,17 +107,22 @@ class Tensor:
         differentiate, when the graph was freed before, and when an array that a backward needs has been modified.
         """
         if not self._requires_grad:
-            raise AutogradError(f"{self._name} of shape {self.shape} does not require grad and does not have a grad_fn."
-                                " Give a leaf that it depends on requires_grad=True, and compute it outside no_grad().")
+            raise AutogradError(
+                f"{self._name} of shape {self.shape} does not require grad and does not have a grad_fn."
+                " Give a leaf that it depends on requires_grad=True, and compute it outside no_grad()."
+            )
         if grad is None:
             if self._data.size != 1:
-                raise AutogradError("grad can be implicitly created only for scalar outputs; this one has shape "
-                                    f"{self.shape}. Reduce it first (.sum(), .mean()) or pass backward(grad).")
+                raise AutogradError(
+                    "grad can be implicitly created only for scalar outputs; this one has shape "
+                    f"{self.shape}. Reduce it first (.sum(), .mean()) or pass backward(grad)."
+                )
             grad = np.ones_like(self._data)
         grad = np.asarray(grad.data if isinstance(grad, Tensor) else grad, dtype=self.dtype)
         if grad.shape != self.shape:
-            raise AutogradError(f"Mismatch in shape: grad has a shape of {grad.shape} and the output has a shape of "
-                                f"{self.shape}.")
+            raise AutogradError(
+                f"Mismatch in shape: grad has a shape of {grad.shape} and the output has a shape of {self.shape}."
+            )
         with np.errstate(all="ignore"):  # 1 / 0 is inf and 0 / 0 is nan, as in torch; detect_anomaly says where
             walk_back(node_of(self), grad, retain_graph)
 
@@ -145,6 +156,8 @@ def result(array: np.ndarray) -> Tensor:
 
 def numeric_array(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"expected numbers; got an array of dtype {array.dtype}: {array!r:.60}. A list of Tensors "
-                        "becomes one Tensor with stack().")
+        raise TypeError(
+            f"expected numbers; got an array of dtype {array.dtype}: {array!r:.60}. A list of Tensors "
+            "becomes one Tensor with stack()."
+        )
     return array

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-LOOKS = {"passed": ("#1a7f37", "46, 160, 67"), "wrong": ("#b35900", "248, 156, 32"),  # the edge, and the tint behind
-         "stub": ("#59636e", "140, 149, 159"), "hint": ("#1f5fc4", "87, 144, 252")}
+LOOKS = {
+    "passed": ("#1a7f37", "46, 160, 67"),
+    "wrong": ("#b35900", "248, 156, 32"),  # the edge, and the tint behind
+    "stub": ("#59636e", "140, 149, 159"),
+    "hint": ("#1f5fc4", "87, 144, 252"),
+}
 
 
 def colored_box(content: str, look: str, layout: str = "") -> str:
     """Markup in a box; `look` is one of LOOKS, `layout` more CSS, such as "line-height:1.5;"."""
     edge, tint = LOOKS[look]
-    return (f'<div role="status" style="border-left:5px solid {edge};background:rgba({tint},.12);padding:8px 14px;'
-            f'border-radius:4px;{layout}color:var(--jp-ui-font-color1,#24292f)">{content}</div>')
+    return (
+        f'<div role="status" style="border-left:5px solid {edge};background:rgba({tint},.12);padding:8px 14px;'
+        f'border-radius:4px;{layout}color:var(--jp-ui-font-color1,#24292f)">{content}</div>'
+    )

@@ -27,8 +27,9 @@ class FigurePicture:
     def html(self) -> str:
         png = base64.b64encode(mimebundle(self.figure, self.alt)[0]["image/png"]).decode()
         width = round(self.figure.get_figwidth() * SCREEN_DPI)
-        return (f'<img src="data:image/png;base64,{png}" alt="{escape(self.alt)}" width="{width}" '
-                'style="max-width:100%">')
+        return (
+            f'<img src="data:image/png;base64,{png}" alt="{escape(self.alt)}" width="{width}" style="max-width:100%">'
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         return mimebundle(self.figure, self.alt)

@@ -5,9 +5,9 @@ import pytest
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.cli.pretrain import CONFIG
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
-from mlx_grpo_kit.pretrain import CONFIG
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.tasks import Addition, get_task
 

@@ -28,13 +28,27 @@ from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 
 SHAPES = {
-    "tiny": dict(vocab_size=64, hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
-                 num_key_value_heads=2, head_dim=32),
-    "m": dict(vocab_size=2048, hidden_size=256, intermediate_size=768, num_hidden_layers=6, num_attention_heads=4,
-              num_key_value_heads=2, head_dim=64),
+    "tiny": dict(
+        vocab_size=64,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+    ),
+    "m": dict(
+        vocab_size=2048,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+    ),
 }
 
-WARMUP_ROUNDS = 2   # compilers, caches and thread pools start there
+WARMUP_ROUNDS = 2  # compilers, caches and thread pools start there
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def test_forward_and_backward(model, race, benchmark):
     assert _norm(norms["kit"]) == pytest.approx(_norm(norms["transformers"]), rel=1e-4)
     assert _norm(norms["mlx-lm"]) == pytest.approx(_norm(norms["transformers"]), rel=1e-4)
 
-    if sys.platform == "linux":     # the wheel as it comes needs a process of its own, since a BLAS is bound once
+    if sys.platform == "linux":  # the wheel as it comes needs a process of its own, since a BLAS is bound once
         loss, seconds = _stock_wheel(model.folder, ids, runs=3 if benchmark.enabled else 1)
         assert loss == pytest.approx(expected, rel=1e-5)
         if benchmark.enabled:
@@ -98,7 +98,11 @@ def _stock_wheel(folder: Path, ids: np.ndarray, runs: int) -> tuple[float, list[
     np.save(folder / "ids.npy", ids)
     done = subprocess.run(
         [sys.executable, "-c", STOCK_WHEEL, str(folder), str(folder / "ids.npy"), str(runs)],
-        capture_output=True, text=True, check=False, timeout=250)
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
     assert done.returncode == 0, done.stderr
     loss, seconds = json.loads(done.stdout.splitlines()[-1])
     return loss, seconds

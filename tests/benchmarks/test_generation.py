@@ -34,16 +34,27 @@ def test_generation(model, race):
 
     def mlx_lm_batch_generate(temperature=1.0, new=NEW):
         completions["mlx-lm"] = batch_generate(
-            mlx_lm, NoEnd, prompts, max_tokens=new, sampler=make_sampler(temperature), return_token_ids=True,
-            completion_batch_size=ROWS, prefill_batch_size=ROWS,
+            mlx_lm,
+            NoEnd,
+            prompts,
+            max_tokens=new,
+            sampler=make_sampler(temperature),
+            return_token_ids=True,
+            completion_batch_size=ROWS,
+            prefill_batch_size=ROWS,
         ).token_ids
 
     def transformers_generate(temperature=1.0, new=NEW):
         how = dict(do_sample=True, temperature=temperature, top_k=0) if temperature else dict(do_sample=False)
         with torch.no_grad():
             tokens = hugging_face.generate(
-                torch.tensor(prompts), attention_mask=torch.ones(ROWS, PROMPT, dtype=torch.long), max_new_tokens=new,
-                eos_token_id=None, pad_token_id=0, **how)
+                torch.tensor(prompts),
+                attention_mask=torch.ones(ROWS, PROMPT, dtype=torch.long),
+                max_new_tokens=new,
+                eos_token_id=None,
+                pad_token_id=0,
+                **how,
+            )
         completions["transformers"] = tokens[:, PROMPT:].tolist()
 
     race(

@@ -45,8 +45,10 @@ def test_memory_of_training(model, benchmark):
     if not benchmark.enabled:
         first, last = 3, 8
     done = benchmark.pedantic(
-        subprocess.run, ([sys.executable, "-c", TRAIN, str(model.folder), str(first), str(last)],),
-        {"capture_output": True, "text": True, "timeout": 280})
+        subprocess.run,
+        ([sys.executable, "-c", TRAIN, str(model.folder), str(first), str(last)],),
+        {"capture_output": True, "text": True, "timeout": 280},
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     if benchmark.enabled:

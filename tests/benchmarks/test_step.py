@@ -62,7 +62,7 @@ class Digits:
 
 def kit_steps(model) -> Iterator:
     tokenizer = load_tokenizer(model.folder)
-    tokenizer.eos_token_ids = []    # nothing ends a row
+    tokenizer.eos_token_ids = []  # nothing ends a row
     args = GRPOConfig(learning_rate=LEARNING_RATE, num_generations=GROUP, per_device_train_batch_size=ROWS)
     trainer = GRPOTrainer(model.config, model.params, tokenizer, Digits(), args)
     for step in trainer.train(max_steps=10**9):
@@ -95,16 +95,36 @@ class TRL:
 
         self.clock = Clock()
         self.trainer = Trainer(
-            model.transformers(), reward_funcs=reward, processing_class=AutoTokenizer.from_pretrained(model.folder),
+            model.transformers(),
+            reward_funcs=reward,
+            processing_class=AutoTokenizer.from_pretrained(model.folder),
             train_dataset=Dataset.from_dict({"prompt": random_prompts(np.random.default_rng(0), 64)}),
             args=Config(
-                output_dir=str(folder), max_steps=STEPS_A_TURN, learning_rate=LEARNING_RATE,
-                lr_scheduler_type="constant", per_device_train_batch_size=ROWS, num_generations=GROUP,
-                max_completion_length=NEW, generation_kwargs={"min_new_tokens": NEW}, temperature=1.0, top_k=0,
-                top_p=1.0, beta=0.0, loss_type="dapo", max_grad_norm=1.0, weight_decay=0.0, use_cpu=True, bf16=False,
-                gradient_checkpointing=False, report_to="none", save_strategy="no", logging_strategy="no",
-                disable_tqdm=True),
-            callbacks=[self.clock])
+                output_dir=str(folder),
+                max_steps=STEPS_A_TURN,
+                learning_rate=LEARNING_RATE,
+                lr_scheduler_type="constant",
+                per_device_train_batch_size=ROWS,
+                num_generations=GROUP,
+                max_completion_length=NEW,
+                generation_kwargs={"min_new_tokens": NEW},
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                beta=0.0,
+                loss_type="dapo",
+                max_grad_norm=1.0,
+                weight_decay=0.0,
+                use_cpu=True,
+                bf16=False,
+                gradient_checkpointing=False,
+                report_to="none",
+                save_strategy="no",
+                logging_strategy="no",
+                disable_tqdm=True,
+            ),
+            callbacks=[self.clock],
+        )
         self.generate = self.trainer._generate_single_turn = Stopwatch(self.trainer._generate_single_turn)
 
     def turn(self) -> float:
@@ -156,13 +176,31 @@ class MLXLMLora:
 
         optimizer = optim.AdamW(LEARNING_RATE, weight_decay=0.0, bias_correction=True)
         self.module.train_grpo(
-            self.model, None, self.Tokenizer, optimizer, train_dataset=None, reward_funcs=[reward],
-            iterate_batches=batches, loss_fn=loss, end_answer_token="",
+            self.model,
+            None,
+            self.Tokenizer,
+            optimizer,
+            train_dataset=None,
+            reward_funcs=[reward],
+            iterate_batches=batches,
+            loss_fn=loss,
+            end_answer_token="",
             args=self.module.GRPOTrainingArgs(
-                batch_size=ROWS, iters=STEPS_A_TURN + 1, group_size=GROUP, max_completion_length=NEW, beta=0.0,
-                epsilon=0.2, temperature=1.0, top_p=1.0, top_k=0, grpo_loss_type="bnpo", steps_per_report=10**9,
+                batch_size=ROWS,
+                iters=STEPS_A_TURN + 1,
+                group_size=GROUP,
+                max_completion_length=NEW,
+                beta=0.0,
+                epsilon=0.2,
+                temperature=1.0,
+                top_p=1.0,
+                top_k=0,
+                grpo_loss_type="bnpo",
+                steps_per_report=10**9,
                 steps_per_save=10**9,
-                adapter_file=str(self.folder / "adapters.safetensors")))
+                adapter_file=str(self.folder / "adapters.safetensors"),
+            ),
+        )
         return float(np.diff(starts).min())
 
     def completion_lengths(self) -> list[int]:

@@ -42,14 +42,24 @@ def test_digits_perceptron(race):
     x, y = (x[:64] / 16).astype(np.float32), y[:64]
     sizes = [64, 128, 64, 10]
     ours = nn.Sequential(nn.Linear(*sizes[:2]), T.relu, nn.Linear(*sizes[1:3]), T.relu, nn.Linear(*sizes[2:]))
-    theirs = torch.nn.Sequential(torch.nn.Linear(*sizes[:2]), torch.nn.ReLU(), torch.nn.Linear(*sizes[1:3]),
-                                 torch.nn.ReLU(), torch.nn.Linear(*sizes[2:]))
+    theirs = torch.nn.Sequential(
+        torch.nn.Linear(*sizes[:2]),
+        torch.nn.ReLU(),
+        torch.nn.Linear(*sizes[1:3]),
+        torch.nn.ReLU(),
+        torch.nn.Linear(*sizes[2:]),
+    )
     step, torch_step = training(ours, theirs, x, y, lambda lib, parameters: lib.Adam(parameters, lr=1e-3))
     step()
     torch_step()
     parity(ours, theirs, 1e-5)
-    race(lambda: [step() for _ in range(20)], {"torch": lambda: [torch_step() for _ in range(20)]}, rounds=20,
-         targets={"torch": 0.5}, rate=("steps/s", 20))
+    race(
+        lambda: [step() for _ in range(20)],
+        {"torch": lambda: [torch_step() for _ in range(20)]},
+        rounds=20,
+        targets={"torch": 0.5},
+        rate=("steps/s", 20),
+    )
 
 
 def batch(count):
@@ -62,8 +72,9 @@ def test_resnet18_in_double_precision_is_torchs(torch_resnet):
     ours, theirs = resnet18().astype(np.float64), torch_resnet(WIDTHS, blocks=2).double()
     assert sum(parameter.size for parameter in ours.parameters()) == 11_173_962
     x, y = batch(2)
-    step, torch_step = training(ours, theirs, x.astype(np.float64), y,
-                                lambda lib, parameters: lib.SGD(parameters, lr=0.01))
+    step, torch_step = training(
+        ours, theirs, x.astype(np.float64), y, lambda lib, parameters: lib.SGD(parameters, lr=0.01)
+    )
     step()
     torch_step()
     parity(ours, theirs, 1e-9)
@@ -72,6 +83,11 @@ def test_resnet18_in_double_precision_is_torchs(torch_resnet):
 def test_resnet18(race, torch_resnet):
     torch.manual_seed(0)
     x, y = batch(8)
-    step, torch_step = training(resnet18(), torch_resnet(WIDTHS, blocks=2), x, y,
-                                lambda lib, parameters: lib.SGD(parameters, lr=0.01, momentum=0.9))
+    step, torch_step = training(
+        resnet18(),
+        torch_resnet(WIDTHS, blocks=2),
+        x,
+        y,
+        lambda lib, parameters: lib.SGD(parameters, lr=0.01, momentum=0.9),
+    )
     race(step, {"torch": torch_step}, rounds=3, targets={"torch": 0.25})

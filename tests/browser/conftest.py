@@ -58,14 +58,25 @@ def lab(tmp_path_factory):
     (settings / "notification.jupyterlab-settings").write_text(no_news)
     environment = {
         **os.environ,
-        "JUPYTER_CONFIG_DIR": str(home / "config"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
-        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
         "IPYTHONDIR": str(home / "ipython"),
     }
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
-        "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
-        "--LabApp.extension_manager=readonly", f"--ServerApp.root_dir={root}",
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        "--IdentityProvider.token=",
+        "--LabApp.expose_app_in_browser=True",
+        "--LabApp.extension_manager=readonly",
+        f"--ServerApp.root_dir={root}",
     ]
     url = f"http://127.0.0.1:{port}"
     with open(home / "server.log", "wb") as log:
@@ -101,8 +112,11 @@ class NotebookPage:
         page.goto(f"{url}/lab/workspaces/{path.stem}/tree/{path.name}?reset")
         page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        page.wait_for_function("() => { const c = jupyterapp.shell.currentWidget?.sessionContext;"
-                               " return c?.session?.kernel?.status === 'idle'; }", timeout=60_000)
+        page.wait_for_function(
+            "() => { const c = jupyterapp.shell.currentWidget?.sessionContext;"
+            " return c?.session?.kernel?.status === 'idle'; }",
+            timeout=60_000,
+        )
 
     def command(self, name):
         """Run one of JupyterLab's commands without waiting for it to end."""
@@ -112,13 +126,19 @@ class NotebookPage:
         self.command("notebook:run-all-cells")
 
     def run_cell(self, index):
-        self.page.evaluate("index => { jupyterapp.shell.currentWidget.content.activeCellIndex = index;"
-                           " jupyterapp.commands.execute('notebook:run-cell'); }", index)
+        self.page.evaluate(
+            "index => { jupyterapp.shell.currentWidget.content.activeCellIndex = index;"
+            " jupyterapp.commands.execute('notebook:run-cell'); }",
+            index,
+        )
 
     def set_source(self, index, source):
         """Type `source` in place of what a cell holds."""
-        self.page.evaluate("([index, source]) => jupyterapp.shell.currentWidget.content.widgets[index].model"
-                           ".sharedModel.setSource(source)", [index, source])
+        self.page.evaluate(
+            "([index, source]) => jupyterapp.shell.currentWidget.content.widgets[index].model"
+            ".sharedModel.setSource(source)",
+            [index, source],
+        )
 
     def cell(self, index):
         """A locator of the cell's whole box."""
@@ -131,8 +151,9 @@ class NotebookPage:
 
     def outputs(self, index):
         """What the cell's output is now: a list of nbformat outputs, empty for a text cell."""
-        return self.page.evaluate("index => jupyterapp.shell.currentWidget.content.widgets[index].model"
-                                  ".outputs?.toJSON() ?? []", index)
+        return self.page.evaluate(
+            "index => jupyterapp.shell.currentWidget.content.widgets[index].model.outputs?.toJSON() ?? []", index
+        )
 
     def text(self, index):
         """The plain text of all outputs of a cell."""
@@ -147,7 +168,8 @@ class NotebookPage:
             "() => jupyterapp.shell.currentWidget.content.widgets.every(cell => cell.model.type !== 'code'"
             " || cell.model.executionState !== 'running') &&"
             " jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'",
-            timeout=seconds * 1000)
+            timeout=seconds * 1000,
+        )
 
     def wait_for_text(self, index, text, seconds=30):
         """Until the page shows `text` in the outputs of a cell."""

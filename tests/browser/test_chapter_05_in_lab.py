@@ -9,8 +9,10 @@ NAME = "05_operations"
 
 def cells_until(notebook, words):
     """The indices of the code cells up to the one whose source contains `words`."""
-    cells = notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets.map(cell =>"
-                                   " [cell.model.type, cell.model.sharedModel.getSource()])")
+    cells = notebook.page.evaluate(
+        "() => jupyterapp.shell.currentWidget.content.widgets.map(cell =>"
+        " [cell.model.type, cell.model.sharedModel.getSource()])"
+    )
     [last] = [index for index, (kind, source) in enumerate(cells) if kind == "code" and words in source]
     return [index for index in range(last + 1) if cells[index][0] == "code"]
 
@@ -47,6 +49,7 @@ def test_the_heatmaps_and_the_table_of_edges(open_notebook):
     page, right = notebook.cell(table).locator(".jp-OutputArea-output").last, "box => box.getBoundingClientRect().right"
     assert rows.nth(1).evaluate(right) <= page.evaluate(right)  # and none is cut off
     notebook.cell(table).locator("select").first.select_option("kinks and ties")
-    notebook.page.wait_for_function("count => document.querySelectorAll('.widget-html tbody tr').length < count",
-                                    arg=everything)
+    notebook.page.wait_for_function(
+        "count => document.querySelectorAll('.widget-html tbody tr').length < count", arg=everything
+    )
     assert "JAX 0.5\nMLX 0" in notebook.cell(table).locator(".widget-html").last.inner_text()

@@ -8,11 +8,11 @@ IMPORTS = """
 import numpy as np
 from ipywidgets import Checkbox, Dropdown, FloatLogSlider
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course.broken_rules import BROKEN_RULES, try_out
+from mlx_grpo_kit.course.chapters.chapter_06.broken_rules import BROKEN_RULES, try_out
 from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.step_sizes import draw_step_sizes
-from mlx_grpo_kit.viz.pictures.switchboard import draw_switch
+from mlx_grpo_kit.viz.pictures.scalars.step_sizes import draw_step_sizes
+from mlx_grpo_kit.viz.pictures.tensors.switchboard import draw_switch
 rules = {rule.name: rule for rule in BROKEN_RULES}
 checkers = {"kit": lambda fn, x: gradcheck(fn, T.Tensor(x)).passed}
 """
@@ -30,7 +30,9 @@ def wait_for_picture(notebook, index, words):
     image = notebook.cell(index).locator(".widget-html img")
     notebook.page.wait_for_function(
         "([selector, words]) => [...document.querySelectorAll(selector)].some(image => image.alt.includes(words))",
-        arg=[f'.jp-Cell[data-windowed-list-index="{index}"] .widget-html img', words], timeout=30_000)
+        arg=[f'.jp-Cell[data-windowed-list-index="{index}"] .widget-html img', words],
+        timeout=30_000,
+    )
     assert image.evaluate("image => image.naturalWidth") > 500
 
 

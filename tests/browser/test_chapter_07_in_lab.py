@@ -11,8 +11,8 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.digits import load_digits
 from mlx_grpo_kit.tensor import nn
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.digits import draw_reading
-from mlx_grpo_kit.viz.pictures.paint import PaintBox
+from mlx_grpo_kit.viz.pictures.tensors.digits import draw_reading
+from mlx_grpo_kit.viz.pictures.tensors.paint import PaintBox
 nn.manual_seed(0)
 digits, network = load_digits(dtype=np.float32), nn.Linear(64, 10)
 
@@ -44,8 +44,10 @@ def test_the_panel_of_digits(open_notebook):
     handle = notebook.cell(1).locator(".noUi-handle").first
     handle.focus()
     handle.press("ArrowRight")
-    notebook.page.wait_for_function("() => [...document.querySelectorAll('.widget-html img')]"
-                                    ".some(image => image.alt.startsWith('digit 5. The network says'))")
+    notebook.page.wait_for_function(
+        "() => [...document.querySelectorAll('.widget-html img')]"
+        ".some(image => image.alt.startsWith('digit 5. The network says'))"
+    )
     notebook.run_cell(2)
     notebook.wait_for_text(2, "digit 5. The network says")
 

@@ -9,8 +9,10 @@ SET_UP, PANEL = 1, 3
 
 
 def wait_for_words(notebook, words):
-    notebook.page.wait_for_function("words => [...document.querySelectorAll('.widget-html img')]"
-                                    ".some(image => image.alt.includes(words))", arg=words)
+    notebook.page.wait_for_function(
+        "words => [...document.querySelectorAll('.widget-html img')].some(image => image.alt.includes(words))",
+        arg=words,
+    )
 
 
 def test_a_kernel_slides_over_a_digit(open_notebook):

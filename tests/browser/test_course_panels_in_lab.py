@@ -15,7 +15,7 @@ PANEL = """
 import math
 from ipywidgets import FloatSlider, FloatLogSlider
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.slopes import draw_slope
+from mlx_grpo_kit.viz.pictures.scalars.slopes import draw_slope
 panel = Panel(lambda x, h: draw_slope(math.sin, math.cos, x, h),
               x=FloatSlider(1.0, min=-1.5, max=1.5, step=0.5), h=FloatLogSlider(0.1, min=-12, max=0, step=1))
 panel
@@ -53,8 +53,10 @@ def test_a_slider_moves_the_picture_and_the_kernel_agrees(open_notebook):
     handle = notebook.cell(0).locator(".noUi-handle").first
     handle.focus()
     handle.press("ArrowLeft")
-    notebook.page.wait_for_function("() => [...document.querySelectorAll('.widget-html img')]"
-                                    ".some(image => image.alt.includes('x = 0.5 and x + h = 0.6'))")
+    notebook.page.wait_for_function(
+        "() => [...document.querySelectorAll('.widget-html img')]"
+        ".some(image => image.alt.includes('x = 0.5 and x + h = 0.6'))"
+    )
     notebook.run_cell(1)
     notebook.wait_for_text(1, "x = 0.5 and x + h = 0.6")
 
@@ -70,6 +72,7 @@ def test_a_graph_is_an_image_that_unfolds_and_follows_the_theme(open_notebook):
         return svg.locator("text").first.evaluate("text => getComputedStyle(text).fill")
 
     light = color_of_text()
+
     def change_theme(name, is_light):
         notebook.page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
         notebook.page.wait_for_function("is => document.body.dataset.jpThemeLight === is", arg=is_light)
@@ -88,8 +91,10 @@ def test_a_notebook_that_is_not_trusted_shows_the_image(open_notebook):
 
 
 def test_an_exercise_from_stub_to_passed(open_notebook):
-    stub = ('import os\nos.environ["MLX_GRPO_KIT_PROGRESS"] = "progress.json"\n'
-            "from mlx_grpo_kit.course import check, hint\ndef forward_slope(f, x, h):\n    ...\n")
+    stub = (
+        'import os\nos.environ["MLX_GRPO_KIT_PROGRESS"] = "progress.json"\n'
+        "from mlx_grpo_kit.course import check, hint\ndef forward_slope(f, x, h):\n    ...\n"
+    )
     notebook = open_notebook("exercise", f'{stub}\ncheck("01.1", forward_slope)', 'hint("01.1")')
     notebook.run_cell(0)
     notebook.wait_for_text(0, "Not attempted")

@@ -117,7 +117,12 @@ def test_a_plain_loop_of_updates_ends_with_its_cell(open_notebook):
 def test_an_error_in_the_training_reaches_the_waiting_cell(open_notebook):
     failing = "def failing():\n    yield from training(3)\n    raise ValueError('the reward is nan')\n"
     start = failing + 'plot = LivePlot("reward", title="A slow run")\nrun = plot.start(failing())'
-    notebook = open_notebook("failing", SETUP, start, "await run", )
+    notebook = open_notebook(
+        "failing",
+        SETUP,
+        start,
+        "await run",
+    )
     notebook.run_all()
     notebook.wait_for_text(2, "ValueError: the reward is nan")
     assert_still_picture(notebook.outputs(1)[0])

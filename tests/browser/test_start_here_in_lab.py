@@ -15,16 +15,21 @@ def my_reward(problems, completions):
 
 def index_of(notebook, words):
     """The index of the one code cell whose source contains `words`."""
-    cells = notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets.map(cell =>"
-                                   " [cell.model.type, cell.model.sharedModel.getSource()])")
+    cells = notebook.page.evaluate(
+        "() => jupyterapp.shell.currentWidget.content.widgets.map(cell =>"
+        " [cell.model.type, cell.model.sharedModel.getSource()])"
+    )
     [index] = [index for index, (kind, source) in enumerate(cells) if kind == "code" and words in source]
     return index
 
 
 def pictures(notebook, index):
     """The words of the pictures that a cell shows."""
-    return [output["metadata"]["image/png"]["alt"] for output in notebook.outputs(index)
-            if "image/png" in output.get("data", {})]
+    return [
+        output["metadata"]["image/png"]["alt"]
+        for output in notebook.outputs(index)
+        if "image/png" in output.get("data", {})
+    ]
 
 
 def steps_drawn(notebook, index):
@@ -90,5 +95,9 @@ def test_run_all_then_edit_the_reward_and_interrupt(open_notebook):
     assert "7" in most_frequent
 
     saved = notebook.save()
-    assert not [output for cell in saved.cells for output in cell.get("outputs", [])
-                if any("widget-view" in kind for kind in output.get("data", {}))]
+    assert not [
+        output
+        for cell in saved.cells
+        for output in cell.get("outputs", [])
+        if any("widget-view" in kind for kind in output.get("data", {}))
+    ]

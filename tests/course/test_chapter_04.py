@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.course import chapter_04, check
-from mlx_grpo_kit.course.desk import find
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.chapters.chapter_04 import exercises as chapter_04
 from mlx_grpo_kit.tensor import Tensor
 
 SHAPES = [(), (1,), (4,), (3, 1), (3, 4), (2, 1, 4), (2, 3, 1), (5, 1, 1), (1, 4), (4, 3), (6,), (2, 6)]
@@ -22,8 +23,12 @@ def torchs(function, grad, *arrays):
 
 def test_the_shapes_to_predict_are_numpys():
     x = np.zeros((2, 3, 4))
-    assert find("04.1").solution == (x.sum(axis=0).shape, x.sum(axis=1).shape, x.sum(axis=1, keepdims=True).shape,
-                                     x.sum(axis=(0, 2)).shape)
+    assert find("04.1").solution == (
+        x.sum(axis=0).shape,
+        x.sum(axis=1).shape,
+        x.sum(axis=1, keepdims=True).shape,
+        x.sum(axis=(0, 2)).shape,
+    )
     fits = []
     for pair in (((3, 1), (1, 5)), ((6,), (2, 6)), ((2, 6), (2,)), ((4, 1, 2), (3, 1))):
         assert all(str(shape) in find("04.2").prompt for shape in pair)
@@ -50,9 +55,16 @@ def test_broadcast_shape_and_unbroadcast(a, b):
         np.testing.assert_allclose(chapter_04.unbroadcast(grad, shape), gradient)
 
 
-@pytest.mark.parametrize(("shape", "axis", "keepdims"), [
-    (shape, axis, keepdims) for shape in ((5,), (2, 3), (3, 3), (2, 3, 4)) for axis in (*range(len(shape)), -1)
-    for keepdims in (False, True)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "axis", "keepdims"),
+    [
+        (shape, axis, keepdims)
+        for shape in ((5,), (2, 3), (3, 3), (2, 3, 4))
+        for axis in (*range(len(shape)), -1)
+        for keepdims in (False, True)
+    ],
+    ids=str,
+)
 def test_the_way_back_of_a_sum(shape, axis, keepdims):
     rng = np.random.default_rng(2)
     x = rng.normal(size=shape)
@@ -117,8 +129,13 @@ def test_other_ways_to_the_answer_pass(id):
                 p -= learning_rate * p.grad
         return float(loss.data)
 
-    answers = {"04.3": with_numpys_own, "04.4": in_one_sum, "04.5": by_adding_zeros, "04.6": by_indices,
-               "04.7": under_no_grad}
+    answers = {
+        "04.3": with_numpys_own,
+        "04.4": in_one_sum,
+        "04.5": by_adding_zeros,
+        "04.6": by_indices,
+        "04.7": under_no_grad,
+    }
     assert check(id, answers[id]), check(id, answers[id])
 
 
@@ -126,8 +143,9 @@ def test_every_case_of_unbroadcast_tells_the_mistakes_apart():
     """No two of the named mistakes give the same in all cases: everybody hears about their own."""
     for id in ("04.3", "04.4", "04.5", "04.6", "04.7"):
         exercise = find(id)
-        results = [[repr(exercise.try_out(mistake.wrong, case)) for case in exercise.cases]
-                   for mistake in exercise.mistakes]
+        results = [
+            [repr(exercise.try_out(mistake.wrong, case)) for case in exercise.cases] for mistake in exercise.mistakes
+        ]
         for first, second in itertools.combinations(range(len(results)), 2):
             assert results[first] != results[second], (exercise.mistakes[first].name, exercise.mistakes[second].name)
 
@@ -141,13 +159,20 @@ def without_backward(parameters, compute_loss, learning_rate):
     return loss.item()
 
 
-@pytest.mark.parametrize(("id", "answer", "words"), [
-    ("04.3", lambda a, b: (np.zeros(a) + np.zeros(b)).shape, "Here the answer is None"),
-    ("04.3", lambda a, b: chapter_04.broadcast_shape(a, b) or False, "expected None, which says that they do not fit."),
-    ("04.4", lambda grad, shape: grad.sum(), "gave 21 of shape ()"),
-    ("04.7", without_backward, "A gradient was None when the update wanted it"),
-    ("04.7", lambda parameters, compute_loss, learning_rate: compute_loss, "as the loss, expected"),
-])
+@pytest.mark.parametrize(
+    ("id", "answer", "words"),
+    [
+        ("04.3", lambda a, b: (np.zeros(a) + np.zeros(b)).shape, "Here the answer is None"),
+        (
+            "04.3",
+            lambda a, b: chapter_04.broadcast_shape(a, b) or False,
+            "expected None, which says that they do not fit.",
+        ),
+        ("04.4", lambda grad, shape: grad.sum(), "gave 21 of shape ()"),
+        ("04.7", without_backward, "A gradient was None when the update wanted it"),
+        ("04.7", lambda parameters, compute_loss, learning_rate: compute_loss, "as the loss, expected"),
+    ],
+)
 def test_slips_are_answered_in_words(id, answer, words):
     note = check(id, answer)
     assert not note

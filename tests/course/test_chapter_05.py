@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course import chapter_05, check
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.chapters.chapter_05 import exercises as chapter_05
 
 
 def numbers(*shape, seed=0):
@@ -117,11 +118,19 @@ def silu_that_saves_x_alone(x):
     return Silu.apply(x)
 
 
-@pytest.mark.parametrize(("exercise", "answer"), [
-    ("05.1", silu_that_saves_x_alone), ("05.2", max_in_a_loop), ("05.3", softmax_through_jacobians),
-    ("05.4", lambda x: np.logaddexp.reduce(x, axis=1)), ("05.5", cross_entropy_with_one_hot),
-    ("05.6", root_with_the_kits_own), ("05.6", root_with_a_zero_inside),
-], ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        ("05.1", silu_that_saves_x_alone),
+        ("05.2", max_in_a_loop),
+        ("05.3", softmax_through_jacobians),
+        ("05.4", lambda x: np.logaddexp.reduce(x, axis=1)),
+        ("05.5", cross_entropy_with_one_hot),
+        ("05.6", root_with_the_kits_own),
+        ("05.6", root_with_a_zero_inside),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_other_right_answers_pass(exercise, answer):
     assert check(exercise, answer)
 
@@ -136,14 +145,17 @@ def silu_with_a_list(x):
     return Silu.apply(x)
 
 
-@pytest.mark.parametrize(("exercise", "answer", "words"), [
-    ("05.1", lambda x: x.data * 0.5, "which is no Tensor. Return Silu.apply(x)"),
-    ("05.1", lambda x: T.silu(x), "the result of the kit's own Silu"),
-    ("05.1", silu_with_a_list, "raised NotImplementedError: a Function needs a backward"),
-    ("05.2", lambda g, x: x.argmax(axis=1), "of shape (2,), expected"),
-    ("05.6", lambda x: np.sqrt(x), "raised TypeError: np.sqrt got a Tensor"),
-    ("05.7", lambda g, base, exponent: g * exponent * base ** (exponent - 1), "expected ("),
-])
+@pytest.mark.parametrize(
+    ("exercise", "answer", "words"),
+    [
+        ("05.1", lambda x: x.data * 0.5, "which is no Tensor. Return Silu.apply(x)"),
+        ("05.1", lambda x: T.silu(x), "the result of the kit's own Silu"),
+        ("05.1", silu_with_a_list, "raised NotImplementedError: a Function needs a backward"),
+        ("05.2", lambda g, x: x.argmax(axis=1), "of shape (2,), expected"),
+        ("05.6", lambda x: np.sqrt(x), "raised TypeError: np.sqrt got a Tensor"),
+        ("05.7", lambda g, base, exponent: g * exponent * base ** (exponent - 1), "expected ("),
+    ],
+)
 def test_slips_are_answered_in_words(exercise, answer, words):
     note = check(exercise, answer)
     assert not note
@@ -156,6 +168,7 @@ def test_a_rule_of_ones_own_is_a_function_too():
 
     kits = T.RULES.copy()
     try:
+
         @T.rule(x=lambda g, x: g * s(x) * (1 + x * (1 - s(x))))
         def my_silu(x):
             return x * s(x)
@@ -166,6 +179,9 @@ def test_a_rule_of_ones_own_is_a_function_too():
 
 
 def test_what_forgets_its_history_is_told_so():
-    for answer in (lambda x: np.sqrt(np.maximum(x.data, 0)), lambda x: T.sqrt(T.relu(x.detach())),
-                   lambda x: T.Tensor(np.sqrt(np.maximum(x.data, 0)))):
+    for answer in (
+        lambda x: np.sqrt(np.maximum(x.data, 0)),
+        lambda x: T.sqrt(T.relu(x.detach())),
+        lambda x: T.Tensor(np.sqrt(np.maximum(x.data, 0))),
+    ):
         assert "x gets no gradient at all" in check("05.6", answer).text

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course import broken_rules as rules
-from mlx_grpo_kit.course import chapter_06, check
-from mlx_grpo_kit.course.broken_rules import BROKEN_RULES, FOUR_TANHS, tanh_rule, try_out
-from mlx_grpo_kit.course.patients import DIAGNOSIS, DISEASES, patients
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.chapters.chapter_06 import broken_rules as rules
+from mlx_grpo_kit.course.chapters.chapter_06 import exercises as chapter_06
+from mlx_grpo_kit.course.chapters.chapter_06.broken_rules import BROKEN_RULES, FOUR_TANHS, tanh_rule, try_out
+from mlx_grpo_kit.course.chapters.chapter_06.patients import DIAGNOSIS, DISEASES, patients
 from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.tensor import graph
 from mlx_grpo_kit.tensor.rules.convolution import Conv2d, MaxPool2d
@@ -49,10 +50,17 @@ def test_a_plain_sum_misses_some_and_weights_by_the_engine_another():
 def test_what_is_shown_as_the_gradient_is_torchs(rule):
     """The measured gradient of each program, and the engine's when its rule is right, against torch."""
     programs = {
-        "sub": lambda x: torch.tensor(rules.A) - x, "mul": lambda x: x * torch.tensor(rules.B), "exp": torch.exp,
-        "tanh": torch.tanh, "relu": torch.relu, "clip": lambda x: torch.clamp(x, -1, 1),
-        "add": lambda x: torch.tensor(rules.A) + x, "mean": lambda x: x.mean(1), "max": lambda x: x,
-        "matmul": lambda x: torch.tensor(rules.FACTOR) @ x, "transpose": lambda x: x.T,
+        "sub": lambda x: torch.tensor(rules.A) - x,
+        "mul": lambda x: x * torch.tensor(rules.B),
+        "exp": torch.exp,
+        "tanh": torch.tanh,
+        "relu": torch.relu,
+        "clip": lambda x: torch.clamp(x, -1, 1),
+        "add": lambda x: torch.tensor(rules.A) + x,
+        "mean": lambda x: x.mean(1),
+        "max": lambda x: x,
+        "matmul": lambda x: torch.tensor(rules.FACTOR) @ x,
+        "transpose": lambda x: x.T,
         "softmax": lambda x: torch.softmax(x, -1),
         "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
         "embedding": lambda x: torch.nn.functional.embedding(torch.tensor(rules.IDS), x),
@@ -70,15 +78,25 @@ def test_what_is_shown_as_the_gradient_is_torchs(rule):
 
 @RULE
 def test_the_engine_is_well_again_after_a_trial(rule):
-    before = [Conv2d.backward, MaxPool2d.backward, LayerNorm.backward, graph.unbroadcast,
-              *[dict(operation.function.gradients) for operation in T.RULES.values()]]
+    before = [
+        Conv2d.backward,
+        MaxPool2d.backward,
+        LayerNorm.backward,
+        graph.unbroadcast,
+        *[dict(operation.function.gradients) for operation in T.RULES.values()],
+    ]
 
     def stumbles(fn, x):
         raise RuntimeError("a checker may be wrong too")
 
     assert try_out(rule, True, {"it": stumbles}).verdicts == {"it": "error"}
-    assert before == [Conv2d.backward, MaxPool2d.backward, LayerNorm.backward, graph.unbroadcast,
-                      *[dict(operation.function.gradients) for operation in T.RULES.values()]]
+    assert before == [
+        Conv2d.backward,
+        MaxPool2d.backward,
+        LayerNorm.backward,
+        graph.unbroadcast,
+        *[dict(operation.function.gradients) for operation in T.RULES.values()],
+    ]
 
 
 @pytest.mark.parametrize("letter", FOUR_TANHS)
@@ -153,24 +171,35 @@ def as_a_generator(differs, numbers):
     yield from chapter_06.culprits(differs, numbers)
 
 
-@pytest.mark.parametrize(("id", "answer"), [
-    ("06.1", lambda f, x, h=1e-5: chapter_06.numeric_gradient(f, x, h).tolist()),
-    ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.allclose(a, n, rtol, atol)),
-    ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.array(np.allclose(a, n, rtol, atol))),
-    ("06.3", lambda f, x, h=1e-20: f(x + complex(0, h)).imag / h),
-    ("06.5", lambda f, gradient, x, direction, h=1e-5: np.array(chapter_06.two_slopes(f, gradient, x, direction, h))),
-    ("06.6", as_a_generator), ("06.6", lambda differs, numbers: set(chapter_06.culprits(differs, numbers))),
-    ("06.7", "f, e, g, c"),
-])
+@pytest.mark.parametrize(
+    ("id", "answer"),
+    [
+        ("06.1", lambda f, x, h=1e-5: chapter_06.numeric_gradient(f, x, h).tolist()),
+        ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.allclose(a, n, rtol, atol)),
+        ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.array(np.allclose(a, n, rtol, atol))),
+        ("06.3", lambda f, x, h=1e-20: f(x + complex(0, h)).imag / h),
+        (
+            "06.5",
+            lambda f, gradient, x, direction, h=1e-5: np.array(chapter_06.two_slopes(f, gradient, x, direction, h)),
+        ),
+        ("06.6", as_a_generator),
+        ("06.6", lambda differs, numbers: set(chapter_06.culprits(differs, numbers))),
+        ("06.7", "f, e, g, c"),
+    ],
+)
 def test_other_ways_to_the_answer_pass(id, answer):
     assert check(id, answer), check(id, answer)
 
 
-@pytest.mark.parametrize(("id", "answer", "words"), [
-    ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: 1.0, "gave 1, expected True"),
-    ("06.6", lambda differs, numbers: [[137]], "gave [[137]], which is not a list of numbers"),
-    ("06.7", "FECG", "2 of the 4 are right."), ("06.7", "FEG", "is not a string of 4 letters"),
-])
+@pytest.mark.parametrize(
+    ("id", "answer", "words"),
+    [
+        ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: 1.0, "gave 1, expected True"),
+        ("06.6", lambda differs, numbers: [[137]], "gave [[137]], which is not a list of numbers"),
+        ("06.7", "FECG", "2 of the 4 are right."),
+        ("06.7", "FEG", "is not a string of 4 letters"),
+    ],
+)
 def test_slips_are_answered_in_words(id, answer, words):
     note = check(id, answer)
     assert not note

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course import chapter_07, check
-from mlx_grpo_kit.course.desk import find
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.chapters.chapter_07 import exercises as chapter_07
 from mlx_grpo_kit.gradcheck import LockstepError, lockstep
 from mlx_grpo_kit.tensor import nn, optim
 
@@ -82,14 +83,18 @@ def test_building_the_small_model_leaves_the_learners_random_numbers_alone():
     np.testing.assert_array_equal(nn.Linear(2, 2).weight.data, expected)
 
 
-@pytest.mark.parametrize(("change", "expected"), [
-    (lambda a: None, None),
-    (lambda a: a["w"].__setitem__((1, 2), 7.0), ("w", (1, 2))),
-    (lambda a: a["w"].__setitem__((0, 1), -9.0), ("w", (0, 1))),
-    (lambda a: a["b"].__setitem__(2, np.nan), ("b", (2,))),
-    (lambda a: a["b"].__setitem__(2, 2e-9), ("b", (2,))),
-    (lambda a: a["b"].__setitem__(2, 5e-10), None),
-], ids=["equal", "larger", "smaller", "nan", "just beyond", "just within"])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda a: None, None),
+        (lambda a: a["w"].__setitem__((1, 2), 7.0), ("w", (1, 2))),
+        (lambda a: a["w"].__setitem__((0, 1), -9.0), ("w", (0, 1))),
+        (lambda a: a["b"].__setitem__(2, np.nan), ("b", (2,))),
+        (lambda a: a["b"].__setitem__(2, 2e-9), ("b", (2,))),
+        (lambda a: a["b"].__setitem__(2, 5e-10), None),
+    ],
+    ids=["equal", "larger", "smaller", "nan", "just beyond", "just within"],
+)
 def test_first_difference(change, expected):
     ours = {"w": np.zeros((2, 3)), "b": np.zeros(3)}
     change(ours)
@@ -99,10 +104,15 @@ def test_first_difference(change, expected):
 # -- what the chapter says --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("A", "Step 1: the gradient of '0.bias' differs"), ("B", "Step 2: '0.weight' after the step differs"),
-    ("C", "Step 1: the loss differs"), ("D", "69 steps, and nothing differs by more than"),
-])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("A", "Step 1: the gradient of '0.bias' differs"),
+        ("B", "Step 2: '0.weight' after the step differs"),
+        ("C", "Step 1: the loss differs"),
+        ("D", "69 steps, and nothing differs by more than"),
+    ],
+)
 def test_the_four_verdicts(name, words):
     assert chapter_07.verdict_on(name, lockstep).startswith(words)
     assert optim.Adam.__name__ == "Adam"  # and nothing stays broken
@@ -129,8 +139,9 @@ def trained_with(operation, **rules):
     model = network()
     optimizer = optim.Adam(model.parameters(), lr=3e-3)
     torch.manual_seed(0)
-    twin = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64), torch.nn.ReLU(),
-                               torch.nn.Linear(64, 10)).double()
+    twin = torch.nn.Sequential(
+        torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+    ).double()
     with T.replaced_gradient(operation, **rules):
         for batch in batches:
             chapter_07.train_step(model, optimizer, *batch)
@@ -143,12 +154,16 @@ def trained_with(operation, **rules):
     return right.mean(), verdict
 
 
-@pytest.mark.parametrize(("operation", "rules", "words"), [
-    ("relu", {}, "3 steps agree"),
-    ("linear", {"weight": lambda g, x: 1.01 * g.T @ x}, "Step 1: the gradient of '4.weight' differs"),
-    ("linear", {"weight": lambda g, x: 1e4 * g.T @ x}, "Step 1: the gradient of '4.weight' differs"),
-    ("relu", {"x": lambda g: g}, "Step 1: the gradient of '2.bias' differs"),
-], ids=["none", "x 1.01", "x 10,000", "no gate"])
+@pytest.mark.parametrize(
+    ("operation", "rules", "words"),
+    [
+        ("relu", {}, "3 steps agree"),
+        ("linear", {"weight": lambda g, x: 1.01 * g.T @ x}, "Step 1: the gradient of '4.weight' differs"),
+        ("linear", {"weight": lambda g, x: 1e4 * g.T @ x}, "Step 1: the gradient of '4.weight' differs"),
+        ("relu", {"x": lambda g: g}, "Step 1: the gradient of '2.bias' differs"),
+    ],
+    ids=["none", "x 1.01", "x 10,000", "no gate"],
+)
 def test_training_hides_the_bugs_that_lockstep_names(operation, rules, words):
     accuracy, verdict = trained_with(operation, **rules)
     assert accuracy > 0.94
@@ -158,8 +173,10 @@ def test_training_hides_the_bugs_that_lockstep_names(operation, rules, words):
 def in_one_list(x, y, size, rng):
     order = list(range(len(x)))
     rng.shuffle(order)
-    return [([x[i] for i in order[start:start + size]], [y[i] for i in order[start:start + size]])
-            for start in range(0, len(x), size)]
+    return [
+        ([x[i] for i in order[start : start + size]], [y[i] for i in order[start : start + size]])
+        for start in range(0, len(x), size)
+    ]
 
 
 def as_a_zip(x, y, size, rng):
@@ -191,21 +208,36 @@ def numpys_indices(ours, theirs, tolerance):
             return [name, list(np.unravel_index(np.abs(array - theirs[name]).argmax(), array.shape))]
 
 
-@pytest.mark.parametrize(("id", "answer"), [
-    ("07.1", -np.log(0.1)), ("07.2", one_at_a_time), ("07.3", in_one_list), ("07.3", as_a_zip), ("07.4", in_place),
-    ("07.6", numpys_indices), ("07.7", ["backward", "optimizer", "forward", "data"]),
-    ("07.7", ("Backward", "Optimizer", "forward ", "DATA"))])
+@pytest.mark.parametrize(
+    ("id", "answer"),
+    [
+        ("07.1", -np.log(0.1)),
+        ("07.2", one_at_a_time),
+        ("07.3", in_one_list),
+        ("07.3", as_a_zip),
+        ("07.4", in_place),
+        ("07.6", numpys_indices),
+        ("07.7", ["backward", "optimizer", "forward", "data"]),
+        ("07.7", ("Backward", "Optimizer", "forward ", "DATA")),
+    ],
+)
 def test_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    (lambda x, y, size, rng: ((y, x) for _ in range(3)), r"gave pairs of shapes \(10,\) and \(10, 2\)"),
-    (lambda x, y, size, rng: [list(chapter_07.minibatches(x, y, size, rng))],
-     "no pairs .* a list of 3 tuples, expected batch sizes: .4, 4, 2.*labels`\\."),
-    (lambda x, y, size, rng: 5, "raised TypeError: 'int' object is not iterable"),
-], ids=["y first", "a list of all", "a number"])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda x, y, size, rng: ((y, x) for _ in range(3)), r"gave pairs of shapes \(10,\) and \(10, 2\)"),
+        (
+            lambda x, y, size, rng: [list(chapter_07.minibatches(x, y, size, rng))],
+            "no pairs .* a list of 3 tuples, expected batch sizes: .4, 4, 2.*labels`\\.",
+        ),
+        (lambda x, y, size, rng: 5, "raised TypeError: 'int' object is not iterable"),
+    ],
+    ids=["y first", "a list of all", "a number"],
+)
 def test_batches_of_another_form_are_described(answer, words):
     assert re.search(words, check("07.3", answer).text)
 

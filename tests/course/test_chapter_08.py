@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course import chapter_08 as chapter
 from mlx_grpo_kit.course import check
-from mlx_grpo_kit.course.desk import find
+from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.chapters.chapter_08 import exercises as chapter
 from mlx_grpo_kit.tensor import nn
 from mlx_grpo_kit.tensor.resnet import BasicBlock
 
@@ -31,9 +31,11 @@ def test_convolution_im2col_and_back(size, stride, padding):
     columns = chapter.im2col(x, size, stride, padding)
     np.testing.assert_array_equal(columns, F.unfold(tx, size, padding=padding, stride=stride)[0].detach())
     grad = image(*columns.shape)
-    np.testing.assert_allclose(chapter.col2im(grad, (3, 9, 7), size, stride, padding),
-                               F.fold(torch.tensor(grad)[None], (9, 7), size, padding=padding, stride=stride)[0],
-                               atol=1e-12)
+    np.testing.assert_allclose(
+        chapter.col2im(grad, (3, 9, 7), size, stride, padding),
+        F.fold(torch.tensor(grad)[None], (9, 7), size, padding=padding, stride=stride)[0],
+        atol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -81,8 +83,12 @@ def test_the_residual_block_is_the_kits():
 
 @pytest.mark.parametrize(("before", "after", "stride"), [(64, 64, 1), (64, 128, 2), (8, 8, 2), (5, 7, 1)])
 def test_parameters_of_a_block(before, after, stride):
-    modules = [torch.nn.Conv2d(before, after, 3, stride, bias=False), torch.nn.BatchNorm2d(after),
-               torch.nn.Conv2d(after, after, 3, bias=False), torch.nn.BatchNorm2d(after)]
+    modules = [
+        torch.nn.Conv2d(before, after, 3, stride, bias=False),
+        torch.nn.BatchNorm2d(after),
+        torch.nn.Conv2d(after, after, 3, bias=False),
+        torch.nn.BatchNorm2d(after),
+    ]
     if stride != 1 or before != after:
         modules += [torch.nn.Conv2d(before, after, 1, stride, bias=False), torch.nn.BatchNorm2d(after)]
     expected = sum(parameter.numel() for module in modules for parameter in module.parameters())
@@ -118,8 +124,16 @@ def a_list_of_sums(image, kernels, stride, padding):
     padded = np.pad(image, [(0, 0)] + [(padding, padding)] * 2).tolist()
     _, _, size, _ = kernels.shape
     places = [range(0, len(padded[0]) - size + 1, stride), range(0, len(padded[0][0]) - size + 1, stride)]
-    return [[[sum(padded[c][top + i][left + j] * kernel[c][i][j] for c, i, j in np.ndindex(kernel.shape))
-              for left in places[1]] for top in places[0]] for kernel in kernels]
+    return [
+        [
+            [
+                sum(padded[c][top + i][left + j] * kernel[c][i][j] for c, i, j in np.ndindex(kernel.shape))
+                for left in places[1]
+            ]
+            for top in places[0]
+        ]
+        for kernel in kernels
+    ]
 
 
 def with_add_at(columns, shape, size, stride, padding):
@@ -127,7 +141,7 @@ def with_add_at(columns, shape, size, stride, padding):
     padded = np.zeros((channels, height + 2 * padding, width + 2 * padding))
     places = chapter.im2col(np.arange(padded.size).reshape(padded.shape), size, stride, 0)
     np.add.at(padded.reshape(-1), places, columns)
-    return padded[:, padding:padding + height, padding:padding + width]
+    return padded[:, padding : padding + height, padding : padding + width]
 
 
 def channel_by_channel(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
@@ -148,12 +162,23 @@ def adds_in_place(x, conv1, bn1, conv2, bn2):
     return f.relu()
 
 
-@pytest.mark.parametrize(("id", "answer"), [
-    ("08.1", lambda size, kernel, stride, padding: len(range(0, size + 2 * padding - kernel + 1, stride))),
-    ("08.2", a_list_of_sums),
-    ("08.3", lambda image, *settings: torch.nn.functional.unfold(
-        torch.tensor(image)[None], settings[0], stride=settings[1], padding=settings[2])[0].numpy()),
-    ("08.4", with_add_at), ("08.6", channel_by_channel), ("08.7", [0, 1.2]), ("08.8", adds_in_place)])
+@pytest.mark.parametrize(
+    ("id", "answer"),
+    [
+        ("08.1", lambda size, kernel, stride, padding: len(range(0, size + 2 * padding - kernel + 1, stride))),
+        ("08.2", a_list_of_sums),
+        (
+            "08.3",
+            lambda image, *settings: torch.nn.functional.unfold(
+                torch.tensor(image)[None], settings[0], stride=settings[1], padding=settings[2]
+            )[0].numpy(),
+        ),
+        ("08.4", with_add_at),
+        ("08.6", channel_by_channel),
+        ("08.7", [0, 1.2]),
+        ("08.8", adds_in_place),
+    ],
+)
 def test_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
@@ -164,13 +189,20 @@ def into_the_image(image, grad, size):
     return image
 
 
-@pytest.mark.parametrize(("id", "answer", "words"), [
-    ("08.1", lambda *sizes: float(chapter.conv_output_size(*sizes)), "gave 6.0, a float (a length is a whole number"),
-    ("08.3", lambda *given: chapter.im2col(*given).tolist(), "gave a list (later cells need a NumPy array"),
-    ("08.4", lambda *given: torch.tensor(chapter.col2im(*given)), "gave a Tensor (later cells need a NumPy array"),
-    ("08.5", lambda *given: chapter.max_pool_backward(*given).tolist(), "gave a list (later cells"),
-    ("08.5", into_the_image, "gave new numbers in an array that it was given (work on a copy"),
-])
+@pytest.mark.parametrize(
+    ("id", "answer", "words"),
+    [
+        (
+            "08.1",
+            lambda *sizes: float(chapter.conv_output_size(*sizes)),
+            "gave 6.0, a float (a length is a whole number",
+        ),
+        ("08.3", lambda *given: chapter.im2col(*given).tolist(), "gave a list (later cells need a NumPy array"),
+        ("08.4", lambda *given: torch.tensor(chapter.col2im(*given)), "gave a Tensor (later cells need a NumPy array"),
+        ("08.5", lambda *given: chapter.max_pool_backward(*given).tolist(), "gave a list (later cells"),
+        ("08.5", into_the_image, "gave new numbers in an array that it was given (work on a copy"),
+    ],
+)
 def test_what_would_break_a_later_cell_is_said_here(id, answer, words):
     note = check(id, answer)
     assert not note.passed

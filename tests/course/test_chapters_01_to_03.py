@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 
-from mlx_grpo_kit.course import chapter_01, chapter_02, chapter_03
-from mlx_grpo_kit.course.desk import find
+from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.chapters.chapter_01 import exercises as chapter_01
+from mlx_grpo_kit.course.chapters.chapter_02 import exercises as chapter_02
+from mlx_grpo_kit.course.chapters.chapter_03 import exercises as chapter_03
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.scalar.nn import MLP
 

@@ -8,7 +8,7 @@ import torch
 
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import Exercise, Mistake, check, hint, progress, record, solution, use
-from mlx_grpo_kit.course.chapter_01 import central_slope, forward_slope
+from mlx_grpo_kit.course.chapters.chapter_01.exercises import central_slope, forward_slope
 from mlx_grpo_kit.course.exercise import Told, is_stub, same, show, told_apart
 from mlx_grpo_kit.tensor import Tensor
 
@@ -29,15 +29,18 @@ def test_a_forgotten_return():
     assert "Is there a `return`?" in note.text
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    (lambda f: 1.0, "raised TypeError"),
-    (lambda f, x, h: 1 / 0, "raised ZeroDivisionError: division by zero. Expected 6.1"),
-    (lambda f, x, h: exit(), "raised SystemExit"),
-    (lambda f, x, h: "6.1", "gave '6.1', expected 6.1"),
-    (lambda f, x, h: [6.1], "gave [6.1], expected 6.1"),
-    (6.1, "Pass the function itself, without brackets"),
-    ("forward_slope", "Pass the function itself"),
-])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda f: 1.0, "raised TypeError"),
+        (lambda f, x, h: 1 / 0, "raised ZeroDivisionError: division by zero. Expected 6.1"),
+        (lambda f, x, h: exit(), "raised SystemExit"),
+        (lambda f, x, h: "6.1", "gave '6.1', expected 6.1"),
+        (lambda f, x, h: [6.1], "gave [6.1], expected 6.1"),
+        (6.1, "Pass the function itself, without brackets"),
+        ("forward_slope", "Pass the function itself"),
+    ],
+)
 def test_slips_are_answered_in_words(answer, words):
     note = check("01.1", answer)
     assert not note
@@ -130,7 +133,7 @@ def test_messages_cannot_become_markup():
     html = check("01.1", answer)._repr_html_()
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
-    assert '<code style=' in html
+    assert "<code style=" in html
 
 
 def stub_with_docstring(x):
@@ -154,19 +157,42 @@ def constant(x):
     return 3.0
 
 
-@pytest.mark.parametrize(("function", "stub"), [(stub_with_docstring, True), (stub_with_pass, True),
-                                                (stub_returning_nothing, True), (one_line, False), (constant, False),
-                                                (len, False), (3, False)])
+@pytest.mark.parametrize(
+    ("function", "stub"),
+    [
+        (stub_with_docstring, True),
+        (stub_with_pass, True),
+        (stub_returning_nothing, True),
+        (one_line, False),
+        (constant, False),
+        (len, False),
+        (3, False),
+    ],
+)
 def test_is_stub(function, stub):
     assert is_stub(function) is stub
 
 
-@pytest.mark.parametrize(("got", "expected", "equal"), [
-    (1.0 + 1e-9, 1.0, True), (1.001, 1.0, False), (1, 1.0, True), (True, 1.0, False), (1, True, False),
-    (float("nan"), float("nan"), True), ([1, (2, 3)], (1, [2, 3]), True), ([1], [1, 2], False), ("1", 1, False),
-    ({"a": 1.0}, {"a": 1}, True), ({"b": 1}, {"a": 1}, False), (ValueError("x"), ValueError("y"), True),
-    (ValueError("x"), 1.0, False), ("same", "same", True), (None, 0.0, False),
-])
+@pytest.mark.parametrize(
+    ("got", "expected", "equal"),
+    [
+        (1.0 + 1e-9, 1.0, True),
+        (1.001, 1.0, False),
+        (1, 1.0, True),
+        (True, 1.0, False),
+        (1, True, False),
+        (float("nan"), float("nan"), True),
+        ([1, (2, 3)], (1, [2, 3]), True),
+        ([1], [1, 2], False),
+        ("1", 1, False),
+        ({"a": 1.0}, {"a": 1}, True),
+        ({"b": 1}, {"a": 1}, False),
+        (ValueError("x"), ValueError("y"), True),
+        (ValueError("x"), 1.0, False),
+        ("same", "same", True),
+        (None, 0.0, False),
+    ],
+)
 def test_same(got, expected, equal):
     assert same(got, expected) is equal
 
@@ -194,9 +220,11 @@ def test_arrays_are_shown_with_their_shape():
     assert show(np.zeros((4, 5))) == "array of shape (4, 5)"
     exercise = Exercise("99.3", "Double", "Write `double(x)`.", 2, 1, double, ["a", "b"], cases=((np.ones((1, 2)),),))
     assert exercise.examine(lambda x: 2 * x[0]).message == (
-        "`double(array([[1, 1]]))` gave array([2, 2]) of shape (2,), expected array([[2, 2]]) of shape (1, 2).")
+        "`double(array([[1, 1]]))` gave array([2, 2]) of shape (2,), expected array([[2, 2]]) of shape (1, 2)."
+    )
     assert exercise.examine(lambda x: 3 * x).message == (
-        "`double(array([[1, 1]]))` gave array([[3, 3]]), expected array([[2, 2]]).")
+        "`double(array([[1, 1]]))` gave array([[3, 3]]), expected array([[2, 2]])."
+    )
 
 
 def test_a_tuple_of_other_things_than_numbers_and_how_much_of_it_is_right():
@@ -214,8 +242,17 @@ def test_show_is_short():
 
 
 def test_an_exercise_of_its_own():
-    exercise = Exercise("99.1", "Double", "Write `double(x)`.", 2, 1, double, ["a", "b"], cases=((1,), (2,)),
-                        mistakes=[Mistake("square", lambda x: x * x, "That is the square.", 2)])
+    exercise = Exercise(
+        "99.1",
+        "Double",
+        "Write `double(x)`.",
+        2,
+        1,
+        double,
+        ["a", "b"],
+        cases=((1,), (2,)),
+        mistakes=[Mistake("square", lambda x: x * x, "That is the square.", 2)],
+    )
     assert exercise.heading == "Exercise 99.1 · Double (2 min, \N{BLACK CIRCLE}\N{WHITE CIRCLE}\N{WHITE CIRCLE})"
     assert exercise.examine(lambda x: x + x).status == "passed"
     assert exercise.examine(lambda x: x * x).hint == 2
@@ -232,8 +269,9 @@ def test_what_was_given_and_what_was_expected():
     almost[2, 3] = np.nan
     almost[3, 0] = 7
     one, two = np.array([1.0, 2.0]), np.array([3.0, 4.0])
-    assert told_apart(almost, ramp) == ("an array of shape (4, 5) with 2 of 20 elements wrong: the one at [2, 3] is "
-                                        "nan, expected 13")
+    assert told_apart(almost, ramp) == (
+        "an array of shape (4, 5) with 2 of 20 elements wrong: the one at [2, 3] is nan, expected 13"
+    )
     assert told_apart(ramp.T, ramp) == "array of shape (5, 4), expected array of shape (4, 5)"
     assert told_apart(one, ramp) == "array([1, 2]) of shape (2,), expected array of shape (4, 5)"
     assert told_apart((one, one), (one, two)) == "a tuple whose part 2 is array([1, 2]), expected array([3, 4])"
@@ -255,22 +293,41 @@ def test_of_two_mistakes_that_raise_the_same_kind_the_one_with_the_same_words_is
     def half(x):
         return None * 2.0
 
-    exercise = Exercise("99.1", "Double", "`double(x)`", 3, 1, lambda x: 2 * x, hints=("Twice.", "`2 * x`"),
-                        cases=((1.0,), (2.0,)), mistakes=(Mistake("none", no_backward, "Where is the number?"),
-                                                          Mistake("memory", raw_memory, "That is memory.")))
+    exercise = Exercise(
+        "99.1",
+        "Double",
+        "`double(x)`",
+        3,
+        1,
+        lambda x: 2 * x,
+        hints=("Twice.", "`2 * x`"),
+        cases=((1.0,), (2.0,)),
+        mistakes=(
+            Mistake("none", no_backward, "Where is the number?"),
+            Mistake("memory", raw_memory, "That is memory."),
+        ),
+    )
     assert "That is memory." in exercise.examine(raw_memory).message
     assert "Where is the number?" in exercise.examine(no_backward).message
-    assert "Where is the number?" in exercise.examine(half).message       # nearly in its words: the first that fits
-    note = exercise.examine(lambda: 2.0)                                  # as little as this has to do with either
+    assert "Where is the number?" in exercise.examine(half).message  # nearly in its words: the first that fits
+    note = exercise.examine(lambda: 2.0)  # as little as this has to do with either
     assert "takes 0 positional arguments but 1 was given. Expected 2." in note.message
     assert "number?" not in note.message
     assert "memory" not in note.message
 
 
 def test_what_an_answer_did_stands_in_a_message_without_quotes():
-    exercise = Exercise("99.1", "Double", "`double(x)`", 3, 1, lambda x: 2 * x, hints=("Twice.", "`2 * x`"),
-                        cases=((1.0,), (2.0,)), run=lambda function, x: Told("nothing at all") if
-                        function(x) is None else function(x))
+    exercise = Exercise(
+        "99.1",
+        "Double",
+        "`double(x)`",
+        3,
+        1,
+        lambda x: 2 * x,
+        hints=("Twice.", "`2 * x`"),
+        cases=((1.0,), (2.0,)),
+        run=lambda function, x: Told("nothing at all") if function(x) is None else function(x),
+    )
     assert "gave nothing at all, expected 2." in exercise.examine(lambda x: print(end="")).message
 
 

@@ -34,11 +34,14 @@ def test_scikit_learns_digits_are_all_there_once():
     assert digits.test_images.shape == (360, 1, 8, 8)
     assert (digits.train_images.min(), digits.train_images.max()) == (0, 1)
     images, labels = sklearn_digits(return_X_y=True)
+
     def listed(x, y):
         return sorted((tuple(image.ravel()), int(label)) for image, label in zip(x, y, strict=True))
 
-    both = listed(np.concatenate([digits.train_images, digits.test_images]) * 16,
-                  np.concatenate([digits.train_labels, digits.test_labels]))
+    both = listed(
+        np.concatenate([digits.train_images, digits.test_images]) * 16,
+        np.concatenate([digits.train_labels, digits.test_labels]),
+    )
     assert both == listed(images, labels)
     assert not np.array_equal(digits.test_labels, labels[:360])  # each writer is on both sides
     assert repr(digits) == "scikit-learn's digits: 1,437 images of 8 x 8 to train on, 360 to test on"
@@ -79,15 +82,19 @@ def test_a_missing_file_is_named(mnist):
         load_digits(folder)
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"", "it begins with nothing"),
-    (b"<html>not found</html>", "it begins with 3c 68 74 6d"),
-    (bytes([0, 0, 13, 1, 0, 0, 0, 0]), "an IDX file of bytes"),
-    (bytes([0, 0, 8, 3, 0, 0]), "ends within its header: it has 6 bytes of 16. Copy it again"),
-    (idx(np.zeros((2, 3)))[:-1], r"has 17 bytes; its header says shape \(2, 3\), which is 18"),
-    (idx(np.zeros((2, 3))) + b"x", r"has 19 bytes"),
-    (gzip.compress(idx(np.zeros((2, 3))))[:-5], "not a whole gzip file"),
-], ids=["empty", "html", "floats", "cut header", "cut", "too long", "cut gzip"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it begins with nothing"),
+        (b"<html>not found</html>", "it begins with 3c 68 74 6d"),
+        (bytes([0, 0, 13, 1, 0, 0, 0, 0]), "an IDX file of bytes"),
+        (bytes([0, 0, 8, 3, 0, 0]), "ends within its header: it has 6 bytes of 16. Copy it again"),
+        (idx(np.zeros((2, 3)))[:-1], r"has 17 bytes; its header says shape \(2, 3\), which is 18"),
+        (idx(np.zeros((2, 3))) + b"x", r"has 19 bytes"),
+        (gzip.compress(idx(np.zeros((2, 3))))[:-5], "not a whole gzip file"),
+    ],
+    ids=["empty", "html", "floats", "cut header", "cut", "too long", "cut gzip"],
+)
 def test_a_file_that_is_not_idx(tmp_path, content, message):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=message):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.course.edges import EDGES, measure_edges
+from mlx_grpo_kit.course.chapters.chapter_05.edges import EDGES, measure_edges
 
 INF, NAN = math.inf, math.nan
 IDS = [f"{edge.operation} at {edge.point}" for edge in EDGES]
@@ -21,18 +21,34 @@ def row(operation, *point):
     return row
 
 
-@pytest.mark.parametrize(("operation", "point", "value", "gradients"), [
-    ("a / b", (0.0, 0.0), NAN, (INF, NAN)), ("a / b", (1.0, 0.0), INF, (INF, -INF)), ("sqrt(x)", (0.0,), 0.0, (INF,)),
-    ("sqrt(x)", (-1.0,), NAN, (NAN,)), ("where(x > 0, sqrt(x), 0)", (0.0,), 0.0, (NAN,)),
-    ("log(x)", (0.0,), -INF, (INF,)), ("log(x)", (-1.0,), NAN, (-1.0,)), ("abs(x)", (0.0,), 0.0, (0.0,)),
-    ("relu(x)", (0.0,), 0.0, (0.0,)), ("round(x)", (2.5,), 2.0, (0.0,)), ("clip(x, -1, 1)", (1.0,), 1.0, (1.0,)),
-    ("clip(x, 1, -1)", (0.0,), -1.0, (0.0,)), ("maximum(a, b)", (2.0, 2.0), 2.0, (0.5, 0.5)),
-    ("max(x)", ((3.0, 1.0, 3.0),), 3.0, ((0.5, 0.0, 0.5),)), ("a ** b", (0.0, 0.0), 1.0, (0.0, 0.0)),
-    ("a ** b", (0.0, 1.0), 0.0, (1.0, 0.0)), ("a ** b", (0.0, -1.0), INF, (-INF, -INF)),
-    ("a ** b", (-2.0, 3.0), -8.0, (12.0, NAN)), ("safe_sqrt(sum(x * x))", ((0.0, 0.0),), 0.0, ((0.0, 0.0),)),
-    ("prod(x)", ((0.0, 2.0, 3.0),), 0.0, ((6.0, 0.0, 0.0),)), ("logsumexp(x)", ((-INF, -INF),), -INF, ((NAN, NAN),)),
-    ("sigmoid(x)", (1000.0,), 1.0, (0.0,)), ("sigmoid(x)", (-1000.0,), 0.0, (0.0,)),
-])
+@pytest.mark.parametrize(
+    ("operation", "point", "value", "gradients"),
+    [
+        ("a / b", (0.0, 0.0), NAN, (INF, NAN)),
+        ("a / b", (1.0, 0.0), INF, (INF, -INF)),
+        ("sqrt(x)", (0.0,), 0.0, (INF,)),
+        ("sqrt(x)", (-1.0,), NAN, (NAN,)),
+        ("where(x > 0, sqrt(x), 0)", (0.0,), 0.0, (NAN,)),
+        ("log(x)", (0.0,), -INF, (INF,)),
+        ("log(x)", (-1.0,), NAN, (-1.0,)),
+        ("abs(x)", (0.0,), 0.0, (0.0,)),
+        ("relu(x)", (0.0,), 0.0, (0.0,)),
+        ("round(x)", (2.5,), 2.0, (0.0,)),
+        ("clip(x, -1, 1)", (1.0,), 1.0, (1.0,)),
+        ("clip(x, 1, -1)", (0.0,), -1.0, (0.0,)),
+        ("maximum(a, b)", (2.0, 2.0), 2.0, (0.5, 0.5)),
+        ("max(x)", ((3.0, 1.0, 3.0),), 3.0, ((0.5, 0.0, 0.5),)),
+        ("a ** b", (0.0, 0.0), 1.0, (0.0, 0.0)),
+        ("a ** b", (0.0, 1.0), 0.0, (1.0, 0.0)),
+        ("a ** b", (0.0, -1.0), INF, (-INF, -INF)),
+        ("a ** b", (-2.0, 3.0), -8.0, (12.0, NAN)),
+        ("safe_sqrt(sum(x * x))", ((0.0, 0.0),), 0.0, ((0.0, 0.0),)),
+        ("prod(x)", ((0.0, 2.0, 3.0),), 0.0, ((6.0, 0.0, 0.0),)),
+        ("logsumexp(x)", ((-INF, -INF),), -INF, ((NAN, NAN),)),
+        ("sigmoid(x)", (1000.0,), 1.0, (0.0,)),
+        ("sigmoid(x)", (-1000.0,), 0.0, (0.0,)),
+    ],
+)
 def test_the_edges_that_torch_documents(operation, point, value, gradients):
     """Numbers written down beforehand, so that the kit and torch cannot be wrong together."""
     measured = row(operation, *point)
@@ -43,15 +59,24 @@ def test_the_edges_that_torch_documents(operation, point, value, gradients):
 
 # The same operations in NumPy's names, for a library that has them.
 ELSEWHERE = {
-    "a / b": lambda m, a, b: a / b, "sqrt(x)": lambda m, x: m.sqrt(x), "log(x)": lambda m, x: m.log(x),
+    "a / b": lambda m, a, b: a / b,
+    "sqrt(x)": lambda m, x: m.sqrt(x),
+    "log(x)": lambda m, x: m.log(x),
     "where(x > 0, sqrt(x), 0)": lambda m, x: m.where(x > 0, m.sqrt(x), 0.0),
     "sqrt(sum(x * x))": lambda m, x: m.sqrt((x * x).sum()),
-    "safe_sqrt(sum(x * x))": lambda m, x: m.linalg.norm(x), "a ** b": lambda m, a, b: m.power(a, b),
-    "abs(x)": lambda m, x: m.abs(x), "maximum(x, 0)": lambda m, x: m.maximum(x, 0.0),
-    "maximum(a, b)": lambda m, a, b: m.maximum(a, b), "minimum(a, b)": lambda m, a, b: m.minimum(a, b),
-    "max(x)": lambda m, x: m.max(x), "clip(x, -1, 1)": lambda m, x: m.clip(x, -1.0, 1.0),
-    "clip(x, 1, -1)": lambda m, x: m.clip(x, 1.0, -1.0), "sign(x)": lambda m, x: m.sign(x),
-    "floor(x)": lambda m, x: m.floor(x), "ceil(x)": lambda m, x: m.ceil(x), "round(x)": lambda m, x: m.round(x),
+    "safe_sqrt(sum(x * x))": lambda m, x: m.linalg.norm(x),
+    "a ** b": lambda m, a, b: m.power(a, b),
+    "abs(x)": lambda m, x: m.abs(x),
+    "maximum(x, 0)": lambda m, x: m.maximum(x, 0.0),
+    "maximum(a, b)": lambda m, a, b: m.maximum(a, b),
+    "minimum(a, b)": lambda m, a, b: m.minimum(a, b),
+    "max(x)": lambda m, x: m.max(x),
+    "clip(x, -1, 1)": lambda m, x: m.clip(x, -1.0, 1.0),
+    "clip(x, 1, -1)": lambda m, x: m.clip(x, 1.0, -1.0),
+    "sign(x)": lambda m, x: m.sign(x),
+    "floor(x)": lambda m, x: m.floor(x),
+    "ceil(x)": lambda m, x: m.ceil(x),
+    "round(x)": lambda m, x: m.round(x),
     "prod(x)": lambda m, x: m.prod(x),
 }
 CHECKED = [edge for edge in EDGES if edge.operation in ELSEWHERE]

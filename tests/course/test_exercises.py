@@ -6,7 +6,7 @@ import types
 import pytest
 
 from mlx_grpo_kit.course import check
-from mlx_grpo_kit.course.desk import chapters, exercises
+from mlx_grpo_kit.course.catalogue import chapters, exercises
 
 ALL = [exercise for chapter in chapters() for exercise in exercises(chapter)]
 MISTAKES = [(exercise, mistake) for exercise in ALL for mistake in exercise.mistakes]
@@ -71,7 +71,8 @@ def test_it_says_everything_a_learner_needs(exercise):
 def test_ids_count_up_within_a_chapter():
     for chapter in chapters():
         assert [exercise.id for exercise in exercises(chapter)] == [
-            f"{chapter}.{number}" for number in range(1, len(exercises(chapter)) + 1)]
+            f"{chapter}.{number}" for number in range(1, len(exercises(chapter)) + 1)
+        ]
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)

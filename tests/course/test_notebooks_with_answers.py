@@ -14,7 +14,7 @@ import pytest
 from nbclient import NotebookClient
 
 from mlx_grpo_kit.course import record
-from mlx_grpo_kit.course.desk import chapters, exercises, find
+from mlx_grpo_kit.course.catalogue import chapters, exercises, find
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 FIRST_WITH_MLX = 9  # a learner whose machine has no MLX can follow the chapters before
@@ -25,8 +25,9 @@ def exercise_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code" and CHECK.search(cell.source)]
 
 
-WITH_EXERCISES = {path.stem: path for path in sorted(NOTEBOOKS.glob("*.ipynb"))
-                  if exercise_cells(nbformat.read(path, as_version=4))}
+WITH_EXERCISES = {
+    path.stem: path for path in sorted(NOTEBOOKS.glob("*.ipynb")) if exercise_cells(nbformat.read(path, as_version=4))
+}
 
 
 @pytest.fixture(params=WITH_EXERCISES)
@@ -58,8 +59,10 @@ def test_with_every_answer_filled_in(notebook, tmp_path, monkeypatch):
     for cell in exercise_cells(notebook):
         cell.source = fill_in(cell.source)
     stated = int(re.search(r"run in (\d+) seconds", notebook.cells[0].source)[1])
-    notebook.cells += [nbformat.v4.new_code_cell(source) for source in
-                       ("import sys, time\ntime.process_time()", '"mlx.core" in sys.modules')]
+    notebook.cells += [
+        nbformat.v4.new_code_cell(source)
+        for source in ("import sys, time\ntime.process_time()", '"mlx.core" in sys.modules')
+    ]
     verdicts = run(notebook, tmp_path, monkeypatch)
     assert verdicts
     assert [verdict for verdict in verdicts.values() if "Passed" not in verdict] == []

@@ -20,9 +20,18 @@ GROUPS = [prompt for prompt in PROMPTS for _ in range(3)]
 @pytest.fixture(scope="module")
 def both(make_qwen3):
     """A model whose next token is far from certain, and far from uniform."""
-    return make_qwen3(0.2, vocab_size=V, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-                      num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=128,
-                      tie_word_embeddings=True)
+    return make_qwen3(
+        0.2,
+        vocab_size=V,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+    )
 
 
 @pytest.fixture(scope="module")

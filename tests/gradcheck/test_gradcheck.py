@@ -45,15 +45,18 @@ def wrong_in_mlx_vjp(primals, cotangent, output):
 # -- the four engines -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("fn", "inputs", "engine"), [
-    (lambda a, b: (a * b + a.exp()).tanh(), (Value(1.0), Value(-2.0)), "Value"),
-    (lambda a, b: [a * b, [a / b]], (Value(1.0), Value(-2.0)), "Value"),
-    (lambda a, b: T.relu(a @ b), (T.Tensor(numbers(3, 4)), T.Tensor(numbers(4, 2))), "Tensor"),
-    (lambda a, b: (a @ b, a * 2), (T.Tensor(numbers(3, 4)), T.Tensor(numbers(4, 2))), "Tensor"),
-    (lambda a: torch.relu(a) ** 2, (torch.tensor(numbers(3, 4)),), "torch"),
-    (lambda a: mx.sin(a) * a, (mx.array(numbers(3, 4)),), "MLX"),
-    (lambda a, b: [mx.sin(a) @ b, mx.exp(b)], (mx.array(numbers(3, 4)), mx.array(numbers(4, 2))), "MLX"),
-])
+@pytest.mark.parametrize(
+    ("fn", "inputs", "engine"),
+    [
+        (lambda a, b: (a * b + a.exp()).tanh(), (Value(1.0), Value(-2.0)), "Value"),
+        (lambda a, b: [a * b, [a / b]], (Value(1.0), Value(-2.0)), "Value"),
+        (lambda a, b: T.relu(a @ b), (T.Tensor(numbers(3, 4)), T.Tensor(numbers(4, 2))), "Tensor"),
+        (lambda a, b: (a @ b, a * 2), (T.Tensor(numbers(3, 4)), T.Tensor(numbers(4, 2))), "Tensor"),
+        (lambda a: torch.relu(a) ** 2, (torch.tensor(numbers(3, 4)),), "torch"),
+        (lambda a: mx.sin(a) * a, (mx.array(numbers(3, 4)),), "MLX"),
+        (lambda a, b: [mx.sin(a) @ b, mx.exp(b)], (mx.array(numbers(3, 4)), mx.array(numbers(4, 2))), "MLX"),
+    ],
+)
 def test_right_gradients_pass(fn, inputs, engine):
     report = gradcheck(fn, *inputs)
     assert report.passed, report
@@ -65,11 +68,14 @@ def wrong_value(x):
     return Value(x.data**2, "square", (x,), (3 * x.data,))
 
 
-@pytest.mark.parametrize(("fn", "inputs", "where"), [
-    (lambda a, b: wrong_value(a) * b, (Value(1.5), Value(-2.0, label="b")), "input 0"),
-    (lambda a: WrongInOnePlace.apply(a), (torch.tensor(numbers(2, 3)),), "input 0 at index (1, 0)"),
-    (lambda a, b: a + wrong_in_mlx(b), (mx.array([0.5, 2.0]), mx.array([1.0, 3.0])), "input 1 at index 1"),
-])
+@pytest.mark.parametrize(
+    ("fn", "inputs", "where"),
+    [
+        (lambda a, b: wrong_value(a) * b, (Value(1.5), Value(-2.0, label="b")), "input 0"),
+        (lambda a: WrongInOnePlace.apply(a), (torch.tensor(numbers(2, 3)),), "input 0 at index (1, 0)"),
+        (lambda a, b: a + wrong_in_mlx(b), (mx.array([0.5, 2.0]), mx.array([1.0, 3.0])), "input 1 at index 1"),
+    ],
+)
 def test_a_wrong_gradient_is_named(fn, inputs, where):
     report = gradcheck(fn, *inputs)
     assert not report
@@ -98,7 +104,8 @@ def test_the_words_of_a_pass_and_of_a_failure():
     x = T.Tensor([[1.0, 2.0]], label="x")
     assert str(gradcheck(lambda x: (x * x).sum(), x)) == (
         "gradcheck passed: 2 derivatives of Tensor agree with the complex step.\n"
-        "  Largest difference 0.0e+00, 'x' at index (0, 0): analytic 2, numeric 2.")
+        "  Largest difference 0.0e+00, 'x' at index (0, 0): analytic 2, numeric 2."
+    )
     with T.replaced_gradient("mul", a=lambda g, b: -g * b, b=lambda g, a: -g * a):
         assert str(gradcheck(lambda x: (x * x).sum(), x)) == (
             "gradcheck FAILED: 2 of 2 derivatives of Tensor are wrong.\n"
@@ -107,7 +114,8 @@ def test_the_words_of_a_pass_and_of_a_failure():
             "    numeric                  4   what the function does: the complex step\n"
             "    difference               8   200.0% of the larger\n"
             "  Also 'x' at index (0, 0): -2 should be 2\n"
-            "  The gradient of 'x' is -1 times the right one everywhere: a wrong sign.")
+            "  The gradient of 'x' is -1 times the right one everywhere: a wrong sign."
+        )
 
 
 def test_a_transposed_gradient_is_recognized():
@@ -206,9 +214,19 @@ def test_the_complex_step_is_exact_and_finds_an_error_of_one_in_a_million():
         assert not gradcheck(lambda x: T.exp(T.sin(x)), T.Tensor(numbers(4)))
 
 
-@pytest.mark.parametrize("fn", [T.abs, T.relu, lambda x: T.clip(x, -1, 1), lambda x: T.max(x, axis=0),
-                                lambda x: T.maximum(x, 0.1), T.sigmoid,
-                                lambda x: x * 2 if x.data.sum() > 0 else x, lambda x: x * np.abs(x.data).sum() * 0 + x])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        T.abs,
+        T.relu,
+        lambda x: T.clip(x, -1, 1),
+        lambda x: T.max(x, axis=0),
+        lambda x: T.maximum(x, 0.1),
+        T.sigmoid,
+        lambda x: x * 2 if x.data.sum() > 0 else x,
+        lambda x: x * np.abs(x.data).sum() * 0 + x,
+    ],
+)
 def test_the_complex_step_refuses_what_is_not_analytic(fn):
     report = gradcheck(fn, T.Tensor(numbers(3)))
     assert report.passed, report
@@ -336,7 +354,9 @@ def test_slopes_of_a_known_function():
 
 
 def test_checking_a_tensor_imports_neither_torch_nor_mlx():
-    program = ("import sys, mlx_grpo_kit.tensor as T; from mlx_grpo_kit.gradcheck import gradcheck; "
-               "assert gradcheck(T.tanh, T.Tensor([1.0])); "
-               "print(sorted({'mlx', 'torch', 'matplotlib'} & {m.split('.')[0] for m in sys.modules}))")
+    program = (
+        "import sys, mlx_grpo_kit.tensor as T; from mlx_grpo_kit.gradcheck import gradcheck; "
+        "assert gradcheck(T.tanh, T.Tensor([1.0])); "
+        "print(sorted({'mlx', 'torch', 'matplotlib'} & {m.split('.')[0] for m in sys.modules}))"
+    )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

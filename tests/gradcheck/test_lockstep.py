@@ -22,9 +22,12 @@ def batches(count, size=32, image=False):
 
 def mlps():
     torch.manual_seed(0)
-    return (nn.Sequential(nn.Linear(64, 32), T.relu, nn.Linear(32, 32), T.tanh, nn.Linear(32, 10)),
-            torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.Tanh(),
-                                torch.nn.Linear(32, 10)).double())
+    return (
+        nn.Sequential(nn.Linear(64, 32), T.relu, nn.Linear(32, 32), T.tanh, nn.Linear(32, 10)),
+        torch.nn.Sequential(
+            torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 10)
+        ).double(),
+    )
 
 
 def test_an_mlp_with_adam_for_200_steps():
@@ -38,24 +41,33 @@ def test_an_mlp_with_adam_for_200_steps():
 def test_a_thin_resnet_for_20_steps(torch_resnet):
     torch.manual_seed(0)
     ours, theirs = (make([8, 16], blocks=2, in_channels=1) for make in (ResNet, torch_resnet))
-    steps = list(lockstep(ours, theirs.double(), batches(20, size=16, image=True), optimizer="AdamW", lr=1e-3,
-                          tolerance=1e-9))
+    steps = list(
+        lockstep(ours, theirs.double(), batches(20, size=16, image=True), optimizer="AdamW", lr=1e-3, tolerance=1e-9)
+    )
     assert len(steps) == 20
     assert max(step.largest_difference for step in steps) <= 1e-9
 
 
 def test_another_loss_and_optimizer():
-    loss = (lambda y, t: T.mean((y - np.eye(10)[t]) ** 2),
-            lambda y, t: torch.mean((y - torch.eye(10, dtype=torch.float64)[t]) ** 2))
+    loss = (
+        lambda y, t: T.mean((y - np.eye(10)[t]) ** 2),
+        lambda y, t: torch.mean((y - torch.eye(10, dtype=torch.float64)[t]) ** 2),
+    )
     steps = lockstep(*mlps(), batches(3), optimizer="SGD", lr=0.1, momentum=0.9, loss=loss)
     assert len(list(steps)) == 3
 
 
-@pytest.mark.parametrize(("rule", "message"), [
-    ({"weight": lambda g, x: 1.01 * g.T @ x}, r"Step 1: the gradient of '4.weight' differs. Of 320 elements \d+ are"),
-    ({"x": lambda g, weight: -g @ weight}, r"Step 1: the gradient of '2.bias' differs"),
-    ({"bias": lambda g: 2 * g}, r"Step 1: the gradient of '4.bias' differs. Of 10 elements"),
-])
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (
+            {"weight": lambda g, x: 1.01 * g.T @ x},
+            r"Step 1: the gradient of '4.weight' differs. Of 320 elements \d+ are",
+        ),
+        ({"x": lambda g, weight: -g @ weight}, r"Step 1: the gradient of '2.bias' differs"),
+        ({"bias": lambda g: 2 * g}, r"Step 1: the gradient of '4.bias' differs. Of 10 elements"),
+    ],
+)
 def test_a_broken_rule_is_named_where_it_came_in(rule, message):
     with T.replaced_gradient("linear", **rule), pytest.raises(LockstepError, match=message):
         list(lockstep(*mlps(), batches(3), lr=1e-3))
@@ -88,31 +100,50 @@ def linear(dtype=torch.float64):
 X, Y = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) % 3
 
 
-@pytest.mark.parametrize(("kind", "message", "changes"), [
-    (ValueError, "optimizer is Adamm; expected the name of one", {"optimizer": "Adamm"}),
-    (ValueError, "optimizer is RMSprop; expected", {"optimizer": "RMSprop"}),
-    (ValueError, "optimizer is <class", {"optimizer": torch.optim.Adam}),
-    (ValueError, "tolerance is nan; expected 0 or more", {"tolerance": float("nan")}),
-    (ValueError, "tolerance is -1; expected 0 or more", {"tolerance": -1}),
-    (ValueError, "batches is empty, so nothing was compared", {"batches": []}),
-    (ValueError, r"Step 1: the batch is of type ndarray; expected a pair .* batches is \[\(x, targets\)\]",
-     {"batches": (X, Y)}),
-    (ValueError, "Step 1: the batch is 3 things", {"batches": [(X, Y, Y)]}),
-    (TypeError, "cannot take x of dtype uint8 .* x / 255", {"batches": [(X.astype(np.uint8), Y)]}),
-    (TypeError, "loss is <function .* expected a pair", {"loss": T.cross_entropy}),
-    (TypeError, r"The first of the two loss functions returned a Tensor of shape \(8, 3\)",
-     {"loss": (lambda outputs, targets: outputs, torch.nn.functional.cross_entropy)}),
-    (TypeError, "The second of the two loss functions returned a float .* expected a torch Tensor",
-     {"loss": (T.cross_entropy, lambda outputs, targets: 1.0)}),
-    (ValueError, r"size mismatch for weight: state_dict has shape \(5, 4\)",
-     {"torch_model": torch.nn.Linear(4, 5).double()}),
-    (ValueError, "missing .* unexpected", {"torch_model": torch.nn.Sequential(torch.nn.Linear(4, 3)).double()}),
-    (TypeError, "torch_model is a mlx_grpo_kit.tensor.nn.Linear; expected a torch.nn.Module",
-     {"torch_model": nn.Linear(4, 3)}),
-    (TypeError, "model is a builtins.NoneType; expected a Module of mlx_grpo_kit", {"model": None}),
-    (ValueError, "torch_model has no parameters", {"torch_model": torch.nn.ReLU()}),
-    (ValueError, "torch_model has parameters in bfloat16; expected", {"torch_model": linear(torch.bfloat16)[1]}),
-], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("kind", "message", "changes"),
+    [
+        (ValueError, "optimizer is Adamm; expected the name of one", {"optimizer": "Adamm"}),
+        (ValueError, "optimizer is RMSprop; expected", {"optimizer": "RMSprop"}),
+        (ValueError, "optimizer is <class", {"optimizer": torch.optim.Adam}),
+        (ValueError, "tolerance is nan; expected 0 or more", {"tolerance": float("nan")}),
+        (ValueError, "tolerance is -1; expected 0 or more", {"tolerance": -1}),
+        (ValueError, "batches is empty, so nothing was compared", {"batches": []}),
+        (
+            ValueError,
+            r"Step 1: the batch is of type ndarray; expected a pair .* batches is \[\(x, targets\)\]",
+            {"batches": (X, Y)},
+        ),
+        (ValueError, "Step 1: the batch is 3 things", {"batches": [(X, Y, Y)]}),
+        (TypeError, "cannot take x of dtype uint8 .* x / 255", {"batches": [(X.astype(np.uint8), Y)]}),
+        (TypeError, "loss is <function .* expected a pair", {"loss": T.cross_entropy}),
+        (
+            TypeError,
+            r"The first of the two loss functions returned a Tensor of shape \(8, 3\)",
+            {"loss": (lambda outputs, targets: outputs, torch.nn.functional.cross_entropy)},
+        ),
+        (
+            TypeError,
+            "The second of the two loss functions returned a float .* expected a torch Tensor",
+            {"loss": (T.cross_entropy, lambda outputs, targets: 1.0)},
+        ),
+        (
+            ValueError,
+            r"size mismatch for weight: state_dict has shape \(5, 4\)",
+            {"torch_model": torch.nn.Linear(4, 5).double()},
+        ),
+        (ValueError, "missing .* unexpected", {"torch_model": torch.nn.Sequential(torch.nn.Linear(4, 3)).double()}),
+        (
+            TypeError,
+            "torch_model is a mlx_grpo_kit.tensor.nn.Linear; expected a torch.nn.Module",
+            {"torch_model": nn.Linear(4, 3)},
+        ),
+        (TypeError, "model is a builtins.NoneType; expected a Module of mlx_grpo_kit", {"model": None}),
+        (ValueError, "torch_model has no parameters", {"torch_model": torch.nn.ReLU()}),
+        (ValueError, "torch_model has parameters in bfloat16; expected", {"torch_model": linear(torch.bfloat16)[1]}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_arguments_that_do_not_fit(kind, message, changes):
     model, torch_model = linear()
     arguments = {"model": model, "torch_model": torch_model, "batches": [(X, Y)], "lr": 0.1} | changes
@@ -142,14 +173,19 @@ def test_float32_held_to_float64s_tolerance():
 
 
 def test_a_real_difference_in_float32_is_not_called_rounding():
-    with T.replaced_gradient("linear", bias=lambda g: 1.01 * g.sum(axis=0)), \
-            pytest.raises(LockstepError, match="the gradient of 'bias' differs") as error:
+    with (
+        T.replaced_gradient("linear", bias=lambda g: 1.01 * g.sum(axis=0)),
+        pytest.raises(LockstepError, match="the gradient of 'bias' differs") as error,
+    ):
         list(lockstep(*linear(torch.float32), [(X, Y)], lr=0.1, tolerance=1e-5))
     assert "rounding" not in str(error.value)
 
 
-@pytest.mark.parametrize("targets", [Y.astype(np.int32), Y.astype(np.uint8), Y.tolist(), torch.tensor(Y)],
-                         ids=["int32", "uint8", "list", "torch"])
+@pytest.mark.parametrize(
+    "targets",
+    [Y.astype(np.int32), Y.astype(np.uint8), Y.tolist(), torch.tensor(Y)],
+    ids=["int32", "uint8", "list", "torch"],
+)
 def test_whole_numbers_of_any_kind_are_targets(targets):
     for x in (X, X.astype(np.float32), X.tolist(), T.Tensor(X)):
         assert len(list(lockstep(*linear(), [(x, targets)] * 2, lr=0.1))) == 2

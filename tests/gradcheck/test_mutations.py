@@ -27,35 +27,56 @@ CONDITION = np.array([[True, False, True], [False, False, True], [True, True, Fa
 
 # For each operation a program in which every derivative matters. Square shapes, so that swapped operands fit.
 RULES = {
-    "add": (T.add, near(3, 3), near(3, seed=1)), "sub": (T.sub, near(3, 3), near(3, seed=1)),
-    "mul": (T.mul, near(3, 3), near(3, seed=1)), "div": (T.div, near(3, 3), near(3, seed=1)),
-    "pow": (T.pow, near(3, 3), near(3, seed=1)), "maximum": (T.maximum, near(3, 3), near(3, seed=1)),
-    "minimum": (T.minimum, near(3, 3), near(3, seed=1)), "safe_div": (T.safe_div, near(3, 3), near(3, seed=1)),
+    "add": (T.add, near(3, 3), near(3, seed=1)),
+    "sub": (T.sub, near(3, 3), near(3, seed=1)),
+    "mul": (T.mul, near(3, 3), near(3, seed=1)),
+    "div": (T.div, near(3, 3), near(3, seed=1)),
+    "pow": (T.pow, near(3, 3), near(3, seed=1)),
+    "maximum": (T.maximum, near(3, 3), near(3, seed=1)),
+    "minimum": (T.minimum, near(3, 3), near(3, seed=1)),
+    "safe_div": (T.safe_div, near(3, 3), near(3, seed=1)),
     "where": (lambda a, b: T.where(CONDITION, a, b), near(3, 3), near(3, seed=1)),
-    **{name: (getattr(T, name), signed(2, 3)) for name in
-       ["neg", "exp", "abs", "sin", "cos", "tanh", "sigmoid", "relu", "silu", "gelu"]},
-    **{name: (getattr(T, name), near(2, 3)) for name in
-       ["log", "log2", "log10", "sqrt", "safe_sqrt", "safe_log", "sign", "floor", "ceil", "round", "trunc"]},
+    **{
+        name: (getattr(T, name), signed(2, 3))
+        for name in ["neg", "exp", "abs", "sin", "cos", "tanh", "sigmoid", "relu", "silu", "gelu"]
+    },
+    **{
+        name: (getattr(T, name), near(2, 3))
+        for name in ["log", "log2", "log10", "sqrt", "safe_sqrt", "safe_log", "sign", "floor", "ceil", "round", "trunc"]
+    },
     "clip": (lambda x: T.clip(x, -1, 1), signed(2, 3)),
-    **{name: (functools.partial(getattr(T, name), axis=1), signed(2, 3)) for name in
-       ["sum", "mean", "var", "max", "min", "prod", "logsumexp", "softmax", "log_softmax"]},
+    **{
+        name: (functools.partial(getattr(T, name), axis=1), signed(2, 3))
+        for name in ["sum", "mean", "var", "max", "min", "prod", "logsumexp", "softmax", "log_softmax"]
+    },
     "cross_entropy": (lambda x: T.cross_entropy(x, [2, 0]), signed(2, 3)),
-    "matmul": (T.matmul, signed(3, 3), signed(3, 3, seed=1)), "dot": (T.dot, signed(3), signed(3, seed=1)),
+    "matmul": (T.matmul, signed(3, 3), signed(3, 3, seed=1)),
+    "dot": (T.dot, signed(3), signed(3, seed=1)),
     "outer": (T.outer, signed(3), signed(3, seed=1)),
     "linear": (T.linear, signed(3, 3), signed(3, 3, seed=1), signed(3, seed=2)),
-    "reshape": (lambda x: x.reshape(3, 2), signed(2, 3)), "transpose": (lambda x: x.T, signed(2, 3)),
+    "reshape": (lambda x: x.reshape(3, 2), signed(2, 3)),
+    "transpose": (lambda x: x.T, signed(2, 3)),
     "swapaxes": (lambda x: x.swapaxes(0, 1), signed(2, 3)),
     "broadcast_to": (lambda x: T.broadcast_to(x, (4, 2, 3)), signed(2, 1)),
-    "getitem": (lambda x: x[[0, 0, 1]], signed(2, 3)), "embedding": (lambda w: T.embedding(w, [0, 0, 1]), signed(2, 3)),
+    "getitem": (lambda x: x[[0, 0, 1]], signed(2, 3)),
+    "embedding": (lambda w: T.embedding(w, [0, 0, 1]), signed(2, 3)),
     "pad": (lambda x: T.pad(x, 1), signed(2, 3)),
 }
 FUNCTIONS = {
-    convolution.Conv2d: (lambda x, w, b: T.conv2d(x, w, b, stride=2, padding=1), signed(2, 2, 4, 4),
-                         signed(2, 2, 3, 3, seed=1), signed(2, seed=2)),
+    convolution.Conv2d: (
+        lambda x, w, b: T.conv2d(x, w, b, stride=2, padding=1),
+        signed(2, 2, 4, 4),
+        signed(2, 2, 3, 3, seed=1),
+        signed(2, seed=2),
+    ),
     convolution.MaxPool2d: (lambda x: T.max_pool2d(x, 3, stride=2, padding=1), signed(1, 2, 4, 4)),
     convolution.AvgPool2d: (lambda x: T.avg_pool2d(x, 3, stride=2, padding=1), signed(1, 2, 4, 4)),
-    normalization.BatchNorm: (lambda x, w, b: T.batch_norm(x, None, None, w, b, training=True), signed(3, 2, 2, 2),
-                              signed(2, seed=1), signed(2, seed=2)),
+    normalization.BatchNorm: (
+        lambda x, w, b: T.batch_norm(x, None, None, w, b, training=True),
+        signed(3, 2, 2, 2),
+        signed(2, seed=1),
+        signed(2, seed=2),
+    ),
     normalization.LayerNorm: (T.layer_norm, signed(3, 4), signed(4, seed=1), signed(4, seed=2)),
     normalization.RMSNorm: (T.rms_norm, signed(3, 4), signed(4, seed=1)),
     shapes.Concatenate: (lambda a, b: T.concatenate([a, b]), signed(2, 3), signed(1, 3, seed=1)),
@@ -90,6 +111,7 @@ def test_the_function_as_it_is_passes(function):
 
 def broken(gradient, change):
     """The same formula with its result changed. What it names is what forward saves, so the signature stays."""
+
     def formula(g, *saved):
         return change(g, gradient(g, *saved))
 
@@ -101,8 +123,9 @@ def broken(gradient, change):
 @pytest.mark.parametrize("name", [name for name in RULES if name not in FLAT])
 def test_a_factor_in_a_rule_is_caught(name, what, factor):
     for position, key in enumerate(inputs_of(name)):
-        with T.replaced_gradient(name, **{key: broken(T.RULES[name].function.gradients[key],
-                                                        lambda g, grad: factor * grad)}):
+        with T.replaced_gradient(
+            name, **{key: broken(T.RULES[name].function.gradients[key], lambda g, grad: factor * grad)}
+        ):
             report = check(RULES[name])
         assert not report.passed, f"{name}, {key}: {what}"
         assert {failure.input for failure in report.failures} == {position}
@@ -150,6 +173,7 @@ def test_an_engine_that_forgets_to_sum_is_caught(name, monkeypatch):
 def test_a_factor_in_a_function_is_caught(function, what, factor, monkeypatch):
     backward = function.backward
     for position in range(len(FUNCTIONS[function]) - 1):
+
         def changed(ctx, grad, position=position):
             grads = backward(ctx, grad)
             grads = list(grads) if isinstance(grads, tuple | list) else [grads]
@@ -161,8 +185,9 @@ def test_a_factor_in_a_function_is_caught(function, what, factor, monkeypatch):
         assert {failure.input for failure in report.failures} == {position}, what
 
 
-@pytest.mark.parametrize("function", [normalization.BatchNorm, normalization.LayerNorm, convolution.Conv2d,
-                                      shapes.Stack])
+@pytest.mark.parametrize(
+    "function", [normalization.BatchNorm, normalization.LayerNorm, convolution.Conv2d, shapes.Stack]
+)
 def test_swapped_gradients_of_a_function_are_caught(function, monkeypatch):
     backward = function.backward
 
@@ -176,8 +201,9 @@ def test_swapped_gradients_of_a_function_are_caught(function, monkeypatch):
     assert not check(FUNCTIONS[function])
 
 
-@pytest.mark.parametrize(("function", "position"), [(convolution.Conv2d, 2), (normalization.LayerNorm, 1),
-                                                    (normalization.RMSNorm, 1)])
+@pytest.mark.parametrize(
+    ("function", "position"), [(convolution.Conv2d, 2), (normalization.LayerNorm, 1), (normalization.RMSNorm, 1)]
+)
 def test_a_function_that_forgets_the_batch_is_caught(function, position, monkeypatch):
     backward = function.backward
 

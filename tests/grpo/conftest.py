@@ -24,8 +24,18 @@ class TRL:
         self._trainer_class = GRPOTrainer
         self.defaults = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
 
-    def loss(self, logps, old_logps, advantages, mask, *, ref_logps=None, num_items_in_batch=None, accumulation_steps=1,
-             **settings):
+    def loss(
+        self,
+        logps,
+        old_logps,
+        advantages,
+        mask,
+        *,
+        ref_logps=None,
+        num_items_in_batch=None,
+        accumulation_steps=1,
+        **settings,
+    ):
         """`_compute_loss` on NumPy arrays -> (loss, gradient with respect to logps, {metric: float}).
 
         settings: GRPOConfig fields; the others keep TRL's defaults, but use_bias_correction_kl is False.
@@ -36,20 +46,34 @@ class TRL:
         args.steps_per_generation = accumulation_steps
         trainer = object.__new__(self._trainer_class)
         vars(trainer).update(
-            args=args, model=SimpleNamespace(training=True), current_gradient_accumulation_steps=accumulation_steps,
-            loss_type=args.loss_type, beta=args.beta, importance_sampling_level=args.importance_sampling_level,
-            epsilon_low=args.epsilon, max_completion_length=args.max_completion_length,
+            args=args,
+            model=SimpleNamespace(training=True),
+            current_gradient_accumulation_steps=accumulation_steps,
+            loss_type=args.loss_type,
+            beta=args.beta,
+            importance_sampling_level=args.importance_sampling_level,
+            epsilon_low=args.epsilon,
+            max_completion_length=args.max_completion_length,
             epsilon_high=args.epsilon if args.epsilon_high is None else args.epsilon_high,
-            top_entropy_quantile=1.0, off_policy_mask_threshold=None, use_vllm=False, _entropy_bonus_enabled=False,
-            aux_loss_enabled=False, _metrics={"train": defaultdict(list)},
-            accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x))
+            top_entropy_quantile=1.0,
+            off_policy_mask_threshold=None,
+            use_vllm=False,
+            _entropy_bonus_enabled=False,
+            aux_loss_enabled=False,
+            _metrics={"train": defaultdict(list)},
+            accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+        )
         logps = torch.tensor(logps, requires_grad=True)
         mask = torch.tensor(mask).long()
         trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logps, torch.zeros_like(logps), None)
         inputs = {
-            "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long), "prompt_mask": torch.ones(len(mask), 1),
-            "completion_ids": torch.zeros_like(mask), "completion_mask": mask, "advantages": torch.tensor(advantages),
-            "num_items_in_batch": mask.sum() if num_items_in_batch is None else torch.tensor(num_items_in_batch)}
+            "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long),
+            "prompt_mask": torch.ones(len(mask), 1),
+            "completion_ids": torch.zeros_like(mask),
+            "completion_mask": mask,
+            "advantages": torch.tensor(advantages),
+            "num_items_in_batch": mask.sum() if num_items_in_batch is None else torch.tensor(num_items_in_batch),
+        }
         if old_logps is not None:
             inputs["old_per_token_logps"] = torch.tensor(old_logps)
         if ref_logps is not None:
@@ -69,12 +93,27 @@ class TRL:
             args=SimpleNamespace(**{**self.defaults, "steps_per_generation": 1}),
             model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
             accelerator=SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, process_index=0),
-            environment_factories=None, environments=[], tools=[], pad_to_multiple_of=None, use_vllm=False, beta=0.0,
-            _tokenizer=SimpleNamespace(pad_token_id=0), mask_truncated_completions=False, num_iterations=1,
-            num_generations=num_generations, reward_funcs=[None], reward_func_names=["reward"],
-            reward_weights=torch.ones(1), multi_objective_aggregation="sum_then_normalize", scale_rewards=scale_rewards,
-            _metrics={"train": defaultdict(list)}, _pending_extra_logs={}, _pending_metrics={}, log_multimodal=False,
-            _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": []})
+            environment_factories=None,
+            environments=[],
+            tools=[],
+            pad_to_multiple_of=None,
+            use_vllm=False,
+            beta=0.0,
+            _tokenizer=SimpleNamespace(pad_token_id=0),
+            mask_truncated_completions=False,
+            num_iterations=1,
+            num_generations=num_generations,
+            reward_funcs=[None],
+            reward_func_names=["reward"],
+            reward_weights=torch.ones(1),
+            multi_objective_aggregation="sum_then_normalize",
+            scale_rewards=scale_rewards,
+            _metrics={"train": defaultdict(list)},
+            _pending_extra_logs={},
+            _pending_metrics={},
+            log_multimodal=False,
+            _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": []},
+        )
         trainer._generate = lambda prompts: ([[1]] * count, [[1]] * count, None, ["x"] * count, None, {}, None, None)
         trainer._calculate_rewards = lambda *_: torch.tensor(rewards, dtype=torch.float32).unsqueeze(1)
         return trainer._generate_and_score_completions([{"prompt": "x"}] * count)["advantages"].numpy()
@@ -118,8 +157,16 @@ def tokenizer(tmp_path_factory):
 def make_trainer(tokenizer):
     """GRPOTrainer of a random one-layer model on the task of sevens: 2 prompts x 4 completions a step by default."""
     config = Qwen3Config(
-        vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True)
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
 
     def make(task=None, params=None, **settings):
         settings = dict(num_generations=4, per_device_train_batch_size=8, learning_rate=1e-3) | settings

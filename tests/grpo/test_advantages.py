@@ -91,8 +91,14 @@ def test_lists_numpy_and_mlx_arrays_of_any_number_type():
     expected = compute_advantages(values, 2).tolist()
     assert isinstance(compute_advantages(values, 2), mx.array)
     assert compute_advantages(values, 2).dtype == mx.float32
-    for rewards in (tuple(values), np.array(values), np.array(values, np.float16), mx.array(values),
-                    mx.array(values, dtype=mx.float32), mx.array(values, dtype=mx.bfloat16)):
+    for rewards in (
+        tuple(values),
+        np.array(values),
+        np.array(values, np.float16),
+        mx.array(values),
+        mx.array(values, dtype=mx.float32),
+        mx.array(values, dtype=mx.bfloat16),
+    ):
         assert compute_advantages(rewards, 2).tolist() == expected
     assert compute_advantages([True, False], 2).tolist() == compute_advantages([1, 0], 2).tolist()
 
@@ -103,19 +109,22 @@ def test_true_and_false_mean_what_they_mean_in_trl():
     assert compute_advantages(rewards, 2, False).tolist() == compute_advantages(rewards, 2, "none").tolist()
 
 
-@pytest.mark.parametrize(("rewards", "num_generations", "scale_rewards", "message"), [
-    ([1, 2, 3], 2, "group", r"3 rewards do not divide into groups of num_generations=2"),
-    ([1, 2], 4, "group", r"2 rewards do not divide into groups of num_generations=4"),
-    ([1, 2], 1, "group", r"num_generations is 1; expected at least 2"),
-    ([1, 2], 0, "batch", r"num_generations is 0; expected at least 2"),
-    ([], 2, "group", r"rewards has shape \(0,\); expected \(B,\) with B > 0"),
-    ([[1, 2], [3, 4]], 2, "group", r"rewards has shape \(2, 2\); expected \(B,\)"),
-    (5.0, 2, "group", r"rewards has shape \(\); expected \(B,\)"),
-    ([1, math.inf], 2, "group", r"rewards\[1\] is inf; expected a finite number"),
-    ([1, 1e39], 2, "group", r"rewards\[1\] is inf; expected a finite number"),
-    ([1, 2, -math.inf, 1], 2, "none", r"rewards\[2\] is -inf"),
-    ([1, 2], 2, "std", r"scale_rewards is 'std'; expected one of 'group', 'batch', 'none'"),
-])
+@pytest.mark.parametrize(
+    ("rewards", "num_generations", "scale_rewards", "message"),
+    [
+        ([1, 2, 3], 2, "group", r"3 rewards do not divide into groups of num_generations=2"),
+        ([1, 2], 4, "group", r"2 rewards do not divide into groups of num_generations=4"),
+        ([1, 2], 1, "group", r"num_generations is 1; expected at least 2"),
+        ([1, 2], 0, "batch", r"num_generations is 0; expected at least 2"),
+        ([], 2, "group", r"rewards has shape \(0,\); expected \(B,\) with B > 0"),
+        ([[1, 2], [3, 4]], 2, "group", r"rewards has shape \(2, 2\); expected \(B,\)"),
+        (5.0, 2, "group", r"rewards has shape \(\); expected \(B,\)"),
+        ([1, math.inf], 2, "group", r"rewards\[1\] is inf; expected a finite number"),
+        ([1, 1e39], 2, "group", r"rewards\[1\] is inf; expected a finite number"),
+        ([1, 2, -math.inf, 1], 2, "none", r"rewards\[2\] is -inf"),
+        ([1, 2], 2, "std", r"scale_rewards is 'std'; expected one of 'group', 'batch', 'none'"),
+    ],
+)
 def test_errors_name_the_argument_and_the_way_out(rewards, num_generations, scale_rewards, message):
     with pytest.raises(ValueError, match=message):
         compute_advantages(rewards, num_generations, scale_rewards)

@@ -11,7 +11,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.gradients import pad_logprobs
-from mlx_grpo_kit.qwen3.files import _hugging_face_name
+from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
 
 V, GROUP, TEMPERATURE = 37, 4, 1.2
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14]]
@@ -21,8 +21,17 @@ REWARDS = [0.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 1.0, 0.3, 0.2, 0.1, 0.9]
 
 @pytest.fixture(scope="module")
 def both(make_qwen3):
-    return make_qwen3(0.1, vocab_size=V, hidden_size=24, intermediate_size=32, num_hidden_layers=2,
-                      num_attention_heads=4, num_key_value_heads=2, head_dim=8, tie_word_embeddings=False)
+    return make_qwen3(
+        0.1,
+        vocab_size=V,
+        hidden_size=24,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        tie_word_embeddings=False,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.grpo.logps import pad_batch, score
 from mlx_grpo_kit.qwen3 import qwen3_forward
-from mlx_grpo_kit.qwen3.files import _hugging_face_name
+from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
 
 V = 37
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [1, 2, 3, 4]]
@@ -20,9 +20,18 @@ GROUPED_COMPLETIONS = [*COMPLETIONS, [7, 7, 7], [0, 1], [35, 36, 35], [11]]
 
 @pytest.fixture(scope="module")
 def both(make_qwen3):
-    return make_qwen3(0.1, vocab_size=V, hidden_size=24, intermediate_size=32, num_hidden_layers=2,
-                      num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
-                      tie_word_embeddings=True)
+    return make_qwen3(
+        0.1,
+        vocab_size=V,
+        hidden_size=24,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,12 @@ both_levels = pytest.mark.parametrize("level", ["token", "sequence"])
 def settings_of(loss_type, level="token", **settings):
     """Settings that every loss type accepts."""
     return {
-        "loss_type": loss_type, "importance_sampling_level": level, "max_completion_length": 12, "epsilon_high": 0.3,
-        **settings}
+        "loss_type": loss_type,
+        "importance_sampling_level": level,
+        "max_completion_length": 12,
+        "epsilon_high": 0.3,
+        **settings,
+    }
 
 
 def random_batch(seed=0, batch=4, length=6, off_policy=0.3):
@@ -41,7 +45,8 @@ def random_batch(seed=0, batch=4, length=6, off_policy=0.3):
 def loss_and_gradient(logps, old_logps, advantages, mask, ref_logps=None, **settings):
     """(loss, gradient with respect to logps) as NumPy."""
     old_logps, advantages, mask, ref_logps = (
-        None if x is None else mx.array(x) for x in (old_logps, advantages, mask, ref_logps))
+        None if x is None else mx.array(x) for x in (old_logps, advantages, mask, ref_logps)
+    )
 
     def loss_of(logps):
         return compute_grpo_loss(logps, old_logps, advantages, mask, ref_logps=ref_logps, **settings)
@@ -51,6 +56,7 @@ def loss_and_gradient(logps, old_logps, advantages, mask, ref_logps=None, **sett
 
 
 # On-policy: the loss says nothing, the gradient says everything.
+
 
 @both_levels
 @pytest.mark.parametrize("old_logps_are", ["None", "logps"])
@@ -80,8 +86,9 @@ def test_passing_the_traced_logps_as_old_logps_keeps_the_gradient(loss_type):
     """Without a stop_gradient the ratio would be a constant 1, and the policy gradient exactly zero."""
     logps, _, _, advantages, mask = random_batch()
     settings = settings_of(loss_type)
-    gradient = mx.grad(lambda x: compute_grpo_loss(
-        x, x, mx.array(advantages), mx.array(mask), **settings))(mx.array(logps))
+    gradient = mx.grad(lambda x: compute_grpo_loss(x, x, mx.array(advantages), mx.array(mask), **settings))(
+        mx.array(logps)
+    )
     _, expected = loss_and_gradient(logps, None, advantages, mask, **settings)
     assert np.abs(expected).max() > 1e-3
     np.testing.assert_array_equal(np.array(gradient), expected)
@@ -92,8 +99,9 @@ def test_no_gradient_flows_into_the_reference_or_the_advantages(loss_type):
     """Even when both were computed inside the differentiated function."""
     logps, old_logps, _, _, mask = random_batch()
     settings = settings_of(loss_type, beta=0.5)
-    gradient = mx.grad(lambda x: compute_grpo_loss(
-        x, mx.array(old_logps), x[:, 0], mx.array(mask), ref_logps=x / 2, **settings))(mx.array(logps))
+    gradient = mx.grad(
+        lambda x: compute_grpo_loss(x, mx.array(old_logps), x[:, 0], mx.array(mask), ref_logps=x / 2, **settings)
+    )(mx.array(logps))
     _, expected = loss_and_gradient(logps, old_logps, logps[:, 0], mask, ref_logps=logps / 2, **settings)
     np.testing.assert_array_equal(np.array(gradient), expected)
 
@@ -115,6 +123,7 @@ def test_very_unlikely_tokens_keep_their_gradient(loss_type):
 
 
 # Masks.
+
 
 @pytest.mark.parametrize("garbage", GARBAGE)
 @both_levels
@@ -140,13 +149,15 @@ def test_masked_garbage_does_not_reach_the_metrics(loss_type, level):
     config = GRPOLossConfig(**settings_of(loss_type, level))
 
     def metrics_of(logps, old_logps, ref_logps):
-        _, metrics = grpo_loss_and_metrics(config, *map(mx.array, (logps, old_logps, advantages, mask)),
-                                           ref_logps=mx.array(ref_logps))
+        _, metrics = grpo_loss_and_metrics(
+            config, *map(mx.array, (logps, old_logps, advantages, mask)), ref_logps=mx.array(ref_logps)
+        )
         return {name: value.item() for name, value in metrics.items()}
 
     clean = metrics_of(logps, old_logps, ref_logps)
     assert clean == metrics_of(
-        np.where(mask, logps, np.nan), np.where(mask, old_logps, -np.inf), np.where(mask, ref_logps, 1e30))
+        np.where(mask, logps, np.nan), np.where(mask, old_logps, -np.inf), np.where(mask, ref_logps, 1e30)
+    )
 
 
 @both_levels
@@ -156,11 +167,13 @@ def test_padding_columns_change_nothing(loss_type, level):
     settings = settings_of(loss_type, level, beta=0.1)
     loss, gradient = loss_and_gradient(logps, old_logps, advantages, mask, ref_logps, **settings)
     for side in ((0, 5), (3, 0)):
+
         def pad(x, side=side):
             return np.pad(x, ((0, 0), side))
 
         wide_loss, wide_gradient = loss_and_gradient(
-            pad(logps), pad(old_logps), advantages, pad(mask), pad(ref_logps), **settings)
+            pad(logps), pad(old_logps), advantages, pad(mask), pad(ref_logps), **settings
+        )
         assert wide_loss == pytest.approx(loss, rel=1e-6)
         np.testing.assert_allclose(wide_gradient, pad(gradient), rtol=1e-6, atol=1e-9)
 
@@ -172,8 +185,14 @@ def test_an_empty_batch_has_loss_zero_and_gradient_zero(loss_type, level):
     mask[:] = False
     for num_items_in_batch in (None, 0, 7):
         loss, gradient = loss_and_gradient(
-            logps, old_logps, advantages, mask, ref_logps, num_items_in_batch=num_items_in_batch,
-            **settings_of(loss_type, level, beta=0.1))
+            logps,
+            old_logps,
+            advantages,
+            mask,
+            ref_logps,
+            num_items_in_batch=num_items_in_batch,
+            **settings_of(loss_type, level, beta=0.1),
+        )
         assert loss == 0
         assert (gradient == 0).all()
 
@@ -192,8 +211,10 @@ def test_masked_out_completions_are_not_in_the_denominator(loss_type):
 
 def test_the_mask_may_be_bool_int_or_float():
     logps, old_logps, _, advantages, mask = random_batch()
-    results = [loss_and_gradient(logps, old_logps, advantages, mask.astype(dtype))[0]
-               for dtype in (np.bool_, np.int32, np.uint8, np.float32)]
+    results = [
+        loss_and_gradient(logps, old_logps, advantages, mask.astype(dtype))[0]
+        for dtype in (np.bool_, np.int32, np.uint8, np.float32)
+    ]
     assert len(set(results)) == 1
 
 
@@ -208,6 +229,7 @@ def test_tokens_are_counted_exactly_in_a_bfloat16_mask():
 
 # Accumulation: what micro-batches and ranks compute adds up to what one batch computes.
 
+
 @both_levels
 @every_loss_type
 def test_micro_batch_gradients_add_up_to_the_batch_gradient(loss_type, level):
@@ -218,16 +240,18 @@ def test_micro_batch_gradients_add_up_to_the_batch_gradient(loss_type, level):
     settings = settings_of(loss_type, level, beta=0.1, use_bias_correction_kl=True)
     num_items = int(mask.sum())
     loss, gradient = loss_and_gradient(
-        logps, old_logps, advantages, mask, ref_logps, num_items_in_batch=num_items, **settings)
+        logps, old_logps, advantages, mask, ref_logps, num_items_in_batch=num_items, **settings
+    )
     for micro_batches in (2, 4):
         parts = [
             loss_and_gradient(*arrays, num_items_in_batch=num_items, **settings)
-            for arrays in zip(*(np.split(x, micro_batches) for x in (logps, old_logps, advantages, mask, ref_logps)),
-                              strict=True)]
+            for arrays in zip(
+                *(np.split(x, micro_batches) for x in (logps, old_logps, advantages, mask, ref_logps)), strict=True
+            )
+        ]
         scale = 1 if GRPOLossConfig(**settings).micro_batches_add_up else 1 / micro_batches
         assert sum(part_loss for part_loss, _ in parts) * scale == pytest.approx(loss, rel=1e-5, abs=1e-6)
-        np.testing.assert_allclose(
-            np.concatenate([part for _, part in parts]) * scale, gradient, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(np.concatenate([part for _, part in parts]) * scale, gradient, rtol=1e-5, atol=1e-8)
 
 
 def test_bnpo_depends_on_how_the_batch_is_cut():
@@ -244,11 +268,13 @@ def test_num_items_in_batch_may_be_an_array_and_defaults_to_this_batch(loss_type
     logps, old_logps, _, advantages, mask = random_batch()
     results = {
         loss_and_gradient(logps, old_logps, advantages, mask, num_items_in_batch=n, **settings_of(loss_type))[0]
-        for n in (None, int(mask.sum()), mx.array(mask.sum()))}
+        for n in (None, int(mask.sum()), mx.array(mask.sum()))
+    }
     assert len(results) == 1
 
 
 # The share of each token.
+
 
 def test_token_weights_by_hand():
     mask = mx.array([[1, 1, 1, 0], [1, 0, 0, 0]])
@@ -269,6 +295,7 @@ def test_token_weights_by_hand():
 
 
 # KL.
+
 
 @both_levels
 @every_loss_type
@@ -303,11 +330,13 @@ def test_kl_is_k3():
 def test_kl_of_a_policy_with_itself_is_zero():
     logps, old_logps, _, advantages, mask = random_batch()
     _, metrics = grpo_loss_and_metrics(
-        GRPOLossConfig(beta=0.1), *map(mx.array, (logps, old_logps, advantages, mask)), ref_logps=mx.array(logps))
+        GRPOLossConfig(beta=0.1), *map(mx.array, (logps, old_logps, advantages, mask)), ref_logps=mx.array(logps)
+    )
     assert metrics["kl"].item() == 0
 
 
 # Ratio and clip.
+
 
 def test_the_sequence_ratio_is_the_geometric_mean_over_completion_tokens():
     ratios = np.array([[1.1, 0.9, 1.3, 99.0]])
@@ -315,8 +344,13 @@ def test_the_sequence_ratio_is_the_geometric_mean_over_completion_tokens():
     logps = np.log(ratios).astype(np.float32)
     mean = (1.1 * 0.9 * 1.3) ** (1 / 3)
     loss, gradient = loss_and_gradient(
-        logps, np.zeros_like(logps), np.array([2.0], np.float32), mask, loss_type="grpo",
-        importance_sampling_level="sequence")
+        logps,
+        np.zeros_like(logps),
+        np.array([2.0], np.float32),
+        mask,
+        loss_type="grpo",
+        importance_sampling_level="sequence",
+    )
     assert loss == pytest.approx(-2 * mean, rel=1e-6)
     np.testing.assert_allclose(gradient, [[-2 * mean / 3] * 3 + [0]], rtol=1e-6)
 
@@ -329,12 +363,16 @@ def test_clip_metrics_by_hand():
     logps = np.log(ratios).astype(np.float32)
     arrays = mx.array(logps), mx.zeros_like(mx.array(logps)), mx.array([-1.0, 1.0, 0.0]), mx.array(mask)
     _, metrics = grpo_loss_and_metrics(GRPOLossConfig(epsilon_high=0.28), *arrays)
-    assert {name: value.item() for name, value in metrics.items()} == pytest.approx({
-        "clip_ratio/low_mean": 1 / 8, "clip_ratio/high_mean": 2 / 8, "clip_ratio/region_mean": 3 / 8})
+    assert {name: value.item() for name, value in metrics.items()} == pytest.approx(
+        {"clip_ratio/low_mean": 1 / 8, "clip_ratio/high_mean": 2 / 8, "clip_ratio/region_mean": 3 / 8}
+    )
     # Every clipped token, and no other, has lost its gradient.
     _, gradient = loss_and_gradient(*map(np.array, arrays), epsilon_high=0.28)
     assert (gradient != 0).tolist() == [
-        [False, True, True, False], [True, False, True, False], [False, False, False, False]]
+        [False, True, True, False],
+        [True, False, True, False],
+        [False, False, False, False],
+    ]
 
 
 @both_levels
@@ -343,9 +381,14 @@ def test_the_loss_alone_is_the_loss_with_metrics(loss_type, level):
     logps, old_logps, ref_logps, advantages, mask = map(mx.array, random_batch(off_policy=1.0))
     settings = settings_of(loss_type, level, beta=0.1, epsilon=0.1, delta=1.05, use_bias_correction_kl=True)
     loss, _ = grpo_loss_and_metrics(
-        GRPOLossConfig(**settings), logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=99)
-    assert loss.item() == compute_grpo_loss(
-        logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=99, **settings).item()
+        GRPOLossConfig(**settings), logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=99
+    )
+    assert (
+        loss.item()
+        == compute_grpo_loss(
+            logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=99, **settings
+        ).item()
+    )
 
 
 def test_loss_gradient_and_metrics_come_from_one_compiled_function():
@@ -368,10 +411,15 @@ def test_loss_gradient_and_metrics_come_from_one_compiled_function():
 def test_half_precision_is_computed_in_float32():
     logps, old_logps, ref_logps, advantages, mask = map(mx.array, random_batch())
     half, old_logps, ref_logps = (x.astype(mx.bfloat16) for x in (logps, old_logps, ref_logps))
-    expected = compute_grpo_loss(*(x.astype(mx.float32) for x in (half, old_logps, advantages)), mask,
-                                 beta=0.1, ref_logps=ref_logps.astype(mx.float32))
-    loss, gradient = mx.value_and_grad(lambda x: compute_grpo_loss(
-        x, old_logps, advantages, mask, beta=0.1, ref_logps=ref_logps))(half)
+    expected = compute_grpo_loss(
+        *(x.astype(mx.float32) for x in (half, old_logps, advantages)),
+        mask,
+        beta=0.1,
+        ref_logps=ref_logps.astype(mx.float32),
+    )
+    loss, gradient = mx.value_and_grad(
+        lambda x: compute_grpo_loss(x, old_logps, advantages, mask, beta=0.1, ref_logps=ref_logps)
+    )(half)
     assert loss.dtype == mx.float32
     assert loss.item() == expected.item()
     assert gradient.dtype == mx.bfloat16
@@ -379,18 +427,22 @@ def test_half_precision_is_computed_in_float32():
 
 # Errors.
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"loss_type": "ppo"}, "loss_type is 'ppo'; expected one of " + ", ".join(map(repr, LOSS_TYPES))),
-    ({"importance_sampling_level": "word"}, r"importance_sampling_level is 'word'; expected one of 'token', 'seq"),
-    ({"epsilon": -0.1}, r"epsilon is -0.1; expected 0 or more"),
-    ({"epsilon": math.nan}, r"epsilon is nan"),
-    ({"epsilon_high": -1}, r"epsilon_high is -1; expected 0 or more"),
-    ({"beta": -0.1}, r"beta is -0.1; expected 0 or more"),
-    ({"delta": 0.5}, r"delta is 0.5; expected more than 1, or None"),
-    ({"loss_type": "dr_grpo"}, r"set max_completion_length"),
-    ({"loss_type": "dr_grpo", "max_completion_length": 0}, r"max_completion_length is 0; expected 1 or more"),
-    ({"loss_type": "cispo"}, r"set epsilon_high"),
-])
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss_type": "ppo"}, "loss_type is 'ppo'; expected one of " + ", ".join(map(repr, LOSS_TYPES))),
+        ({"importance_sampling_level": "word"}, r"importance_sampling_level is 'word'; expected one of 'token', 'seq"),
+        ({"epsilon": -0.1}, r"epsilon is -0.1; expected 0 or more"),
+        ({"epsilon": math.nan}, r"epsilon is nan"),
+        ({"epsilon_high": -1}, r"epsilon_high is -1; expected 0 or more"),
+        ({"beta": -0.1}, r"beta is -0.1; expected 0 or more"),
+        ({"delta": 0.5}, r"delta is 0.5; expected more than 1, or None"),
+        ({"loss_type": "dr_grpo"}, r"set max_completion_length"),
+        ({"loss_type": "dr_grpo", "max_completion_length": 0}, r"max_completion_length is 0; expected 1 or more"),
+        ({"loss_type": "cispo"}, r"set epsilon_high"),
+    ],
+)
 def test_settings_are_checked(settings, message):
     with pytest.raises(ValueError, match=message):
         GRPOLossConfig(**settings)
@@ -403,18 +455,25 @@ def test_the_config_is_frozen():
         GRPOLossConfig().beta = 1.0
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"old_logps": mx.zeros((4, 7))}, r"old_logps has shape \(4, 7\); expected \(4, 8\), the shape of logps"),
-    ({"ref_logps": mx.zeros((3, 8))}, r"ref_logps has shape \(3, 8\); expected \(4, 8\), the shape of logps"),
-    ({"completion_mask": mx.ones((4, 1))}, r"completion_mask has shape \(4, 1\); expected \(4, 8\), the sh"),
-    ({"advantages": mx.zeros((4, 1))}, r"advantages has shape \(4, 1\); expected \(4,\)"),
-    ({"advantages": mx.zeros(8)}, r"advantages has shape \(8,\); expected \(4,\)"),
-    ({"logps": mx.zeros(8)}, r"logps has shape \(8,\); expected \(B, T\)"),
-    ({"logps": mx.zeros((0, 8))}, r"logps has shape \(0, 8\); expected \(B, T\)"),
-    ({"beta": 0.1}, r"beta is 0.1, so ref_logps is needed"),
-])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"old_logps": mx.zeros((4, 7))}, r"old_logps has shape \(4, 7\); expected \(4, 8\), the shape of logps"),
+        ({"ref_logps": mx.zeros((3, 8))}, r"ref_logps has shape \(3, 8\); expected \(4, 8\), the shape of logps"),
+        ({"completion_mask": mx.ones((4, 1))}, r"completion_mask has shape \(4, 1\); expected \(4, 8\), the sh"),
+        ({"advantages": mx.zeros((4, 1))}, r"advantages has shape \(4, 1\); expected \(4,\)"),
+        ({"advantages": mx.zeros(8)}, r"advantages has shape \(8,\); expected \(4,\)"),
+        ({"logps": mx.zeros(8)}, r"logps has shape \(8,\); expected \(B, T\)"),
+        ({"logps": mx.zeros((0, 8))}, r"logps has shape \(0, 8\); expected \(B, T\)"),
+        ({"beta": 0.1}, r"beta is 0.1, so ref_logps is needed"),
+    ],
+)
 def test_shapes_are_checked(changed, message):
-    arrays = {"logps": mx.zeros((4, 8)), "old_logps": mx.zeros((4, 8)), "advantages": mx.zeros(4),
-              "completion_mask": mx.ones((4, 8))}
+    arrays = {
+        "logps": mx.zeros((4, 8)),
+        "old_logps": mx.zeros((4, 8)),
+        "advantages": mx.zeros(4),
+        "completion_mask": mx.ones((4, 8)),
+    }
     with pytest.raises(ValueError, match=message):
         compute_grpo_loss(**{**arrays, **changed})

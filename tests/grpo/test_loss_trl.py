@@ -31,8 +31,9 @@ def kit(logps, old_logps, advantages, mask, ref_logps=None, num_items_in_batch=N
 
     def loss_and_metrics(logps):
         old_logps, advantages, mask, ref_logps = arrays
-        return grpo_loss_and_metrics(config, logps, old_logps, advantages, mask, ref_logps=ref_logps,
-                                     num_items_in_batch=num_items_in_batch)
+        return grpo_loss_and_metrics(
+            config, logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=num_items_in_batch
+        )
 
     (loss, metrics), gradient = mx.value_and_grad(loss_and_metrics)(mx.array(logps))
     return loss.item(), np.array(gradient), {name: value.item() for name, value in metrics.items()}
@@ -43,8 +44,9 @@ def assert_equal_to_trl(trl, logps, old_logps, advantages, mask, **settings):
     trl_loss, trl_gradient, trl_metrics = trl.loss(logps, old_logps, advantages, mask, **settings)
     size = max(1.0, abs(trl_loss))
     np.testing.assert_allclose(loss, trl_loss, rtol=2e-5, atol=2e-6 * size, err_msg=str(settings))
-    np.testing.assert_allclose(gradient, trl_gradient, rtol=5e-5, atol=2e-6 * max(1e-2, np.abs(trl_gradient).max()),
-                               err_msg=str(settings))
+    np.testing.assert_allclose(
+        gradient, trl_gradient, rtol=5e-5, atol=2e-6 * max(1e-2, np.abs(trl_gradient).max()), err_msg=str(settings)
+    )
     known = {name: value for name, value in trl_metrics.items() if not name.endswith(("entropy", "_min", "_max"))}
     assert metrics == pytest.approx(known, rel=2e-5, abs=1e-6), settings
 
@@ -54,16 +56,28 @@ def assert_equal_to_trl(trl, logps, old_logps, advantages, mask, **settings):
 def test_equal_to_trl(trl, loss_type, level):
     is_clipped = loss_type in CLIPPED
     grid = itertools.product(
-        (0.0, 0.05, 0.5, 1.5),                                       # how far off-policy
-        (None, 1.3, 4.0) if is_clipped else (None,),                 # delta
-        (None, 0.28, 0.05) if is_clipped else (5.0, 1.1),            # epsilon_high
-        ({}, {"beta": 0.04}, {"beta": 0.5, "use_bias_correction_kl": True}))
+        (0.0, 0.05, 0.5, 1.5),  # how far off-policy
+        (None, 1.3, 4.0) if is_clipped else (None,),  # delta
+        (None, 0.28, 0.05) if is_clipped else (5.0, 1.1),  # epsilon_high
+        ({}, {"beta": 0.04}, {"beta": 0.5, "use_bias_correction_kl": True}),
+    )
     for seed, (off_policy, delta, epsilon_high, kl) in enumerate(grid):
         logps, old_logps, ref_logps, advantages, mask = random_batch(seed, off_policy)
         assert_equal_to_trl(
-            trl, logps, old_logps, advantages, mask, ref_logps=ref_logps if kl else None, loss_type=loss_type,
-            importance_sampling_level=level, delta=delta, epsilon_high=epsilon_high, max_completion_length=11,
-            num_items_in_batch=(None, 50)[seed % 2], **kl)
+            trl,
+            logps,
+            old_logps,
+            advantages,
+            mask,
+            ref_logps=ref_logps if kl else None,
+            loss_type=loss_type,
+            importance_sampling_level=level,
+            delta=delta,
+            epsilon_high=epsilon_high,
+            max_completion_length=11,
+            num_items_in_batch=(None, 50)[seed % 2],
+            **kl,
+        )
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
@@ -72,8 +86,18 @@ def test_without_old_logps_equal_to_trl(trl, loss_type):
         logps, _, ref_logps, advantages, mask = random_batch(seed, 0.0)
         for kl in ({}, {"beta": 0.1}, {"beta": 0.1, "use_bias_correction_kl": True}):
             assert_equal_to_trl(
-                trl, logps, None, advantages, mask, ref_logps=ref_logps if kl else None, loss_type=loss_type,
-                importance_sampling_level=level, max_completion_length=9, epsilon_high=3.0, **kl)
+                trl,
+                logps,
+                None,
+                advantages,
+                mask,
+                ref_logps=ref_logps if kl else None,
+                loss_type=loss_type,
+                importance_sampling_level=level,
+                max_completion_length=9,
+                epsilon_high=3.0,
+                **kl,
+            )
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
@@ -81,8 +105,12 @@ def test_far_off_policy_stays_finite_and_equal_to_trl(trl, loss_type):
     logps, _, _, advantages, mask = random_batch(3, 0.0, batch=6)
     far = np.array([[-60.0], [-8.0], [-3.0], [3.0], [8.0], [60.0]], np.float32)
     for level in ("token", "sequence"):
-        settings = {"loss_type": loss_type, "importance_sampling_level": level, "max_completion_length": 9,
-                    "epsilon_high": 5.0}
+        settings = {
+            "loss_type": loss_type,
+            "importance_sampling_level": level,
+            "max_completion_length": 9,
+            "epsilon_high": 5.0,
+        }
         assert_equal_to_trl(trl, logps, logps - far, advantages, mask, **settings)
         assert np.isfinite(kit(logps, logps - far, advantages, mask, **settings)[1]).all()
 
@@ -115,7 +143,7 @@ def test_a_ratio_exactly_on_a_clip_edge_has_torchs_gradient(trl, edge, delta, le
     arrays = (logps, np.zeros_like(logps), np.array([advantage], np.float32), np.ones((1, 1), bool))
     settings = {"loss_type": "dapo", "delta": delta, "importance_sampling_level": level}
     assert_equal_to_trl(trl, *arrays, **settings)
-    expected = 0.0 if edge == 1.7 and advantage > 0 else -edge * advantage     # clipped at 1.2 already
+    expected = 0.0 if edge == 1.7 and advantage > 0 else -edge * advantage  # clipped at 1.2 already
     assert kit(*arrays, **settings)[1].item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -134,8 +162,18 @@ def test_fully_masked_rows_equal_trl(trl):
     mask[1] = False
     for loss_type, level in itertools.product(LOSS_TYPES, ("token", "sequence")):
         assert_equal_to_trl(
-            trl, logps, old_logps, advantages, mask, ref_logps=ref_logps, beta=0.1, loss_type=loss_type,
-            importance_sampling_level=level, max_completion_length=9, epsilon_high=2.0)
+            trl,
+            logps,
+            old_logps,
+            advantages,
+            mask,
+            ref_logps=ref_logps,
+            beta=0.1,
+            loss_type=loss_type,
+            importance_sampling_level=level,
+            max_completion_length=9,
+            epsilon_high=2.0,
+        )
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)

@@ -14,7 +14,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import RewardError, TrainingDivergedError
 from mlx_grpo_kit.grpo import trainer as module
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained
-from mlx_grpo_kit.qwen3.files import _hugging_face_name
+from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
 
 
 def arrays(params) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from mlx_grpo_kit.qwen3 import (
     validate_param_names,
     validate_params,
 )
-from mlx_grpo_kit.qwen3.files import _hugging_face_name, _kit_name
+from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name, _kit_name
 
 SIZES = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, head_dim=16)  # fmt: skip

@@ -89,13 +89,16 @@ def test_seeded_weights_are_repeatable():
     assert weights[0] == weights[1]
 
 
-@pytest.mark.parametrize(("broken", "message"), [
-    (lambda: Neuron(2)([1.0]), r"ReLUNeuron\(2\) has 2 weights and got 1 inputs"),
-    (lambda: MLP(2, [3, 1])([1.0, 2.0, 3.0]), "has 2 weights and got 3 inputs"),
-    (lambda: hinge_loss([Value(1.0)], [0]), "a label is 0; expected -1 or 1.*2 \\* label - 1"),
-    (lambda: logistic_loss([Value(1.0)], [1, -1]), "1 scores and 2 labels"),
-    (lambda: hinge_loss([], []), "at least one"),
-])
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda: Neuron(2)([1.0]), r"ReLUNeuron\(2\) has 2 weights and got 1 inputs"),
+        (lambda: MLP(2, [3, 1])([1.0, 2.0, 3.0]), "has 2 weights and got 3 inputs"),
+        (lambda: hinge_loss([Value(1.0)], [0]), "a label is 0; expected -1 or 1.*2 \\* label - 1"),
+        (lambda: logistic_loss([Value(1.0)], [1, -1]), "1 scores and 2 labels"),
+        (lambda: hinge_loss([], []), "at least one"),
+    ],
+)
 def test_errors_say_what_was_expected(broken, message):
     with pytest.raises(ValueError, match=message):
         broken()

@@ -29,19 +29,38 @@ def assert_like_torch(function, *numbers, torch_function=None):
 
 
 ONE = {
-    "neg": lambda x: -x, "exp": lambda x: x.exp(), "tanh": lambda x: x.tanh(), "sigmoid": lambda x: x.sigmoid(),
-    "relu": lambda x: x.relu(), "abs": abs, "square": lambda x: x**2, "cube": lambda x: x**3,
+    "neg": lambda x: -x,
+    "exp": lambda x: x.exp(),
+    "tanh": lambda x: x.tanh(),
+    "sigmoid": lambda x: x.sigmoid(),
+    "relu": lambda x: x.relu(),
+    "abs": abs,
+    "square": lambda x: x**2,
+    "cube": lambda x: x**3,
     "to the 0": lambda x: x**0,
-    "plus 2": lambda x: x + 2, "2 plus": lambda x: 2 + x, "minus 2": lambda x: x - 2, "2 minus": lambda x: 2 - x,
-    "times 3": lambda x: x * 3, "3 times": lambda x: 3 * x, "over 4": lambda x: x / 4, "2 to the": lambda x: 2**x,
-    "itself times itself": lambda x: x * x, "itself minus itself": lambda x: x - x,
+    "plus 2": lambda x: x + 2,
+    "2 plus": lambda x: 2 + x,
+    "minus 2": lambda x: x - 2,
+    "2 minus": lambda x: 2 - x,
+    "times 3": lambda x: x * 3,
+    "3 times": lambda x: 3 * x,
+    "over 4": lambda x: x / 4,
+    "2 to the": lambda x: 2**x,
+    "itself times itself": lambda x: x * x,
+    "itself minus itself": lambda x: x - x,
 }
 POSITIVE = {
-    "log": lambda x: x.log(), "inverse": lambda x: x**-1, "root": lambda x: x**0.5, "1 over": lambda x: 1 / x,
+    "log": lambda x: x.log(),
+    "inverse": lambda x: x**-1,
+    "root": lambda x: x**0.5,
+    "1 over": lambda x: 1 / x,
     "odd power": lambda x: x**-2.5,
 }
 TWO = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
 }
 
 
@@ -79,10 +98,23 @@ def test_max_and_min_share_between_equals(a, b):
     assert_like_torch(lambda a, b: a.min(b), a, b, torch_function=torch.minimum)
 
 
-@pytest.mark.parametrize(("base", "exponent"), [
-    (2.0, 3.0), (2.0, -1.5), (0.5, 0.0), (0.0, 0.0), (0.0, 1.0), (0.0, 2.0), (0.0, 0.5), (-2.0, 3.0), (-2.0, 2.0),
-    (-2.0, -1.0), (3.0, 1.0), (1.0, 1000.0),
-])
+@pytest.mark.parametrize(
+    ("base", "exponent"),
+    [
+        (2.0, 3.0),
+        (2.0, -1.5),
+        (0.5, 0.0),
+        (0.0, 0.0),
+        (0.0, 1.0),
+        (0.0, 2.0),
+        (0.0, 0.5),
+        (-2.0, 3.0),
+        (-2.0, 2.0),
+        (-2.0, -1.0),
+        (3.0, 1.0),
+        (1.0, 1000.0),
+    ],
+)
 def test_power_in_both_arguments(base, exponent):
     assert_like_torch(lambda a, b: a**b, base, exponent)
     assert_like_torch(lambda a: a**exponent, base)
@@ -99,8 +131,15 @@ def test_nan_is_passed_on_and_not_hidden():
 
 
 def test_dot_is_the_sum_of_products():
-    assert_like_torch(lambda a, b, c, d, e: dot([a, b], [c, d], e), 2.0, -3.0, 0.5, 4.0, 1.0,
-                      torch_function=lambda a, b, c, d, e: a * c + b * d + e)
+    assert_like_torch(
+        lambda a, b, c, d, e: dot([a, b], [c, d], e),
+        2.0,
+        -3.0,
+        0.5,
+        4.0,
+        1.0,
+        torch_function=lambda a, b, c, d, e: a * c + b * d + e,
+    )
     assert_like_torch(lambda a: dot([a, a], [a, 3.0]), 2.0, torch_function=lambda a: a * a + 3 * a)
     with pytest.raises(ValueError, match="2 weights for 1 inputs"):
         dot([Value(1.0), Value(2.0)], [1.0])
@@ -111,10 +150,26 @@ def test_dot_is_the_sum_of_products():
 
 def random_program(rng, leaves, operations):
     """A list of (function, positions of its arguments): every result may be used again, so nodes are shared."""
-    unary = [lambda x: x.tanh(), lambda x: x.sigmoid(), lambda x: x.relu(), abs, lambda x: -x, lambda x: x * x,
-             lambda x: (x * x + 1).log(), lambda x: x.tanh().exp(), lambda x: 2 ** x.tanh(), lambda x: x**3 / 10]
-    binary = [lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / (b * b + 1),
-              lambda a, b: (a * a + 1) ** b.tanh(), lambda a, b: 0.5 - a + b * 2]
+    unary = [
+        lambda x: x.tanh(),
+        lambda x: x.sigmoid(),
+        lambda x: x.relu(),
+        abs,
+        lambda x: -x,
+        lambda x: x * x,
+        lambda x: (x * x + 1).log(),
+        lambda x: x.tanh().exp(),
+        lambda x: 2 ** x.tanh(),
+        lambda x: x**3 / 10,
+    ]
+    binary = [
+        lambda a, b: a + b,
+        lambda a, b: a - b,
+        lambda a, b: a * b,
+        lambda a, b: a / (b * b + 1),
+        lambda a, b: (a * a + 1) ** b.tanh(),
+        lambda a, b: 0.5 - a + b * 2,
+    ]
     program = []
     for count in range(leaves, leaves + operations):
         function, arity = (rng.choice(unary), 1) if rng.random() < 0.4 else (rng.choice(binary), 2)
@@ -236,16 +291,39 @@ def test_changing_a_number_after_the_forward_pass_leaves_its_derivatives_alone()
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [3, True, 2.5, Fraction(1, 2), np.float64(1.5), np.float32(0.5), np.int64(4),
-                                    np.bool_(True), np.array(2.0), torch.tensor(2.0)])
+@pytest.mark.parametrize(
+    "number",
+    [
+        3,
+        True,
+        2.5,
+        Fraction(1, 2),
+        np.float64(1.5),
+        np.float32(0.5),
+        np.int64(4),
+        np.bool_(True),
+        np.array(2.0),
+        torch.tensor(2.0),
+    ],
+)
 def test_any_real_number_becomes_a_float(number):
     value = Value(number)
     assert type(value.data) is float
     assert value.data == float(number)
 
 
-@pytest.mark.parametrize("operate", [lambda n, v: n + v, lambda n, v: v + n, lambda n, v: n * v, lambda n, v: n - v,
-                                     lambda n, v: n / v, lambda n, v: n**v, lambda n, v: v**n])
+@pytest.mark.parametrize(
+    "operate",
+    [
+        lambda n, v: n + v,
+        lambda n, v: v + n,
+        lambda n, v: n * v,
+        lambda n, v: n - v,
+        lambda n, v: n / v,
+        lambda n, v: n**v,
+        lambda n, v: v**n,
+    ],
+)
 def test_numpy_scalars_do_not_leak_in(operate):
     value = Value(3.0)
     result = operate(np.float64(2), value)

@@ -12,7 +12,7 @@ import torch
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.tensor.graph import AccumulateGrad, BackwardFunction, Constant, topological_order, unbroadcast
 from mlx_grpo_kit.viz import draw_graph
-from mlx_grpo_kit.viz.graph_nodes import read_graph
+from mlx_grpo_kit.viz.graphs.nodes import read_graph
 
 
 class Square(T.Function):
@@ -151,9 +151,23 @@ def test_the_gradient_has_the_leafs_dtype():
     assert (single.grad.dtype, double.grad.dtype) == (np.float32, np.float64)
 
 
-@pytest.mark.parametrize("operation", [lambda x: x * 2.5, lambda x: 2 - x, lambda x: x / 3, lambda x: 2.0**x,
-                                       lambda x: x**2, lambda x: np.float64(2) * x, T.gelu, T.sigmoid, T.silu,
-                                       lambda x: T.var(x), lambda x: T.softmax(x), lambda x: T.max(x)])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x * 2.5,
+        lambda x: 2 - x,
+        lambda x: x / 3,
+        lambda x: 2.0**x,
+        lambda x: x**2,
+        lambda x: np.float64(2) * x,
+        T.gelu,
+        T.sigmoid,
+        T.silu,
+        lambda x: T.var(x),
+        lambda x: T.softmax(x),
+        lambda x: T.max(x),
+    ],
+)
 def test_float32_stays_float32(operation):
     """Already before the engine casts a gradient: no time is spent in double precision."""
     x = T.Tensor(np.float32([0.5, 2]), requires_grad=True)
@@ -257,9 +271,21 @@ def test_retain_grad_keeps_the_gradient_of_a_result():
 
 # -- broadcasting -----------------------------------------------------------------------------------------------------
 
-PATTERNS = [((), (3,)), ((1,), (3,)), ((5,), (4, 5)), ((4, 1), (4, 5)), ((3, 1, 5), (3, 4, 5)), ((1, 1), (1, 1)),
-            ((2, 1, 4), (3, 1)), ((1, 3), (2, 1, 1)), ((0,), (1,)), ((2, 0, 3), (1, 3)), ((7, 1, 6, 1), (8, 1, 5)),
-            ((1, 2, 1, 3), ()), ((4, 5), (4, 5))]
+PATTERNS = [
+    ((), (3,)),
+    ((1,), (3,)),
+    ((5,), (4, 5)),
+    ((4, 1), (4, 5)),
+    ((3, 1, 5), (3, 4, 5)),
+    ((1, 1), (1, 1)),
+    ((2, 1, 4), (3, 1)),
+    ((1, 3), (2, 1, 1)),
+    ((0,), (1,)),
+    ((2, 0, 3), (1, 3)),
+    ((7, 1, 6, 1), (8, 1, 5)),
+    ((1, 2, 1, 3), ()),
+    ((4, 5), (4, 5)),
+]
 
 
 @pytest.mark.parametrize(("a_shape", "b_shape"), PATTERNS + [pattern[::-1] for pattern in PATTERNS])
@@ -314,8 +340,9 @@ def change_what_was_detached(y):
     y.detach().data += 1
 
 
-@pytest.mark.parametrize("change", [change_data, change_under_no_grad, change_an_element, change_a_view,
-                                    change_what_was_detached])
+@pytest.mark.parametrize(
+    "change", [change_data, change_under_no_grad, change_an_element, change_a_view, change_what_was_detached]
+)
 @pytest.mark.parametrize("operation", [lambda y: y * y, T.exp, Square.apply, lambda y: y.reshape(2, 1) ** 2])
 def test_a_saved_array_that_changed_is_an_error_and_not_a_wrong_gradient(operation, change):
     y = leaf(1.0, 2.0) * 2
@@ -328,7 +355,7 @@ def test_a_saved_array_that_changed_is_an_error_and_not_a_wrong_gradient(operati
 def test_a_change_that_no_backward_needs_is_fine():
     x = leaf(1.0, 2.0)
     y = x * 2
-    z = y + 1          # saves nothing
+    z = y + 1  # saves nothing
     y.data += 100
     z.sum().backward()
     assert x.grad.tolist() == [2.0, 2.0]
@@ -402,24 +429,45 @@ def new_shape():
 
 
 MISUSE = {
-    "two gradients for one input": (returns(np.ones(3), np.ones(3)), RuntimeError,
-                                    r"WrongBackward returned an incorrect number of gradients \(expected 1, got 2\)"),
-    "a gradient of another shape": (returns(np.ones(2)), RuntimeError,
-                                    r"WrongBackward returned an invalid gradient at index 0 - got \(2,\) but expected "
-                                    r"shape compatible with \(3,\)"),
+    "two gradients for one input": (
+        returns(np.ones(3), np.ones(3)),
+        RuntimeError,
+        r"WrongBackward returned an incorrect number of gradients \(expected 1, got 2\)",
+    ),
+    "a gradient of another shape": (
+        returns(np.ones(2)),
+        RuntimeError,
+        r"WrongBackward returned an invalid gradient at index 0 - got \(2,\) but expected "
+        r"shape compatible with \(3,\)",
+    ),
     "a gradient that is no array": (returns([1.0, 2.0, 3.0][:1]), TypeError, "returned float as its gradient"),
     "a Tensor as gradient": (returns(T.Tensor([1.0, 1.0, 1.0])), TypeError, "returned Tensor as its gradient.*NumPy"),
-    "backward of several numbers": (lambda: (leaf(1.0, 2.0) * 2).backward(), RuntimeError,
-                                    r"grad can be implicitly created only for scalar outputs.*\(2,\)"),
+    "backward of several numbers": (
+        lambda: (leaf(1.0, 2.0) * 2).backward(),
+        RuntimeError,
+        r"grad can be implicitly created only for scalar outputs.*\(2,\)",
+    ),
     "a freed graph": (twice, RuntimeError, "Trying to backward through the graph a second time.*retain_graph=True"),
-    "a constant": (lambda: T.Tensor([1.0]).backward(), RuntimeError,
-                   "does not require grad and does not have a grad_fn"),
-    "a start of another shape": (lambda: (leaf(1.0, 2.0) * 2).backward(np.ones(3)), RuntimeError,
-                                 r"Mismatch in shape: grad has a shape of \(3,\)"),
-    "integers": (lambda: T.Tensor([1, 2], requires_grad=True), TypeError,
-                 "only Tensors of floating point dtype can require gradients.*int64"),
-    "a result told not to require grad": (lambda: setattr(leaf(1.0) * 2, "requires_grad", False), RuntimeError,
-                                          "can only change requires_grad flags of leaf tensors.*detach"),
+    "a constant": (
+        lambda: T.Tensor([1.0]).backward(),
+        RuntimeError,
+        "does not require grad and does not have a grad_fn",
+    ),
+    "a start of another shape": (
+        lambda: (leaf(1.0, 2.0) * 2).backward(np.ones(3)),
+        RuntimeError,
+        r"Mismatch in shape: grad has a shape of \(3,\)",
+    ),
+    "integers": (
+        lambda: T.Tensor([1, 2], requires_grad=True),
+        TypeError,
+        "only Tensors of floating point dtype can require gradients.*int64",
+    ),
+    "a result told not to require grad": (
+        lambda: setattr(leaf(1.0) * 2, "requires_grad", False),
+        RuntimeError,
+        "can only change requires_grad flags of leaf tensors.*detach",
+    ),
     "a leaf changed in place": (leaf_in_place, RuntimeError, "leaf that requires grad .* in-place operation"),
     "an assignment": (assign, RuntimeError, "an assignment is not recorded.*T.where"),
     "a Tensor of a Tensor": (lambda: T.Tensor(leaf(1.0)), TypeError, r"got a Tensor.*\.detach\(\)"),
@@ -463,12 +511,15 @@ def test_an_error_says_what_the_tensor_is_called():
 # -- detect_anomaly ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("program", "message"), [
-    (lambda x: T.sqrt(x).sum(), r"Function 'SqrtBackward' returned inf .* index \(1,\) .*test_engine.py, line"),
-    (lambda x: T.where(x > 0, T.sqrt(x * x), 0.0).sum(), r"'SqrtBackward' returned nan"),
-    (lambda x: (x / x).sum(), r"Div returned a nan from 0 and 0, at index \(1,\)"),
-    (lambda x: T.log(-x).sum(), r"Log returned a nan from -4, at index \(0,\)"),
-])
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (lambda x: T.sqrt(x).sum(), r"Function 'SqrtBackward' returned inf .* index \(1,\) .*test_engine.py, line"),
+        (lambda x: T.where(x > 0, T.sqrt(x * x), 0.0).sum(), r"'SqrtBackward' returned nan"),
+        (lambda x: (x / x).sum(), r"Div returned a nan from 0 and 0, at index \(1,\)"),
+        (lambda x: T.log(-x).sum(), r"Log returned a nan from -4, at index \(0,\)"),
+    ],
+)
 def test_detect_anomaly_names_the_operation(program, message):
     x = leaf(4.0, 0.0)
     with pytest.raises(T.AnomalyError, match=message), T.detect_anomaly():
@@ -524,12 +575,20 @@ def test_a_graph_can_be_drawn():
 def test_a_leaf_that_is_used_twice_is_one_box():
     w, x = leaf(2.0, 3.0, label="w"), T.Tensor([5.0, 7.0], label="x")
     assert [(node.title, node.op, node.parents) for node in read_graph(w * w * x + x)] == [
-        ("w", "", ()), ("", "Mul", (0, 0)), ("x", "", ()), ("", "Mul", (1, 2)), ("", "Add", (3, 2))]
+        ("w", "", ()),
+        ("", "Mul", (0, 0)),
+        ("x", "", ()),
+        ("", "Mul", (1, 2)),
+        ("", "Add", (3, 2)),
+    ]
 
 
 def test_an_array_without_a_name_is_numbered():
     assert draw_graph(T.Tensor(np.ones((4, 3))) * leaf(2.0, label="w")).alt.splitlines()[1:] == [
-        "v1: 4×3", "w: (1,)", "v3 = v1 × w: 4×3"]  # noqa: RUF001
+        "v1: 4×3",  # noqa: RUF001
+        "w: (1,)",
+        "v3 = v1 × w: 4×3",  # noqa: RUF001
+    ]
 
 
 def test_comparisons_are_arrays():
@@ -543,6 +602,8 @@ def test_comparisons_are_arrays():
 def test_importing_brings_neither_mlx_nor_torch():
     import subprocess
 
-    program = ("import sys, mlx_grpo_kit.tensor, mlx_grpo_kit.tensor.nn, mlx_grpo_kit.tensor.optim; "
-               "print(sorted({'mlx', 'torch', 'scipy', 'matplotlib'} & {m.split('.')[0] for m in sys.modules}))")
+    program = (
+        "import sys, mlx_grpo_kit.tensor, mlx_grpo_kit.tensor.nn, mlx_grpo_kit.tensor.optim; "
+        "print(sorted({'mlx', 'torch', 'scipy', 'matplotlib'} & {m.split('.')[0] for m in sys.modules}))"
+    )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -26,8 +26,9 @@ class TorchConvNet(torch.nn.Module):
         super().__init__()
         self.conv = torch.nn.Conv2d(1, 4, 3, padding=1, bias=False)
         self.norm = torch.nn.BatchNorm2d(4)
-        self.head = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8),
-                                        torch.nn.Linear(8, 3))
+        self.head = torch.nn.Sequential(
+            torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3)
+        )
 
     def forward(self, x):
         x = torch.nn.functional.max_pool2d(torch.relu(self.norm(self.conv(x))), 2)
@@ -45,7 +46,8 @@ def twins():
 def test_names_and_shapes_are_torchs():
     ours, theirs = twins()
     assert [(name, p.shape) for name, p in ours.named_parameters()] == [
-        (name, tuple(p.shape)) for name, p in theirs.named_parameters()]
+        (name, tuple(p.shape)) for name, p in theirs.named_parameters()
+    ]
     assert {*ours.state_dict(), "norm.num_batches_tracked"} == {*theirs.state_dict()}
 
 
@@ -76,8 +78,12 @@ def test_a_list_of_modules_is_found():
             self.scale = T.Tensor([2.0], requires_grad=True)
             self.blocks = [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 1, bias=False))]
 
-    assert [name for name, _ in Tower().named_parameters()] == ["scale", "blocks.0.weight", "blocks.0.bias",
-                                                                "blocks.1.0.weight"]
+    assert [name for name, _ in Tower().named_parameters()] == [
+        "scale",
+        "blocks.0.weight",
+        "blocks.0.bias",
+        "blocks.1.0.weight",
+    ]
 
 
 @pytest.mark.parametrize(("layer", "fan_in"), [(lambda: nn.Linear(400, 300), 400), (lambda: nn.Conv2d(32, 64, 5), 800)])
@@ -119,28 +125,42 @@ def test_grouped_convolution_without_bias():
     np.testing.assert_allclose(ours(x).data, theirs(torch.tensor(x)).detach(), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("broken", "kind", "message"), [
-    (lambda: nn.Linear(2, 3).load_state_dict({"weight": np.ones((3, 2))}), ValueError, r"missing \['bias'\]"),
-    (lambda: nn.Linear(2, 3).load_state_dict({"weight": np.ones((2, 3)), "bias": np.ones(3)}), ValueError,
-     r"size mismatch for weight: state_dict has shape \(2, 3\), Linear has \(3, 2\)"),
-    (lambda: nn.Module()(1), NotImplementedError, "without a forward"),
-    (lambda: nn.Linear(2, 3)(T.Tensor(np.ones((4, 3)))), ValueError, r"Linear of \(4, 3\) and \(3, 2\)"),
-    (lambda: nn.Linear(0, 3), ValueError, "Linear: in_features is 0; expected a whole number, 1 or more"),
-    (lambda: nn.Linear(2, 3.0), ValueError, "Linear: out_features is 3.0; expected a whole"),
-    (lambda: nn.Conv2d(1, 2, (3, 3)), ValueError, r"Conv2d: kernel_size is \(3, 3\); expected a whole"),
-    (lambda: nn.Conv2d(3, 4, 3, groups=2), ValueError, r"in_channels \(3\) and out_channels \(4\) have to be"),
-    (lambda: nn.Conv2d(1, 2, 3, stride=0)(np.ones((1, 1, 8, 8))), ValueError, r"stride is \(0, 0\); expected"),
-    (lambda: nn.Conv2d(1, 2, 3, padding="same")(np.ones((1, 1, 8, 8))), ValueError, r"padding is \('same', 'same'\)"),
-    (lambda: nn.Conv2d(1, 2, 3, padding=-1)(np.ones((1, 1, 8, 8))), ValueError, r"padding is \(-1, -1\)"),
-    (lambda: nn.Conv2d(1, 2, 3)(np.ones((0, 1, 8, 8))), ValueError, "at least one image and one pixel"),
-    (lambda: T.max_pool2d(np.ones((1, 1, 8, 8)), 0), ValueError, r"kernel size is \(0, 0\); expected"),
-    (lambda: nn.BatchNorm(3)(np.ones((2, 4, 5, 5))), ValueError, r"x \(2, 4, 5, 5\) has 4 channels, and weight"),
-    (lambda: nn.BatchNorm(3)(np.ones(3)), ValueError, r"expected x \[N, C\] or \[N, C, H, W\]; got \(3,\)"),
-    (lambda: nn.BatchNorm(-1), ValueError, "BatchNorm: num_features is -1"),
-    (lambda: nn.Sequential([nn.Linear(2, 3), T.relu]), TypeError, r"step 0 is \[.*For a list write Sequential\("),
-    (lambda: nn.Sequential(nn.Linear(2, 3), nn.LayerNorm), TypeError, "step 1 is <class"),
-    (lambda: nn.Linear(2, 3).load_state_dict(nn.Linear(2, 3)), TypeError, "got a Linear; expected names and arrays"),
-])
+@pytest.mark.parametrize(
+    ("broken", "kind", "message"),
+    [
+        (lambda: nn.Linear(2, 3).load_state_dict({"weight": np.ones((3, 2))}), ValueError, r"missing \['bias'\]"),
+        (
+            lambda: nn.Linear(2, 3).load_state_dict({"weight": np.ones((2, 3)), "bias": np.ones(3)}),
+            ValueError,
+            r"size mismatch for weight: state_dict has shape \(2, 3\), Linear has \(3, 2\)",
+        ),
+        (lambda: nn.Module()(1), NotImplementedError, "without a forward"),
+        (lambda: nn.Linear(2, 3)(T.Tensor(np.ones((4, 3)))), ValueError, r"Linear of \(4, 3\) and \(3, 2\)"),
+        (lambda: nn.Linear(0, 3), ValueError, "Linear: in_features is 0; expected a whole number, 1 or more"),
+        (lambda: nn.Linear(2, 3.0), ValueError, "Linear: out_features is 3.0; expected a whole"),
+        (lambda: nn.Conv2d(1, 2, (3, 3)), ValueError, r"Conv2d: kernel_size is \(3, 3\); expected a whole"),
+        (lambda: nn.Conv2d(3, 4, 3, groups=2), ValueError, r"in_channels \(3\) and out_channels \(4\) have to be"),
+        (lambda: nn.Conv2d(1, 2, 3, stride=0)(np.ones((1, 1, 8, 8))), ValueError, r"stride is \(0, 0\); expected"),
+        (
+            lambda: nn.Conv2d(1, 2, 3, padding="same")(np.ones((1, 1, 8, 8))),
+            ValueError,
+            r"padding is \('same', 'same'\)",
+        ),
+        (lambda: nn.Conv2d(1, 2, 3, padding=-1)(np.ones((1, 1, 8, 8))), ValueError, r"padding is \(-1, -1\)"),
+        (lambda: nn.Conv2d(1, 2, 3)(np.ones((0, 1, 8, 8))), ValueError, "at least one image and one pixel"),
+        (lambda: T.max_pool2d(np.ones((1, 1, 8, 8)), 0), ValueError, r"kernel size is \(0, 0\); expected"),
+        (lambda: nn.BatchNorm(3)(np.ones((2, 4, 5, 5))), ValueError, r"x \(2, 4, 5, 5\) has 4 channels, and weight"),
+        (lambda: nn.BatchNorm(3)(np.ones(3)), ValueError, r"expected x \[N, C\] or \[N, C, H, W\]; got \(3,\)"),
+        (lambda: nn.BatchNorm(-1), ValueError, "BatchNorm: num_features is -1"),
+        (lambda: nn.Sequential([nn.Linear(2, 3), T.relu]), TypeError, r"step 0 is \[.*For a list write Sequential\("),
+        (lambda: nn.Sequential(nn.Linear(2, 3), nn.LayerNorm), TypeError, "step 1 is <class"),
+        (
+            lambda: nn.Linear(2, 3).load_state_dict(nn.Linear(2, 3)),
+            TypeError,
+            "got a Linear; expected names and arrays",
+        ),
+    ],
+)
 def test_errors(broken, kind, message):
     with pytest.raises(kind, match=message):
         broken()

@@ -35,26 +35,47 @@ def numbers(*shape, low=-2.0, high=2.0, seed=0):
 # -- one element at a time --------------------------------------------------------------------------------------------
 
 ONE = {
-    "neg": (T.neg, torch.neg), "exp": (T.exp, torch.exp), "abs": (T.abs, torch.abs), "sin": (T.sin, torch.sin),
-    "cos": (T.cos, torch.cos), "tanh": (T.tanh, torch.tanh), "sigmoid": (T.sigmoid, torch.sigmoid),
-    "relu": (T.relu, torch.relu), "silu": (T.silu, F.silu), "gelu": (T.gelu, F.gelu),
+    "neg": (T.neg, torch.neg),
+    "exp": (T.exp, torch.exp),
+    "abs": (T.abs, torch.abs),
+    "sin": (T.sin, torch.sin),
+    "cos": (T.cos, torch.cos),
+    "tanh": (T.tanh, torch.tanh),
+    "sigmoid": (T.sigmoid, torch.sigmoid),
+    "relu": (T.relu, torch.relu),
+    "silu": (T.silu, F.silu),
+    "gelu": (T.gelu, F.gelu),
     "gelu tanh": (lambda x: T.gelu(x, approximate="tanh"), lambda x: F.gelu(x, approximate="tanh")),
-    "sign": (T.sign, torch.sign), "floor": (T.floor, torch.floor), "ceil": (T.ceil, torch.ceil),
-    "round": (T.round, torch.round), "trunc": (T.trunc, torch.trunc),
+    "sign": (T.sign, torch.sign),
+    "floor": (T.floor, torch.floor),
+    "ceil": (T.ceil, torch.ceil),
+    "round": (T.round, torch.round),
+    "trunc": (T.trunc, torch.trunc),
     "clip": (lambda x: T.clip(x, -1, 1), lambda x: torch.clamp(x, -1, 1)),
     "clip below": (lambda x: T.clip(x, low=0.5), lambda x: torch.clamp(x, min=0.5)),
     "clip above": (lambda x: T.clip(x, high=0.5), lambda x: torch.clamp(x, max=0.5)),
     "clip crossed": (lambda x: T.clip(x, 1, -1), lambda x: torch.clamp(x, 1, -1)),
-    "square": (lambda x: x**2, lambda x: x**2), "cube": (lambda x: x**3, lambda x: x**3),
-    "to the 0": (lambda x: x**0, lambda x: x**0), "inverse": (lambda x: x**-1, lambda x: x**-1),
-    "2 to the": (lambda x: 2**x, lambda x: 2**x), "1 over": (lambda x: 1 / x, lambda x: 1 / x),
+    "square": (lambda x: x**2, lambda x: x**2),
+    "cube": (lambda x: x**3, lambda x: x**3),
+    "to the 0": (lambda x: x**0, lambda x: x**0),
+    "inverse": (lambda x: x**-1, lambda x: x**-1),
+    "2 to the": (lambda x: 2**x, lambda x: 2**x),
+    "1 over": (lambda x: 1 / x, lambda x: 1 / x),
     "2 minus": (lambda x: 2 - x, lambda x: 2 - x),
-    "log": (T.log, torch.log), "log2": (T.log2, torch.log2), "log10": (T.log10, torch.log10),
-    "sqrt": (T.sqrt, torch.sqrt), "root": (lambda x: x**0.5, lambda x: x**0.5),
+    "log": (T.log, torch.log),
+    "log2": (T.log2, torch.log2),
+    "log10": (T.log10, torch.log10),
+    "sqrt": (T.sqrt, torch.sqrt),
+    "root": (lambda x: x**0.5, lambda x: x**0.5),
 }
 TWO = {
-    "add": (T.add, torch.add), "sub": (T.sub, torch.sub), "mul": (T.mul, torch.mul), "div": (T.div, torch.div),
-    "pow": (T.pow, torch.pow), "maximum": (T.maximum, torch.maximum), "minimum": (T.minimum, torch.minimum),
+    "add": (T.add, torch.add),
+    "sub": (T.sub, torch.sub),
+    "mul": (T.mul, torch.mul),
+    "div": (T.div, torch.div),
+    "pow": (T.pow, torch.pow),
+    "maximum": (T.maximum, torch.maximum),
+    "minimum": (T.minimum, torch.minimum),
     "where": (lambda a, b: T.where(a.data > b.data, a, b), lambda a, b: torch.where(a > b, a, b)),
 }
 EDGES = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, 20.0, -20.0, 1000.0, -1000.0, 1e-300, INF, -INF])
@@ -89,20 +110,38 @@ def test_two_arguments_at_the_edges(name):
     compare(*TWO[name], pairs[:, 0], pairs[:, 1])
 
 
-@pytest.mark.parametrize(("operation", "inputs", "value", "gradients"), [
-    (T.div, (0.0, 0.0), NAN, (INF, NAN)), (T.div, (1.0, 0.0), INF, (INF, -INF)), (T.sqrt, (0.0,), 0.0, (INF,)),
-    (T.sqrt, (-1.0,), NAN, (NAN,)), (lambda x: T.where(x > 0, T.sqrt(x), 0.0), (0.0,), 0.0, (NAN,)),
-    (T.log, (0.0,), -INF, (INF,)), (T.log, (-1.0,), NAN, (-1.0,)), (T.abs, (0.0,), 0.0, (0.0,)),
-    (T.relu, (0.0,), 0.0, (0.0,)), (T.round, (2.5,), 2.0, (0.0,)), (lambda x: T.clip(x, -1, 1), (1.0,), 1.0, (1.0,)),
-    (lambda x: T.clip(x, 1, -1), (0.0,), -1.0, (0.0,)), (T.maximum, (2.0, 2.0), 2.0, (0.5, 0.5)),
-    (T.pow, (0.0, 0.0), 1.0, (0.0, 0.0)), (T.pow, (0.0, 1.0), 0.0, (1.0, 0.0)),
-    (T.pow, (0.0, -1.0), INF, (-INF, -INF)), (T.pow, (-2.0, 3.0), -8.0, (12.0, NAN)),
-    (T.sigmoid, (1000.0,), 1.0, (0.0,)), (T.sigmoid, (-1000.0,), 0.0, (0.0,)),
-    (T.safe_div, (3.0, 0.0), 0.0, (0.0, 0.0)), (T.safe_div, (3.0, 2.0), 1.5, (0.5, -0.75)),
-    (T.safe_sqrt, (0.0,), 0.0, (0.0,)), (T.safe_sqrt, (-1.0,), 0.0, (0.0,)), (T.safe_sqrt, (4.0,), 2.0, (0.25,)),
-    (T.safe_log, (0.0,), math.log(1e-12), (0.0,)), (T.safe_log, (-1.0,), math.log(1e-12), (0.0,)),
-    (T.safe_log, (2.0,), math.log(2.0), (0.5,)),
-])
+@pytest.mark.parametrize(
+    ("operation", "inputs", "value", "gradients"),
+    [
+        (T.div, (0.0, 0.0), NAN, (INF, NAN)),
+        (T.div, (1.0, 0.0), INF, (INF, -INF)),
+        (T.sqrt, (0.0,), 0.0, (INF,)),
+        (T.sqrt, (-1.0,), NAN, (NAN,)),
+        (lambda x: T.where(x > 0, T.sqrt(x), 0.0), (0.0,), 0.0, (NAN,)),
+        (T.log, (0.0,), -INF, (INF,)),
+        (T.log, (-1.0,), NAN, (-1.0,)),
+        (T.abs, (0.0,), 0.0, (0.0,)),
+        (T.relu, (0.0,), 0.0, (0.0,)),
+        (T.round, (2.5,), 2.0, (0.0,)),
+        (lambda x: T.clip(x, -1, 1), (1.0,), 1.0, (1.0,)),
+        (lambda x: T.clip(x, 1, -1), (0.0,), -1.0, (0.0,)),
+        (T.maximum, (2.0, 2.0), 2.0, (0.5, 0.5)),
+        (T.pow, (0.0, 0.0), 1.0, (0.0, 0.0)),
+        (T.pow, (0.0, 1.0), 0.0, (1.0, 0.0)),
+        (T.pow, (0.0, -1.0), INF, (-INF, -INF)),
+        (T.pow, (-2.0, 3.0), -8.0, (12.0, NAN)),
+        (T.sigmoid, (1000.0,), 1.0, (0.0,)),
+        (T.sigmoid, (-1000.0,), 0.0, (0.0,)),
+        (T.safe_div, (3.0, 0.0), 0.0, (0.0, 0.0)),
+        (T.safe_div, (3.0, 2.0), 1.5, (0.5, -0.75)),
+        (T.safe_sqrt, (0.0,), 0.0, (0.0,)),
+        (T.safe_sqrt, (-1.0,), 0.0, (0.0,)),
+        (T.safe_sqrt, (4.0,), 2.0, (0.25,)),
+        (T.safe_log, (0.0,), math.log(1e-12), (0.0,)),
+        (T.safe_log, (-1.0,), math.log(1e-12), (0.0,)),
+        (T.safe_log, (2.0,), math.log(2.0), (0.5,)),
+    ],
+)
 def test_the_table_of_edges(operation, inputs, value, gradients):
     tensors = [T.Tensor(x, requires_grad=True) for x in inputs]
     result = operation(*tensors)
@@ -129,11 +168,16 @@ def test_safe_operations_have_finite_gradients_everywhere(operation, x):
 # -- reductions -------------------------------------------------------------------------------------------------------
 
 REDUCTIONS = {
-    "sum": (T.sum, torch.sum), "mean": (T.mean, torch.mean), "max": (T.max, torch.amax), "min": (T.min, torch.amin),
+    "sum": (T.sum, torch.sum),
+    "mean": (T.mean, torch.mean),
+    "max": (T.max, torch.amax),
+    "min": (T.min, torch.amin),
     "logsumexp": (T.logsumexp, torch.logsumexp),
     "var": (T.var, lambda x, axis, keepdims: torch.var(x, dim=axis, correction=0, keepdim=keepdims)),
-    "unbiased var": (lambda x, axis, keepdims: T.var(x, axis, keepdims, correction=1),
-                     lambda x, axis, keepdims: torch.var(x, dim=axis, keepdim=keepdims)),
+    "unbiased var": (
+        lambda x, axis, keepdims: T.var(x, axis, keepdims, correction=1),
+        lambda x, axis, keepdims: torch.var(x, dim=axis, keepdim=keepdims),
+    ),
 }
 
 
@@ -143,8 +187,11 @@ REDUCTIONS = {
 def test_reductions(name, axis, keepdims):
     x = np.round(numbers(3, 4, 5), 1)  # rounded, so that there are ties
     ours, theirs = REDUCTIONS[name]
-    compare(lambda x: ours(x, axis=axis, keepdims=keepdims),
-            lambda x: theirs(x, (0, 1, 2) if axis is None else axis, keepdims), x)
+    compare(
+        lambda x: ours(x, axis=axis, keepdims=keepdims),
+        lambda x: theirs(x, (0, 1, 2) if axis is None else axis, keepdims),
+        x,
+    )
 
 
 @pytest.mark.parametrize("axis", [0, -1, None])
@@ -164,18 +211,35 @@ def test_softmaxes(axis):
 def test_cross_entropy():
     targets = np.array([2, 0, 1, 1])
     compare(lambda x: T.cross_entropy(x, targets), lambda x: F.cross_entropy(x, torch.tensor(targets)), numbers(4, 3))
-    compare(lambda x: T.cross_entropy(x, T.Tensor(targets)), lambda x: F.cross_entropy(x, torch.tensor(targets)),
-            1000 * numbers(4, 3))
+    compare(
+        lambda x: T.cross_entropy(x, T.Tensor(targets)),
+        lambda x: F.cross_entropy(x, torch.tensor(targets)),
+        1000 * numbers(4, 3),
+    )
 
 
 # -- products ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("a", "b"), [
-    ((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((2, 3), (5, 3, 4)),
-    ((5, 2, 3), (5, 3, 4)), ((5, 1, 2, 3), (6, 3, 4)), ((5, 2, 3), (3,)), ((3,), (5, 3, 4)), ((2, 5, 2, 3), (3,)),
-    ((0, 3), (3, 4)), ((1, 2, 3), (5, 3, 4)), ((7, 5, 2, 3), (3, 4)),
-])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3,), (3,)),
+        ((3,), (3, 4)),
+        ((2, 3), (3,)),
+        ((2, 3), (3, 4)),
+        ((5, 2, 3), (3, 4)),
+        ((2, 3), (5, 3, 4)),
+        ((5, 2, 3), (5, 3, 4)),
+        ((5, 1, 2, 3), (6, 3, 4)),
+        ((5, 2, 3), (3,)),
+        ((3,), (5, 3, 4)),
+        ((2, 5, 2, 3), (3,)),
+        ((0, 3), (3, 4)),
+        ((1, 2, 3), (5, 3, 4)),
+        ((7, 5, 2, 3), (3, 4)),
+    ],
+)
 def test_matmul(a, b):
     compare(T.matmul, torch.matmul, numbers(*a), numbers(*b, seed=1))
 
@@ -195,10 +259,22 @@ def test_dot_and_outer():
 
 BOOLS = np.array([[True, False, True, False], [False, False, True, True], [False, True, False, True]])
 INDICES = {
-    "integer": 1, "slice": slice(1, 3), "step": slice(None, None, 2), "two": (1, slice(None, 2)), "new axis": (None, 1),
-    "ellipsis": (..., 0), "negative": -1, "nothing": slice(0, 0), "integers": np.array([2, 0, 2]), "list": [0, 0, 0],
-    "pairs": (np.array([0, 0, 2]), np.array([1, 1, 3])), "grid": (np.array([[0], [2]]), np.array([1, 1, 3])),
-    "booleans": BOOLS, "rows": BOOLS[:, 0], "mixed": (slice(None), np.array([3, 3, 0])), "everything": (),
+    "integer": 1,
+    "slice": slice(1, 3),
+    "step": slice(None, None, 2),
+    "two": (1, slice(None, 2)),
+    "new axis": (None, 1),
+    "ellipsis": (..., 0),
+    "negative": -1,
+    "nothing": slice(0, 0),
+    "integers": np.array([2, 0, 2]),
+    "list": [0, 0, 0],
+    "pairs": (np.array([0, 0, 2]), np.array([1, 1, 3])),
+    "grid": (np.array([[0], [2]]), np.array([1, 1, 3])),
+    "booleans": BOOLS,
+    "rows": BOOLS[:, 0],
+    "mixed": (slice(None), np.array([3, 3, 0])),
+    "everything": (),
 }
 
 
@@ -211,21 +287,27 @@ def test_getitem(name):
     compare(lambda x: x[index], lambda x: x[torch_index], numbers(3, 4))
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [
-    (lambda x: T.reshape(x, (4, 6)), lambda x: x.reshape(4, 6)), (lambda x: x.reshape(-1), lambda x: x.reshape(-1)),
-    (lambda x: x.reshape(2, -1), lambda x: x.reshape(2, -1)), (lambda x: T.transpose(x), lambda x: x.permute(2, 1, 0)),
-    (lambda x: x.T, lambda x: x.permute(2, 1, 0)), (lambda x: x.transpose(1, 2, 0), lambda x: x.permute(1, 2, 0)),
-    (lambda x: T.transpose(x, (-1, 0, 1)), lambda x: x.permute(-1, 0, 1)),
-    (lambda x: x.swapaxes(0, -1), lambda x: x.transpose(0, -1)),
-    (lambda x: T.broadcast_to(x, (5, 2, 3, 4)), lambda x: x.broadcast_to(5, 2, 3, 4)),
-    (lambda x: T.broadcast_to(x[:, :1], (2, 7, 4)), lambda x: x[:, :1].broadcast_to(2, 7, 4)),
-    (lambda x: T.pad(x, 2), lambda x: F.pad(x, (2,) * 6)),
-    (lambda x: T.pad(x, ((0, 0), (1, 2), (3, 0)), value=5.0), lambda x: F.pad(x, (3, 0, 1, 2), value=5.0)),
-    (lambda x: T.concatenate([x, x * x], axis=1), lambda x: torch.cat([x, x * x], 1)),
-    (lambda x: T.concatenate([x, x[:1]], axis=-3), lambda x: torch.cat([x, x[:1]], -3)),
-    (lambda x: T.stack([x, x * x, x]), lambda x: torch.stack([x, x * x, x])),
-    (lambda x: T.stack(list(x), axis=-1), lambda x: torch.stack(list(x), -1)),
-])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda x: T.reshape(x, (4, 6)), lambda x: x.reshape(4, 6)),
+        (lambda x: x.reshape(-1), lambda x: x.reshape(-1)),
+        (lambda x: x.reshape(2, -1), lambda x: x.reshape(2, -1)),
+        (lambda x: T.transpose(x), lambda x: x.permute(2, 1, 0)),
+        (lambda x: x.T, lambda x: x.permute(2, 1, 0)),
+        (lambda x: x.transpose(1, 2, 0), lambda x: x.permute(1, 2, 0)),
+        (lambda x: T.transpose(x, (-1, 0, 1)), lambda x: x.permute(-1, 0, 1)),
+        (lambda x: x.swapaxes(0, -1), lambda x: x.transpose(0, -1)),
+        (lambda x: T.broadcast_to(x, (5, 2, 3, 4)), lambda x: x.broadcast_to(5, 2, 3, 4)),
+        (lambda x: T.broadcast_to(x[:, :1], (2, 7, 4)), lambda x: x[:, :1].broadcast_to(2, 7, 4)),
+        (lambda x: T.pad(x, 2), lambda x: F.pad(x, (2,) * 6)),
+        (lambda x: T.pad(x, ((0, 0), (1, 2), (3, 0)), value=5.0), lambda x: F.pad(x, (3, 0, 1, 2), value=5.0)),
+        (lambda x: T.concatenate([x, x * x], axis=1), lambda x: torch.cat([x, x * x], 1)),
+        (lambda x: T.concatenate([x, x[:1]], axis=-3), lambda x: torch.cat([x, x[:1]], -3)),
+        (lambda x: T.stack([x, x * x, x]), lambda x: torch.stack([x, x * x, x])),
+        (lambda x: T.stack(list(x), axis=-1), lambda x: torch.stack(list(x), -1)),
+    ],
+)
 def test_shapes(ours, theirs):
     compare(ours, theirs, numbers(2, 3, 4))
 
@@ -239,29 +321,58 @@ def test_embedding_adds_up_for_an_id_that_comes_twice():
 # -- images -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stride", "padding", "groups", "kernel", "bias"), [
-    (1, 0, 1, (3, 3), True), (1, 1, 1, (3, 3), False), (2, 1, 1, (3, 3), True), (2, 0, 1, (1, 1), False),
-    ((2, 1), (0, 2), 1, (2, 3), True), (1, 1, 2, (3, 3), True), (1, 2, 4, (5, 5), True), (3, 1, 1, (2, 2), True),
-    (1, 0, 1, (6, 7), True),
-])
+@pytest.mark.parametrize(
+    ("stride", "padding", "groups", "kernel", "bias"),
+    [
+        (1, 0, 1, (3, 3), True),
+        (1, 1, 1, (3, 3), False),
+        (2, 1, 1, (3, 3), True),
+        (2, 0, 1, (1, 1), False),
+        ((2, 1), (0, 2), 1, (2, 3), True),
+        (1, 1, 2, (3, 3), True),
+        (1, 2, 4, (5, 5), True),
+        (3, 1, 1, (2, 2), True),
+        (1, 0, 1, (6, 7), True),
+    ],
+)
 def test_conv2d(stride, padding, groups, kernel, bias):
     x, weight = numbers(3, 4, 6, 7), numbers(8, 4 // groups, *kernel, seed=1)
     extra = [numbers(8, seed=2)] if bias else []
-    compare(lambda x, w, b=None: T.conv2d(x, w, b, stride=stride, padding=padding, groups=groups),
-            lambda x, w, b=None: F.conv2d(x, w, b, stride=stride, padding=padding, groups=groups), x, weight, *extra)
+    compare(
+        lambda x, w, b=None: T.conv2d(x, w, b, stride=stride, padding=padding, groups=groups),
+        lambda x, w, b=None: F.conv2d(x, w, b, stride=stride, padding=padding, groups=groups),
+        x,
+        weight,
+        *extra,
+    )
 
 
 def test_conv2d_of_a_conv2d_and_of_an_image_that_needs_no_gradient():
-    compare(lambda x, v, w: T.conv2d(T.relu(T.conv2d(x, v, padding=1)), w, stride=2),
-            lambda x, v, w: F.conv2d(torch.relu(F.conv2d(x, v, padding=1)), w, stride=2),
-            numbers(2, 3, 6, 6), numbers(4, 3, 3, 3), numbers(5, 4, 2, 2))
-    compare(lambda w: T.conv2d(numbers(2, 3, 6, 6), w), lambda w: F.conv2d(torch.tensor(numbers(2, 3, 6, 6)), w),
-            numbers(4, 3, 3, 3))
+    compare(
+        lambda x, v, w: T.conv2d(T.relu(T.conv2d(x, v, padding=1)), w, stride=2),
+        lambda x, v, w: F.conv2d(torch.relu(F.conv2d(x, v, padding=1)), w, stride=2),
+        numbers(2, 3, 6, 6),
+        numbers(4, 3, 3, 3),
+        numbers(5, 4, 2, 2),
+    )
+    compare(
+        lambda w: T.conv2d(numbers(2, 3, 6, 6), w),
+        lambda w: F.conv2d(torch.tensor(numbers(2, 3, 6, 6)), w),
+        numbers(4, 3, 3, 3),
+    )
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding"), [
-    (2, None, 0), (3, 2, 1), ((2, 3), (1, 2), (1, 0)), (3, 1, 1), (2, 3, 0), (6, None, 0),
-])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"),
+    [
+        (2, None, 0),
+        (3, 2, 1),
+        ((2, 3), (1, 2), (1, 0)),
+        (3, 1, 1),
+        (2, 3, 0),
+        (6, None, 0),
+    ],
+)
 def test_pooling(kernel, stride, padding):
     x = np.round(numbers(2, 3, 6, 7))  # few different numbers, so that windows have ties
     compare(lambda x: T.max_pool2d(x, kernel, stride, padding), lambda x: F.max_pool2d(x, kernel, stride, padding), x)
@@ -283,8 +394,11 @@ def test_batch_norm_and_its_running_statistics(shape):
     torch_mean, torch_var = torch.tensor(mean), torch.tensor(var)
     inputs = numbers(*shape), numbers(3, seed=1), numbers(3, seed=2)
     for training in (True, True, False):
-        compare(lambda x, w, b: T.batch_norm(x, mean, var, w, b, training=training),       # noqa: B023
-                lambda x, w, b: F.batch_norm(x, torch_mean, torch_var, w, b, training=training), *inputs)  # noqa: B023
+        compare(
+            lambda x, w, b: T.batch_norm(x, mean, var, w, b, training=training),  # noqa: B023
+            lambda x, w, b: F.batch_norm(x, torch_mean, torch_var, w, b, training=training),  # noqa: B023
+            *inputs,
+        )
         np.testing.assert_allclose(mean, torch_mean, rtol=1e-12)
         np.testing.assert_allclose(var, torch_var, rtol=1e-12)
     compare(lambda x: T.batch_norm(x, training=True), lambda x: F.batch_norm(x, None, None, training=True), inputs[0])
@@ -303,17 +417,24 @@ def test_layer_norm_and_rms_norm():
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}])
 def test_attention(options):
-    compare(lambda q, k, v: T.scaled_dot_product_attention(q, k, v, **options),
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options),
-            numbers(2, 3, 4, 5), numbers(2, 3, 6, 5, seed=1), numbers(2, 3, 6, 7, seed=2))
+    compare(
+        lambda q, k, v: T.scaled_dot_product_attention(q, k, v, **options),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options),
+        numbers(2, 3, 4, 5),
+        numbers(2, 3, 6, 5, seed=1),
+        numbers(2, 3, 6, 7, seed=2),
+    )
 
 
 def test_attention_with_a_mask_of_either_kind():
     inputs = numbers(2, 4, 5), numbers(2, 6, 5, seed=1), numbers(2, 6, 7, seed=2)
     allowed = numbers(4, 6) > -1
     for mask in (allowed, numbers(4, 6)):
-        compare(lambda q, k, v: T.scaled_dot_product_attention(q, k, v, mask),  # noqa: B023
-                lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.tensor(mask)), *inputs)  # noqa: B023
+        compare(
+            lambda q, k, v: T.scaled_dot_product_attention(q, k, v, mask),  # noqa: B023
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.tensor(mask)),  # noqa: B023
+            *inputs,
+        )
 
 
 def test_dropout_keeps_the_mean_and_passes_gradients_where_it_passed_numbers():
@@ -336,46 +457,71 @@ def ones(*shape):
     return T.Tensor(np.ones(shape))
 
 
-@pytest.mark.parametrize(("broken", "kind", "message"), [
-    (lambda: ones(3) + ones(4), ValueError, r"Add of \(3,\) and \(4,\): The size of tensor a \(3\) must match the size "
-                                            r"of tensor b \(4\) at non-singleton dimension 0"),
-    (lambda: ones(2, 3) * ones(4, 2, 5), ValueError, r"The size of tensor a \(3\) .* b \(5\) at .* dimension 2"),
-    (lambda: T.where(np.ones(3, bool), ones(4), ones(4)), ValueError, r"Where of \(4,\) and \(4,\)"),
-    (lambda: ones(3, 4) @ ones(3, 4), ValueError, r"mat1 and mat2 shapes cannot be multiplied \(3x4 and 3x4\)"),
-    (lambda: ones(3) @ ones(4), ValueError, "3 columns meet 4 rows"),
-    (lambda: ones(3) @ ones(), ValueError, "both arguments to matmul need to be at least 1D, but they are 1D and 0D"),
-    (lambda: ones(2, 3, 4) @ ones(3, 4, 5), ValueError, r"Matmul of \(2, 3, 4\) and \(3, 4, 5\)"),
-    (lambda: T.linear(ones(2, 3), ones(4, 5)), ValueError, r"cannot be multiplied \(2x3 and 5x4\)"),
-    (lambda: T.dot(ones(2), ones(3)), ValueError, "same number of elements"),
-    (lambda: T.outer(ones(2, 2), ones(3)), ValueError, "1-D"),
-    (lambda: ones(2, 3).reshape(4, 2), ValueError, r"shape \(4, 2\) is invalid for input of size 6"),
-    (lambda: ones(2, 3).sum(5), ValueError, r"Sum of \(2, 3\): axis 5 is out of bounds"),
-    (lambda: ones(2, 3)[5], IndexError, r"Getitem of \(2, 3\): index 5 is out of bounds .* size 2"),
-    (lambda: T.broadcast_to(ones(2, 3), (4, 4)), ValueError, r"BroadcastTo of \(2, 3\)"),
-    (lambda: T.concatenate([ones(2, 3), ones(2, 4)]), ValueError, r"Concatenate of \(2, 3\) and \(2, 4\)"),
-    (lambda: T.stack([ones(2, 3), ones(2, 4)]), ValueError, r"Stack of \(2, 3\) and \(2, 4\)"),
-    (lambda: T.cross_entropy(ones(2, 3), [0, 3]), IndexError, "Target 3 is out of bounds"),
-    (lambda: T.cross_entropy(ones(2, 3), [0, 1, 2]), ValueError, "Expected input batch_size .* to match target batch"),
-    (lambda: T.cross_entropy(ones(2, 3), [0.0, 1.0]), TypeError, "targets have dtype float64; expected integers"),
-    (lambda: T.embedding(ones(3, 2), [5]), IndexError, "index out of range"),
-    (lambda: T.embedding(ones(3, 2), [0.5]), TypeError, "expected integers"),
-    (lambda: T.conv2d(ones(1, 3, 5, 5), ones(2, 4, 3, 3)), ValueError,
-     r"Given groups=1, weight of size \(2, 4, 3, 3\), expected input \(1, 3, 5, 5\) to have 4 channels, but got 3"),
-    (lambda: T.conv2d(ones(1, 3, 2, 2), ones(2, 3, 3, 3)), ValueError,
-     r"Calculated padded input size per channel: \(2 x 2\). Kernel size: \(3 x 3\)"),
-    (lambda: T.conv2d(ones(3, 5, 5), ones(2, 3, 3, 3)), ValueError, r"expected x \[N, C, H, W\]"),
-    (lambda: T.max_pool2d(ones(1, 3, 5, 5), 2, padding=2), ValueError, "pad should be at most half"),
-    (lambda: T.batch_norm(ones(1, 2), training=True), ValueError, "Expected more than 1 value per channel"),
-    (lambda: T.batch_norm(ones(3, 2)), ValueError, "needs running_mean and running_var"),
-    (lambda: T.layer_norm(ones(2, 3), ones(4)), ValueError, r"Given normalized_shape=\(4,\)"),
-    (lambda: T.dropout(ones(2), 2.0), ValueError, "dropout probability has to be between 0 and 1, but got 2.0"),
-    (lambda: T.gelu(ones(2), "fast"), ValueError, "either 'none' or 'tanh'; got 'fast'"),
-    (lambda: T.clip(ones(2)), ValueError, "at least one of low and high"),
-    (lambda: T.scaled_dot_product_attention(ones(2, 2), ones(2, 2), ones(2, 2), True, True), ValueError, "is_causal"),
-    (lambda: T.exp(), TypeError, r"exp\(x\): missing a required argument: 'x'"),
-    (lambda: T.sum(ones(2), axes=0), TypeError, r"sum\(x, axis=None, keepdims=False\): got an unexpected .*'axes'"),
-    (lambda: T.exp("a"), TypeError, "expected numbers"),
-])
+@pytest.mark.parametrize(
+    ("broken", "kind", "message"),
+    [
+        (
+            lambda: ones(3) + ones(4),
+            ValueError,
+            r"Add of \(3,\) and \(4,\): The size of tensor a \(3\) must match the size "
+            r"of tensor b \(4\) at non-singleton dimension 0",
+        ),
+        (lambda: ones(2, 3) * ones(4, 2, 5), ValueError, r"The size of tensor a \(3\) .* b \(5\) at .* dimension 2"),
+        (lambda: T.where(np.ones(3, bool), ones(4), ones(4)), ValueError, r"Where of \(4,\) and \(4,\)"),
+        (lambda: ones(3, 4) @ ones(3, 4), ValueError, r"mat1 and mat2 shapes cannot be multiplied \(3x4 and 3x4\)"),
+        (lambda: ones(3) @ ones(4), ValueError, "3 columns meet 4 rows"),
+        (
+            lambda: ones(3) @ ones(),
+            ValueError,
+            "both arguments to matmul need to be at least 1D, but they are 1D and 0D",
+        ),
+        (lambda: ones(2, 3, 4) @ ones(3, 4, 5), ValueError, r"Matmul of \(2, 3, 4\) and \(3, 4, 5\)"),
+        (lambda: T.linear(ones(2, 3), ones(4, 5)), ValueError, r"cannot be multiplied \(2x3 and 5x4\)"),
+        (lambda: T.dot(ones(2), ones(3)), ValueError, "same number of elements"),
+        (lambda: T.outer(ones(2, 2), ones(3)), ValueError, "1-D"),
+        (lambda: ones(2, 3).reshape(4, 2), ValueError, r"shape \(4, 2\) is invalid for input of size 6"),
+        (lambda: ones(2, 3).sum(5), ValueError, r"Sum of \(2, 3\): axis 5 is out of bounds"),
+        (lambda: ones(2, 3)[5], IndexError, r"Getitem of \(2, 3\): index 5 is out of bounds .* size 2"),
+        (lambda: T.broadcast_to(ones(2, 3), (4, 4)), ValueError, r"BroadcastTo of \(2, 3\)"),
+        (lambda: T.concatenate([ones(2, 3), ones(2, 4)]), ValueError, r"Concatenate of \(2, 3\) and \(2, 4\)"),
+        (lambda: T.stack([ones(2, 3), ones(2, 4)]), ValueError, r"Stack of \(2, 3\) and \(2, 4\)"),
+        (lambda: T.cross_entropy(ones(2, 3), [0, 3]), IndexError, "Target 3 is out of bounds"),
+        (
+            lambda: T.cross_entropy(ones(2, 3), [0, 1, 2]),
+            ValueError,
+            "Expected input batch_size .* to match target batch",
+        ),
+        (lambda: T.cross_entropy(ones(2, 3), [0.0, 1.0]), TypeError, "targets have dtype float64; expected integers"),
+        (lambda: T.embedding(ones(3, 2), [5]), IndexError, "index out of range"),
+        (lambda: T.embedding(ones(3, 2), [0.5]), TypeError, "expected integers"),
+        (
+            lambda: T.conv2d(ones(1, 3, 5, 5), ones(2, 4, 3, 3)),
+            ValueError,
+            r"Given groups=1, weight of size \(2, 4, 3, 3\), expected input \(1, 3, 5, 5\) to have 4 channels, but got 3",  # noqa: E501
+        ),
+        (
+            lambda: T.conv2d(ones(1, 3, 2, 2), ones(2, 3, 3, 3)),
+            ValueError,
+            r"Calculated padded input size per channel: \(2 x 2\). Kernel size: \(3 x 3\)",
+        ),
+        (lambda: T.conv2d(ones(3, 5, 5), ones(2, 3, 3, 3)), ValueError, r"expected x \[N, C, H, W\]"),
+        (lambda: T.max_pool2d(ones(1, 3, 5, 5), 2, padding=2), ValueError, "pad should be at most half"),
+        (lambda: T.batch_norm(ones(1, 2), training=True), ValueError, "Expected more than 1 value per channel"),
+        (lambda: T.batch_norm(ones(3, 2)), ValueError, "needs running_mean and running_var"),
+        (lambda: T.layer_norm(ones(2, 3), ones(4)), ValueError, r"Given normalized_shape=\(4,\)"),
+        (lambda: T.dropout(ones(2), 2.0), ValueError, "dropout probability has to be between 0 and 1, but got 2.0"),
+        (lambda: T.gelu(ones(2), "fast"), ValueError, "either 'none' or 'tanh'; got 'fast'"),
+        (lambda: T.clip(ones(2)), ValueError, "at least one of low and high"),
+        (
+            lambda: T.scaled_dot_product_attention(ones(2, 2), ones(2, 2), ones(2, 2), True, True),
+            ValueError,
+            "is_causal",
+        ),
+        (lambda: T.exp(), TypeError, r"exp\(x\): missing a required argument: 'x'"),
+        (lambda: T.sum(ones(2), axes=0), TypeError, r"sum\(x, axis=None, keepdims=False\): got an unexpected .*'axes'"),
+        (lambda: T.exp("a"), TypeError, "expected numbers"),
+    ],
+)
 def test_errors_name_the_operation_and_the_shapes(broken, kind, message):
     with pytest.raises(kind, match=message):
         broken()
@@ -383,6 +529,7 @@ def test_errors_name_the_operation_and_the_shapes(broken, kind, message):
 
 def test_a_rule_that_names_what_is_not_there():
     with pytest.raises(TypeError, match=r"@rule of double\(x\): its formulas name \['y'\]"):
+
         @T.rule(x=lambda g, y: g * y)
         def double(x):
             return 2 * x

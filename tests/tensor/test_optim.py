@@ -8,11 +8,15 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.tensor import optim
 
 OPTIMIZERS = [
-    ("SGD", {"lr": 0.1}), ("SGD", {"lr": 0.1, "momentum": 0.9}), ("SGD", {"lr": 0.1, "weight_decay": 0.1}),
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    ("SGD", {"lr": 0.1, "weight_decay": 0.1}),
     ("SGD", {"lr": 0.05, "momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
-    ("Adam", {}), ("Adam", {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3}),
+    ("Adam", {}),
+    ("Adam", {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3}),
     ("Adam", {"lr": 0.05, "weight_decay": 0.1}),
-    ("AdamW", {}), ("AdamW", {"lr": 0.05, "weight_decay": 0.3}),
+    ("AdamW", {}),
+    ("AdamW", {"lr": 0.05, "weight_decay": 0.3}),
 ]
 
 
@@ -58,21 +62,31 @@ def a_step_with_a_gradient_of_another_shape():
     optim.SGD(weights, lr=0.1).step()
 
 
-@pytest.mark.parametrize(("broken", "kind", "message"), [
-    (lambda: optim.SGD([], 0.1), ValueError, "empty parameter list"),
-    (lambda: optim.Adam([T.Tensor([1.0])]), TypeError, "can't optimize Tensor.*require a gradient"),
-    (lambda: optim.AdamW([T.Tensor([1.0], requires_grad=True)], lr=-1), ValueError, "Invalid learning rate: -1"),
-    (lambda: optim.SGD([T.Tensor([1.0], requires_grad=True)], 0.1, nesterov=True), ValueError, "momentum above 0"),
-    (lambda: optim.SGD([weight()], lr=float("nan")), ValueError, "Invalid learning rate: nan"),
-    (lambda: optim.SGD([weight()], lr="0.1"), ValueError, "Invalid learning rate: '0.1'"),
-    (lambda: optim.SGD([weight()], lr=0.1, momentum=-1), ValueError, "Invalid momentum value: -1; expected 0 or more"),
-    (lambda: optim.Adam([weight()], betas=(0.9, 1.0)), ValueError, r"Invalid betas: \(0.9, 1.0\); expected two"),
-    (lambda: optim.Adam([weight()], betas=0.9), ValueError, "Invalid betas: 0.9"),
-    (lambda: optim.Adam([weight()], eps=-1e-8), ValueError, "Invalid eps value"),
-    (lambda: optim.AdamW([weight()], weight_decay=-0.1), ValueError, "Invalid weight_decay value: -0.1"),
-    (a_step_with_a_gradient_of_another_shape, ValueError,
-     r"parameter 1 has shape \(1,\) and a gradient of shape \(3,\); expected the same"),
-])
+@pytest.mark.parametrize(
+    ("broken", "kind", "message"),
+    [
+        (lambda: optim.SGD([], 0.1), ValueError, "empty parameter list"),
+        (lambda: optim.Adam([T.Tensor([1.0])]), TypeError, "can't optimize Tensor.*require a gradient"),
+        (lambda: optim.AdamW([T.Tensor([1.0], requires_grad=True)], lr=-1), ValueError, "Invalid learning rate: -1"),
+        (lambda: optim.SGD([T.Tensor([1.0], requires_grad=True)], 0.1, nesterov=True), ValueError, "momentum above 0"),
+        (lambda: optim.SGD([weight()], lr=float("nan")), ValueError, "Invalid learning rate: nan"),
+        (lambda: optim.SGD([weight()], lr="0.1"), ValueError, "Invalid learning rate: '0.1'"),
+        (
+            lambda: optim.SGD([weight()], lr=0.1, momentum=-1),
+            ValueError,
+            "Invalid momentum value: -1; expected 0 or more",
+        ),
+        (lambda: optim.Adam([weight()], betas=(0.9, 1.0)), ValueError, r"Invalid betas: \(0.9, 1.0\); expected two"),
+        (lambda: optim.Adam([weight()], betas=0.9), ValueError, "Invalid betas: 0.9"),
+        (lambda: optim.Adam([weight()], eps=-1e-8), ValueError, "Invalid eps value"),
+        (lambda: optim.AdamW([weight()], weight_decay=-0.1), ValueError, "Invalid weight_decay value: -0.1"),
+        (
+            a_step_with_a_gradient_of_another_shape,
+            ValueError,
+            r"parameter 1 has shape \(1,\) and a gradient of shape \(3,\); expected the same",
+        ),
+    ],
+)
 def test_errors(broken, kind, message):
     with pytest.raises(kind, match=message):
         broken()

@@ -17,23 +17,39 @@ COUNT = int(os.environ.get("RANDOM_GRAPHS", "2000"))
 
 # Each operation for both engines, tame: bounded slopes, no division by nearly nothing, no kinks hit by rounding.
 ONE = [
-    (T.tanh, torch.tanh), (T.sigmoid, torch.sigmoid), (T.neg, torch.neg), (T.sin, torch.sin), (T.cos, torch.cos),
-    (T.relu, torch.relu), (T.abs, torch.abs), (T.silu, torch.nn.functional.silu), (T.gelu, torch.nn.functional.gelu),
+    (T.tanh, torch.tanh),
+    (T.sigmoid, torch.sigmoid),
+    (T.neg, torch.neg),
+    (T.sin, torch.sin),
+    (T.cos, torch.cos),
+    (T.relu, torch.relu),
+    (T.abs, torch.abs),
+    (T.silu, torch.nn.functional.silu),
+    (T.gelu, torch.nn.functional.gelu),
     (lambda x: T.exp(T.tanh(x)), lambda x: torch.exp(torch.tanh(x))),
     (lambda x: T.log(x * x + 1), lambda x: torch.log(x * x + 1)),
     (lambda x: T.sqrt(x * x + 1), lambda x: torch.sqrt(x * x + 1)),
     (lambda x: T.tanh(x) ** 3, lambda x: torch.tanh(x) ** 3),
     (lambda x: T.clip(x, -0.7, 0.8), lambda x: torch.clamp(x, -0.7, 0.8)),
-    (lambda x: 2 - 3 * x, lambda x: 2 - 3 * x), (lambda x: 1 / (x * x + 1), lambda x: 1 / (x * x + 1)),
+    (lambda x: 2 - 3 * x, lambda x: 2 - 3 * x),
+    (lambda x: 1 / (x * x + 1), lambda x: 1 / (x * x + 1)),
 ]
 TWO = [
-    (T.add, torch.add), (T.sub, torch.sub), (T.mul, torch.mul), (T.maximum, torch.maximum), (T.minimum, torch.minimum),
+    (T.add, torch.add),
+    (T.sub, torch.sub),
+    (T.mul, torch.mul),
+    (T.maximum, torch.maximum),
+    (T.minimum, torch.minimum),
     (lambda a, b: a / (b * b + 1), lambda a, b: a / (b * b + 1)),
     (lambda a, b: (a * a + 1) ** T.tanh(b), lambda a, b: (a * a + 1) ** torch.tanh(b)),
     (lambda a, b: T.where(a.data > b.data, a, b * 2), lambda a, b: torch.where(a > b, a, b * 2)),
 ]
 REDUCE = [
-    (T.sum, torch.sum), (T.mean, torch.mean), (T.max, torch.amax), (T.min, torch.amin), (T.logsumexp, torch.logsumexp),
+    (T.sum, torch.sum),
+    (T.mean, torch.mean),
+    (T.max, torch.amax),
+    (T.min, torch.amin),
+    (T.logsumexp, torch.logsumexp),
     (T.var, lambda x, axis, keepdim: torch.var(x, axis, correction=0, keepdim=keepdim)),
 ]
 ALONG = [(T.softmax, torch.softmax), (T.log_softmax, torch.log_softmax)]
@@ -67,8 +83,13 @@ def run(steps, leaves, torch_side):
             new = REDUCE[which % len(REDUCE)][torch_side](a, axis, keepdims)
         elif kind == "along" and a.ndim:
             new = ALONG[which % len(ALONG)][torch_side](a, axis)
-        elif kind == "matmul" and a.ndim >= 2 and a.ndim == b.ndim and a.shape[:-2] == b.shape[:-2] \
-                and a.shape[-1] == b.shape[-2]:
+        elif (
+            kind == "matmul"
+            and a.ndim >= 2
+            and a.ndim == b.ndim
+            and a.shape[:-2] == b.shape[:-2]
+            and a.shape[-1] == b.shape[-2]
+        ):
             new = a @ b
         elif kind == "index" and a.ndim:
             new = a[which % a.shape[0]] if keepdims else a[[which % a.shape[0], 0, which % a.shape[0]]]
@@ -92,8 +113,11 @@ def broadcastable(a, b):
 
 
 @settings(max_examples=COUNT, suppress_health_check=list(HealthCheck), database=None)
-@given(st.lists(st.integers(0, 2**34), min_size=6, max_size=30),
-       st.lists(st.sampled_from(SHAPES), min_size=2, max_size=4), st.integers(0, 2**16))
+@given(
+    st.lists(st.integers(0, 2**34), min_size=6, max_size=30),
+    st.lists(st.sampled_from(SHAPES), min_size=2, max_size=4),
+    st.integers(0, 2**16),
+)
 def test_values_and_gradients_equal_torchs(steps, shapes, seed):
     rng = np.random.default_rng(seed)
     arrays = [rng.normal(size=shape) for shape in shapes]

@@ -16,8 +16,11 @@ def twins(torch_resnet, widths, blocks, in_channels):
     return ours, theirs
 
 
-@pytest.mark.parametrize(("widths", "blocks", "size"), [([4], 1, 5), ([4, 6], 2, 8), ([4, 4, 8], 1, 7)],
-                         ids=["one stage", "two stages", "equal widths, odd size"])
+@pytest.mark.parametrize(
+    ("widths", "blocks", "size"),
+    [([4], 1, 5), ([4, 6], 2, 8), ([4, 4, 8], 1, 7)],
+    ids=["one stage", "two stages", "equal widths, odd size"],
+)
 def test_training_and_evaluation_are_torchs(torch_resnet, widths, blocks, size):
     ours, theirs = twins(torch_resnet, widths, blocks, 2)
     x = np.random.default_rng(0).normal(size=(3, 2, size, size))
@@ -31,8 +34,9 @@ def test_training_and_evaluation_are_torchs(torch_resnet, widths, blocks, size):
         np.testing.assert_allclose(logits.data, expected.detach(), rtol=0, atol=1e-12)
         T.cross_entropy(logits, y).backward()
         torch.nn.functional.cross_entropy(expected, torch.tensor(y)).backward()
-        for (name, parameter), (torch_name, reference) in zip(ours.named_parameters(), theirs.named_parameters(),
-                                                              strict=True):
+        for (name, parameter), (torch_name, reference) in zip(
+            ours.named_parameters(), theirs.named_parameters(), strict=True
+        ):
             assert name == torch_name
             np.testing.assert_allclose(parameter.grad, reference.grad, rtol=0, atol=1e-12, err_msg=name)
     for name, array in theirs.state_dict().items():
@@ -60,17 +64,20 @@ def test_a_block_without_its_convolutions_is_the_identity():
     np.testing.assert_array_equal(block(T.Tensor(x)).data, x)
 
 
-@pytest.mark.parametrize(("broken", "message"), [
-    (lambda: ResNet([], 1), r"ResNet: widths is \[\]; expected the channels of each stage"),
-    (lambda: ResNet(16, 1), "ResNet: widths is 16; expected"),
-    (lambda: ResNet([4], 0), "ResNet: blocks is 0; expected a whole number, 1 or more"),
-    (lambda: ResNet([4], 1.5), "ResNet: blocks is 1.5"),
-    (lambda: ResNet([4, 0], 1), "Conv2d: out_channels is 0"),
-    (lambda: ResNet([4], 1, num_classes=0), "Linear: out_features is 0"),
-    (lambda: BasicBlock(3, 4, stride=0)(np.ones((1, 3, 8, 8))), r"stride is \(0, 0\)"),
-    (lambda: ResNet([4], 1)(np.ones((2, 1, 8, 8))), "to have 3 channels, but got 1"),
-    (lambda: ResNet([4], 1)(np.ones((3, 8, 8))), r"expected x \[N, C, H, W\]"),
-])
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda: ResNet([], 1), r"ResNet: widths is \[\]; expected the channels of each stage"),
+        (lambda: ResNet(16, 1), "ResNet: widths is 16; expected"),
+        (lambda: ResNet([4], 0), "ResNet: blocks is 0; expected a whole number, 1 or more"),
+        (lambda: ResNet([4], 1.5), "ResNet: blocks is 1.5"),
+        (lambda: ResNet([4, 0], 1), "Conv2d: out_channels is 0"),
+        (lambda: ResNet([4], 1, num_classes=0), "Linear: out_features is 0"),
+        (lambda: BasicBlock(3, 4, stride=0)(np.ones((1, 3, 8, 8))), r"stride is \(0, 0\)"),
+        (lambda: ResNet([4], 1)(np.ones((2, 1, 8, 8))), "to have 3 channels, but got 1"),
+        (lambda: ResNet([4], 1)(np.ones((3, 8, 8))), r"expected x \[N, C, H, W\]"),
+    ],
+)
 def test_errors(broken, message):
     with pytest.raises(ValueError, match=message):
         broken()

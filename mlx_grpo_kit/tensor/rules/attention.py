@@ -24,8 +24,10 @@ def scaled_dot_product_attention(query, key, value, mask=None, is_causal=False, 
     """
     if is_causal:
         if mask is not None:
-            raise ValueError("scaled_dot_product_attention: a mask and is_causal=True; expected one of them. "
-                             "np.tri(L, S, dtype=bool) & mask is both.")
+            raise ValueError(
+                "scaled_dot_product_attention: a mask and is_causal=True; expected one of them. "
+                "np.tri(L, S, dtype=bool) & mask is both."
+            )
         mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
     scores = mul(matmul(query, swapaxes(key, -1, -2)), 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if mask is not None:

@@ -26,12 +26,15 @@ class Conv2d(Function):
     def forward(ctx, x, weight, bias, stride, padding, groups):
         channels, per_group = x.shape[1:2], weight.shape[1:2]
         if x.ndim != 4 or weight.ndim != 4:
-            raise ValueError(f"expected x [N, C, H, W] and weight [O, C / groups, KH, KW]; got {x.shape} and "
-                             f"{weight.shape}.")
+            raise ValueError(
+                f"expected x [N, C, H, W] and weight [O, C / groups, KH, KW]; got {x.shape} and {weight.shape}."
+            )
         if channels[0] != per_group[0] * groups or weight.shape[0] % groups:
-            raise ValueError(f"Given groups={groups}, weight of size {weight.shape}, expected input {x.shape} to have "
-                             f"{per_group[0] * groups} channels, but got {channels[0]} channels instead (and "
-                             f"{weight.shape[0]} output channels have to be a multiple of groups).")
+            raise ValueError(
+                f"Given groups={groups}, weight of size {weight.shape}, expected input {x.shape} to have "
+                f"{per_group[0] * groups} channels, but got {channels[0]} channels instead (and "
+                f"{weight.shape[0]} output channels have to be a multiple of groups)."
+            )
         if not x.size:
             raise ValueError(f"expected at least one image and one pixel; got {x.shape}.")
         windows = Windows(x.shape, weight.shape[2:], stride, padding)
@@ -120,8 +123,13 @@ class Windows:
     iteration      row and column in the kernel, and the slice of the padded images that it sees over all stops
     """
 
-    def __init__(self, shape: tuple[int, ...], kernel: tuple[int, int], stride: int | tuple[int, int],
-                 padding: int | tuple[int, int]):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        kernel: tuple[int, int],
+        stride: int | tuple[int, int],
+        padding: int | tuple[int, int],
+    ):
         self.kernel, self.stride, self.padding = kernel, _pair(stride), _pair(padding)
         for name, pair, least in (("kernel size", kernel, 1), ("stride", self.stride, 1), ("padding", self.padding, 0)):
             if len(pair) != 2 or not all(isinstance(each, int | np.integer) and each >= least for each in pair):
@@ -129,17 +137,23 @@ class Windows:
         batch, channels, *image = shape
         padded = [size + 2 * border for size, border in zip(image, self.padding, strict=True)]
         if any(long > size for long, size in zip(kernel, padded, strict=True)):
-            raise ValueError(f"Calculated padded input size per channel: ({padded[0]} x {padded[1]}). Kernel size: "
-                             f"({kernel[0]} x {kernel[1]}). Kernel size can't be greater than actual input size.")
-        self.out = tuple((size - long) // step + 1
-                         for size, long, step in zip(padded, kernel, self.stride, strict=True))
+            raise ValueError(
+                f"Calculated padded input size per channel: ({padded[0]} x {padded[1]}). Kernel size: "
+                f"({kernel[0]} x {kernel[1]}). Kernel size can't be greater than actual input size."
+            )
+        self.out = tuple(
+            (size - long) // step + 1 for size, long, step in zip(padded, kernel, self.stride, strict=True)
+        )
         self.padded_shape = (channels, batch, *padded)
 
     def __iter__(self) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
         (down, across), (rows, columns) = self.stride, self.out
         for i, j in itertools.product(*map(range, self.kernel)):
-            yield i, j, (slice(None), slice(None), slice(i, i + down * rows, down),
-                         slice(j, j + across * columns, across))
+            yield (
+                i,
+                j,
+                (slice(None), slice(None), slice(i, i + down * rows, down), slice(j, j + across * columns, across)),
+            )
 
     def pad(self, x: np.ndarray, value: float = 0.0) -> np.ndarray:
         if self.padding == (0, 0):
@@ -151,7 +165,7 @@ class Windows:
     def unpad(self, padded: np.ndarray) -> np.ndarray:
         """The images without their border, as a view."""
         (down, across), (height, width) = self.padding, padded.shape[2:]
-        return padded[:, :, down:height - down, across:width - across]
+        return padded[:, :, down : height - down, across : width - across]
 
 
 def conv2d(x, weight, bias=None, stride=1, padding=0, groups=1) -> Tensor:
@@ -179,8 +193,10 @@ def _pooling_windows(x, kernel_size, stride, padding):
     if x.ndim != 4:
         raise ValueError(f"expected x [N, C, H, W]; got {x.shape}.")
     if any(2 * border > long for border, long in zip(_pair(padding), kernel, strict=True)):
-        raise ValueError(f"pad should be at most half of effective kernel size, but got padding={padding} and "
-                         f"kernel_size={kernel_size}.")
+        raise ValueError(
+            f"pad should be at most half of effective kernel size, but got padding={padding} and "
+            f"kernel_size={kernel_size}."
+        )
     return Windows(x.shape, kernel, kernel if stride is None else stride, padding)
 
 

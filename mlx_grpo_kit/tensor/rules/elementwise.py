@@ -78,8 +78,10 @@ def neg(x):
 
 
 # 0 ** 0 is 1 whatever the 0 below does next: its derivative is 0, and not the 0 * inf that the formula would give.
-@rule(base=lambda g, base, exponent: np.where(exponent == 0, 0, g * exponent * _power(base, exponent - 1)),
-      exponent=lambda g, base, exponent, out: g * np.where((base == 0) & (exponent >= 0), 0, out * np.log(base)))
+@rule(
+    base=lambda g, base, exponent: np.where(exponent == 0, 0, g * exponent * _power(base, exponent - 1)),
+    exponent=lambda g, base, exponent, out: g * np.where((base == 0) & (exponent >= 0), 0, out * np.log(base)),
+)
 def pow(base, exponent):
     """base ** exponent. A negative base takes whole exponents; its derivative in the exponent is nan."""
     return _power(base, exponent)
@@ -207,6 +209,7 @@ def _within(x, low, high):
 
 def _flat(name, compute, doc):
     """A step function: flat almost everywhere, so its derivative is 0."""
+
     def step(x):
         return compute(x)
 

@@ -26,11 +26,16 @@ class BatchNorm(Function):
             raise ValueError(f"expected x [N, C] or [N, C, H, W]; got {x.shape}.")
         rows = _rows(x)
         channels, n = rows.shape
-        for name, array in (("weight", weight), ("bias", bias), ("running_mean", running_mean),
-                            ("running_var", running_var)):
+        for name, array in (
+            ("weight", weight),
+            ("bias", bias),
+            ("running_mean", running_mean),
+            ("running_var", running_var),
+        ):
             if array is not None and array.shape != (channels,):
-                raise ValueError(f"x {x.shape} has {channels} channels, and {name} has shape {array.shape}; expected "
-                                 f"({channels},).")
+                raise ValueError(
+                    f"x {x.shape} has {channels} channels, and {name} has shape {array.shape}; expected ({channels},)."
+                )
         if training and n == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}.")
         if training:
@@ -96,19 +101,29 @@ class RMSNorm(Function):
         return (g - y * np.mean(g * y, axis=-1, keepdims=True)) * ctx.inverse_rms, grad * y
 
 
-def batch_norm(x, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1,
-               eps=1e-5) -> Tensor:
+def batch_norm(
+    x, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+) -> Tensor:
     """Normalize each channel over the batch (and over the image), then scale and shift it.
 
     x [N, C] or [N, C, H, W]; all others [C]. With `training` the statistics are the batch's, and the arrays
     running_mean and running_var move towards them by `momentum`; without it they are running_mean and running_var.
     """
-    running_mean, running_var = (array.data if isinstance(array, Tensor) else array
-                                 for array in (running_mean, running_var))
+    running_mean, running_var = (
+        array.data if isinstance(array, Tensor) else array for array in (running_mean, running_var)
+    )
     if not training and (running_mean is None or running_var is None):
         raise ValueError("batch_norm without training needs running_mean and running_var; got None.")
-    return BatchNorm.apply(x, weight, bias, running_mean=running_mean, running_var=running_var, training=training,
-                           momentum=momentum, eps=eps)
+    return BatchNorm.apply(
+        x,
+        weight,
+        bias,
+        running_mean=running_mean,
+        running_var=running_var,
+        training=training,
+        momentum=momentum,
+        eps=eps,
+    )
 
 
 def layer_norm(x, weight=None, bias=None, eps=1e-5) -> Tensor:
@@ -131,5 +146,7 @@ def _like(rows, shape):
 
 def _check_last_axis(x, weight):
     if weight is not None and weight.shape != x.shape[-1:]:
-        raise ValueError(f"Given normalized_shape={weight.shape}, expected input with shape [*, "
-                         f"{', '.join(map(str, weight.shape))}], but got input of size {x.shape}.")
+        raise ValueError(
+            f"Given normalized_shape={weight.shape}, expected input with shape [*, "
+            f"{', '.join(map(str, weight.shape))}], but got input of size {x.shape}."
+        )

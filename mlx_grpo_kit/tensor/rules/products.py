@@ -19,8 +19,10 @@ def matmul(a, b):
     if a.ndim == 0 or b.ndim == 0:
         raise ValueError(f"both arguments to matmul need to be at least 1D, but they are {a.ndim}D and {b.ndim}D.")
     if inner[0] != inner[1]:
-        raise ValueError(f"mat1 and mat2 shapes cannot be multiplied ({_by(a)} and {_by(b)}): {inner[0][0]} columns "
-                         f"meet {inner[1][0]} rows.")
+        raise ValueError(
+            f"mat1 and mat2 shapes cannot be multiplied ({_by(a)} and {_by(b)}): {inner[0][0]} columns "
+            f"meet {inner[1][0]} rows."
+        )
     return np.matmul(a, b)
 
 
@@ -52,8 +54,10 @@ def _by(array):
 def linear(x, weight, bias=None):
     """x @ weight.T + bias: x [..., n], weight [m, n], bias [m] -> [..., m]."""
     if x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(f"mat1 and mat2 shapes cannot be multiplied ({_by(x)} and {_by(weight.T)}): weight is "
-                         f"[out_features, in_features], {weight.shape}, and x ends with {x.shape[-1:]}.")
+        raise ValueError(
+            f"mat1 and mat2 shapes cannot be multiplied ({_by(x)} and {_by(weight.T)}): weight is "
+            f"[out_features, in_features], {weight.shape}, and x ends with {x.shape[-1:]}."
+        )
     out = x @ weight.T
     return out if bias is None else out + bias
 

@@ -37,8 +37,13 @@ def mean(x, axis=None, keepdims=False):
     return np.true_divide(np.sum(x, axis=axis, keepdims=keepdims), count(x.shape, axis))
 
 
-@rule(x=lambda g, x, axis, keepdims, correction: spread(g, x.shape, axis, keepdims) * _centered(x, axis)
-      * (np.float64(2) / (count(x.shape, axis) - correction)).astype(g.dtype))
+@rule(
+    x=lambda g, x, axis, keepdims, correction: (
+        spread(g, x.shape, axis, keepdims)
+        * _centered(x, axis)
+        * (np.float64(2) / (count(x.shape, axis) - correction)).astype(g.dtype)
+    )
+)
 def var(x, axis=None, keepdims=False, correction=0):
     """The variance over `axis`: squared distances from the mean, over n - correction. torch's default for it is 1."""
     squares = np.sum(_centered(x, axis) ** 2, axis=axis, keepdims=keepdims)
@@ -82,8 +87,11 @@ def _product_of_the_others(x, axis):
     return np.moveaxis(others, -1, axis) if axis is not None else others.reshape(x.shape)
 
 
-@rule(x=lambda g, x, out, axis, keepdims: spread(g, x.shape, axis, keepdims)
-      * np.exp(x - spread(out, x.shape, axis, keepdims)))
+@rule(
+    x=lambda g, x, out, axis, keepdims: (
+        spread(g, x.shape, axis, keepdims) * np.exp(x - spread(out, x.shape, axis, keepdims))
+    )
+)
 def logsumexp(x, axis=None, keepdims=False):
     """log(sum(e ** x)) over `axis`, without an overflow: the largest x is taken out first."""
     largest = np.max(x, axis=axis, keepdims=True)
@@ -118,14 +126,17 @@ def cross_entropy(logits, targets):
     """
     targets = np.asarray(targets)
     if logits.ndim != 2 or targets.shape != logits.shape[:1]:
-        raise ValueError(f"Expected input batch_size {logits.shape[:1]} to match target batch_size {targets.shape}: "
-                         f"logits [N, C] and targets [N], and got {logits.shape} and {targets.shape}.")
+        raise ValueError(
+            f"Expected input batch_size {logits.shape[:1]} to match target batch_size {targets.shape}: "
+            f"logits [N, C] and targets [N], and got {logits.shape} and {targets.shape}."
+        )
     if targets.dtype.kind not in "iu":
         raise TypeError(f"targets have dtype {targets.dtype}; expected integers, the positions of the right answers.")
     wrong = targets[(targets < 0) | (targets >= logits.shape[1])]
     if wrong.size:
-        raise IndexError(f"Target {wrong[0]} is out of bounds: {logits.shape[1]} classes are 0 to "
-                         f"{logits.shape[1] - 1}.")
+        raise IndexError(
+            f"Target {wrong[0]} is out of bounds: {logits.shape[1]} classes are 0 to {logits.shape[1] - 1}."
+        )
     return -np.mean(_log_softmax(logits)[np.arange(len(targets)), targets])
 
 

@@ -56,9 +56,12 @@ class Rule(Function):
 
     @classmethod
     def backward(cls, ctx: Context, g: np.ndarray) -> tuple[np.ndarray | None, ...]:
-        return tuple([gradient(g, *[getattr(ctx, name) for name in cls.names[input_name]]) if needed else None
-                      for (input_name, gradient), needed in zip(cls.gradients.items(), ctx.needs_input_grad,
-                                                                strict=True)])
+        return tuple(
+            [
+                gradient(g, *[getattr(ctx, name) for name in cls.names[input_name]]) if needed else None
+                for (input_name, gradient), needed in zip(cls.gradients.items(), ctx.needs_input_grad, strict=True)
+            ]
+        )
 
 
 def rule(**gradients: Callable[..., np.ndarray]) -> Callable[[Callable[..., np.ndarray]], Callable[..., Tensor]]:
@@ -67,19 +70,31 @@ def rule(**gradients: Callable[..., np.ndarray]) -> Callable[[Callable[..., np.n
     def make(compute: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
         signature = inspect.signature(compute)
         arguments = list(signature.parameters)
-        defaults = {name: parameter.default for name, parameter in signature.parameters.items()
-                    if parameter.default is not inspect.Parameter.empty}
+        defaults = {
+            name: parameter.default
+            for name, parameter in signature.parameters.items()
+            if parameter.default is not inspect.Parameter.empty
+        }
         inputs = [name for name in arguments if name in gradients]
-        function = type(compute.__name__.title().replace("_", ""), (Rule,),
-                        {"compute": staticmethod(compute), "__doc__": compute.__doc__, "names": {},
-                         "gradients": {name: gradients[name] for name in inputs}})
+        function = type(
+            compute.__name__.title().replace("_", ""),
+            (Rule,),
+            {
+                "compute": staticmethod(compute),
+                "__doc__": compute.__doc__,
+                "names": {},
+                "gradients": {name: gradients[name] for name in inputs},
+            },
+        )
         function.names = {name: _names(gradients[name]) for name in inputs}
         unknown = {name for names in function.names.values() for name in names} - {*arguments, "out"}
         unknown -= {f"{name}_shape" for name in inputs}
         if unknown or len(inputs) != len(gradients):
-            raise TypeError(f"@rule of {compute.__name__}{signature}: its formulas name {sorted(unknown) or 'no input'}"
-                            f"; there are {arguments}, {[f'{name}_shape' for name in inputs]} and out, and a formula "
-                            "is for one of the arguments.")
+            raise TypeError(
+                f"@rule of {compute.__name__}{signature}: its formulas name {sorted(unknown) or 'no input'}"
+                f"; there are {arguments}, {[f'{name}_shape' for name in inputs]} and out, and a formula "
+                "is for one of the arguments."
+            )
 
         @functools.wraps(compute)
         def operation(*args: Any, **kwargs: Any) -> Tensor:
@@ -138,6 +153,8 @@ def size_mismatch(arrays: tuple[np.ndarray | None, ...]) -> str:
         for axis in range(-1, -ndim - 1, -1):
             sizes = [array.shape[axis] if -axis <= array.ndim else 1 for array in (a, b)]
             if sizes[0] != sizes[1] and 1 not in sizes:
-                return (f"The size of tensor a ({sizes[0]}) must match the size of tensor b ({sizes[1]}) at "
-                        f"non-singleton dimension {ndim + axis}.")
+                return (
+                    f"The size of tensor a ({sizes[0]}) must match the size of tensor b ({sizes[1]}) at "
+                    f"non-singleton dimension {ndim + axis}."
+                )
     return "shapes do not broadcast."

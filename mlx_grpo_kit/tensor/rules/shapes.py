@@ -61,8 +61,10 @@ def embedding(weight, ids):
     if ids.dtype.kind not in "iu":
         raise TypeError(f"ids have dtype {ids.dtype}; expected integers.")
     if ids.size and (ids.min() < 0 or ids.max() >= len(weight)):
-        raise IndexError(f"index out of range: ids go from {ids.min()} to {ids.max()}, the rows of weight from 0 to "
-                         f"{len(weight) - 1}.")
+        raise IndexError(
+            f"index out of range: ids go from {ids.min()} to {ids.max()}, the rows of weight from 0 to "
+            f"{len(weight) - 1}."
+        )
     return weight[ids]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mlx_grpo_kit.viz.curves import COLORS, FAINT, INK, LINE_STYLES, MARKERS, three_digits
 from mlx_grpo_kit.viz.picture import new_figure
+from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS, three_digits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 FEW = 12  # points, up to which each gets a marker of its own
 
 
-def draw_lines(x: Sequence[float], lines: Mapping[str, Sequence[float]], *, xlabel: str = "", title: str = "",
-               log_x: bool = False, levels: Mapping[str, float] | None = None) -> tuple[Figure, str]:
+def draw_lines(
+    x: Sequence[float],
+    lines: Mapping[str, Sequence[float]],
+    *,
+    xlabel: str = "",
+    title: str = "",
+    log_x: bool = False,
+    levels: Mapping[str, float] | None = None,
+) -> tuple[Figure, str]:
     """(figure, words): lines over the same x, on a logarithmic y axis, each with its name at its right end.
 
     lines   name -> values above 0, as many as x
@@ -31,8 +38,16 @@ def draw_lines(x: Sequence[float], lines: Mapping[str, Sequence[float]], *, xlab
     axis.set(yscale="log", xscale="log" if log_x else "linear")
     ends = {}
     for index, (name, values) in enumerate(lines.items()):
-        axis.plot(x, values, LINE_STYLES[index % len(LINE_STYLES)], color=COLORS[index % len(COLORS)], linewidth=2,
-                  marker=MARKERS[index % len(MARKERS)] if len(x) <= FEW else "", markersize=5, label=name)
+        axis.plot(
+            x,
+            values,
+            LINE_STYLES[index % len(LINE_STYLES)],
+            color=COLORS[index % len(COLORS)],
+            linewidth=2,
+            marker=MARKERS[index % len(MARKERS)] if len(x) <= FEW else "",
+            markersize=5,
+            label=name,
+        )
         ends[name] = values[-1]
     for name, height in (levels or {}).items():
         axis.axhline(height, color="#777777", linewidth=1, linestyle=":")
@@ -51,13 +66,15 @@ def draw_lines(x: Sequence[float], lines: Mapping[str, Sequence[float]], *, xlab
     axis.set_title(title, loc="left", size=11, color=INK)
     _polish(axis)
     _name_the_ends(figure, axis, ends)
-    words = "; ".join(f"{name} from {three_digits(values[0])} to {three_digits(values[-1])}"
-                      for name, values in lines.items())
+    words = "; ".join(
+        f"{name} from {three_digits(values[0])} to {three_digits(values[-1])}" for name, values in lines.items()
+    )
     return figure, f"{title + '. ' if title else ''}From {xlabel} {x[0]:g} to {x[-1]:g}: {words}."
 
 
-def draw_clouds(clouds: Mapping[str, tuple[np.ndarray, np.ndarray]], *, xlabel: str = "", ylabel: str = ""
-                ) -> tuple[Figure, str]:
+def draw_clouds(
+    clouds: Mapping[str, tuple[np.ndarray, np.ndarray]], *, xlabel: str = "", ylabel: str = ""
+) -> tuple[Figure, str]:
     """(figure, words): clouds of points side by side on the same logarithmic axes; the highest of each has a ring.
 
     clouds  title -> (x, y), arrays of one length; points with an x or y of 0 are left out, and counted in words
@@ -80,8 +97,10 @@ def draw_clouds(clouds: Mapping[str, tuple[np.ndarray, np.ndarray]], *, xlabel: 
         axis.set_title(name, loc="left", size=11, color=INK)
         axis.set_xlabel(xlabel, size=9, color=INK)
         _polish(axis)
-        sentences.append(f"{name}: {len(x):,} points ({int(np.sum(~there)):,} at 0 are left out). The highest, "
-                         f"{y[top]:.1g}, is at {x[top]:.1g}; {smaller:,} are left of it.")
+        sentences.append(
+            f"{name}: {len(x):,} points ({int(np.sum(~there)):,} at 0 are left out). The highest, "
+            f"{y[top]:.1g}, is at {x[top]:.1g}; {smaller:,} are left of it."
+        )
     axes[0].set_ylabel(ylabel, size=9, color=INK)
     return figure, f"Points of {ylabel} against {xlabel}. {' '.join(sentences)}"
 

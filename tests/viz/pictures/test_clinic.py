@@ -7,9 +7,9 @@ import pytest
 from ipywidgets import Checkbox, Dropdown, FloatLogSlider
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.error_maps import draw_check, short, tiles
-from mlx_grpo_kit.viz.pictures.step_sizes import STEPS, best_step, draw_step_sizes, measured_slope, slope_errors
-from mlx_grpo_kit.viz.pictures.switchboard import draw_patients, draw_switch, draw_verdicts
+from mlx_grpo_kit.viz.pictures.scalars.step_sizes import STEPS, best_step, draw_step_sizes, measured_slope, slope_errors
+from mlx_grpo_kit.viz.pictures.tensors.error_maps import draw_check, short, tiles
+from mlx_grpo_kit.viz.pictures.tensors.switchboard import draw_patients, draw_switch, draw_verdicts
 
 
 def texts(axis):
@@ -26,8 +26,10 @@ def image(axis):
 def test_the_three_ways_to_measure_are_those_of_calculus():
     # one side is off by h/2 f'', both sides by h^2/6 f''', the complex step by -h^2/6 f'''
     h = 1e-2
-    errors = {method: measured_slope(np.sin, 1.0, h, method) - math.cos(1.0)
-              for method in ("one side", "both sides", "complex step")}
+    errors = {
+        method: measured_slope(np.sin, 1.0, h, method) - math.cos(1.0)
+        for method in ("one side", "both sides", "complex step")
+    }
     assert errors["one side"] == pytest.approx(-h / 2 * math.sin(1.0), rel=1e-2)
     assert errors["both sides"] == pytest.approx(-h * h / 6 * math.cos(1.0), rel=1e-2)
     assert errors["complex step"] == pytest.approx(h * h / 6 * math.cos(1.0), rel=1e-2)
@@ -35,9 +37,15 @@ def test_the_three_ways_to_measure_are_those_of_calculus():
         measured_slope(np.sin, 1.0, h, "guess")
 
 
-@pytest.mark.parametrize(("method", "dtype", "low", "high", "least"), [
-    ("both sides", "float64", 1e-6, 1e-4, 1e-10), ("one side", "float64", 1e-9, 1e-6, 1e-7),
-    ("both sides", "float32", 5e-4, 5e-2, 1e-4), ("complex step", "float64", 1e-14, 1e-7, 1e-15)])
+@pytest.mark.parametrize(
+    ("method", "dtype", "low", "high", "least"),
+    [
+        ("both sides", "float64", 1e-6, 1e-4, 1e-10),
+        ("one side", "float64", 1e-9, 1e-6, 1e-7),
+        ("both sides", "float32", 5e-4, 5e-2, 1e-4),
+        ("complex step", "float64", 1e-14, 1e-7, 1e-15),
+    ],
+)
 def test_the_best_steps(method, dtype, low, high, least):
     step, error = best_step(slope_errors(np.sin, np.cos, 1.0, method, dtype))
     assert low <= step <= high
@@ -59,11 +67,12 @@ def test_float32_is_computed_in_float32():
 
 def test_the_panel_of_steps():
     functions = {"sin(x)": (np.sin, np.cos), "|x|": (np.abs, np.sign)}
-    panel = Panel(lambda function, method, h: draw_step_sizes(*functions[function], 1.0, h, method=method,
-                                                              name=function),
-                  function=Dropdown(options=list(functions)),
-                  method=Dropdown(options=["one side", "both sides", "complex step"], value="both sides"),
-                  h=FloatLogSlider(1e-5, min=-13, max=0))
+    panel = Panel(
+        lambda function, method, h: draw_step_sizes(*functions[function], 1.0, h, method=method, name=function),
+        function=Dropdown(options=list(functions)),
+        method=Dropdown(options=["one side", "both sides", "complex step"], value="both sides"),
+        h=FloatLogSlider(1e-5, min=-13, max=0),
+    )
     assert panel.picture.alt.startswith("The slope of sin(x) at x = 1 in float64, by both sides. With h = 1.0e-05 the")
     assert "a V: rounding on its left arm" in panel.picture.alt
     curves, digits = panel.picture.figure.axes
@@ -97,23 +106,43 @@ def test_arrays_of_any_shape_lie_on_paper():
     assert table[2].tolist() == [8, 9, 12, 13]
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (1e-9, "0"), (0.25, ".25"), (-0.25, "-.25"), (3.456, "3.46"),
-                                             (0.0012, "1e-3"), (12345.0, "1e4"), (math.nan, "nan")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (1e-9, "0"),
+        (0.25, ".25"),
+        (-0.25, "-.25"),
+        (3.456, "3.46"),
+        (0.0012, "1e-3"),
+        (12345.0, "1e4"),
+        (math.nan, "nan"),
+    ],
+)
 def test_numbers_for_small_places(value, text):
     assert short(value) == text
 
 
 def test_a_check_is_drawn_where_it_is_wrong():
     analytic, numeric = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.5]]), np.arange(1.0, 7.0).reshape(2, 3)
-    figure, words = draw_check(["w"], [analytic], [numeric], [analytic != numeric], steps=np.array([1e-1, 1e-3]),
-                               errors=np.array([0.5, 0.5]), where="w at (1, 2)")
+    figure, words = draw_check(
+        ["w"],
+        [analytic],
+        [numeric],
+        [analytic != numeric],
+        steps=np.array([1e-1, 1e-3]),
+        errors=np.array([0.5, 0.5]),
+        where="w at (1, 2)",
+    )
     assert image(figure.axes[0]).tolist() == [[0, 0, 0], [0, 0, 0.5]]
     assert texts(figure.axes[0]) == ["0", "0", "0", "0", "0", ".50"]
     assert figure.axes[1].lines[0].get_ydata().tolist() == [0.5, 0.5]
-    assert words == ("Maps of analytic minus numeric, one for each input. w, 2 by 3: 1 of 6 wrong, by up to 0.5 at "
-                     "(1, 2). At w at (1, 2) the measured slope comes closest to backward's with a step of 1e-01: "
-                     "5e-01 apart. With no step do they agree: the curve is flat at the bottom, so it is the gradient "
-                     "that is off.")
+    assert words == (
+        "Maps of analytic minus numeric, one for each input. w, 2 by 3: 1 of 6 wrong, by up to 0.5 at "
+        "(1, 2). At w at (1, 2) the measured slope comes closest to backward's with a step of 1e-01: "
+        "5e-01 apart. With no step do they agree: the curve is flat at the bottom, so it is the gradient "
+        "that is off."
+    )
 
 
 def test_rounding_looks_white_and_what_was_not_compared_grey():
@@ -144,22 +173,32 @@ def test_many_inputs_take_several_rows():
 
 # -- the switchboard --------------------------------------------------------------------------------------------------
 
-TRIAL = {"name": "neg: a sign is lost", "healthy": "x: -g", "broken": "x: g", "analytic": np.array([[1.0, 2.0]]),
-         "numeric": np.array([[-1.0, -2.0]])}
+TRIAL = {
+    "name": "neg: a sign is lost",
+    "healthy": "x: -g",
+    "broken": "x: g",
+    "analytic": np.array([[1.0, 2.0]]),
+    "numeric": np.array([[-1.0, -2.0]]),
+}
 
 
 def test_a_switch_shows_formula_maps_and_verdicts():
-    panel = Panel(lambda broken: draw_switch(**TRIAL, is_broken=broken,
-                                             verdicts={"mine": "caught" if broken else "passed", "sum": "missed"}),
-                  broken=Checkbox(True))
+    panel = Panel(
+        lambda broken: draw_switch(
+            **TRIAL, is_broken=broken, verdicts={"mine": "caught" if broken else "passed", "sum": "missed"}
+        ),
+        broken=Checkbox(True),
+    )
     formulas, values, backward, difference = panel.picture.figure.axes
     assert "broken  (in use)" in texts(formulas)
     assert {"\N{CHECK MARK} caught", "\N{BALLOT X} missed"} <= set(texts(formulas))
     assert image(values).tolist() == [[-1, -2]]
     assert image(backward).tolist() == [[1, 2]]
     assert image(difference).tolist() == [[2, 4]]
-    assert panel.picture.alt == ("neg: a sign is lost. The rule in use is broken: x: g. Backward's gradient has 2 of 2 "
-                                 "wrong, by up to 4. mine: caught; sum: missed.")
+    assert panel.picture.alt == (
+        "neg: a sign is lost. The rule in use is broken: x: g. Backward's gradient has 2 of 2 "
+        "wrong, by up to 4. mine: caught; sum: missed."
+    )
     panel.set(broken=False)
     assert "right  (in use)" in texts(panel.picture.figure.axes[0])
     assert "The rule in use is right: x: -g." in panel.picture.alt
@@ -169,8 +208,10 @@ def test_the_table_counts_what_was_missed():
     sick = {"neg": {"mine": "caught", "sum": "missed"}, "exp": {"mine": "caught", "sum": "caught"}}
     healthy = {"neg": {"mine": "passed", "sum": "passed"}, "exp": {"mine": "false alarm", "sum": "passed"}}
     figure, words = draw_verdicts(sick, healthy)
-    assert words == ("A table of 2 broken rules and 2 checkers. mine caught 2; false alarms on right rules: exp. sum "
-                     "caught 1 and missed neg; false alarms on right rules: none.")
+    assert words == (
+        "A table of 2 broken rules and 2 checkers. mine caught 2; false alarms on right rules: exp. sum "
+        "caught 1 and missed neg; false alarms on right rules: none."
+    )
     stamps = [text[2:] for text in texts(figure.axes[0]) if text[:1] in "\N{CHECK MARK}\N{BALLOT X}"]
     assert stamps == ["caught", "missed", "passed", "caught", "caught", "false alarm"]
 

@@ -2,14 +2,19 @@
 
 import pytest
 
-from mlx_grpo_kit.viz.pictures.comparisons import draw_depth, draw_differences, draw_shares
+from mlx_grpo_kit.viz.pictures.tensors.comparisons import draw_depth, draw_differences, draw_shares
 
 
 def test_gradients_by_layer_and_smoothed_losses():
-    figure, words = draw_depth({"plain": [1e-9, 1e-3], "residual": [2.0, 1.0]},
-                               {"plain": [2.0, 2.0, 2.0, 2.0], "residual": [4.0, 2.0, 1.0, 0.0]}, window=2)
-    assert words == ("plain: gradient of the first layer 1e-09, of the last 1e-03; loss from 2.00 to 2.00. "
-                     "residual: gradient of the first layer 2e+00, of the last 1e+00; loss from 3.00 to 0.50.")
+    figure, words = draw_depth(
+        {"plain": [1e-9, 1e-3], "residual": [2.0, 1.0]},
+        {"plain": [2.0, 2.0, 2.0, 2.0], "residual": [4.0, 2.0, 1.0, 0.0]},
+        window=2,
+    )
+    assert words == (
+        "plain: gradient of the first layer 1e-09, of the last 1e-03; loss from 2.00 to 2.00. "
+        "residual: gradient of the first layer 2e+00, of the last 1e+00; loss from 3.00 to 0.50."
+    )
     left, right = figure.axes
     assert left.get_yscale() == "log"
     assert [line.get_ydata().tolist() for line in left.lines] == [[1e-9, 1e-3], [2.0, 1.0]]
@@ -28,8 +33,9 @@ def test_shares():
 
 
 def test_differences():
-    figure, words = draw_differences({"kernels": [(0, 1e-14), (2, 3e-12)], "biases": [(1, 0.0)]}, allowed=1e-9,
-                                     title="off by")
+    figure, words = draw_differences(
+        {"kernels": [(0, 1e-14), (2, 3e-12)], "biases": [(1, 0.0)]}, allowed=1e-9, title="off by"
+    )
     assert words == "off by. 3 parameters; the largest difference is 3e-12, of 1e-09."
     [axis] = figure.axes
     kernels, biases, allowed = axis.lines

@@ -6,10 +6,17 @@ from ipywidgets import Checkbox, IntSlider
 from matplotlib.colors import to_rgb
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.curves import COLORS
 from mlx_grpo_kit.viz.picture import to_png
-from mlx_grpo_kit.viz.pictures.digits import BLUE, ORANGE, draw_confusion, draw_digits, draw_pixels, draw_reading
-from mlx_grpo_kit.viz.pictures.paint import SPILL, PaintBox, dab
+from mlx_grpo_kit.viz.pictures.tensors.digits import (
+    BLUE,
+    ORANGE,
+    draw_confusion,
+    draw_digits,
+    draw_pixels,
+    draw_reading,
+)
+from mlx_grpo_kit.viz.pictures.tensors.paint import SPILL, PaintBox, dab
+from mlx_grpo_kit.viz.style import COLORS
 
 IMAGE = np.arange(12.0).reshape(3, 4) / 11
 

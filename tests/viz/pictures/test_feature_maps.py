@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.viz.pictures.feature_maps import draw_feature_maps, draw_images
+from mlx_grpo_kit.viz.pictures.tensors.feature_maps import draw_feature_maps, draw_images
 
 IMAGES = [np.array([[0.0, 1.0], [2.0, 4.0]]), np.array([[0.0, -8.0, 1.0]])]
 
@@ -33,8 +33,10 @@ def test_rows_and_columns():
     assert top[0] == top[1] == top[2] > top[3] == top[4]
 
 
-@pytest.mark.parametrize(("images", "titles", "message"), [([], [], "got 0 images and 0 titles"),
-                                                           (IMAGES, ["one"], "got 2 images and 1 titles")])
+@pytest.mark.parametrize(
+    ("images", "titles", "message"),
+    [([], [], "got 0 images and 0 titles"), (IMAGES, ["one"], "got 2 images and 1 titles")],
+)
 def test_what_cannot_be_drawn(images, titles, message):
     with pytest.raises(ValueError, match=message):
         draw_images(images, titles, words="x")
@@ -42,10 +44,13 @@ def test_what_cannot_be_drawn(images, titles, message):
 
 def test_the_network_in_training():
     maps = np.stack([np.full((4, 4), 2.0), np.full((4, 4), 0.02), np.zeros((4, 4))])
-    figure, words = draw_feature_maps(np.eye(4), maps, losses=[2.0, 1.0, 0.5], accuracies=[(1, 0.1), (3, 0.975)],
-                                      title="Step 3", steps=50)
-    assert words == ("Step 3. A digit and 3 feature maps of it, 2 of them nearly empty. The loss went from 2.00 to "
-                     "0.50 in 3 steps. Of the images held out 97.5% are right.")
+    figure, words = draw_feature_maps(
+        np.eye(4), maps, losses=[2.0, 1.0, 0.5], accuracies=[(1, 0.1), (3, 0.975)], title="Step 3", steps=50
+    )
+    assert words == (
+        "Step 3. A digit and 3 feature maps of it, 2 of them nearly empty. The loss went from 2.00 to "
+        "0.50 in 3 steps. Of the images held out 97.5% are right."
+    )
     digit, grid = (np.ma.filled(axis.images[0].get_array(), np.nan) for axis in figure.axes if axis.images)
     assert np.array_equal(digit, np.eye(4))
     assert grid.shape == (4, 4 * 5 - 1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.viz.pictures.gallery import broken_at_jumps, draw_gallery, jumps_of
+from mlx_grpo_kit.viz.pictures.tensors.gallery import broken_at_jumps, draw_gallery, jumps_of
 
 XS = np.linspace(-2, 2, 81)
 
@@ -19,8 +19,10 @@ def test_function_above_and_slope_below():
     assert above.get_title(loc="left") == "square"
     assert above.lines[0].get_ydata() == pytest.approx(XS**2)
     assert below.lines[0].get_ydata() == pytest.approx(2 * XS)
-    assert words == ("Functions and their slopes. square, x from -2 to 2: slopes from -4.00 to 4.00. exp, x from -2 to "
-                     "2: slopes from 0.14 to 7.39 and beyond.")
+    assert words == (
+        "Functions and their slopes. square, x from -2 to 2: slopes from -4.00 to 4.00. exp, x from -2 to "
+        "2: slopes from 0.14 to 7.39 and beyond."
+    )
 
 
 def test_a_jump_breaks_the_line_and_a_value_between_two_jumps_is_a_dot():
@@ -35,13 +37,18 @@ def test_a_jump_breaks_the_line_and_a_value_between_two_jumps_is_a_dot():
     assert words.endswith("slopes from -1.00 to 1.00, with a jump.")
 
 
-@pytest.mark.parametrize("slope", [
-    pytest.param(2 * XS, id="line"), pytest.param(np.cos(XS), id="cos"),
-    pytest.param(1 / np.linspace(0.02, 3, 81), id="1 / x"),
-    pytest.param(0.5 / np.sqrt(np.linspace(0.001, 3, 161)), id="slope of sqrt"),
-    pytest.param(np.concatenate([[np.inf], 0.5 / np.sqrt(np.linspace(0.0375, 3, 80))]), id="from infinity"),
-    pytest.param(1 - np.tanh(3 * XS) ** 2, id="bump"), pytest.param(np.zeros(81), id="flat"),
-])
+@pytest.mark.parametrize(
+    "slope",
+    [
+        pytest.param(2 * XS, id="line"),
+        pytest.param(np.cos(XS), id="cos"),
+        pytest.param(1 / np.linspace(0.02, 3, 81), id="1 / x"),
+        pytest.param(0.5 / np.sqrt(np.linspace(0.001, 3, 161)), id="slope of sqrt"),
+        pytest.param(np.concatenate([[np.inf], 0.5 / np.sqrt(np.linspace(0.0375, 3, 80))]), id="from infinity"),
+        pytest.param(1 - np.tanh(3 * XS) ** 2, id="bump"),
+        pytest.param(np.zeros(81), id="flat"),
+    ],
+)
 def test_smooth_slopes_have_no_jumps(slope):
     assert not jumps_of(slope).any()
 

@@ -7,7 +7,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.heatmaps import CELL_HEIGHT, CELL_WIDTH, cell_text, draw_gradient_heatmap, draw_matrices
+from mlx_grpo_kit.viz.pictures.tensors.heatmaps import (
+    CELL_HEIGHT,
+    CELL_WIDTH,
+    cell_text,
+    draw_gradient_heatmap,
+    draw_matrices,
+)
 
 MINUS = "\N{MINUS SIGN}"
 X = np.array([[1.0, -2.0], [3.0, 0.5]])
@@ -24,8 +30,11 @@ def cells(figure):
     for box in page.patches:
         if isinstance(box, Rectangle) and box.get_fill():
             x, y = box.get_xy()
-            [text] = [t.get_text() for t in page.texts
-                      if t.get_position() == pytest.approx((x + CELL_WIDTH / 2, y + CELL_HEIGHT / 2))]
+            [text] = [
+                t.get_text()
+                for t in page.texts
+                if t.get_position() == pytest.approx((x + CELL_WIDTH / 2, y + CELL_HEIGHT / 2))
+            ]
             found.append((x, y, box.get_facecolor()[:3], text))
     return found
 
@@ -38,10 +47,24 @@ def colors_of(figure, text):
     return {color for _, _, color, each in cells(figure) if each == text}
 
 
-@pytest.mark.parametrize(("number", "text"), [
-    (0.0, "0"), (1e-15, "0"), (0.004, "≈0"), (-0.004, "≈0"), (0.25, "0.25"), (-0.5, f"{MINUS}0.5"), (2.0, "2"),
-    (20.0, "20"), (12.34, "12.3"), (1234.5, "1234"), (np.nan, "nan"), (np.inf, "inf"), (-np.inf, f"{MINUS}inf"),
-])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.0, "0"),
+        (1e-15, "0"),
+        (0.004, "≈0"),
+        (-0.004, "≈0"),
+        (0.25, "0.25"),
+        (-0.5, f"{MINUS}0.5"),
+        (2.0, "2"),
+        (20.0, "20"),
+        (12.34, "12.3"),
+        (1234.5, "1234"),
+        (np.nan, "nan"),
+        (np.inf, "inf"),
+        (-np.inf, f"{MINUS}inf"),
+    ],
+)
 def test_numbers_in_cells(number, text):
     assert cell_text(number) == text
 
@@ -73,17 +96,20 @@ def test_the_element_is_framed_in_out_and_in_g():
     assert "only x[1, 0] gets a gradient, 2." in texts(figure)
 
 
-@pytest.mark.parametrize(("grad", "words"), [
-    (np.zeros((2, 2)), "no number of x gets a gradient."),
-    ([[0.25, -0.25], [0, 0]], "2 of the 4 numbers of x get a gradient, all in row 0; they sum to 0."),
-    ([[0.5, 0.5], [0, 0]], "2 of the 4 numbers of x get a gradient, all in row 0; they sum to 1."),
-    ([[0.1, 0.2], [-0.3, 0]], "3 of the 4 numbers of x get a gradient; they sum to 0."),
-    ([[0, 1.0], [0, 2.0]], "2 of the 4 numbers of x get a gradient, all in column 1; they sum to 3."),
-    ([[1.0, 1], [0, 2.0]], "3 of the 4 numbers of x get a gradient; they sum to 4."),
-    ([[1.0, 1], [0, 2], [0, 0]], "3 of the 6 numbers of x get a gradient, all in rows 0, 1; they sum to 4."),
-    ([[1.0, 1], [1, 1]], "all 4 numbers of x get a gradient; they sum to 4."),
-    ([[1e-17, 0], [0, 3.0]], "only x[1, 1] gets a gradient, 3."),
-])
+@pytest.mark.parametrize(
+    ("grad", "words"),
+    [
+        (np.zeros((2, 2)), "no number of x gets a gradient."),
+        ([[0.25, -0.25], [0, 0]], "2 of the 4 numbers of x get a gradient, all in row 0; they sum to 0."),
+        ([[0.5, 0.5], [0, 0]], "2 of the 4 numbers of x get a gradient, all in row 0; they sum to 1."),
+        ([[0.1, 0.2], [-0.3, 0]], "3 of the 4 numbers of x get a gradient; they sum to 0."),
+        ([[0, 1.0], [0, 2.0]], "2 of the 4 numbers of x get a gradient, all in column 1; they sum to 3."),
+        ([[1.0, 1], [0, 2.0]], "3 of the 4 numbers of x get a gradient; they sum to 4."),
+        ([[1.0, 1], [0, 2], [0, 0]], "3 of the 6 numbers of x get a gradient, all in rows 0, 1; they sum to 4."),
+        ([[1.0, 1], [1, 1]], "all 4 numbers of x get a gradient; they sum to 4."),
+        ([[1e-17, 0], [0, 3.0]], "only x[1, 1] gets a gradient, 3."),
+    ],
+)
 def test_who_listens_in_words(grad, words):
     _, alt = draw_gradient_heatmap("f(x)", {"x": np.ones(np.shape(grad))}, [[1.0]], [[1.0]], {"x": grad})
     assert alt == f"Heatmaps of f(x). Starting with out[0, 0] = 1: {words}"
@@ -91,8 +117,9 @@ def test_who_listens_in_words(grad, words):
 
 def test_two_inputs_of_different_shapes_and_a_start_with_all():
     b, out = np.array([10.0, 20.0]), X + np.array([10.0, 20.0])
-    figure, words = draw_gradient_heatmap("x + b", {"x": X, "b": b}, out, np.ones((2, 2)),
-                                          {"x": np.ones((2, 2)), "b": np.array([2.0, 2.0])})
+    figure, words = draw_gradient_heatmap(
+        "x + b", {"x": X, "b": b}, out, np.ones((2, 2)), {"x": np.ones((2, 2)), "b": np.array([2.0, 2.0])}
+    )
     assert {"x", "b", "out", "gradient of x", "gradient of b", "g", "forward", "backward"} <= set(texts(figure))
     assert words.startswith("Heatmaps of x + b. Starting with the sum of all of out: all 4 numbers of x")
     assert words.endswith("all 2 numbers of b get a gradient; they sum to 4.")
@@ -106,8 +133,12 @@ def test_two_inputs_of_different_shapes_and_a_start_with_all():
 
 def test_matrices_stand_side_by_side():
     p = np.array([0.5, 0.5])
-    figure, words = draw_matrices({"p": p, "Jacobian": np.diag(p) - np.outer(p, p)}, colored=["Jacobian"],
-                                  framed={"p": [[True, False]]}, title="Two logits")
+    figure, words = draw_matrices(
+        {"p": p, "Jacobian": np.diag(p) - np.outer(p, p)},
+        colored=["Jacobian"],
+        framed={"p": [[True, False]]},
+        title="Two logits",
+    )
     assert words == (f"Two logits. p: 0.5, 0.5. Jacobian: 0.25, {MINUS}0.25; {MINUS}0.25, 0.25.")
     assert len(cells(figure)) == 6
     assert len(frames(figure)) == 1

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.viz.picture import to_png
-from mlx_grpo_kit.viz.pictures.descent import draw_descent
 from mlx_grpo_kit.viz.pictures.lines import draw_clouds, draw_lines
+from mlx_grpo_kit.viz.pictures.scalars.descent import draw_descent
 
 
 def named(figure):
@@ -40,8 +40,11 @@ def test_ticks_of_a_short_axis_are_plain_numbers():
     figure, _ = draw_lines([1, 2], {"a": [0.4, 3]})
     to_png(figure)
     low, high = figure.axes[0].get_ylim()
-    ticks = [label.get_text() for label, place in zip(figure.axes[0].get_yticklabels(), figure.axes[0].get_yticks(),
-                                                      strict=True) if low < place < high]
+    ticks = [
+        label.get_text()
+        for label, place in zip(figure.axes[0].get_yticklabels(), figure.axes[0].get_yticks(), strict=True)
+        if low < place < high
+    ]
     assert ticks == ["0.5", "1", "2"]
 
 
@@ -56,8 +59,10 @@ def test_clouds_mark_their_highest_point_and_count_what_they_leave_out():
     points, _, ring = figure.axes[1].lines
     assert points.get_xdata().tolist() == [1e-3, 1e-1, 1e-2]
     assert (ring.get_xdata(), ring.get_ydata()) == ([1e-2], [3e-7])
-    assert words.startswith("Points of off against size. one: 3 points (2 at 0 are left out). The highest, 3e-07, is "
-                            "at 0.01; 1 are left of it. two:")
+    assert words.startswith(
+        "Points of off against size. one: 3 points (2 at 0 are left out). The highest, 3e-07, is "
+        "at 0.01; 1 are left of it. two:"
+    )
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
@@ -72,8 +77,9 @@ def test_paths_and_heights_of_a_descent():
     sgd = next(line for line in plane.lines if line.get_label() == "SGD")
     np.testing.assert_array_equal(np.transpose(sgd.get_data()), path)
     np.testing.assert_allclose(curve.lines[0].get_ydata(), [5, 1.25, 0.01])
-    assert words == ("t. SGD went from a height of 5 down to 0.01 in 2 steps; "
-                     "Adam went from a height of 5 down to 1.2 in 1 steps.")
+    assert words == (
+        "t. SGD went from a height of 5 down to 0.01 in 2 steps; Adam went from a height of 5 down to 1.2 in 1 steps."
+    )
 
 
 def test_a_path_that_flies_out_is_drawn_and_said():

@@ -3,15 +3,18 @@
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.viz.pictures.mismatch import draw_mismatch
+from mlx_grpo_kit.viz.pictures.tensors.mismatch import draw_mismatch
 
 
 @pytest.fixture
 def drawn():
     x, targets = np.array([1.0, -1.0, 0.0]), np.array([3.0, -3.0, 0.0])
     flat, steep = np.zeros((3, 1)), 3 * x[:, None]
-    return draw_mismatch(x, targets, {"wrong": ([7.0, 6.0], flat, flat - targets),
-                                      "right": ([7.0, 0.5], steep, steep - targets[:, None])})
+    return draw_mismatch(
+        x,
+        targets,
+        {"wrong": ([7.0, 6.0], flat, flat - targets), "right": ([7.0, 0.5], steep, steep - targets[:, None])},
+    )
 
 
 def test_losses_and_lines(drawn):

@@ -10,8 +10,8 @@ import torch
 from ipywidgets import Checkbox, Dropdown
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.reductions import draw_sum
-from mlx_grpo_kit.viz.pictures.shapes import (
+from mlx_grpo_kit.viz.pictures.tensors.reductions import draw_sum
+from mlx_grpo_kit.viz.pictures.tensors.shapes import (
     EXAMPLES,
     align,
     draw_broadcast,
@@ -35,8 +35,14 @@ def cells(picture, name):
     found = []
     for cell in grid.findall(f"{SVG}g"):
         rects, title = cell.findall(f"{SVG}rect"), cell.find(f"{SVG}title")
-        found.append((cell.find(f"{SVG}text").text, rects[0].get("class").split(), len(rects) == 2,
-                      title.text if title is not None else ""))
+        found.append(
+            (
+                cell.find(f"{SVG}text").text,
+                rects[0].get("class").split(),
+                len(rects) == 2,
+                title.text if title is not None else "",
+            )
+        )
     return found
 
 
@@ -68,8 +74,11 @@ def test_shapes_fit_where_torch_says_so_and_the_message_is_torchs(pair):
 
 def test_the_numbers_that_do_not_fit_are_framed():
     root = ElementTree.fromstring(draw_broadcast((3, 4), (3,)).svg)
-    framed = [cell.find(f"{SVG}text").text for cell in root.iter(f"{SVG}g")
-              if cell.find(f"{SVG}rect") is not None and cell.find(f"{SVG}rect").get("class") == "clash"]
+    framed = [
+        cell.find(f"{SVG}text").text
+        for cell in root.iter(f"{SVG}g")
+        if cell.find(f"{SVG}rect") is not None and cell.find(f"{SVG}rect").get("class") == "clash"
+    ]
     assert framed == ["4", "3", "4 \N{NOT EQUAL TO} 3"]
 
 
@@ -98,14 +107,18 @@ def test_sources_and_summed_axes_are_numpys(pair):
 def test_a_one_that_stays_a_one_is_not_stretched():
     assert summed_axes((1, 4), (1, 4)) == ([], [])
     assert summed_axes((1, 4), (3, 1, 4)) == ([0], [])
-    assert "a: every number is used once, so its gradient is g, as it is." in draw_broadcast(
-        (1, 4), (1, 1), backward=True).alt
+    assert (
+        "a: every number is used once, so its gradient is g, as it is."
+        in draw_broadcast((1, 4), (1, 1), backward=True).alt
+    )
 
 
 def test_only_one_use_of_each_number_is_its_own():
     picture = draw_broadcast((3, 1), (4,))
-    own = {name: [(place, text) for place, (text, classes, *_) in enumerate(cells(picture, name))
-                  if "copy" not in classes] for name in "ab"}
+    own = {
+        name: [(place, text) for place, (text, classes, *_) in enumerate(cells(picture, name)) if "copy" not in classes]
+        for name in "ab"
+    }
     assert own == {"a": [(0, "1"), (4, "2"), (8, "3")], "b": [(0, "10"), (1, "20"), (2, "30"), (3, "40")]}
 
 
@@ -160,13 +173,16 @@ def test_a_number_is_followed_to_all_of_its_uses():
     assert len(terms) == 3
     assert sum(terms) == total
     assert f"is used 3 times: its gradient is the sum of 3 numbers of g, {' + '.join(map(str, terms))} = {total}." in (
-        backward.alt)
+        backward.alt
+    )
 
 
 def test_an_element_beyond_the_last_is_the_last_and_one_use_is_once():
     assert "The 3 in a is used 4 times" in draw_broadcast((3, 1), (4,), follow="a", element=99).alt
-    assert "The 4 in a is used once: its gradient is one number of g." in draw_broadcast(
-        (2, 2), (2,), follow="a", element=3, backward=True).alt
+    assert (
+        "The 4 in a is used once: its gradient is one number of g."
+        in draw_broadcast((2, 2), (2,), follow="a", element=3, backward=True).alt
+    )
 
 
 def test_arrays_bring_their_own_numbers_and_names():
@@ -175,11 +191,16 @@ def test_arrays_bring_their_own_numbers_and_names():
     assert [tip for *_, tip in cells(picture, "p \N{MINUS SIGN} t")][1] == "result[0, 1] = 1 \N{MINUS SIGN} 2"
 
 
-@pytest.mark.parametrize(("a", "b", "words"), [
-    ((2, 2, 2, 3), (3,), "more than three axes"), ((100, 100), (100,), "10,000 cells are too many to look at"),
-    ((0,), (1,), "there are no cells"), ((2, 9), (9,), "18 cells are too many"),
-    ((13, 2), (2,), "26 cells are too many"),
-])
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        ((2, 2, 2, 3), (3,), "more than three axes"),
+        ((100, 100), (100,), "10,000 cells are too many to look at"),
+        ((0,), (1,), "there are no cells"),
+        ((2, 9), (9,), "18 cells are too many"),
+        ((13, 2), (2,), "26 cells are too many"),
+    ],
+)
 def test_what_is_too_much_to_draw_is_told(a, b, words):
     for backward in (False, True):
         picture = draw_broadcast(a, b, backward=backward, follow="b")
@@ -187,21 +208,41 @@ def test_what_is_too_much_to_draw_is_told(a, b, words):
         assert 'class="grid"' not in picture.svg
 
 
-@pytest.mark.parametrize(("text", "shape"), [
-    ("(3, 4)", (3, 4)), ("3,4", (3, 4)), ("3 4", (3, 4)), ("[3, 4]", (3, 4)), ("3x4", (3, 4)), (" ( 5 , ) ", (5,)),
-    ("7", (7,)), ("()", ()), ("(0, 2)", (0, 2)), ("3 \N{MULTIPLICATION SIGN} 4", (3, 4)),
-])
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("(3, 4)", (3, 4)),
+        ("3,4", (3, 4)),
+        ("3 4", (3, 4)),
+        ("[3, 4]", (3, 4)),
+        ("3x4", (3, 4)),
+        (" ( 5 , ) ", (5,)),
+        ("7", (7,)),
+        ("()", ()),
+        ("(0, 2)", (0, 2)),
+        ("3 \N{MULTIPLICATION SIGN} 4", (3, 4)),
+    ],
+)
 def test_shapes_as_people_type_them(text, shape):
     assert parse_shape(text) == shape
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("", "a is empty. Type a shape, such as (4, 1)"), ("   ", "a is empty"),
-    ("three", "'three' in it: that is no number"),
-    ("(3, -1)", "'-1' in it: a length is a whole number"), ("2.5", "'2.5' in it: a length is a whole number"),
-    ("3,,4", "lacks a length between two signs"), ("1 1 1 1 1 1 1", "has 7 axes; the picture has room for 6"),
-    ("99999999999", "not endless"), ("<b>", "'<b>' in it: that is no number"), ("(3, 4", None), ("\u0663", "no number"),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "a is empty. Type a shape, such as (4, 1)"),
+        ("   ", "a is empty"),
+        ("three", "'three' in it: that is no number"),
+        ("(3, -1)", "'-1' in it: a length is a whole number"),
+        ("2.5", "'2.5' in it: a length is a whole number"),
+        ("3,,4", "lacks a length between two signs"),
+        ("1 1 1 1 1 1 1", "has 7 axes; the picture has room for 6"),
+        ("99999999999", "not endless"),
+        ("<b>", "'<b>' in it: that is no number"),
+        ("(3, 4", None),
+        ("\u0663", "no number"),
+    ],
+)
 def test_what_is_no_shape_is_answered_in_words(text, words):
     picture = explore_shapes(text, "(4,)")
     if words is None:  # a bracket that is missing is forgiven
@@ -250,9 +291,15 @@ def test_the_picture_is_stored_with_its_words_and_escapes_them():
 
 # -- sums over an axis ------------------------------------------------------------------------------------------------
 
-CASES = [(shape, axis, keepdims) for shape, axes in (((5,), (0, -1, None)), ((3, 4), (0, 1, -1, None, (0, 1))),
-                                                     ((2, 3, 4), (0, 1, 2, (0, 2), (1, 2), None)))
-         for axis, keepdims in itertools.product(axes, (False, True))]
+CASES = [
+    (shape, axis, keepdims)
+    for shape, axes in (
+        ((5,), (0, -1, None)),
+        ((3, 4), (0, 1, -1, None, (0, 1))),
+        ((2, 3, 4), (0, 1, 2, (0, 2), (1, 2), None)),
+    )
+    for axis, keepdims in itertools.product(axes, (False, True))
+]
 
 
 @pytest.mark.parametrize(("shape", "axis", "keepdims"), CASES, ids=str)
@@ -293,19 +340,28 @@ def test_arrows_show_the_way(axis, arrows):
 
 def test_what_becomes_of_the_axis_in_words():
     words = draw_sum((3, 4), 1, keepdims=True).sentences
-    assert words[0] == ("`x.sum(axis=1, keepdims=True)` walks along axis 1: (3, 4) becomes (3, 1), because axis 1 "
-                        "keeps the length 1.")
+    assert words[0] == (
+        "`x.sum(axis=1, keepdims=True)` walks along axis 1: (3, 4) becomes (3, 1), because axis 1 keeps the length 1."
+    )
     assert words[1] == "The ring: 1 + 2 + 3 + 4 = 10. 3 sums of 4 each."
     assert draw_sum((3, 4)).sentences == [
         "`x.sum()` walks along axes 0 and 1: (3, 4) becomes (), because axes 0 and 1 are gone.",
-        "The ring: 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + ... = 78. 1 sum of 12 numbers."]
+        "The ring: 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + ... = 78. 1 sum of 12 numbers.",
+    ]
 
 
-@pytest.mark.parametrize(("shape", "axis", "words"), [
-    ((3, 4), 2, "axis 2 is out of bounds for an array of 2 dimensions. (3, 4) has axes 0 and 1, or counted from the "),
-    ((5,), -2, "axis -2 is out of bounds for an array of 1 dimensions. (5,) has axis 0"),
-    ((2, 3, 4), (0, 3), "axis 3 is out of bounds"),
-])
+@pytest.mark.parametrize(
+    ("shape", "axis", "words"),
+    [
+        (
+            (3, 4),
+            2,
+            "axis 2 is out of bounds for an array of 2 dimensions. (3, 4) has axes 0 and 1, or counted from the ",
+        ),
+        ((5,), -2, "axis -2 is out of bounds for an array of 1 dimensions. (5,) has axis 0"),
+        ((2, 3, 4), (0, 3), "axis 3 is out of bounds"),
+    ],
+)
 def test_an_axis_that_is_not_there(shape, axis, words):
     with pytest.raises(np.exceptions.AxisError):
         np.zeros(shape).sum(axis=axis)
@@ -319,9 +375,12 @@ def test_what_cannot_be_looked_at(shape):
 
 
 def test_the_axis_panel():
-    panel = Panel(lambda shape, axis, keepdims: draw_sum(shape, axis, keepdims),
-                  shape=Dropdown(options=[("(3, 4)", (3, 4)), ("(2, 3, 4)", (2, 3, 4))]),
-                  axis=Dropdown(options=[("0", 0), ("1", 1), ("2", 2), ("None", None)]), keepdims=Checkbox(False))
+    panel = Panel(
+        lambda shape, axis, keepdims: draw_sum(shape, axis, keepdims),
+        shape=Dropdown(options=[("(3, 4)", (3, 4)), ("(2, 3, 4)", (2, 3, 4))]),
+        axis=Dropdown(options=[("0", 0), ("1", 1), ("2", 2), ("None", None)]),
+        keepdims=Checkbox(False),
+    )
     assert "(3, 4) becomes (4,)" in panel.picture.alt
     panel.set(axis=2)
     assert "out of bounds" in panel.picture.alt

@@ -6,7 +6,7 @@ import torch
 from ipywidgets import IntSlider
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.sliding import draw_convolution, draw_im2col, read_kernel, stops
+from mlx_grpo_kit.viz.pictures.tensors.sliding import draw_convolution, draw_im2col, read_kernel, stops
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.uniform(size=(8, 6))
@@ -15,8 +15,9 @@ SOBEL = np.array([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
 
 def titled(figure, title):
     """The axes under a title that starts so."""
-    [axis] = [axis for axis in figure.axes
-              if any(axis.get_title(loc=loc).startswith(title) for loc in ("left", "center"))]
+    [axis] = [
+        axis for axis in figure.axes if any(axis.get_title(loc=loc).startswith(title) for loc in ("left", "center"))
+    ]
     return axis
 
 
@@ -37,8 +38,9 @@ def written(axis):
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
 def test_the_output_is_torchs(stride, padding):
     figure, words = draw_convolution(IMAGE, SOBEL, stride=stride, padding=padding, position=1)
-    expected = torch.conv2d(torch.tensor(IMAGE)[None, None], torch.tensor(SOBEL)[None, None], stride=stride,
-                            padding=padding)[0, 0].numpy()
+    expected = torch.conv2d(
+        torch.tensor(IMAGE)[None, None], torch.tensor(SOBEL)[None, None], stride=stride, padding=padding
+    )[0, 0].numpy()
     output = titled(figure, "output")
     np.testing.assert_allclose(pixels(output), expected)
     assert stops(IMAGE.shape, 3, stride, padding) == expected.shape
@@ -57,8 +59,17 @@ def test_the_window_and_its_products():
     assert frame(titled(figure, "output 4 x 3")) == (1, 1, 1, 1)
     np.testing.assert_allclose(pixels(titled(figure, "window")), window)
     np.testing.assert_allclose(pixels(titled(figure, "products")), window * SOBEL)
-    assert written(titled(figure, "kernel")) == ["\N{MINUS SIGN}1", "0", "1", "\N{MINUS SIGN}2", "0", "2",
-                                                 "\N{MINUS SIGN}1", "0", "1"]
+    assert written(titled(figure, "kernel")) == [
+        "\N{MINUS SIGN}1",
+        "0",
+        "1",
+        "\N{MINUS SIGN}2",
+        "0",
+        "2",
+        "\N{MINUS SIGN}1",
+        "0",
+        "1",
+    ]
     total = f"{(window * SOBEL).sum():.2f}".replace("-", "\N{MINUS SIGN}")
     assert f"their sum is {total}" in [text.get_text() for text in figure.texts]
 
@@ -74,9 +85,16 @@ def test_a_kernel_that_does_not_fit():
     assert stops((2, 5), 3, 1, 1) == (2, 5)
 
 
-@pytest.mark.parametrize(("text", "numbers"), [
-    ("-1 0 1  -2 0 2  -1 0 1", SOBEL.ravel()), (".5, 1.25; +3", [0.5, 1.25, 3, 0, 0, 0, 0, 0, 0]),
-    ("", [0] * 9), ("1 " * 12, [1] * 9), ("a 2. b -.5", [2, -0.5, 0, 0, 0, 0, 0, 0, 0])])
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("-1 0 1  -2 0 2  -1 0 1", SOBEL.ravel()),
+        (".5, 1.25; +3", [0.5, 1.25, 3, 0, 0, 0, 0, 0, 0]),
+        ("", [0] * 9),
+        ("1 " * 12, [1] * 9),
+        ("a 2. b -.5", [2, -0.5, 0, 0, 0, 0, 0, 0, 0]),
+    ],
+)
 def test_a_kernel_out_of_words(text, numbers):
     assert read_kernel(text).shape == (3, 3)
     assert read_kernel(text).ravel().tolist() == list(numbers)
@@ -89,8 +107,9 @@ def test_the_matrix_is_torchs_unfold(size, stride, padding):
     expected = torch.nn.functional.unfold(numbers, size, padding=padding, stride=stride)[0].numpy() - 1
     right = titled(figure, "columns")
     texts = np.array(written(right)).reshape(expected.shape)
-    assert texts.tolist() == [["\N{MIDDLE DOT}" if number < 0 else f"{number:.0f}" for number in row]
-                              for row in expected]
+    assert texts.tolist() == [
+        ["\N{MIDDLE DOT}" if number < 0 else f"{number:.0f}" for number in row] for row in expected
+    ]
     assert right.get_title(loc="left") == f"columns [{size * size}, {expected.shape[1]}]: one for each stop"
     copies = int((expected == 6).sum())
     assert words.endswith(f"Pixel 6 stands in {copies} of the columns.")
@@ -99,8 +118,12 @@ def test_the_matrix_is_torchs_unfold(size, stride, padding):
 
 
 def test_the_im2col_panel():
-    panel = Panel(lambda stop, pixel, stride: draw_im2col((5, 5), 3, stride=stride, position=stop, pixel=pixel),
-                  stop=IntSlider(4, max=24), pixel=IntSlider(12, max=24), stride=IntSlider(1, min=1, max=3))
+    panel = Panel(
+        lambda stop, pixel, stride: draw_im2col((5, 5), 3, stride=stride, position=stop, pixel=pixel),
+        stop=IntSlider(4, max=24),
+        pixel=IntSlider(12, max=24),
+        stride=IntSlider(1, min=1, max=3),
+    )
     assert "pixels 6, 7, 8, 11, 12, 13, 16, 17, 18. Pixel 12 stands in 9 of" in panel.picture.alt
     assert frame(titled(panel.picture.figure, "columns")) == (0, 4, 9, 1)
     panel.set(pixel=0)

@@ -7,8 +7,8 @@ import pytest
 from ipywidgets import Checkbox, FloatLogSlider, FloatSlider
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.boundary import draw_boundary
-from mlx_grpo_kit.viz.pictures.slopes import best_step, draw_slope, slope_error
+from mlx_grpo_kit.viz.pictures.scalars.boundary import draw_boundary
+from mlx_grpo_kit.viz.pictures.scalars.slopes import best_step, draw_slope, slope_error
 
 
 def lines(axis, label):
@@ -45,8 +45,12 @@ def test_a_step_must_be_positive():
 
 
 def test_the_step_size_panel():
-    panel = Panel(lambda x, h, both_sides: draw_slope(math.sin, math.cos, x, h, both_sides=both_sides),
-                  x=FloatSlider(1.0, min=-2, max=2), h=FloatLogSlider(0.1, min=-12, max=0), both_sides=Checkbox(False))
+    panel = Panel(
+        lambda x, h, both_sides: draw_slope(math.sin, math.cos, x, h, both_sides=both_sides),
+        x=FloatSlider(1.0, min=-2, max=2),
+        h=FloatLogSlider(0.1, min=-12, max=0),
+        both_sides=Checkbox(False),
+    )
     assert "x = 1 and x + h = 1.1" in panel.picture.alt
     panel.set(h=1e-12)
     coarse = slope_error(math.sin, math.cos, 1.0, 1e-12, False)

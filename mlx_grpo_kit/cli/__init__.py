@@ -1,0 +1,5 @@
+"""The command line: `python -m mlx_grpo_kit train | pretrain | generate | doctor`."""
+
+from mlx_grpo_kit.cli.commands import main
+
+__all__ = ["main"]

@@ -1,0 +1,323 @@
+"""The kit in a terminal: `python -m mlx_grpo_kit train | generate | pretrain | doctor`, each with --help.
+
+Exit status: 0, 1 when a run failed, 2 for bad input, 130 and 143 when Ctrl-C or SIGTERM ended it. An error is one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import io
+import math
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_grpo_kit.recipe import MAX_STEPS, TINY_ARGS, TINY_NAME
+
+# MLX, rich and the kit's own parts are imported inside the commands: --help and a typing error are answered at once.
+
+SAVE_EVERY, EVAL_EVERY, EVAL_PROBLEMS = 50, 50, 256
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number.")
+    return value
+
+
+def whole_number(text: str) -> int:
+    """A whole number of any sign."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number.") from None
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    value = whole_number(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is too small; expected at least 1.")
+    return value
+
+
+def seed(text: str) -> int:
+    """A whole number of at least 0."""
+    value = whole_number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative; expected 0 or more.")
+    return value
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of GRPOConfig as an option: `type` reads it (bool: a flag), `default` is GRPOConfig's own."""
+
+    name: str
+    type: Callable[[str], Any]
+    default: Any
+    help: str
+
+    def add_to(self, group: Any) -> None:
+        """As an option whose value is None where it was not given."""
+        default = f"default {self.default}"
+        if TINY_ARGS.get(self.name, self.default) != self.default:
+            default = f"default {TINY_ARGS[self.name]} for the tiny model, {self.default} for a large one"
+        option = "--" + self.name.replace("_", "-")
+        if self.type is bool:
+            group.add_argument(option, action="store_true", default=None, help=self.help)
+        else:
+            words = self.help if self.default is None else f"{self.help} ({default})"
+            group.add_argument(option, type=self.type, metavar="N" if self.type is not str else "NAME", help=words)
+
+
+# GRPOConfig's documentation says more on each.
+SETTINGS = {
+    "how fast it learns": (
+        Setting("learning_rate", number, 1e-6, "step size of AdamW"),
+        Setting("lr_scheduler_type", str, "constant", "constant; linear falls to 0 at --max-steps"),
+        Setting("warmup_steps", whole_number, 0, "steps in which the learning rate rises to its full value"),
+        Setting("weight_decay", number, 0.0, "AdamW's"),
+        Setting("max_grad_norm", number, 1.0, "gradients longer than this are shortened to it"),
+    ),
+    "what it learns from": (
+        Setting("num_generations", whole_number, 8, "completions a prompt; each is compared with the others"),
+        Setting("per_device_train_batch_size", whole_number, 8, "completions that go through the model at once"),
+        Setting("gradient_accumulation_steps", whole_number, 1, "such batches a step"),
+        Setting("num_iterations", whole_number, 1, "updates from each batch of completions"),
+        Setting("scale_rewards", str, "group", "divide by the standard deviation of the group, the batch, or none"),
+        Setting("mask_truncated_completions", bool, False, "leave completions without an end out of the loss"),
+    ),
+    "how it samples": (
+        Setting("max_completion_length", whole_number, None, "tokens a completion may have (default: the task's own)"),
+        Setting("temperature", number, 1.0, "logits are divided by it"),
+        Setting("top_k", whole_number, None, "sample among the N likeliest tokens"),
+        Setting("top_p", number, 1.0, "sample among the likeliest tokens that together have this probability"),
+        Setting("min_p", number, None, "sample among tokens at least this fraction as likely as the likeliest"),
+        Setting("seed", seed, 0, "of problems and of sampling: same seed, same machine, same run"),
+    ),
+    "the loss": (
+        Setting("loss_type", str, "dapo", "grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo or vespo"),
+        Setting("epsilon", number, 0.2, "how far a probability ratio may fall before it is clipped"),
+        Setting("epsilon_high", number, None, "how far it may rise (default: as far as it may fall)"),
+        Setting("delta", number, None, "a bound for the ratios that clipping leaves unbounded"),
+        Setting("importance_sampling_level", str, "token", "one ratio a token, or a sequence"),
+        Setting("beta", number, 0.0, "weight of the KL penalty against the policy that training started from"),
+        Setting("use_bias_correction_kl", bool, False, "multiply the KL penalty by the ratio (TRL's default)"),
+    ),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one line for an error, and no guessing at abbreviations."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"error: {message}\n")
+
+
+def build_parser() -> tuple[Parser, dict[str, Parser]]:
+    """The whole command line, and the parser of each command by name."""
+    parser = Parser(prog="mlx_grpo_kit", description="A Qwen3 learns by GRPO, on MLX.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands; each has its own --help")
+    _add_train(commands)
+    _add_generate(commands)
+    words = "make the tiny model again"
+    pretrain = commands.add_parser("pretrain", help=words, description=words)
+    pretrain.add_argument("--output", required=True, metavar="DIR", help="the Hugging Face folder to write")
+    words = "batches to learn from; the default, some minutes' worth, made the model that ships"
+    pretrain.add_argument("--steps", type=count, metavar="N", help=words)
+    words = "of the first parameters and of the homework (default 0)"
+    pretrain.add_argument("--seed", type=seed, metavar="N", help=words)
+    pretrain.set_defaults(run=_pretrain)
+    words = "is this machine ready? and what to do if it is not"
+    commands.add_parser("doctor", help=words, description=words).set_defaults(run=_doctor)
+    for command in commands.choices.values():
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser, commands.choices
+
+
+def _add_train(commands: Any) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train a model on a task by GRPO",
+        usage="mlx_grpo_kit train --output DIR [--model FOLDER] [--task NAME] [--max-steps N] [options]",
+        description="Train a model on a task by GRPO. Ctrl-C saves and says how to go on; a second one quits at once.",
+        epilog="examples:\n"
+        "  python -m mlx_grpo_kit train --output outputs/addition\n"
+        "  python -m mlx_grpo_kit train --output outputs/addition --resume --max-steps 300\n"
+        "  python -m mlx_grpo_kit train --model models/Qwen3-0.6B --task countdown --output outputs/countdown\n",
+    )
+    run = train.add_argument_group("the run")
+    words = "where metrics.jsonl, reward.png, checkpoints/ and policy/ are written"
+    run.add_argument("--output", required=True, metavar="DIR", help=words)
+    words = "a Hugging Face folder of a Qwen3, or tiny: the kit's own (default)"
+    run.add_argument("--model", metavar="FOLDER", help=words)
+    words = "addition (default), countdown, or module:Class for a task of your own"
+    run.add_argument("--task", metavar="NAME", help=words)
+    run.add_argument("--max-steps", type=count, metavar="N", help=f"steps in all (default {MAX_STEPS})")
+    words = f"steps between checkpoints (default {SAVE_EVERY})"
+    run.add_argument("--save-every", type=count, metavar="N", help=words)
+    words = f"steps between measurements of accuracy (default {EVAL_EVERY})"
+    run.add_argument("--eval-every", type=count, metavar="N", help=words)
+    words = f"held-out problems that accuracy is measured on (default {EVAL_PROBLEMS})"
+    run.add_argument("--eval-problems", type=count, metavar="N", help=words)
+    again = run.add_mutually_exclusive_group()
+    words = (
+        "go on with the run in DIR, to the numbers it would have had without a break. Its settings are kept there; "
+        "--max-steps, --save-every and --eval-every may be given new values"
+    )
+    again.add_argument("--resume", action="store_true", help=words)
+    again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")
+    for title, settings in SETTINGS.items():
+        group = train.add_argument_group(title)
+        for setting in settings:
+            setting.add_to(group)
+    train.set_defaults(run=_train)
+
+
+def _add_generate(commands: Any) -> None:
+    generate = commands.add_parser(
+        "generate",
+        help="let a model continue a text",
+        description="Let a model continue a text. The model gets it as it stands, without a chat template.",
+        epilog="examples:\n"
+        '  python -m mlx_grpo_kit generate "12+34="\n'
+        '  python -m mlx_grpo_kit generate --model outputs/addition/policy --num 5 "12+34=" "38+47="\n',
+    )
+    generate.add_argument("prompts", nargs="+", metavar="TEXT")
+    words = "a Hugging Face folder of a Qwen3, or tiny: the kit's own (default)"
+    generate.add_argument("--model", default=TINY_NAME, metavar="FOLDER", help=words)
+    generate.add_argument("--num", type=count, default=1, metavar="N", help="completions of each text (default 1)")
+    words = "0 takes the likeliest token, 1 samples from the model itself (default 0, or 1 where --num is more than 1)"
+    generate.add_argument("--temperature", type=number, metavar="N", help=words)
+    words = "sample among the N likeliest tokens"
+    generate.add_argument("--top-k", type=whole_number, metavar="N", help=words)
+    words = "sample among the likeliest tokens that together have this probability"
+    generate.add_argument("--top-p", type=number, default=1.0, metavar="N", help=words)
+    words = "sample among tokens at least this fraction as likely as the likeliest"
+    generate.add_argument("--min-p", type=number, metavar="N", help=words)
+    words = "tokens to stop after (default 256, or as many as the model has positions for)"
+    generate.add_argument("--max-new-tokens", type=count, metavar="N", help=words)
+    generate.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, other samples (default 0)")
+    generate.set_defaults(run=_generate)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status. A command line that makes no sense ends in SystemExit(2)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
+    parser, commands = build_parser()
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(_unknown(unknown[0], commands.get(options.command, parser)))
+    if options.command is None:
+        parser.print_help()
+        return 0
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+        try:
+            return options.run(options)
+        except KeyboardInterrupt:
+            print("Stopped.", file=sys.stderr)
+            return 128 + signal.SIGINT
+        except Exception as error:
+            if options.debug:
+                raise
+            print(f"error: {_in_words(error)}", file=sys.stderr)
+            return 2 if isinstance(error, (ValueError, TypeError, OSError)) else 1
+
+
+def _unknown(argument: str, parser: Parser) -> str:
+    if not argument.startswith("-"):
+        return f"unexpected argument {argument!r}; see --help."
+    near = difflib.get_close_matches(argument.partition("=")[0], parser._option_string_actions, n=1)
+    return f"unknown option {argument}" + (f"; did you mean {near[0]}?" if near else "; see --help.")
+
+
+def _in_words(error: Exception) -> str:
+    expected = (ValueError, TypeError, OSError, ImportError, RuntimeError)  # whose messages are written for the user
+    words = " ".join(str(error).split())
+    return words if isinstance(error, expected) and words else f"{type(error).__name__}: {words} (--debug shows where)"
+
+
+def _train(options: argparse.Namespace) -> int:
+    if not options.resume:
+        options.max_steps = options.max_steps or MAX_STEPS
+        options.save_every = options.save_every or SAVE_EVERY
+        options.eval_every = options.eval_every or EVAL_EVERY
+        options.eval_problems = options.eval_problems or EVAL_PROBLEMS
+    from mlx_grpo_kit.cli.training_run import train
+
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: a task of one's own may lie in the current folder
+    names = [setting.name for group in SETTINGS.values() for setting in group]
+    return train(options, {name: getattr(options, name) for name in names if getattr(options, name) is not None})
+
+
+def _generate(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.text import Text
+
+    from mlx_grpo_kit.generation import SamplingConfig, generate
+    from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+    from mlx_grpo_kit.recipe import model_folder
+
+    folder = model_folder(options.model)
+    config, params = load_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
+    prompts = [tokenizer.encode(prompt) for prompt in options.prompts]
+    room = config.max_position_embeddings - max(map(len, prompts))
+    sampling = SamplingConfig(
+        max_new_tokens=options.max_new_tokens or max(1, min(256, room)),
+        temperature=float(options.num > 1) if options.temperature is None else options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+    )
+    rollout = generate(
+        config,
+        params,
+        [prompt for prompt in prompts for _ in range(options.num)],
+        sampling=sampling,
+        eos_token_ids=tokenizer.eos_token_ids,
+        seed=options.seed,
+    )
+    console = Console(highlight=False, soft_wrap=True)
+    for row, completion in enumerate(rollout.completions):
+        prompt = options.prompts[row // options.num]
+        console.print(Text.assemble((prompt, "dim"), (tokenizer.decode(completion), "bold")))
+    if not all(rollout.finished):
+        cut_off = f"{rollout.finished.count(False)} of {len(rollout.finished)}"
+        print(f"({cut_off} cut off after {sampling.max_new_tokens} tokens: --max-new-tokens)", file=sys.stderr)
+    return 0
+
+
+def _pretrain(options: argparse.Namespace) -> int:
+    from mlx_grpo_kit.cli.pretrain import pretrain
+    from mlx_grpo_kit.cli.run_folder import check_writable
+
+    check_writable(Path(options.output))
+    given = {name: getattr(options, name) for name in ("steps", "seed") if getattr(options, name) is not None}
+    pretrain(options.output, **given)
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from mlx_grpo_kit.cli import doctor
+
+    return doctor.main()

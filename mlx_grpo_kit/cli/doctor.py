@@ -1,0 +1,279 @@
+"""Is this machine ready for the course? `python -m mlx_grpo_kit doctor` says so, with one command for each problem.
+
+A finding is `ok`, a `note` (something is slow or missing, and the course works without it) or `broken`. MLX is tried in
+a process of its own, so that the doctor survives an MLX that cannot be loaded or crashes.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+PACKAGE = "mlx_grpo_kit"
+OPTIONAL = ("transformers", "trl", "mlx-lm", "jax", "torchopt", "torchax", "pytest", "nbval", "playwright")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MATRIX_SIZE = 1024
+SECONDS_FOR_MLX = 60
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    state: Literal["ok", "note", "broken"]
+    detail: str
+    fix: str = ""
+    """The command that fixes it; empty when the state is ok."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings of one run; `str(report)` is the plain text."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether everything that the course requires works."""
+        return all(finding.state != "broken" for finding in self.findings)
+
+    @property
+    def summary(self) -> str:
+        broken, notes = ([f for f in self.findings if f.state == state] for state in ("broken", "note"))
+        if broken:
+            return f"Broken: {', '.join(f.name for f in broken)}. Each has its command above."
+        return "Everything required works" + (f"; {len(notes)} to note." if notes else ".")
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The text, line by line, each with the state it belongs to."""
+        width = max(len(finding.name) for finding in self.findings)
+        lines = []
+        for finding in self.findings:
+            lines.append((finding.state, f"{finding.state:<7}{finding.name:<{width}}  {finding.detail}"))
+            if finding.fix:
+                lines.append((finding.state, f"{'':<{width + 7}}  fix: {finding.fix}"))
+        return [*lines, ("ok" if self.healthy else "broken", self.summary)]
+
+    def __str__(self) -> str:
+        return "\n".join(text for _, text in self.lines())
+
+
+def run_doctor() -> Report:
+    """Look at everything; takes about two seconds and changes nothing."""
+    python = Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
+    return Report((python, *_check_packages(), _check_kernel(), *_check_mlx(), _check_browser()))
+
+
+def main() -> int:
+    """Print the report; -> exit status, 1 if something required is broken."""
+    report = run_doctor()
+    try:
+        from rich.console import Console
+    except ImportError:
+        print(report)
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        styles = {"ok": None, "note": "yellow", "broken": "bold red"}
+        for state, text in report.lines():
+            console.print(text, style=styles[state], markup=False)
+    return 0 if report.healthy else 1
+
+
+def pip(arguments: str) -> str:
+    """A pip command for this Python and no other."""
+    return f"{sys.executable} -m pip {arguments}"
+
+
+def system_install(debian: str, fedora: str, arch: str, brew: str) -> str:
+    """The command that installs a system package here, by its name in each packaging."""
+    managers = {
+        "apt-get": f"apt-get install -y {debian}",
+        "dnf": f"dnf install -y {fedora}",
+        "pacman": f"pacman -S --noconfirm {arch}",
+        "brew": f"brew install {brew}",
+    }
+    manager = next(filter(shutil.which, managers), "apt-get")
+    needs_sudo = manager != "brew" and os.geteuid() != 0
+    return ("sudo " if needs_sudo else "") + managers[manager]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _check_packages() -> list[Finding]:
+    """What pyproject.toml requires against what is installed."""
+    try:
+        from packaging.requirements import Requirement
+
+        requirements = importlib.metadata.requires(PACKAGE) or []
+    except (ImportError, importlib.metadata.PackageNotFoundError):
+        return [Finding("Packages", "broken", f"{PACKAGE} is not installed in this Python", pip("install -e ."))]
+    present, problems = [], []
+    for requirement in map(Requirement, requirements):
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = _version(requirement.name)
+        if version is None:
+            problem = "is not installed"
+        elif not requirement.specifier.contains(version, prereleases=True):
+            problem = f"is {version}; the kit needs {requirement.specifier}"
+        else:
+            present.append(f"{requirement.name} {version}")
+            continue
+        extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
+        fix = pip(f"install '{requirement.name}{extras}{requirement.specifier}'")
+        problems.append(Finding(requirement.name, "broken", problem, fix))
+    optional = [f"{name} {version}" for name in OPTIONAL if (version := _version(name))]
+    extra = Finding("Optional", "ok", ", ".join(optional) or "none; for the tests: " + pip("install -e '.[dev]'"))
+    return [Finding("Packages", "ok", ", ".join(present)), *problems, extra]
+
+
+def _check_kernel() -> Finding:
+    """Whether Jupyter's `python3` kernel is this Python, and the widgets' two halves fit."""
+    try:
+        from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+    except ImportError:
+        return Finding("Kernel", "broken", "Jupyter is not installed", pip("install jupyterlab ipykernel ipywidgets"))
+    try:
+        program = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    except NoSuchKernel:
+        return Finding("Kernel", "broken", "Jupyter has no kernel python3", pip("install --force-reinstall ipykernel"))
+    if os.path.dirname(program) not in ("", os.path.dirname(sys.executable)):  # a bare `python` means this one
+        register = f"{sys.executable} -m ipykernel install --sys-prefix"
+        return Finding("Kernel", "broken", f"Jupyter's kernel python3 is another Python: {program}", register)
+    lab_half = _version("jupyterlab_widgets")
+    if lab_half is None or not lab_half.startswith("3."):
+        detail = f"ipywidgets 8 needs jupyterlab_widgets 3, here is {lab_half}: panels would not show"
+        return Finding("Widgets", "broken", detail, pip("install --force-reinstall ipywidgets"))
+    detail = f"python3 is this Python; ipykernel {_version('ipykernel')}, ipywidgets {_version('ipywidgets')}"
+    return Finding("Kernel", "ok", f"{detail}, jupyterlab_widgets {lab_half}")
+
+
+def _check_mlx() -> list[Finding]:
+    """MLX's device, its matrix products and its compiler, as a fresh process sees them."""
+    code = "from mlx_grpo_kit.cli import doctor; doctor._probe_mlx()"
+    with tempfile.TemporaryDirectory() as folder:  # fresh, so that the compiler is tried and not its cache
+        try:
+            result = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", code],
+                env=os.environ | {"TMPDIR": folder},
+                capture_output=True,
+                text=True,
+                timeout=SECONDS_FOR_MLX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return [Finding("MLX", "broken", f"no answer within {SECONDS_FOR_MLX} s", _reinstall_mlx())]
+    if result.returncode != 0:
+        last_words = (result.stderr.strip().splitlines() or [f"its process ended with {result.returncode}"])[-1]
+        return [Finding("MLX", "broken", last_words, _reinstall_mlx())]
+    seen = json.loads(result.stdout.splitlines()[-1])
+    return [_judge_device(seen), _judge_blas(seen), _judge_compile(seen)]
+
+
+def _probe_mlx() -> None:
+    """Print what this process's MLX can do, as one line of JSON."""
+    from mlx_grpo_kit import blas
+    from mlx_grpo_kit.blas import mx
+
+    a = mx.random.normal((MATRIX_SIZE, MATRIX_SIZE))
+    seconds = []
+    while len(seconds) < 3 or (len(seconds) < 50 and sum(seconds) < 0.3):  # the fastest of many: others compute too
+        start = time.perf_counter()
+        mx.eval(a @ a)
+        seconds.append(time.perf_counter() - start)
+
+    x = mx.linspace(-1, 1, 64)
+    try:
+        compiled = mx.compile(lambda x: mx.exp(x) * mx.sin(x) + x)(x)
+        wrong = mx.abs(compiled - (mx.exp(x) * mx.sin(x) + x)).max().item() > 1e-5
+        compile_error = "it computes wrong numbers" if wrong else ""
+    except RuntimeError as error:
+        compile_error = str(error).split("the output is:")[-1].strip() or "g++ ended with an error and no message"
+    print(
+        json.dumps(
+            {
+                "device": str(mx.default_device().type).split(".")[-1],
+                "device_name": mx.device_info().get("device_name", "unknown"),
+                "metal": mx.metal.is_available(),
+                "cuda": mx.cuda.is_available(),
+                "blas": str(blas.bound) if blas.bound else "",
+                "blas_reason": blas.reason,
+                "needs_blas": blas.wheel_has_reference_blas(),
+                "gflops": 2 * MATRIX_SIZE**3 / min(seconds) / 1e9,
+                "compile_error": compile_error,
+                "compiled_kernels": len(list(Path(tempfile.gettempdir()).glob("mlx/*/cpu/*.so"))),
+            }
+        )
+    )
+
+
+def _reinstall_mlx() -> str:
+    return pip(f"install --force-reinstall '{'mlx[cpu]' if sys.platform == 'linux' else 'mlx'}'")
+
+
+def _judge_device(seen: dict) -> Finding:
+    have = {True: "yes", False: "no"}
+    detail = f"{seen['device']} ({seen['device_name']}); Metal {have[seen['metal']]}, CUDA {have[seen['cuda']]}"
+    if sys.platform == "darwin" and not seen["metal"]:
+        return Finding("MLX device", "note", f"{detail}: this Mac's GPU is not used", _reinstall_mlx())
+    if Path("/proc/driver/nvidia/version").exists() and not seen["cuda"]:
+        # mlx-cpu and mlx-cuda-13 write the same libmlx.so: the one that was installed last is the one that loads.
+        both = _version("mlx-cuda-13") is not None
+        fix = pip("install --force-reinstall --no-deps mlx-cuda-13" if both else "install 'mlx[cuda13]'")
+        return Finding("MLX device", "note", f"{detail}: the NVIDIA card is not used", fix)
+    return Finding("MLX device", "ok", detail)
+
+
+def _judge_blas(seen: dict) -> Finding:
+    speed = f"{seen['gflops']:.0f} GFLOP/s in float32, {MATRIX_SIZE} x {MATRIX_SIZE}"
+    if seen["blas"]:
+        return Finding("BLAS", "ok", f"{speed}, by {seen['blas']} ({seen['blas_reason']})")
+    detail = f"{speed}, by MLX's own BLAS ({seen['blas_reason']})"
+    if seen["device"] == "cpu" and seen["needs_blas"]:
+        wish = os.environ.get("MLX_GRPO_KIT_BLAS")
+        fix = "unset MLX_GRPO_KIT_BLAS" if wish else pip("install torch")
+        return Finding("BLAS", "note", f"{detail}: training is 5 to 10 times slower than it could be", fix)
+    return Finding("BLAS", "ok", detail)
+
+
+def _judge_compile(seen: dict) -> Finding:
+    fix = system_install(debian="g++", fedora="gcc-c++", arch="gcc", brew="gcc")
+    if seen["compile_error"]:
+        return Finding("mx.compile", "broken", f"fails: {seen['compile_error'].splitlines()[0]}", fix)
+    if seen["device"] != "cpu":
+        return Finding("mx.compile", "ok", f"works on {seen['device']}")
+    if not seen["compiled_kernels"]:
+        return Finding("mx.compile", "note", "no g++, so compiled functions run uncompiled: right, but slower", fix)
+    return Finding("mx.compile", "ok", f"works, with {shutil.which('g++')}")
+
+
+def find_browser() -> Path | None:
+    """An installed Chromium or Chrome for the browser tests."""
+    mac = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
+    on_path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    return Path(on_path) if on_path else mac if mac.exists() else None
+
+
+def _check_browser() -> Finding:
+    if path := find_browser():
+        return Finding("Browser", "ok", f"{path}, for the browser tests")
+    fix = system_install(debian="chromium", fedora="chromium", arch="chromium", brew="--cask google-chrome")
+    return Finding("Browser", "note", "no Chromium or Chrome: only the browser tests need one", fix)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""The `train` command: start or resume a run in a folder, stop it well, and say what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mlx_grpo_kit.cli.display import Progress
+from mlx_grpo_kit.cli.run_folder import RunFolder, RunSettings
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, RewardError, TrainingDivergedError
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from mlx_grpo_kit.recipe import TINY_NAME, default_args, model_folder
+from mlx_grpo_kit.tasks import Task, get_task
+
+
+class RunFailedError(RuntimeError):
+    """A run that had begun could not go on; the message says why, and what is left of it."""
+
+
+class StopSignal:
+    """While this is open, Ctrl-C or SIGTERM asks the run to stop after its step; a second raises KeyboardInterrupt."""
+
+    words = "Stopping after this step; Ctrl-C again quits at once."
+
+    def __init__(self):
+        self.number: int | None = None
+        """The signal that came, None before any did."""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignal:
+        self._before = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: object) -> None:
+        if self.number is not None:
+            raise KeyboardInterrupt
+        self.number = number
+        if not sys.stdout.isatty():  # where there is no display that says it
+            os.write(2, f"{self.words}\n".encode())  # print may be in the middle of a line
+
+
+def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
+    """Run the command; returns the exit status.
+
+    `options` has output, model, task, max_steps, save_every, eval_every, eval_problems (None where not given), resume
+    and overwrite; `args` are the fields of GRPOConfig that were given. Raises ValueError, TypeError or OSError for bad
+    input, before anything is written, and RunFailedError.
+    """
+    folder = RunFolder(options.output)
+    settings, trainer = (_resumed if options.resume else _fresh)(options, args, folder)
+    try:
+        with StopSignal() as stop:
+            _run(folder, settings, trainer, stop)
+        return _report(folder, settings, trainer, stop)
+    except KeyboardInterrupt:
+        print(f"Stopped at once. {_way_on(folder)}", file=sys.stderr)
+        return 128 + signal.SIGINT
+    finally:
+        folder.close()
+
+
+def _fresh(options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder) -> tuple[RunSettings, GRPOTrainer]:
+    folder.check_free(options.overwrite)
+    model = _name_of(options.model or TINY_NAME)
+    settings = RunSettings(
+        model=model,
+        task=options.task or "addition",
+        max_steps=options.max_steps,
+        save_every=options.save_every,
+        eval_every=options.eval_every,
+        eval_problems=options.eval_problems,
+        args=asdict(GRPOConfig(**(default_args(model) | args))),
+    )
+    return settings, _trainer(settings, get_task(settings.task))
+
+
+def _resumed(
+    options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder
+) -> tuple[RunSettings, GRPOTrainer]:
+    """The run in the folder, at its newest good checkpoint."""
+    settings = folder.read_settings()
+    model = options.model and _name_of(options.model)
+    given = {"model": model, "task": options.task, "eval_problems": options.eval_problems, **args}
+    for name, value in given.items():
+        of_the_run = settings.args[name] if name in args else getattr(settings, name)
+        if value not in (None, of_the_run):
+            raise ValueError(
+                f"--{name.replace('_', '-')} {value} is not what the run in {folder.path} has ({of_the_run}). Leave it "
+                "out to go on with that run, or start another one with another --output."
+            )
+    may_change = {name: getattr(options, name) for name in ("max_steps", "save_every", "eval_every")}
+    settings = replace(settings, **{name: value for name, value in may_change.items() if value is not None})
+    task = get_task(settings.task)
+    trainer = folder.load_newest(task)
+    if trainer is None:
+        warnings.warn(f"{folder.path} has no checkpoint yet, so its run starts again from step 0.", stacklevel=2)
+        return settings, _trainer(settings, task)
+    if trainer.step > settings.max_steps:
+        raise ValueError(f"--max-steps is {settings.max_steps}, and the run in {folder.path} has done {trainer.step}.")
+    folder.open(settings, keep_steps=trainer.step)
+    return settings, trainer
+
+
+def _name_of(model: str) -> str:
+    """As it stands in run.json: good in whatever folder the run is resumed from."""
+    return model if model == TINY_NAME else os.path.abspath(model)
+
+
+def _trainer(settings: RunSettings, task: Task) -> GRPOTrainer:
+    source = model_folder(settings.model)
+    config, params = load_pretrained(source)
+    return GRPOTrainer(config, params, load_tokenizer(source), task, GRPOConfig(**settings.args))
+
+
+def _run(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal) -> None:
+    """Train until the last step or until told to stop, and save what there is."""
+
+    def note() -> str:
+        return stop.words if stop.number is not None else ""
+
+    try:
+        with Progress(_title(settings), settings.max_steps, trainer.task.is_correct, note) as progress:
+            _train_steps(folder, settings, trainer, stop, progress)
+            if folder.is_open:
+                progress.phase("saving")
+                folder.save(trainer)
+                trainer.save_pretrained(folder.policy)
+                folder.draw(_title(settings))
+    except (RewardError, TrainingDivergedError, OSError) as error:
+        if isinstance(error, RewardError) and folder.is_open:
+            folder.save(trainer)  # rewards come before anything is learned, so the policy is that of the step before
+        raise RunFailedError(f"{str(error).rstrip('.')}. {_way_on(folder)}") from error
+
+
+def _train_steps(
+    folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, progress: Progress
+) -> None:
+    if folder.is_open:
+        for line in folder.measured():
+            progress.measured(line["step"], line["eval/accuracy"])
+    else:
+        progress.phase(f"measuring accuracy before training, on {settings.eval_problems} held-out problems")
+        before = {"step": 0, **trainer.evaluate(settings.eval_problems)}
+        progress.measured(0, before["eval/accuracy"])
+    if stop.number is not None:
+        return
+    progress.begin_steps()
+    for step in trainer.train(settings.max_steps):
+        metrics = dict(step.metrics)
+        if step.step % settings.eval_every == 0 or step.step == settings.max_steps:
+            metrics |= trainer.evaluate(settings.eval_problems)
+        if not folder.is_open:
+            folder.open(settings)
+            folder.append(before)
+        folder.append({"step": step.step, **metrics})
+        progress.update(step, metrics)
+        if step.step % settings.save_every == 0:
+            folder.save(trainer)
+            folder.draw(_title(settings))
+        if stop.number is not None:
+            return
+
+
+def _report(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal) -> int:
+    """Say what was learned, where it is and what to do next; returns the exit status."""
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    if not folder.is_open:
+        console.print("Stopped before the first step was done; nothing was written.")
+        return 128 + stop.number
+    done = trainer.step == settings.max_steps
+    train_on = ["train", "--output", folder.path, "--resume"]
+    lines = [
+        f"\n{'Done' if done else 'Stopped'}: {trainer.step} of {settings.max_steps} steps.",
+        f"  accuracy  {_before_and_after(folder)}, sampled on {settings.eval_problems} held-out problems",
+        f"  policy    {folder.policy}, a Hugging Face folder",
+        f"  curves    {folder.picture}",
+        f"  numbers   {folder.metrics}",
+    ]
+    if not done:
+        lines.append(f"Go on:    {_command(*train_on)}")
+    prompt = trainer.task.held_out(1)[0].prompt
+    lines.append(f"Try it:   {_command('generate', '--model', folder.policy, '--num', 4, prompt)}")
+    if done:
+        lines.append(f"Go on:    {_command(*train_on, '--max-steps', 2 * settings.max_steps)}")
+    console.print("\n".join(lines))
+    return 0 if done else 128 + stop.number
+
+
+def _before_and_after(folder: RunFolder) -> str:
+    values = [line["eval/accuracy"] for line in folder.measured()]
+    if not values:
+        return "not measured"
+    return f"{values[0]:.3f} -> {values[-1]:.3f}" if len(values) > 1 else f"{values[0]:.3f} before training"
+
+
+def _title(settings: RunSettings) -> str:
+    return f"{Path(settings.model).name} learns {settings.task}"
+
+
+def _way_on(folder: RunFolder) -> str:
+    if not folder.is_open:
+        return "Nothing was written."
+    if not (checkpoints := folder.checkpoints()):
+        return f"There is no checkpoint in {folder.path} yet; --overwrite starts again."
+    return f"Go on from {checkpoints[0].name}: {_command('train', '--output', folder.path, '--resume')}"
+
+
+def _command(*arguments: object) -> str:
+    """A command line that runs the kit with the Python or the script that runs it now."""
+    if Path(sys.argv[0]).name == "mlx-grpo-kit":
+        program = ["mlx-grpo-kit" if shutil.which("mlx-grpo-kit") else sys.argv[0]]
+    else:
+        python = Path(sys.executable)
+        if python.is_relative_to(Path.cwd()):
+            python = python.relative_to(Path.cwd())
+        program = ["python" if shutil.which("python") == sys.executable else python, "-m", "mlx_grpo_kit"]
+    return shlex.join(map(str, [*program, *arguments]))

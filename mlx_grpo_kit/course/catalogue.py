@@ -1,0 +1,34 @@
+"""Which chapters have exercises, and where an exercise is found. A chapter is loaded when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from mlx_grpo_kit.course import chapters as chapter_folders
+from mlx_grpo_kit.course.exercise import Exercise
+
+
+def chapters() -> list[str]:
+    """The numbers of the chapters that have exercises: ["01", "02", ...]."""
+    return sorted(
+        module.name.removeprefix("chapter_")
+        for module in pkgutil.iter_modules(chapter_folders.__path__)
+        if module.name.startswith("chapter_")
+    )
+
+
+def exercises(chapter: str) -> list[Exercise]:
+    """The exercises of a chapter, in order. Raises LookupError for a chapter without any."""
+    if chapter not in chapters():
+        raise LookupError(f"chapter {chapter!r} has no exercises; these have: {', '.join(chapters())}.")
+    return list(importlib.import_module(f"{chapter_folders.__name__}.chapter_{chapter}.exercises").EXERCISES)
+
+
+def find(id: str) -> Exercise:
+    """The exercise "02.3". Raises LookupError when there is none, with those there are."""
+    known = exercises(str(id).split(".")[0])
+    for exercise in known:
+        if exercise.id == id:
+            return exercise
+    raise LookupError(f"there is no exercise {id!r}; this chapter has {', '.join(one.id for one in known)}.")

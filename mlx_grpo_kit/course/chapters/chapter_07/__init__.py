@@ -1,0 +1,1 @@
+"""Chapter 07: digits, in lockstep with torch."""

@@ -1,0 +1,135 @@
+"""Reading and writing Qwen3 as Hugging Face folders: config.json, model.safetensors (or shards), tokenizer files.
+
+transformers and mlx-lm read what is written here, and a folder either of them wrote is read here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.files import read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.params import param_names, validate_params
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def load_pretrained(
+    folder: str | os.PathLike, dtype: mx.Dtype | None = mx.float32
+) -> tuple[Qwen3Config, dict[str, mx.array]]:
+    """Read a Hugging Face folder: its configuration, and its parameters under the kit's names.
+
+    One `model.safetensors` or shards with an index; float32, float16 or bfloat16 files. Parameters come as `dtype`
+    (float32 is the fast and exact choice on a CPU; None keeps the file's own).
+
+    Raises FileNotFoundError when the folder or one of its files is missing, and ValueError when a file is cut off or
+    corrupt, or is another model's; either way the message names the file.
+    """
+    folder = whole_folder(folder)
+    config = Qwen3Config.from_dict(read_json(folder, "config.json"))
+    stored: dict[str, mx.array] = {}
+    for file in _weight_files(folder):
+        try:
+            stored.update(mx.load(str(file), format="safetensors"))
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(f"{file} cannot be read ({error}). It is cut off or corrupt; copy it again.") from error
+    params = {_kit_name(name): value for name, value in stored.items() if not name.endswith("rotary_emb.inv_freq")}
+    if config.tie_word_embeddings:
+        params.pop("lm_head.weight", None)  # some writers store the embedding a second time under this name
+    try:
+        validate_params(params, config)
+    except ValueError as error:
+        raise ValueError(f"The weights in {folder} do not fit its config.json. {error}") from error
+    params = {name: params[name] if dtype is None else params[name].astype(dtype) for name in param_names(config)}
+    mx.eval(params)
+    return config, params
+
+
+def save_pretrained(
+    folder: str | os.PathLike,
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    *,
+    tokenizer: Tokenizer | None = None,
+    max_shard_size: int = 5 * 2**30,
+) -> Path:
+    """Write a Hugging Face folder that transformers, mlx-lm and `load_pretrained` read. Returns its path.
+
+    With a `tokenizer` its files are part of the folder. Weights above `max_shard_size` bytes are split into shards
+    with an index. The folder appears whole or not at all; a model folder that is already there is replaced at the
+    end, with all that it holds.
+
+    Raises ValueError when `params` do not fit `config`, and FileExistsError when `folder` is a file or holds anything
+    but a model.
+    """
+    validate_params(params, config)
+    folder = Path(folder)
+    dtype = next(iter(params.values())).dtype
+    settings = config.to_dict() | {"dtype": str(dtype).rpartition(".")[2], "torch_dtype": str(dtype).rpartition(".")[2]}
+    with replaced_folder(folder, marker="config.json") as new:
+        if tokenizer is not None:
+            tokenizer.save(new)
+            settings |= {"eos_token_id": tokenizer.eos_token_ids, "pad_token_id": tokenizer.pad_token_id}
+        (new / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+        _write_weights(new, {_hugging_face_name(name): value for name, value in params.items()}, max_shard_size)
+    return folder
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / INDEX).exists():
+        weight_map = read_json(folder, INDEX).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ValueError(f"{folder / INDEX} has no 'weight_map'; copy it again.")
+        files = [folder / name for name in sorted(set(weight_map.values()))]
+    else:
+        files = [folder / WEIGHTS]
+    for file in files:
+        if not file.exists():
+            kept = sorted(path.name for path in folder.glob("*.bin"))
+            advice = f" It has {kept[0]}, an older format: save it again as safetensors." if kept else ""
+            raise FileNotFoundError(f"{folder} has no {file.name}, which holds the weights.{advice}")
+        if file.stat().st_size < 8:
+            raise ValueError(f"{file} has {file.stat().st_size} bytes. It is cut off; copy it again.")
+    return files
+
+
+def _write_weights(folder: Path, weights: dict[str, mx.array], max_shard_size: int) -> None:
+    shards: list[dict[str, mx.array]] = [{}]
+    size = 0
+    for name, value in weights.items():
+        if shards[-1] and size + value.nbytes > max_shard_size:
+            shards.append({})
+            size = 0
+        shards[-1][name] = value
+        size += value.nbytes
+    if len(shards) == 1:
+        mx.save_safetensors(str(folder / WEIGHTS), shards[0], metadata={"format": "pt"})
+        return
+    weight_map = {}
+    for number, shard in enumerate(shards, start=1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        mx.save_safetensors(str(folder / file), shard, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(shard, file))
+    total = sum(value.nbytes for value in weights.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _hugging_face_name(name: str) -> str:
+    if name == "lm_head.weight":
+        return name
+    return "model." + name.replace("embedding.", "embed_tokens.", 1).replace("final_norm.", "norm.", 1)
+
+
+def _kit_name(name: str) -> str:
+    name = name.removeprefix("model.")
+    return re.sub(r"^norm\.", "final_norm.", re.sub(r"^embed_tokens\.", "embedding.", name))

@@ -1,0 +1,1 @@
+"""Computations as pictures of boxes and arrows, laid out without Graphviz."""

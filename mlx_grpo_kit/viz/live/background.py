@@ -1,0 +1,135 @@
+"""A training run in a thread of its own, which can be paused, stopped and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.viz.live.plot import LivePlot
+
+SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_TO_LEAVE = 10.0
+
+
+class BackgroundRun:
+    """What `LivePlot.start` returns. In a notebook: `await run` (the buttons stay live); in a script: `run.wait()`.
+
+    There is one at a time. Starting another stops the one before, which might otherwise train on unseen and without
+    buttons: a cell that is run again loses both its picture and its variable.
+
+    last    the latest step's record, None before the first
+    error   the exception that ended the run, None if there was none; waiting for the run raises it
+    """
+
+    _current: BackgroundRun | None = None
+
+    def __init__(self, plot: LivePlot, steps: Iterable[Any]):
+        self.last: Any = None
+        self.error: BaseException | None = None
+        self._plot = plot
+        self._stop, self._resumed = threading.Event(), threading.Event()
+        self._resumed.set()
+        # Waiting is for this event and not for the thread: an interrupted Thread.join() takes the thread for ended.
+        self._over = threading.Event()
+        # A daemon, because a long training must not keep the interpreter from ending; `_leave` ends it in good order.
+        self._thread = threading.Thread(target=self._work, args=(steps,), name="LivePlot run", daemon=True)
+
+    def begin(self) -> None:
+        """Start the thread, after the run before has ended."""
+        previous = BackgroundRun._current
+        if previous is not None:
+            previous.stop()
+            previous._over.wait()
+        BackgroundRun._current = self
+        atexit.register(self._leave)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """True until the last step is over; a paused run is still running."""
+        return not self._over.is_set()
+
+    @property
+    def paused(self) -> bool:
+        """True from `pause()` on, though the current step is finished first."""
+        return not self._resumed.is_set()
+
+    def pause(self) -> None:
+        """Hold the run after the current step."""
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        """Let a paused run go on."""
+        self._resumed.set()
+
+    def stop(self) -> None:
+        """End the run after the current step; what it has learned and drawn stays."""
+        self._stop.set()
+        self._resumed.set()
+
+    def wait_until_resumed(self) -> None:
+        """Block the thread of the run while it is paused."""
+        self._resumed.wait()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the run is over and raise the error that ended it, if one did. Interrupting stops the run.
+
+        A click on a button waits as long as this blocks: in a notebook write `await run` instead.
+        Raises TimeoutError when the run is not over after `timeout` seconds; the run goes on.
+        """
+        try:
+            self._over.wait(timeout)
+        except KeyboardInterrupt:
+            self.stop()
+            self._over.wait()
+        if self.running:
+            raise TimeoutError(f"the run is not over after {timeout} s ({self._plot.status}); run.stop() ends it")
+        if self.error is not None:
+            raise self.error
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait_and_let_clicks_in().__await__()
+
+    async def _wait_and_let_clicks_in(self) -> None:
+        try:
+            while self.running:
+                await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        except (asyncio.CancelledError, KeyboardInterrupt):  # the kernel's interrupt button
+            self.stop()
+        self.wait()
+
+    def _work(self, steps: Iterable[Any]) -> None:
+        state = "finished"
+        try:
+            for record in steps:
+                self.last = record
+                self._plot.update(record.metrics, record.step, getattr(record, "completions", ()))
+                if self.paused:
+                    self._plot.hold(self)
+                if self._stop.is_set():
+                    state = "stopped"
+                    break
+            close = getattr(steps, "close", None)
+            if close is not None:
+                close()  # here, in the thread that the generator's own clean-up belongs to
+        except BaseException as error:
+            self.error = error
+            state = f"failed with {type(error).__name__}"
+        finally:
+            try:
+                self._plot.finish(state)
+            finally:
+                atexit.unregister(self._leave)
+                BackgroundRun._current = None
+                self._over.set()
+
+    def _leave(self) -> None:
+        self.stop()
+        self._over.wait(SECONDS_TO_LEAVE)
+
+    def __repr__(self) -> str:
+        return f"<BackgroundRun {self._plot.status}>"

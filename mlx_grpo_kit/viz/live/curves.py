@@ -1,0 +1,238 @@
+"""Training curves: raw points, a smoothed line over them, and the same said in words."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mlx_grpo_kit.viz.picture import new_figure
+from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS, three_digits
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Panels = Mapping[str, Sequence[str]]  # a panel's title -> the metrics drawn in it
+
+MAX_COLUMNS = 3
+FEW = 60  # steps, up to which an unsmoothed line shows its points
+PANEL_WIDTH, PANEL_HEIGHT = 4.2, 2.7  # inches
+
+
+def smooth(values: Sequence[float], smoothing: float) -> list[float]:
+    """Exponential moving average with weights smoothing**age that sum to one from the first value on.
+
+    `smoothing` is in [0, 1); 0 returns the values. NaN and infinite values stay gaps and do not enter the average.
+    """
+    averages, total, weight = [], 0.0, 0.0
+    for value in values:
+        if not math.isfinite(value):
+            averages.append(math.nan)
+            continue
+        total = smoothing * total + value
+        weight = smoothing * weight + 1.0
+        averages.append(total / weight)
+    return averages
+
+
+def comes_now_and_then(values: Sequence[float]) -> bool:
+    """Whether values usually are further apart than one step, as those of an evaluation every 50 steps are."""
+    places = [place for place, value in enumerate(values) if math.isfinite(value)]
+    gaps = sorted(after - before for before, after in itertools.pairwise(places))
+    return bool(gaps) and gaps[(len(gaps) - 1) // 2] > 1
+
+
+def curve(values: Sequence[float], smoothing: float, log: bool = False) -> tuple[list[int], list[float]]:
+    """The line that stands for a metric: (places in `values`, heights).
+
+    A metric of every step is smoothed, and what is not finite stays a gap. One that comes now and then is joined from
+    value to value as it is. For a logarithmic axis the logarithms are smoothed; what has none, 0 and less, is a gap.
+    """
+    log = log and any(value > 0 for value in values)
+    kept = [value if math.isfinite(value) and (value > 0 or not log) else math.nan for value in values]
+    if comes_now_and_then(values):
+        places = [place for place, value in enumerate(kept) if math.isfinite(value)]
+        return places, [kept[place] for place in places]
+    if log:
+        logarithms = smooth([math.log(value) for value in kept], smoothing)
+        return [*range(len(kept))], [math.exp(value) for value in logarithms]
+    return [*range(len(kept))], smooth(kept, smoothing)
+
+
+def latest(values: Sequence[float], smoothing: float, log: bool = False) -> float:
+    """The number that stands for a metric now: the end of its line, NaN at a gap; 0 where a logarithm has none."""
+    finite = [value for value in values if math.isfinite(value)]
+    if log and finite and finite[-1] <= 0:
+        return finite[-1]
+    return curve(values, smoothing, log)[1][-1]
+
+
+def draw_curves(
+    steps: Sequence[int],
+    history: Mapping[str, Sequence[float]],
+    panels: Panels,
+    *,
+    title: str = "",
+    smoothing: float = 0.7,
+    max_steps: int | None = None,
+    note: str = "",
+    log: Collection[str] = (),
+) -> Figure:
+    """One small chart a panel, side by side. `history[name]` has one value for each of `steps`; NaN leaves a gap.
+
+    With `max_steps` the horizontal axis is as long as the whole run, so a growing curve shows how much is to come.
+    `note` stands small in the upper right corner. Panels whose title is in `log` have a logarithmic axis, on which
+    triangles at the bottom stand for 0.
+    """
+    columns = min(len(panels), MAX_COLUMNS)
+    rows = math.ceil(len(panels) / columns)
+    header = 0.36 if title or note else 0.0
+    width, height = max(PANEL_WIDTH * columns, 6.4), PANEL_HEIGHT * rows + header
+    figure = new_figure(width, height)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    # Margins in inches: the figure may have any number of rows, and its text keeps its size.
+    figure.subplots_adjust(
+        left=0.62 / width,
+        right=1 - 0.2 / width,
+        bottom=0.48 / height,
+        top=1 - (header + 0.36) / height,
+        wspace=0.26,
+        hspace=0.48,
+    )
+    figure.text(0.14 / width, 1 - 0.12 / height, title, size=12, weight="bold", color=INK, va="top")
+    figure.text(1 - 0.2 / width, 1 - 0.14 / height, note, size=9, color="#666666", va="top", ha="right")
+    last_step = max([*steps, max_steps or 0, 5])
+    for axis, (name, metrics) in zip(axes, panels.items(), strict=False):
+        _draw_panel(axis, name, metrics, steps, history, smoothing, name in log)
+        axis.set_xlim(0, last_step * 1.02)
+        axis.set_xlabel("step", size=9, color=INK, labelpad=2)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    return figure
+
+
+def _draw_panel(
+    axis: Axes,
+    name: str,
+    metrics: Sequence[str],
+    steps: Sequence[int],
+    history: Mapping[str, Sequence[float]],
+    smoothing: float,
+    log: bool,
+) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_title(name, loc="left", size=10, color=INK)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#999999")
+    axis.tick_params(labelsize=8, color="#999999", labelcolor=INK, length=3)
+    axis.grid(axis="y", color=FAINT, linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axis.yaxis.set_major_locator(MaxNLocator(5))
+    if log:
+        _logarithmic(axis, [value for metric in metrics for value in history.get(metric, []) if 0 < value < math.inf])
+
+    drawn = 0
+    for index, metric in enumerate(metrics):
+        values = [value if math.isfinite(value) else math.nan for value in history.get(metric, [])]
+        if not any(map(math.isfinite, values)):
+            continue
+        drawn += 1
+        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+        places, heights = curve(values, smoothing, log)
+        ends = [place for place, height in enumerate(heights) if math.isfinite(height)][-1:]
+        now = latest(values, smoothing, log)
+        label = f"{metric}  {three_digits(now if math.isfinite(now) else heights[ends[0]])}"
+        rare = comes_now_and_then(values)
+        if not rare:
+            seen = values if smoothing or len(steps) <= FEW else _alone(values)
+            axis.plot(steps, seen, marker, color=color, markersize=3, alpha=0.45, markeredgewidth=0)
+        axis.plot(
+            [steps[place] for place in places],
+            heights,
+            LINE_STYLES[index % len(LINE_STYLES)],
+            color=color,
+            linewidth=2,
+            label=label,
+            marker=marker,
+            markersize=5,
+            markevery=None if rare else ends,
+        )
+        zeros = [step for step, value in zip(steps, values, strict=True) if value <= 0]
+        if axis.get_yscale() == "log" and zeros:
+            axis.plot(
+                zeros,
+                [0.0] * len(zeros),
+                "v",
+                color=color,
+                markersize=4,
+                clip_on=False,
+                transform=axis.get_xaxis_transform(),
+            )  # on the axis itself, whose height has no meaning
+        if len(metrics) == 1:
+            axis.set_title(label.removeprefix(metric).strip(), loc="right", size=11, weight="bold", color=INK)
+    if len(metrics) > 1 and drawn:
+        axis.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=2.6, borderaxespad=0.1)
+    if not drawn:
+        # A misspelt name should be seen at the first glance, next to the names there are.
+        seen = ", ".join(sorted(history)) or "none yet"
+        words = f"waiting for {' and '.join(metrics)}" + (f"\nmetrics so far: {seen}" if history else "")
+        axis.text(
+            0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center", size=8, color="#666666", wrap=True
+        )
+        axis.set_ylim(0, 1)
+
+
+def _alone(values: Sequence[float]) -> list[float]:
+    """The values with gaps on both sides, which no line reaches; the others are NaN."""
+    beside = [math.nan, *values, math.nan]
+    return [
+        value if math.isnan(before) and math.isnan(after) else math.nan
+        for before, value, after in zip(beside, values, beside[2:], strict=False)
+    ]
+
+
+def _logarithmic(axis: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis over whole powers of ten; without a positive value it stays as it is."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    if not values:
+        return
+    lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    axis.set_yscale("log")
+    axis.set_ylim(10.0**lowest, 10.0 ** max(highest, lowest + 1))
+    axis.yaxis.set_major_locator(LogLocator(numticks=6))
+    axis.yaxis.set_minor_locator(NullLocator())
+
+
+def describe_curves(
+    steps: Sequence[int],
+    history: Mapping[str, Sequence[float]],
+    panels: Panels,
+    *,
+    title: str = "",
+    smoothing: float = 0.7,
+    log: Collection[str] = (),
+) -> str:
+    """What the curves show, in one line of words: the start and end of each metric's line and its extremes.
+
+    `log`: the panels with a logarithmic axis.
+    """
+    sentences = [f"{title}." if title else "", f"Training curves over {len(steps)} steps."]
+    on_log_axis = {metric for panel in log for metric in panels[panel]}
+    for metric in dict.fromkeys(name for metrics in panels.values() for name in metrics):
+        values = [value for value in history.get(metric, []) if math.isfinite(value)]
+        if not values:
+            sentences.append(f"{metric}: no values.")
+            continue
+        heights = [
+            height for height in curve(history[metric], smoothing, metric in on_log_axis)[1] if math.isfinite(height)
+        ]
+        now = latest(history[metric], smoothing, metric in on_log_axis)
+        end = now if math.isfinite(now) else heights[-1]
+        start, end, lowest, highest = map(three_digits, (heights[0], end, min(values), max(values)))
+        sentences.append(f"{metric}: from {start} to {end} (lowest {lowest}, highest {highest}).")
+    return " ".join(sentence for sentence in sentences if sentence)

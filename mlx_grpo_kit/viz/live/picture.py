@@ -1,0 +1,46 @@
+"""A picture that is drawn again while a loop runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mlx_grpo_kit.viz.live.pace import next_frame
+from mlx_grpo_kit.viz.panel import FigurePicture
+
+
+class LivePicture:
+    """One place on the page for a picture that changes.
+
+        live = LivePicture()
+        for step in range(100):
+            ...
+            live.update(lambda: draw_boundary(...))  # draws at most four times a second
+        live.finish(lambda: draw_boundary(...))      # the last one stays in the notebook
+
+    `draw` returns (Matplotlib figure, words for it). `frames` counts what was drawn.
+    """
+
+    def __init__(self):
+        self.frames = 0
+        self._handle: Any = None
+        self._next = 0.0
+
+    def update(self, draw: Callable[[], tuple[Any, str]]) -> None:
+        """Call `draw` and show its picture, unless the last one is too young (pace.py says how old it has to be)."""
+        if time.monotonic() >= self._next:
+            started = time.monotonic()
+            self.finish(draw)
+            self._next = next_frame(started)
+
+    def finish(self, draw: Callable[[], tuple[Any, str]]) -> None:
+        """Call `draw` and show its picture, whatever the time."""
+        from IPython.display import display
+
+        picture = FigurePicture(*draw())
+        if self._handle is None:
+            self._handle = display(picture, display_id=True)
+        else:
+            self._handle.update(picture)
+        self.frames += 1

@@ -1,0 +1,263 @@
+"""LivePlot: training curves that grow while the training runs, and stay on the page when it is over."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import sys
+import time
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlx_grpo_kit.viz.live.background import BackgroundRun
+from mlx_grpo_kit.viz.live.curves import describe_curves, draw_curves, latest
+from mlx_grpo_kit.viz.live.pace import next_frame
+from mlx_grpo_kit.viz.live.view import NotebookView
+from mlx_grpo_kit.viz.picture import mimebundle, to_png
+from mlx_grpo_kit.viz.style import three_digits
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class LivePlot:
+    """Curves of a training run, one panel a metric, redrawn at most four times a second.
+
+    Three ways to feed it, with the metrics of any iterator whose items have `.step` and `.metrics`:
+
+        for step in plot.watch(trainer.train(max_steps=60)): ...  # in this cell; an interrupt ends it cleanly
+        run = plot.start(trainer.train(max_steps=200))            # in a thread, with Pause and Stop; then: await run
+        plot.update(metrics)                                      # in a loop of your own
+
+    In a notebook the growing picture is replaced by a still one when the run ends, so that a reopened notebook shows
+    it too. In a plain script nothing is shown; `history` is kept all the same and `save(path)` writes the picture.
+
+    metrics      names, each drawn in a panel of its own, or a mapping: a panel's title -> the names drawn in it
+    max_steps    the length of the run, if known: the axis is that long, and the status says "step 37 of 60"
+    smoothing    weight of the past in the line over the raw points, in [0, 1); 0 draws the values themselves
+    completions  how many of each step's sampled completions to show beneath, each for another prompt
+    log          titles of the panels with a logarithmic axis; triangles at its bottom stand for 0
+
+    A metric that comes now and then, such as an evaluation every 50 steps, is drawn as joined points, unsmoothed.
+
+    `steps` is the list of step numbers, `history` maps each metric seen to its values, NaN where a step had none.
+    """
+
+    def __init__(
+        self,
+        metrics: str | Sequence[str] | Mapping[str, Sequence[str]],
+        *,
+        title: str = "",
+        max_steps: int | None = None,
+        smoothing: float = 0.7,
+        completions: int = 0,
+        log: Collection[str] = (),
+    ):
+        self.panels = _panels(metrics)
+        self.log = frozenset([log] if isinstance(log, str) else log)
+        if not self.log <= self.panels.keys():
+            raise ValueError(
+                f"log names {', '.join(map(repr, sorted(self.log - self.panels.keys())))}; the panels are "
+                f"{', '.join(map(repr, self.panels))}"
+            )
+        if not 0 <= smoothing < 1:
+            raise ValueError(f"smoothing={smoothing} must be in [0, 1): the weight of the past; 0 draws the raw values")
+        self.title, self.max_steps, self.smoothing, self.completions = title, max_steps, smoothing, completions
+        self.steps: list[int] = []
+        self.history: dict[str, list[float]] = {}
+        self.state = "waiting for the first step"
+        self._latest: list[Any] = []  # the completions shown beneath
+        self._view: NotebookView | None = None
+        self._running = False
+        self._started = self._seconds = self._next_frame = 0.0
+
+    # -- feeding ------------------------------------------------------------------------------------------------------
+
+    def update(self, metrics: Mapping[str, float], step: int | None = None, completions: Iterable[Any] = ()) -> None:
+        """Add one step's metrics. `step` counts on from the last one where it is not given.
+
+        Raises TypeError for a value that is not a Python number (an MLX array would keep its whole computation alive),
+        ValueError for a step that is not after the last one.
+        """
+        last = self.steps[-1] if self.steps else 0
+        step = last + 1 if step is None else step
+        if self.steps and step <= last:
+            raise ValueError(f"step {step} came after step {last}: a LivePlot shows one run; make another for another")
+        values = {name: _as_float(name, value) for name, value in metrics.items()}
+        self._open()
+        for name in values.keys() - self.history.keys():
+            self.history[name] = [math.nan] * len(self.steps)
+        self.steps.append(step)
+        for name, series in self.history.items():
+            series.append(values.get(name, math.nan))
+        if self.completions:
+            self._latest = _one_for_each_prompt(completions, self.completions) or self._latest
+        self.state = "running"
+        self._seconds = time.monotonic() - self._started
+        if time.monotonic() >= self._next_frame:
+            self._refresh()
+
+    def watch(self, steps: Iterable[Any]) -> Generator[Any, None, None]:
+        """Pass the steps of a run on, drawing them: `for step in plot.watch(trainer.train(max_steps=60)): ...`.
+
+        Interrupting the kernel while a step is computed ends the loop as if it were over; what was drawn stays.
+        """
+        self._open()
+        state = "stopped"  # what leaving the loop early leaves here
+        try:
+            for record in steps:
+                self.update(record.metrics, record.step, getattr(record, "completions", ()))
+                yield record
+            state = "finished"
+        except KeyboardInterrupt:
+            state = "interrupted"
+        except Exception as error:
+            state = f"failed with {type(error).__name__}"
+            raise
+        finally:
+            close = getattr(steps, "close", None)
+            if close is not None:
+                close()
+            self.finish(state)
+
+    def start(self, steps: Iterable[Any]) -> BackgroundRun:
+        """Run through `steps` in a thread of its own, with Pause and Stop buttons; returns at once.
+
+        All of the iterator is consumed in that thread. MLX arrays it uses must have been evaluated (`mx.eval`) before,
+        because an unevaluated array belongs to the thread that built it.
+        """
+        if self._running:
+            raise RuntimeError("this LivePlot already shows a run; stop that one first, or make a new LivePlot")
+        run = BackgroundRun(self, steps)
+        self._open(run)
+        run.begin()
+        return run
+
+    def finish(self, state: str = "finished") -> None:
+        """End the run: the growing picture becomes a still one. Does nothing when no run is shown."""
+        if not self._running:
+            return
+        self.state, self._running = state, False
+        if self._view is not None:
+            view, self._view = self._view, None
+            view.replace_by(self, self._latest)
+
+    # -- the picture --------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        """The run in words: "running: step 37 of 60 · reward 0.710 · 12 s"."""
+        if not self.steps:
+            return self.state
+        total = f" of {self.max_steps}" if self.max_steps else ""
+        words = [f"{self.state}: step {self.steps[-1]}{total}"]
+        panel, (first, *_) = next(iter(self.panels.items()))
+        if first in self.history:
+            words.append(f"{first} {three_digits(latest(self.history[first], self.smoothing, panel in self.log))}")
+        return " · ".join([*words, f"{self._seconds:.0f} s"])
+
+    @property
+    def alt_text(self) -> str:
+        """What the picture shows, for readers who cannot see it."""
+        return describe_curves(
+            self.steps, self.history, self.panels, title=self.title, smoothing=self.smoothing, log=self.log
+        )
+
+    def figure(self) -> Figure:
+        """The curves as a Matplotlib figure."""
+        return draw_curves(
+            self.steps,
+            self.history,
+            self.panels,
+            title=self.title,
+            smoothing=self.smoothing,
+            max_steps=self.max_steps if self._running else None,
+            note="" if self._running else self.status,
+            log=self.log,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture as a PNG file."""
+        Path(path).write_bytes(to_png(self.figure()))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        return mimebundle(self.figure(), self.alt_text)
+
+    def __repr__(self) -> str:
+        return f"<LivePlot {self.status}>"
+
+    # -- on the page --------------------------------------------------------------------------------------------------
+
+    def _open(self, run: BackgroundRun | None = None) -> None:
+        if self._running:
+            return
+        self._running, self._next_frame = True, 0.0
+        self._started = time.monotonic() - self._seconds  # a continued run counts on
+        shell = _notebook_shell()
+        if shell is None:
+            return
+        self._view = NotebookView(run)
+        self._refresh()
+        if run is None:
+            # A plain loop of update() has no end that we see: the end of its cell is the end of the run.
+            def cell_is_over(_: Any) -> None:
+                shell.events.unregister("post_run_cell", cell_is_over)
+                self.finish()
+
+            shell.events.register("post_run_cell", cell_is_over)
+
+    def _refresh(self) -> None:
+        if self._view is None:
+            return
+        started = time.monotonic()
+        self._view.show(self.status, self.figure(), self._latest)
+        self._next_frame = next_frame(started)
+
+    def hold(self, run: BackgroundRun) -> None:
+        """Show that `run` is paused, wait until it goes on, and leave that time out of the run's seconds."""
+        began = time.monotonic()
+        self.state = "paused"
+        self._refresh()
+        if self._view is not None:
+            self._view.show_paused(True)
+        run.wait_until_resumed()
+        self._started += time.monotonic() - began
+        self.state = "running"
+        if self._view is not None:
+            self._view.show_paused(False)
+
+
+def _panels(metrics: str | Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    names = [metrics] if isinstance(metrics, str) else metrics
+    if isinstance(names, Mapping):
+        panels = {title: [group] if isinstance(group, str) else list(group) for title, group in names.items()}
+    else:
+        panels = {name: [name] for name in names}
+    if not panels or not all(panels.values()):
+        raise ValueError('LivePlot needs at least one metric a panel, for example LivePlot(["reward", "entropy"])')
+    return panels
+
+
+def _as_float(name: str, value: Any) -> float:
+    if not isinstance(value, numbers.Real):
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        raise TypeError(
+            f"metric {name!r} is a {kind}, not a Python float. Convert it where it is computed, with "
+            f"float(x) or x.item(): an array here would keep its whole computation in memory"
+        )
+    return float(value)
+
+
+def _one_for_each_prompt(completions: Iterable[Any], count: int) -> list[Any]:
+    first = {}
+    for record in completions:
+        first.setdefault(record.prompt, record)
+    return list(first.values())[:count]
+
+
+def _notebook_shell() -> Any | None:
+    """The IPython shell of a Jupyter kernel, or None in a script or a terminal."""
+    ipython = sys.modules.get("IPython")  # a script that has not imported IPython is not running in it
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell if hasattr(shell, "kernel") else None

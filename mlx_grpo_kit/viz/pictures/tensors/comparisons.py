@@ -1,0 +1,94 @@
+"""Networks side by side: the gradient of each layer and the loss, the share that is right, where two engines differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mlx_grpo_kit.viz.picture import new_figure
+from mlx_grpo_kit.viz.style import INK, plain_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LOOKS = (("#1f5fc4", "-", "o"), ("#e07b00", "--", "s"), ("#964a8b", "-.", "^"), ("#555555", ":", "D"))
+SMALLEST = 1e-17  # a difference of 0 has to stand somewhere on a logarithmic axis
+
+
+def draw_depth(
+    gradients: Mapping[str, Sequence[float]], losses: Mapping[str, Sequence[float]], *, window: int = 8
+) -> tuple[Figure, str]:
+    """(figure, words): for each network, by its name, the length of every layer's gradient, and its loss.
+
+    gradients  from the first layer to the last, on a logarithmic axis
+    losses     of every step, drawn as the mean of `window` steps
+    """
+    figure = new_figure(10, 3.4)
+    left, right = figure.subplots(1, 2)
+    figure.subplots_adjust(left=0.07, right=0.985, bottom=0.145, top=0.885, wspace=0.17)
+    words = []
+    for (name, lengths), (color, style, marker) in zip(gradients.items(), LOOKS, strict=False):
+        left.semilogy(range(1, len(lengths) + 1), lengths, style, color=color, marker=marker, markersize=4, label=name)
+        curve = [sum(losses[name][end - window : end]) / window for end in range(window, len(losses[name]) + 1)]
+        right.plot(range(window, len(losses[name]) + 1), curve, style, color=color, linewidth=2.2, label=name)
+        words.append(
+            f"{name}: gradient of the first layer {lengths[0]:.0e}, of the last {lengths[-1]:.0e}; loss from "
+            f"{curve[0]:.2f} to {curve[-1]:.2f}."
+        )
+    left.set_xlabel("layer, from the first to the last", size=9.5, color=INK)
+    right.set_xlabel("step", size=9.5, color=INK)
+    right.set_ylim(bottom=0)
+    for axis, title in (
+        (left, "length of each layer's gradient, before the first step"),
+        (right, f"loss, mean of {window} steps"),
+    ):
+        _tidy(axis, title)
+        axis.legend(frameon=False, fontsize=9, labelcolor=INK)
+    return figure, " ".join(words)
+
+
+def draw_shares(shares: Mapping[str, float], *, best: str, title: str = "") -> tuple[Figure, str]:
+    """(figure, words): a bar for each share between 0 and 1, by name, from top to bottom; `best` in another colour."""
+    height = 0.34 * len(shares) + 0.75
+    figure = new_figure(9, height)
+    axis = figure.add_axes((0.19, 0.48 / height, 0.78, 1 - 0.78 / height))
+    for row, (name, share) in enumerate(shares.items()):
+        axis.barh(row, 100 * share, height=0.68, color=LOOKS[0][0] if name == best else "#f0a04b")
+        axis.text(100 * share + 1, row, f"{share:.0%}", va="center", size=10, color=INK)
+    axis.set_yticks(range(len(shares)), list(shares))
+    axis.invert_yaxis()
+    axis.set(xlim=(0, 106))
+    axis.set_xlabel("%", size=9, color=INK, labelpad=1)
+    _tidy(axis, title)
+    axis.tick_params(axis="y", labelsize=10, labelcolor=INK, length=0)
+    axis.grid(visible=False, axis="y")
+    return figure, f"{title}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+
+
+def draw_differences(
+    differences: Mapping[str, Sequence[tuple[int, float]]], *, allowed: float, title: str
+) -> tuple[Figure, str]:
+    """(figure, words): how far two engines differ, on a logarithmic axis, for kinds of parameters by name.
+
+    differences  for each kind, pairs (place of the parameter in the network, relative difference)
+    allowed      where a line is drawn
+    """
+    figure = new_figure(10, 3.0)
+    axis = figure.add_axes((0.07, 0.165, 0.915, 0.71))
+    for (kind, pairs), (color, _, marker) in zip(differences.items(), LOOKS, strict=False):
+        places, values = [place for place, _ in pairs], [max(value, SMALLEST) for _, value in pairs]
+        axis.semilogy(places, values, marker, color=color, markersize=5.5, label=f"{kind} ({len(pairs)})")
+    axis.axhline(allowed, color="#777777", linestyle=":", linewidth=1.4, label=f"allowed: {allowed:.0e}")
+    axis.set_ylim(SMALLEST, allowed * 1e3)
+    axis.set_xlabel("parameter, from the first layer to the last", size=9.5, color=INK)
+    _tidy(axis, title)
+    axis.legend(frameon=False, fontsize=9, ncols=len(differences) + 1, loc="upper left", labelcolor=INK)
+    every = [value for pairs in differences.values() for _, value in pairs]
+    return figure, f"{title}. {len(every)} parameters; the largest difference is {max(every):.0e}, of {allowed:.0e}."
+
+
+def _tidy(axis: Axes, title: str) -> None:
+    axis.set_title(title, loc="left", size=10.5, color=INK)
+    plain_axes(axis, 8.5)
+    axis.set_axisbelow(True)

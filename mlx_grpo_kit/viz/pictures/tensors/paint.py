@@ -1,0 +1,95 @@
+"""A sheet of a few pixels to paint on, and a picture that follows every dab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mlx_grpo_kit.viz.panel import PictureWidget
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SPILL = 0.3  # of the ink that lands on the four neighbours, as a pen on paper blurs when it is scanned
+CELL = "30px"
+
+
+def dab(image: np.ndarray, row: int, column: int, erase: bool = False) -> np.ndarray:
+    """A new image [H, W] with ink, 1, at a pixel and a little at its neighbours; or with that pixel wiped to 0."""
+    image = image.copy()
+    if erase:
+        image[row, column] = 0.0
+        return image
+    for down, right in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+        beside = row + down, column + right
+        if 0 <= beside[0] < image.shape[0] and 0 <= beside[1] < image.shape[1]:
+            image[beside] = min(1.0, image[beside] + SPILL)
+    image[row, column] = 1.0
+    return image
+
+
+class PaintBox(PictureWidget):
+    """Pixels to click on, and beside them what `draw` makes of the image.
+
+        PaintBox(lambda image: draw_reading(image, probabilities_of(image)), start=np.zeros((8, 8)))
+
+    draw   called with the image, [H, W] from 0 (paper) to 1 (ink); returns a Picture, or (Matplotlib figure, words)
+    start  the image to begin with, and to go back to
+
+    `image` is what is painted now; `paint(row, column)`, `wipe(row, column)`, `clear()` and `restart()` do what the
+    mouse does, without a browser.
+    """
+
+    def __init__(self, draw: Callable[[np.ndarray], Any], start: np.ndarray):
+        import ipywidgets as widgets
+        import numpy as np
+
+        super().__init__()
+        self._draw, self._start = draw, np.array(start, dtype=float)
+        rows, columns = self._start.shape
+        pixel = widgets.Layout(width=CELL, height=CELL, margin="0", padding="0", border="1px solid #d9d9d9")
+        self._pixels = {}
+        for row in range(rows):
+            for column in range(columns):
+                button = widgets.Button(layout=pixel, tooltip=f"row {row}, column {column}")
+                button.on_click(lambda _, row=row, column=column: self._click(row, column))
+                self._pixels[row, column] = button
+        sheet = widgets.GridBox(
+            [*self._pixels.values()],
+            layout=widgets.Layout(grid_template_columns=f"repeat({columns}, {CELL})", grid_gap="0"),
+        )
+        self._tool = widgets.ToggleButtons(options=["ink", "eraser"], style={"button_width": "70px"})
+        clear, restart = widgets.Button(description="Clear"), widgets.Button(description="Start again")
+        clear.on_click(lambda _: self.clear())
+        restart.on_click(lambda _: self.restart())
+        for button in (clear, restart):
+            button.layout.width = "104px"
+        left = widgets.VBox([self._tool, sheet, widgets.HBox([clear, restart])])
+        self.widget = widgets.Box([left, self._page], layout=widgets.Layout(flex_flow="row wrap", align_items="center"))
+        self.restart()
+
+    def paint(self, row: int, column: int) -> None:
+        """Put ink on a pixel."""
+        self._set(dab(self.image, row, column))
+
+    def wipe(self, row: int, column: int) -> None:
+        """Take the ink off a pixel."""
+        self._set(dab(self.image, row, column, erase=True))
+
+    def clear(self) -> None:
+        """An empty sheet."""
+        self._set(self._start * 0)
+
+    def restart(self) -> None:
+        """The image it began with."""
+        self._set(self._start.copy())
+
+    def _click(self, row: int, column: int) -> None:
+        self._set(dab(self.image, row, column, erase=self._tool.value == "eraser"))
+
+    def _set(self, image: np.ndarray) -> None:
+        self.image = image
+        for place, button in self._pixels.items():
+            shade = round(255 * (1 - image[place]))
+            button.style.button_color = f"#{shade:02x}{shade:02x}{shade:02x}"
+        self._show(self._draw(image))

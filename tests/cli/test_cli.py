@@ -1,0 +1,789 @@
+"""The command line from end to end, on a model of a few thousand parameters that these tests make."""
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from mlx_grpo_kit.recipe import TINY_ARGS, default_args
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from mlx_grpo_kit.cli import commands as cli
+from mlx_grpo_kit.cli import main
+from mlx_grpo_kit.cli.display import Progress, clock, sparkline
+from mlx_grpo_kit.cli.run_folder import RunFolder
+from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
+from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+
+# What a task may meet: the reward function does something to the process at its n-th call, as the environment says.
+TASK = '''
+import os, signal
+
+from mlx_grpo_kit.tasks import Problem
+
+
+class Digits:
+    """Any answer that begins with a digit is right: a model without training gets some of them."""
+
+    name, max_completion_length = "digits", 2
+
+    def __init__(self):
+        self.calls = 0
+        self.reward_funcs = [self.correct, self.undecided]
+
+    def correct(self, problems, completions):
+        self.calls += 1
+        wish, _, call = os.environ.get("DIGITS", "").partition("@")
+        if wish and self.calls == int(call):
+            if wish == "nan":
+                return [float("nan")] * len(problems)
+            if wish == "bug":
+                raise KeyError("a bug in a reward")
+            for name in wish.split("+"):
+                os.kill(os.getpid(), getattr(signal, name))
+        return [float(self.is_correct(p, c)) for p, c in zip(problems, completions, strict=True)]
+
+    def undecided(self, problems, completions):
+        return [None] * len(problems)
+
+    def problem(self, n):
+        return Problem(prompt=f"{n}*2=", answer=str(2 * n))
+
+    def sample(self, rng, n):
+        if os.environ.get("DIGITS") == "lost@0":
+            raise KeyError("lost")
+        return [self.problem(i) for i in rng.integers(0, 400, n)]
+
+    def held_out(self, n):
+        return [self.problem(400 + i) for i in range(n)]
+
+    def is_correct(self, problem, completion):
+        return completion[:1].isdigit()
+
+
+class Half:
+    name = "half"
+'''
+QUICK = [
+    "--per-device-train-batch-size",
+    "16",
+    "--num-generations",
+    "4",
+    "--learning-rate",
+    "3e-3",
+    "--lr-scheduler-type",
+    "constant",
+    "--eval-problems",
+    "8",
+]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A Qwen3 with random weights and a token for each character."""
+    folder = tmp_path_factory.mktemp("model")
+    save_character_tokenizer(folder)
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=32,
+        tie_word_embeddings=True,
+    )
+    return save_pretrained(folder / "qwen3", config, init_params(config, scale=0.1), tokenizer=load_tokenizer(folder))
+
+
+@pytest.fixture(scope="session")
+def task(tmp_path_factory):
+    """The name of a home-made task, importable here and in a subprocess."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "digits_task.py").write_text(TASK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        yield "digits_task:Digits"
+
+
+@pytest.fixture(scope="session")
+def straight(model, task, tmp_path_factory):
+    """The folder of a run of `train` that nothing happened to."""
+    output = tmp_path_factory.mktemp("straight") / "out"
+    assert main(arguments(model, task, output)) == 0
+    return output
+
+
+@pytest.fixture
+def train(model, task):
+    """train(output, *options) -> exit status of a run of 8 steps with a checkpoint every 3."""
+
+    def train(output, *options):
+        return main(arguments(model, task, output, *options))
+
+    return train
+
+
+def arguments(model, task, output, *options):
+    steps = ["--max-steps", "8", "--save-every", "3", "--eval-every", "3"]
+    return ["train", "--model", str(model), "--task", task, "--output", str(output), *steps, *QUICK, *options]
+
+
+def in_a_process(*options, **popen):
+    command = [sys.executable, "-m", "mlx_grpo_kit", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **popen)
+
+
+def lines_of(output, timed=False):
+    text = (output / "metrics.jsonl").read_text()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    return lines if timed else [{k: v for k, v in line.items() if k != "step_time"} for line in lines]
+
+
+def checkpoints_of(output):
+    return sorted(path.name for path in (output / "checkpoints").iterdir())
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# The command line itself
+
+
+def test_help_is_instant():
+    code = """if True:
+        import sys
+        from mlx_grpo_kit.cli import main
+        try: main(sys.argv[1:])
+        except SystemExit as end: assert end.code == 0
+        print(sorted({"mlx.core", "numpy", "torch", "rich", "matplotlib", "tokenizers"} & set(sys.modules)))"""
+    for command in ([], ["--help"], ["train", "--help"]):
+        result = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
+        assert result.stdout.splitlines()[-1] == "[]"
+        assert "usage: " in result.stdout
+
+
+def test_every_setting_of_grpo_config_is_an_option():
+    settings = [setting for group in cli.SETTINGS.values() for setting in group]
+    assert {s.name: s.default for s in settings} == {field.name: field.default for field in fields(GRPOConfig)}
+    loss_type = next(setting for setting in settings if setting.name == "loss_type")
+    assert set(re.findall(r"\w+", loss_type.help)) - {"or"} == set(LOSS_TYPES)
+    GRPOConfig(**TINY_ARGS)
+
+
+def test_default_args_go_by_size(model, tmp_path):
+    assert default_args(model) == TINY_ARGS
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "qwen3",
+                "vocab_size": 151936,
+                "hidden_size": 1024,
+                "intermediate_size": 3072,
+                "num_hidden_layers": 28,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "rope_theta": 1e6,
+                "tie_word_embeddings": True,
+            }
+        )
+    )
+    assert GRPOConfig(**default_args(tmp_path)).learning_rate == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["trian"], "invalid choice: 'trian'"),
+        (["train"], "required: --output"),
+        (["train", "--output", "DIR", "--learning-rat", "1"], "--learning-rat; did you mean --learning-rate?"),
+        (["train", "--output", "DIR", "extra"], "unexpected argument 'extra'"),
+        (["train", "--output", "DIR", "--max-steps", "0"], "--max-steps: 0 is too small; expected at least 1"),
+        (["train", "--output", "DIR", "--max-steps", "many"], "'many' is not a whole number"),
+        (["train", "--output", "DIR", "--learning-rate", "nan"], "'nan' is not a number"),
+        (["train", "--output", "DIR", "--seed", "-1"], "-1 is negative"),
+        (["train", "--output", "DIR", "--resume", "--overwrite"], "not allowed with argument"),
+        (["generate"], "required: TEXT"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense(options, words, capsys, tmp_path):
+    options = [str(tmp_path / "out") if option == "DIR" else option for option in options]
+    with pytest.raises(SystemExit) as end:
+        main(options)
+    assert end.value.code == 2
+    assert_one_error_line(capsys.readouterr().err, words)
+
+
+def assert_one_error_line(text, words):
+    lines = text.splitlines()
+    assert len(lines) == 1, text
+    assert lines[0].startswith("error: ")
+    assert words in lines[0]
+
+
+# A run
+
+
+@pytest.fixture(scope="session")
+def finished(model, tmp_path_factory):
+    """The folder of a run of 30 steps that learned something, and what it printed."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "digits_task.py").write_text(TASK)
+    options = arguments(
+        os.path.relpath(model, folder),
+        "digits_task:Digits",
+        "out",
+        "--max-steps",
+        "30",
+        "--save-every",
+        "10",
+        "--eval-every",
+        "10",
+        "--eval-problems",
+        "256",
+        "--learning-rate",
+        "1e-2",
+    )
+    result = in_a_process(*options, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return SimpleNamespace(output=folder / "out", folder=folder, text=result.stdout)
+
+
+def test_metrics_are_one_line_a_step(finished):
+    lines = lines_of(finished.output, timed=True)
+    assert [line["step"] for line in lines] == list(range(31))
+    assert [line["step"] for line in lines if "eval/accuracy" in line] == [0, 10, 20, 30]
+    names = {
+        "reward",
+        "reward_std",
+        "rewards/correct/mean",
+        "frac_reward_zero_std",
+        "completions/mean_length",
+        "loss",
+        "grad_norm",
+        "entropy",
+        "learning_rate",
+        "step_time",
+    }
+    assert all(names <= line.keys() for line in lines[1:])
+    assert all(line["learning_rate"] == 1e-2 for line in lines[1:])
+    assert all(line["rewards/undecided/mean"] is None for line in lines[1:])  # nothing was scored: NaN, so null
+    assert lines[-1]["eval/accuracy"] > lines[0]["eval/accuracy"] + 0.3
+
+
+def test_the_policy_is_the_last_checkpoint_s(finished, model):
+    assert checkpoints_of(finished.output) == ["step-000020", "step-000030"]
+    policy = load_file(finished.output / "policy" / "model.safetensors")
+    saved = load_file(finished.output / "checkpoints" / "step-000030" / "model" / "model.safetensors")
+    before = load_file(model / "model.safetensors")
+    assert policy.keys() == before.keys()
+    assert all((policy[name] == saved[name]).all() for name in policy)
+    assert any((policy[name] != before[name]).any() for name in policy)
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= files_of(finished.output / "policy").keys()
+
+
+def test_the_picture_is_a_png(finished):
+    assert (finished.output / "reward.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_nothing_else_is_in_the_folder(finished):
+    names = sorted(path.name for path in finished.output.iterdir())
+    assert names == ["checkpoints", "metrics.jsonl", "policy", "reward.png", "run.json"]
+
+
+def test_the_settings_hold_in_whatever_folder_the_run_is_resumed_from(finished, model):
+    settings = json.loads((finished.output / "run.json").read_text())
+    assert (settings["model"], settings["task"], settings["max_steps"]) == (str(model), "digits_task:Digits", 30)
+    assert GRPOConfig(**settings["args"]).learning_rate == 1e-2
+
+
+def test_a_run_without_a_terminal_prints_plain_lines(finished):
+    lines = lines_of(finished.output)
+    assert "\x1b" not in finished.text
+    steps = re.findall(r"step +(\d+)/30  reward (\S+)  held-out accuracy (\S+)  ", finished.text)
+    assert steps == [(str(n), f"{lines[n]['reward']:.3f}", f"{lines[n]['eval/accuracy']:.3f}") for n in (10, 20, 30)]
+    assert f"accuracy  {lines[0]['eval/accuracy']:.3f} -> {lines[-1]['eval/accuracy']:.3f}, " in finished.text
+    assert "256 held-out problems" in finished.text
+
+
+def test_the_commands_that_a_run_prints_work(finished):
+    """They are given for the folder that the run was started in, and for a shell."""
+    commands = dict(re.findall(r"^(Try it|Go on): +(.*)$", finished.text, re.MULTILINE))
+    shell = {"shell": True, "cwd": finished.folder, "capture_output": True, "text": True, "check": True}
+    completions = subprocess.run(commands["Try it"], **shell).stdout.splitlines()
+    assert len(completions) == 4
+    assert all(completion.startswith("400*2=") for completion in completions)
+    assert sum(completion.removeprefix("400*2=")[:1].isdigit() for completion in completions) >= 2
+    assert commands["Go on"].endswith("train --output out --resume --max-steps 60")
+
+
+def test_a_terminal_gets_a_display_in_place_and_its_cursor_back(model, task, tmp_path):
+    pty = pytest.importorskip("pty")
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "mlx_grpo_kit", *arguments(model, task, tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=child, stderr=child, env=os.environ | {"TERM": "xterm", "COLUMNS": "90"})
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(parent, 65536)
+        except OSError:  # Linux's way to say that the other end is closed
+            break
+    os.close(parent)
+    assert process.wait(60) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert "8/8" in text
+    assert "on held-out problems (step 8)" in text
+    assert "✓ right" in text or "✗ wrong" in text
+    assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l") >= 0
+    assert "Done: 8 of 8 steps." in text
+
+
+# Resuming
+
+
+def test_ctrl_c_saves_and_resume_goes_on_to_the_same_numbers(train, tmp_path, monkeypatch, capsys):
+    straight, broken_off = tmp_path / "straight", tmp_path / "broken_off"
+    settings = ["--lr-scheduler-type", "linear", "--num-iterations", "2", "--beta", "0.1"]
+    assert train(straight, *settings) == 0
+    monkeypatch.setenv("DIGITS", "SIGINT@6")  # in step 4: the evaluations before it are calls too
+    assert train(broken_off, *settings) == 130
+    out = capsys.readouterr().out
+    assert "Stopped: 4 of 8 steps." in out
+    assert f"train --output {broken_off} --resume\n" in out
+    assert checkpoints_of(broken_off) == ["step-000003", "step-000004"]
+    assert {"policy", "reward.png"} <= {path.name for path in broken_off.iterdir()}
+    monkeypatch.delenv("DIGITS")
+
+    assert main(["train", "--output", str(broken_off), "--resume"]) == 0
+    assert lines_of(broken_off) == lines_of(straight)
+    assert files_of(broken_off / "policy") == files_of(straight / "policy")
+    assert checkpoints_of(broken_off) == checkpoints_of(straight) == ["step-000006", "step-000008"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_kill_leaves_a_run_that_can_be_resumed(model, task, straight, tmp_path):
+    killed = tmp_path / "killed"
+    result = in_a_process(*arguments(model, task, killed), env=os.environ | {"DIGITS": "SIGKILL@8"})
+    assert result.returncode == -signal.SIGKILL
+    assert [line["step"] for line in lines_of(killed)] == [0, 1, 2, 3, 4, 5]
+    with (killed / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 6, "rew')  # as if the kill had come in the middle of a line
+    (killed / "checkpoints" / ".step-000006.abcdefgh.tmp").mkdir()  # ... and of a checkpoint
+
+    assert main(["train", "--output", str(killed), "--resume"]) == 0
+    assert lines_of(killed) == lines_of(straight)
+    assert files_of(killed / "policy") == files_of(straight / "policy")
+    assert checkpoints_of(killed) == checkpoints_of(straight)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(train, straight, tmp_path, monkeypatch, capsys):
+    killed = tmp_path / "killed"
+    monkeypatch.setattr(RunFolder, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert train(killed) == 130
+    assert [line["step"] for line in lines_of(killed)] == [0, 1, 2, 3]
+    monkeypatch.undo()
+    capsys.readouterr()
+    assert main(["train", "--output", str(killed), "--resume"]) == 0
+    assert capsys.readouterr().err == f"warning: {killed} has no checkpoint yet, so its run starts again from step 0.\n"
+    assert lines_of(killed) == lines_of(straight)
+
+
+@pytest.mark.parametrize("damage", ["cut off", "lost", "empty"])
+def test_resume_passes_over_a_broken_checkpoint(train, straight, tmp_path, damage, monkeypatch, capsys):
+    output = tmp_path / "out"
+    monkeypatch.setenv("DIGITS", "SIGINT@6")
+    assert train(output) == 130
+    monkeypatch.delenv("DIGITS")
+    newest = output / "checkpoints" / "step-000004"
+    if damage == "empty":
+        for path in sorted(newest.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    elif damage == "lost":
+        (newest / "optimizer.safetensors").unlink()
+    else:
+        os.truncate(newest / "model" / "model.safetensors", 1000)
+    capsys.readouterr()
+
+    assert main(["train", "--output", str(output), "--resume"]) == 0
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: step-000004 is passed over: ")
+    assert warning.count("\n") == 1
+    assert lines_of(output) == lines_of(straight)
+    assert checkpoints_of(output) == ["step-000006", "step-000008"]
+
+
+def test_no_good_checkpoint_at_all(straight, tmp_path, capsys):
+    output = shutil.copytree(straight, tmp_path / "out")
+    for folder in (output / "checkpoints").iterdir():
+        (folder / "trainer_state.json").write_text("{")
+    before = files_of(output)
+    capsys.readouterr()
+    assert main(["train", "--output", str(output), "--resume"]) == 2
+    *warnings, error = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2
+    assert_one_error_line(error, "No checkpoint in")
+    assert files_of(output) == before
+
+
+def test_resume_of_a_finished_run_does_nothing_and_more_steps_go_on(train, straight, tmp_path, capsys):
+    output, longer = shutil.copytree(straight, tmp_path / "out"), tmp_path / "longer"
+    before = files_of(output)
+    assert main(["train", "--output", str(output), "--resume"]) == 0
+    assert {name: data for name, data in files_of(output).items() if name != "reward.png"} == {
+        name: data for name, data in before.items() if name != "reward.png"
+    }
+
+    assert main(["train", "--output", str(output), "--resume", "--max-steps", "11"]) == 0
+    assert train(longer, "--max-steps", "11") == 0
+    lines = lines_of(output)
+    for name in ("eval/accuracy", "eval/reward"):
+        lines[8].pop(name)  # measured because it was the last step then
+    assert lines == lines_of(longer)
+    capsys.readouterr()
+    assert main(["train", "--output", str(output), "--resume", "--max-steps", "10"]) == 2
+    assert_one_error_line(capsys.readouterr().err, "--max-steps is 10, and the run in")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--learning-rate", "0.5"),
+        ("--loss-type", "grpo"),
+        ("--seed", "1"),
+        ("--model", "tiny"),
+        ("--task", "addition"),
+        ("--eval-problems", "9"),
+        ("--mask-truncated-completions", None),
+    ],
+)
+def test_resume_with_other_settings(finished, option, value, capsys):
+    before = files_of(finished.output)
+    given = [option] if value is None else [option, value]
+    assert main(["train", "--output", str(finished.output), "--resume", *given]) == 2
+    assert_one_error_line(capsys.readouterr().err, f"{option} {value or True} is not what the run in")
+    assert files_of(finished.output) == before
+
+
+def test_resume_where_no_run_is(tmp_path, capsys):
+    assert main(["train", "--output", str(tmp_path / "none"), "--resume"]) == 2
+    assert_one_error_line(capsys.readouterr().err, "holds no run to resume")
+    (tmp_path / "run.json").write_text('{"model": 1}')
+    assert main(["train", "--output", str(tmp_path), "--resume"]) == 2
+    assert_one_error_line(capsys.readouterr().err, "run.json cannot be read")
+
+
+def test_sigterm_saves_too(train, tmp_path, monkeypatch):
+    monkeypatch.setenv("DIGITS", "SIGTERM@3")
+    assert train(tmp_path / "out") == 143
+    assert checkpoints_of(tmp_path / "out") == ["step-000002"]
+
+
+def test_a_second_ctrl_c_quits_at_once(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DIGITS", "SIGINT+SIGINT@7")
+    output = tmp_path / "out"
+    assert train(output) == 130
+    assert [line["step"] for line in lines_of(output)] == [0, 1, 2, 3, 4]
+    assert checkpoints_of(output) == ["step-000003"]
+    assert not (output / "policy").exists()
+    words = capsys.readouterr().err
+    assert "Stopped at once. Go on from step-000003: " in words
+    assert words.endswith(f"train --output {output} --resume\n")
+
+
+def test_ctrl_c_before_the_first_step_leaves_nothing(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DIGITS", "SIGINT@1")
+    assert train(tmp_path / "out") == 130
+    assert not (tmp_path / "out").exists()
+    assert "nothing was written" in capsys.readouterr().out
+
+
+def test_ctrl_c_in_a_process_of_its_own(model, task, tmp_path):
+    """The signal from outside, at whatever moment it comes."""
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "mlx_grpo_kit", *arguments(model, task, output, "--max-steps", "100000")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (output / "checkpoints").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "Stopping after this step; Ctrl-C again quits at once.\n"
+    done = lines_of(output)[-1]["step"]
+    assert f"Stopped: {done} of 100000 steps." in out
+    assert checkpoints_of(output)[-1] == f"step-{done:06d}"
+
+
+# What is there already
+
+
+def test_a_run_is_not_replaced_unasked(train, straight, tmp_path, capsys, monkeypatch):
+    output = shutil.copytree(straight, tmp_path / "out")
+    before = files_of(output)
+    capsys.readouterr()
+    assert train(output) == 2
+    assert_one_error_line(capsys.readouterr().err, "already holds a run. Add --resume")
+    monkeypatch.setenv("DIGITS", "nan@1")
+    assert train(output, "--overwrite") == 1  # a new run that does not get to its first step replaces nothing
+    assert files_of(output) == before
+    monkeypatch.delenv("DIGITS")
+    assert train(output, "--overwrite", "--max-steps", "2") == 0
+    assert [line["step"] for line in lines_of(output)] == [0, 1, 2]
+    assert checkpoints_of(output) == ["step-000002"]
+
+
+def test_folders_that_are_not_a_run_s_are_left_alone(train, tmp_path, capsys):
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "notes.txt").write_text("mine")
+    assert train(tmp_path, "--overwrite") == 2
+    assert_one_error_line(capsys.readouterr().err, "holds policy but no run.json")
+    assert (tmp_path / "policy" / "notes.txt").read_text() == "mine"
+
+
+def test_two_runs_cannot_share_a_folder(train, straight, tmp_path, capsys):
+    output = shutil.copytree(straight, tmp_path / "out")
+    other = RunFolder(output)
+    other.open(other.read_settings(), keep_steps=8)
+    before = files_of(output)
+    capsys.readouterr()
+    assert main(["train", "--output", str(output), "--resume", "--max-steps", "9"]) == 2
+    assert_one_error_line(capsys.readouterr().err, "Another process is training in")
+    assert train(output, "--overwrite") != 0
+    assert "Another process is training in" in capsys.readouterr().err
+    assert files_of(output) == before
+    other.close()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--task", "subtraction"], "Unknown task 'subtraction'. The kit has addition, countdown"),
+        (["--task", "no_such_module:Task"], "No module named 'no_such_module'"),
+        (["--task", "digits_task:Half"], "Half is not a task yet: it lacks max_completion_length"),
+        (["--loss-type", "ppo"], "ppo"),
+        (["--num-generations", "1"], "num_generations is 1; expected at least 2"),
+        (["--num-generations", "3"], "expected a multiple of num_generations (3)"),
+        (["--temperature", "0"], "temperature is 0"),
+        (["--top-p", "0"], "top_p is 0.0"),
+        (["--scale-rewards", "std"], "scale_rewards is 'std'"),
+        (["--task", "addition", "--eval-problems", "100000"], "held_out(100000) asks for 100000 problems"),
+        (["--max-completion-length", "40"], "exceeds the model's 32 positions"),
+        (["--model", "no/such/folder"], "There is no folder"),
+    ],
+)
+def test_bad_settings(options, words, train, tmp_path, capsys):
+    assert train(tmp_path / "out", *options) == 2
+    assert_one_error_line(capsys.readouterr().err.replace("\nmeasuring", ""), words)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").write_text('{"hidden_'), "config.json is not valid JSON"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "llama"}'), "describes a 'llama' model"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
+        (lambda folder: os.truncate(folder / "model.safetensors", 3000), "cut off or corrupt"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
+    ],
+)
+def test_bad_model_folders(damage, words, model, task, train, tmp_path, capsys):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, content in files_of(model).items():
+        (folder / name).write_bytes(content)
+    damage(folder)
+    assert train(tmp_path / "out", "--model", str(folder)) == 2
+    assert_one_error_line(capsys.readouterr().err, words)
+    assert not (tmp_path / "out").exists()
+    assert main(["generate", "--model", str(folder), "1+1="]) == 2
+    assert_one_error_line(capsys.readouterr().err, words)
+
+
+def test_prompts_that_the_tokenizer_cannot_read(model, task, train, tmp_path, monkeypatch, capsys):
+    import digits_task
+
+    strange = SimpleNamespace(prompt="2€2=", answer="4", data={})
+    monkeypatch.setattr(digits_task.Digits, "problem", lambda self, n: strange)
+    assert train(tmp_path / "out") == 2
+    assert_one_error_line(capsys.readouterr().err, "no token for '€'")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere/out", "FILE/out", "FILE"])
+def test_an_output_that_cannot_be_written(place, train, tmp_path, capsys):
+    if place.startswith("/proc") and not Path("/proc/self").exists():
+        pytest.skip("no /proc here")
+    (tmp_path / "file").write_text("mine")
+    assert train(place.replace("FILE", str(tmp_path / "file"))) == 2
+    assert_one_error_line(capsys.readouterr().err, "is a file" if place == "FILE" else "Cannot write --output")
+
+
+def test_the_tiny_model_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("mlx_grpo_kit.assets.TINY", tmp_path / "tiny")
+    assert main(["generate", "1+1="]) == 2
+    assert_one_error_line(capsys.readouterr().err, f"python -m mlx_grpo_kit pretrain --output {tmp_path / 'tiny'}")
+
+
+# A run that fails
+
+
+def test_bad_rewards_before_the_first_step_leave_nothing(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DIGITS", "nan@1")
+    assert train(tmp_path / "out") == 1
+    assert_one_error_line(capsys.readouterr().err, "Reward function 'correct' returned nan for completion 0")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("wish", "words"), [("nan", "returned nan"), ("bug", "raised KeyError: 'a bug in a reward'")])
+def test_bad_rewards_later_keep_what_was_learned(wish, words, train, straight, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "out"
+    monkeypatch.setenv("DIGITS", f"{wish}@7")  # in step 5
+    assert train(output) == 1
+    error = capsys.readouterr().err
+    assert_one_error_line(error, words)
+    assert f"Go on from step-000004: {cli_command()} train --output {output} --resume" in error
+    monkeypatch.delenv("DIGITS")
+    assert main(["train", "--output", str(output), "--resume"]) == 0
+    assert lines_of(output) == lines_of(straight)
+
+
+def cli_command():
+    from mlx_grpo_kit.cli.training_run import _command
+
+    return _command()
+
+
+def test_a_run_that_diverges(train, tmp_path, capsys):
+    assert train(tmp_path / "out", "--learning-rate", "1e30", "--max-grad-norm", "1e30") == 1
+    assert_one_error_line(capsys.readouterr().err, "Lower learning_rate")
+
+
+def test_a_disk_that_is_full(train, tmp_path, monkeypatch, capsys):
+    def full(self, line):
+        if line["step"] == 4:
+            raise OSError(28, "No space left on device")
+        return append(self, line)
+
+    append = RunFolder.append
+    monkeypatch.setattr(RunFolder, "append", full)
+    assert train(tmp_path / "out") == 1
+    assert_one_error_line(capsys.readouterr().err, "No space left on device. Go on from step-000003: ")
+
+
+def test_an_error_that_nobody_expected(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DIGITS", "lost@0")
+    assert train(tmp_path / "out") == 1
+    assert_one_error_line(capsys.readouterr().err, "KeyError: 'lost' (--debug shows where)")
+    with pytest.raises(KeyError, match="lost"):
+        train(tmp_path / "out", "--debug")
+    assert not (tmp_path / "out").exists()
+
+
+# generate, doctor, pretrain
+
+
+def test_generate(model, capsys):
+    def completions(*options):
+        assert main(["generate", "--model", str(model), "--max-new-tokens", "3", *options]) == 0
+        captured = capsys.readouterr()
+        assert captured.err == "" or "cut off after 3 tokens: --max-new-tokens" in captured.err
+        return captured.out.splitlines()
+
+    greedy = completions("12=", "3+4=")
+    assert greedy == completions("12=", "3+4=", "--seed", "1") == completions("12=", "3+4=", "--temperature", "0")
+    assert greedy[0].startswith("12=")
+    assert greedy[1].startswith("3+4=")
+    sampled = completions("12=", "3+4=", "--num", "6")
+    assert [line[:3] for line in sampled] == ["12="] * 6 + ["3+4"] * 6
+    assert len(set(sampled)) > 6
+    assert sampled == completions("12=", "3+4=", "--num", "6", "--seed", "0")
+    assert sampled != completions("12=", "3+4=", "--num", "6", "--seed", "1")
+    assert completions("12=", "--num", "3", "--top-k", "1") == [greedy[0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["12€34="], "no token for '€' (character 3 of '12€34=')"),
+        ([""], "is empty; expected at least one token"),
+        (["1" * 40], "exceeds the model's 32 positions"),
+        (["1+1=", "--temperature", "-1"], "temperature is -1"),
+        (["1+1=", "--top-p", "2"], "top_p is 2"),
+        (["1+1=", "--max-new-tokens", "32"], "exceeds the model's 32 positions"),
+    ],
+)
+def test_generate_with_bad_input(options, words, model, capsys):
+    assert main(["generate", "--model", str(model), *options]) == 2
+    assert_one_error_line(capsys.readouterr().err, words)
+
+
+def test_doctor_and_pretrain_are_the_modules_own(monkeypatch, tmp_path):
+    monkeypatch.setattr("mlx_grpo_kit.cli.doctor.main", lambda: 7)
+    assert main(["doctor"]) == 7
+    calls = []
+    monkeypatch.setattr("mlx_grpo_kit.cli.pretrain.pretrain", lambda *args, **kwargs: calls.append((args, kwargs)))
+    output = str(tmp_path / "tiny")
+    assert main(["pretrain", "--output", output]) == 0
+    assert main(["pretrain", "--output", output, "--steps", "9", "--seed", "1"]) == 0
+    assert calls == [((output,), {}), ((output,), {"steps": 9, "seed": 1})]
+
+
+def test_pretrain_into_a_place_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert main(["pretrain", "--output", str(tmp_path / "file" / "tiny")]) == 2
+    assert_one_error_line(capsys.readouterr().err, "Cannot write --output")
+
+
+# The display
+
+
+def test_sparkline():
+    assert sparkline([]) == ""
+    assert sparkline([3.0]) == "▁"
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0, 0, 1, 1], width=2) == "▁█"
+    assert sparkline([0.0, math.nan, 1.0]) == "▁ █"
+
+
+def test_clock():
+    assert [clock(0.4), clock(59.6), clock(75), clock(3675)] == ["0:00", "1:00", "1:15", "1:01:15"]
+
+
+def test_what_a_model_wrote_cannot_disturb_the_display():
+    written = "\x1b[2J[red]\n" + "9" * 99
+    record = SimpleNamespace(problem=None, prompt="q" * 50 + "=", completion=written, completion_ids=[1, 2])
+    step = SimpleNamespace(step=1, metrics={"reward": math.nan, "step_time": 0.5}, completions=[record])
+    for terminal in (True, False):
+        console = Console(file=StringIO(), force_terminal=terminal, color_system=None, width=100, highlight=False)
+        progress = Progress("[bold]t[/bold]", 2, lambda *_: True, console=console)
+        progress.update(step, step.metrics)
+        console.print(progress)
+        shown = console.file.getvalue()
+        assert "\x1b" not in shown
+        assert r"\x1b[2J[red]\n999" in shown
+        assert "qqq=" in shown
+        assert "[bold]t[/bold]" in shown
+        assert max(map(len, shown.splitlines())) <= 100 or not terminal

@@ -1,0 +1,200 @@
+"""The doctor finds what is broken, and each finding carries the command that repairs it."""
+
+import importlib.metadata
+import os
+import sys
+
+import pytest
+
+from mlx_grpo_kit.blas import wheel_has_reference_blas
+from mlx_grpo_kit.cli import doctor
+
+linux_cpu_wheel = pytest.mark.skipif(not wheel_has_reference_blas(), reason="this MLX is not the Linux CPU wheel")
+
+SEEN = {
+    "device": "cpu",
+    "device_name": "a CPU",
+    "metal": False,
+    "cuda": False,
+    "blas": "",
+    "blas_reason": "because",
+    "needs_blas": True,
+    "gflops": 5.2,
+    "compile_error": "",
+    "compiled_kernels": 1,
+}
+
+
+def by_name(findings):
+    return {finding.name: finding for finding in findings}
+
+
+@pytest.fixture(scope="module")
+def report():
+    return doctor.run_doctor()
+
+
+def test_this_environment_is_healthy(report):
+    assert report.healthy, str(report)
+    looked_at = {"Python", "Packages", "Kernel", "MLX device", "BLAS", "mx.compile", "Browser"}
+    assert looked_at <= set(by_name(report.findings))
+
+
+def test_every_problem_comes_with_a_command_and_nothing_else_does(report):
+    for finding in report.findings:
+        assert bool(finding.fix) == (finding.state != "ok"), finding
+
+
+def test_versions_speed_and_library_are_shown(report):
+    found = by_name(report.findings)
+    for name in ("mlx", "torch", "numpy", "jupyterlab", "ipykernel", "ipywidgets"):
+        assert f"{name} {importlib.metadata.version(name)}" in found["Packages"].detail
+    assert "GFLOP/s" in found["BLAS"].detail
+    assert sys.executable in found["Python"].detail
+
+
+@pytest.mark.parametrize(("state", "status"), [("ok", 0), ("note", 0), ("broken", 1)])
+def test_exit_status_and_printed_text(state, status, monkeypatch, capsys):
+    finding = doctor.Finding("Thing [x]", state, "its detail", "" if state == "ok" else "repair --it 'now[all]'")
+    monkeypatch.setattr(doctor, "run_doctor", lambda: doctor.Report((finding,)))
+    assert doctor.main() == status
+    printed = capsys.readouterr().out
+    assert "Thing [x]" in printed
+    assert ("repair --it 'now[all]'" in printed) == (state != "ok")
+    assert ("Everything required works" in printed) == (status == 0)
+
+
+def test_it_prints_without_rich_too(monkeypatch, capsys):
+    report = doctor.Report((doctor.Finding("Thing", "broken", "its detail", "repair it"),))
+    monkeypatch.setattr(doctor, "run_doctor", lambda: report)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert doctor.main() == 1
+    assert capsys.readouterr().out == str(report) + "\n"
+
+
+class TestPackages:
+    def test_an_old_package(self, monkeypatch):
+        version = importlib.metadata.version
+        monkeypatch.setattr(importlib.metadata, "version", lambda n: "6.31.0" if n == "ipykernel" else version(n))
+        found = by_name(doctor._check_packages())["ipykernel"]
+        assert found.state == "broken"
+        assert "6.31.0" in found.detail
+        assert found.fix == f"{sys.executable} -m pip install 'ipykernel>=7.4'"
+
+    def test_a_missing_package(self, monkeypatch):
+        version = importlib.metadata.version
+
+        def without_mlx(name):
+            if name == "mlx":
+                raise importlib.metadata.PackageNotFoundError(name)
+            return version(name)
+
+        monkeypatch.setattr(importlib.metadata, "version", without_mlx)
+        found = by_name(doctor._check_packages())["mlx"]
+        assert (found.state, found.detail) == ("broken", "is not installed")
+        assert "pip install 'mlx" in found.fix
+
+    def test_a_checkout_that_is_not_installed(self, monkeypatch):
+        monkeypatch.setattr(doctor, "PACKAGE", "no_such_distribution")
+        [found] = doctor._check_packages()
+        assert found.state == "broken"
+        assert found.fix.endswith("pip install -e .")
+
+
+class TestKernel:
+    def test_a_kernel_of_another_python(self, tmp_path, monkeypatch):
+        folder = tmp_path / "kernels" / "python3"
+        folder.mkdir(parents=True)
+        (folder / "kernel.json").write_text('{"argv": ["/opt/other/bin/python", "-m", "ipykernel_launcher"]}')
+        monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+        monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
+        found = doctor._check_kernel()
+        assert found.state == "broken"
+        assert "/opt/other/bin/python" in found.detail
+        assert "ipykernel install --sys-prefix" in found.fix
+
+    def test_widgets_without_their_browser_half(self, monkeypatch):
+        versions = {"jupyterlab_widgets": "1.1.0"}
+        monkeypatch.setattr(doctor, "_version", versions.get)
+        found = doctor._check_kernel()
+        assert (found.name, found.state) == ("Widgets", "broken")
+
+
+class TestMLX:
+    def fake_mlx(self, folder, monkeypatch, body):
+        (folder / "mlx").mkdir()
+        (folder / "mlx" / "__init__.py").touch()
+        (folder / "mlx" / "core.py").write_text(body)
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    def test_an_mlx_that_does_not_load(self, tmp_path, monkeypatch):
+        self.fake_mlx(tmp_path, monkeypatch, "raise ImportError('libmlx.so: cannot open shared object file')")
+        [found] = doctor._check_mlx()
+        assert found.state == "broken"
+        assert "libmlx.so" in found.detail
+        assert "pip install --force-reinstall 'mlx" in found.fix
+
+    def test_an_mlx_that_crashes(self, tmp_path, monkeypatch):
+        self.fake_mlx(tmp_path, monkeypatch, "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+        [found] = doctor._check_mlx()
+        assert (found.state, found.detail) == ("broken", "its process ended with -4")
+
+    @linux_cpu_wheel
+    def test_the_reference_blas(self, monkeypatch):
+        monkeypatch.setenv("MLX_GRPO_KIT_BLAS", "off")
+        found = by_name(doctor._check_mlx())["BLAS"]
+        assert found.state == "note"
+        assert found.fix == "unset MLX_GRPO_KIT_BLAS"
+
+    @linux_cpu_wheel
+    def test_no_compiler(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        found = by_name(doctor._check_mlx())["mx.compile"]
+        assert found.state == "note"
+        assert found.fix.endswith("apt-get install -y g++")
+
+    @linux_cpu_wheel
+    def test_a_compiler_that_fails(self, tmp_path, monkeypatch):
+        (tmp_path / "g++").write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho no C++ headers here; exit 1\n')
+        (tmp_path / "g++").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        found = by_name(doctor._check_mlx())["mx.compile"]
+        assert found.state == "broken"
+        assert "no C++ headers here" in found.detail
+
+    def test_an_nvidia_card_that_is_not_used(self, monkeypatch):
+        monkeypatch.setattr(sys, "platform", "linux")
+        monkeypatch.setattr(doctor.Path, "exists", lambda path: str(path) == "/proc/driver/nvidia/version")
+        assert doctor._judge_device(SEEN).fix.endswith("pip install 'mlx[cuda13]'")
+        monkeypatch.setattr(doctor, "_version", {"mlx-cuda-13": "0.32.4"}.get)
+        assert doctor._judge_device(SEEN).fix.endswith("pip install --force-reinstall --no-deps mlx-cuda-13")
+        assert doctor._judge_device(SEEN | {"device": "gpu", "cuda": True}).state == "ok"
+
+    def test_slow_products_are_a_note_only_where_a_faster_blas_would_help(self, monkeypatch):
+        monkeypatch.delenv("MLX_GRPO_KIT_BLAS", raising=False)
+        assert doctor._judge_blas(SEEN).fix.endswith("pip install torch")
+        assert doctor._judge_blas(SEEN | {"device": "gpu"}).state == "ok"
+        assert doctor._judge_blas(SEEN | {"needs_blas": False}).state == "ok"
+        assert doctor._judge_blas(SEEN | {"blas": "/lib/libfast.so"}).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("manager", "user", "expected"),
+    [
+        ("apt-get", 0, "apt-get install -y g++"),
+        ("apt-get", 1000, "sudo apt-get install -y g++"),
+        ("dnf", 0, "dnf install -y gcc-c++"),
+        ("brew", 501, "brew install gcc"),
+        (None, 0, "apt-get install -y g++"),
+    ],
+)
+def test_the_command_is_the_one_of_this_system(manager, user, expected, monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}" if name == manager else None)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: user)
+    assert doctor.system_install(debian="g++", fedora="gcc-c++", arch="gcc", brew="gcc") == expected
+
+
+def test_no_browser_is_only_a_note(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor.Path, "exists", lambda path: False)
+    assert doctor._check_browser().state == "note"

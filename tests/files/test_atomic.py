@@ -1,0 +1,210 @@
+"""A folder is replaced whole or not at all, whatever happens in between: exceptions, kills, full disks."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_grpo_kit.files import replaced_folder, whole_folder
+
+MARKER = "kind.txt"
+
+
+def write(folder: Path, text: str) -> None:
+    with replaced_folder(folder, MARKER) as new:
+        (new / MARKER).write_text(text)
+        (new / "inner").mkdir()
+        (new / "inner" / text).write_text(text)
+
+
+def fail(folder: Path, error: type[BaseException]) -> None:
+    with replaced_folder(folder, MARKER) as new:
+        (new / MARKER).write_text("half")
+        raise error
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def whole(text: str) -> dict[str, str]:
+    return {MARKER: text, f"inner/{text}": text}
+
+
+def test_a_free_name_and_missing_parents(tmp_path):
+    write(tmp_path / "a" / "b" / "target", "first")
+    assert content(tmp_path) == {f"a/b/target/{name}": text for name, text in whole("first").items()}
+
+
+def test_an_older_one_is_replaced_with_all_that_it_holds(tmp_path):
+    write(tmp_path / "target", "first")
+    write(tmp_path / "target", "second")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert content(tmp_path / "target") == whole("second")
+
+
+def test_others_may_read_it(tmp_path):
+    write(tmp_path / "target", "first")
+    assert (tmp_path / "target").stat().st_mode & 0o055 == 0o055 & ~current_umask()
+
+
+def current_umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("existing", [True, False])
+def test_an_exception_while_writing_changes_nothing(tmp_path, error, existing):
+    if existing:
+        write(tmp_path / "target", "first")
+    with pytest.raises(error):
+        fail(tmp_path / "target", error)
+    assert content(tmp_path) == ({f"target/{name}": text for name, text in whole("first").items()} if existing else {})
+    assert not [path for path in tmp_path.iterdir() if path.name != "target"]
+
+
+def test_an_exception_between_the_two_renames_changes_nothing(tmp_path, monkeypatch):
+    write(tmp_path / "target", "first")
+    rename = Path.rename
+
+    def full(self, target):
+        if self.name == "new":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "target", "second")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert content(tmp_path / "target") == whole("first")
+
+
+def test_a_disk_that_fails_to_flush_is_an_error(tmp_path, monkeypatch):
+    def broken(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    write(tmp_path / "target", "first")
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        write(tmp_path / "target", "second")
+    assert content(tmp_path / "target") == whole("first")
+
+
+# Kills. The process dies at its n-th fsync or rename, without any `except` or `finally`.
+
+
+def kill_at(call: str, number: int, folder: Path) -> int:
+    """Replace `folder` by "second" in a process that is gone just before its `number`-th `call`; -> how it ended."""
+    script = f"""
+import os, sys
+from pathlib import Path
+from mlx_grpo_kit.files.atomic import replaced_folder
+left = {number}
+def dying(original):
+    def call(*args, **kwargs):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), 9)
+        return original(*args, **kwargs)
+    return call
+if {call!r} == "fsync":
+    os.fsync = dying(os.fsync)
+elif {call!r} == "rmtree":
+    import shutil
+    shutil.rmtree = dying(shutil.rmtree)
+else:
+    Path.rename = dying(Path.rename)
+with replaced_folder({str(folder)!r}, {MARKER!r}) as new:
+    (new / {MARKER!r}).write_text("second")
+    (new / "inner").mkdir()
+    (new / "inner" / "second").write_text("second")
+"""
+    return subprocess.run([sys.executable, "-c", script], check=False, cwd=Path(__file__).parents[1]).returncode
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "survives"),
+    [
+        ("fsync", 0, "first"),
+        ("fsync", 3, "first"),
+        ("rename", 0, "first"),
+        ("rename", 1, "second"),  # the old one is already out of the way: the new one is whole, and found
+        ("rmtree", 0, "second"),
+        ("fsync", 4, "second"),
+    ],
+)
+def test_a_kill_leaves_the_old_one_or_the_new_one(tmp_path, call, number, survives):
+    target = tmp_path / "target"
+    write(target, "first")
+    assert kill_at(call, number, target) == -9
+    assert content(whole_folder(target)) == whole(survives)
+    assert content(whole_folder(target)) == whole(survives), "reading does not change it"
+
+    # The next writer clears up, and if it fails itself, what was readable stays so.
+    with pytest.raises(KeyboardInterrupt):
+        fail(target, KeyboardInterrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert content(target) == whole(survives)
+    write(target, "third")
+    assert content(tmp_path) == {f"target/{name}": text for name, text in whole("third").items()}
+
+
+def test_clearing_up_leaves_other_folders_and_living_writers_alone(tmp_path):
+    write(tmp_path / "best", "first")
+    write(tmp_path / "best.old", "first")
+    assert kill_at("rename", 1, tmp_path / "best.old") == -9
+    with replaced_folder(tmp_path / "best", MARKER) as slow:
+        (slow / MARKER).write_text("slow")
+        write(tmp_path / "best", "fast")
+        assert (slow / MARKER).exists()
+    assert content(tmp_path / "best") == {MARKER: "slow"}
+    assert content(whole_folder(tmp_path / "best.old")) == whole("second")
+
+
+def test_whole_folder_of_what_never_was(tmp_path):
+    assert whole_folder(tmp_path / "target") == tmp_path / "target"
+    assert whole_folder(str(tmp_path)) == tmp_path
+
+
+# What must not be replaced.
+
+
+def test_a_file_is_not_replaced(tmp_path):
+    (tmp_path / "target").write_text("mine")
+    with pytest.raises(FileExistsError, match="target is a file; expected a folder to write, or a free name"):
+        write(tmp_path / "target", "first")
+    assert content(tmp_path) == {"target": "mine"}
+
+
+def test_a_folder_of_another_kind_is_not_replaced(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"has files in it but no kind.txt.*Give a free name"):
+        write(tmp_path, "first")
+    assert content(tmp_path) == {"thesis.tex": "mine"}
+
+
+def test_an_empty_folder_is_replaced(tmp_path):
+    (tmp_path / "target").mkdir()
+    write(tmp_path / "target", "first")
+    assert content(tmp_path / "target") == whole("first")
+
+
+def test_a_link_stays_a_link(tmp_path):
+    write(tmp_path / "step-1", "first")
+    (tmp_path / "latest").symlink_to("step-1")
+    write(tmp_path / "latest", "second")
+    assert (tmp_path / "latest").is_symlink()
+    assert content(tmp_path / "step-1") == whole("second")
+
+
+def test_a_name_with_wildcards(tmp_path):
+    target = tmp_path / "run[1]*"
+    write(target, "first")
+    assert kill_at("rename", 1, target) == -9
+    assert content(whole_folder(target)) == whole("second")

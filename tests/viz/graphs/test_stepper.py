@@ -1,0 +1,134 @@
+"""The stepper and the panel under it, without a kernel: move a control, look at what is drawn."""
+# ruff: noqa: RUF001 (pictures have a real minus and times sign)
+
+import random
+
+import pytest
+import torch
+from ipywidgets import IntSlider
+
+from mlx_grpo_kit.scalar import Value
+from mlx_grpo_kit.scalar.nn import MLP
+from mlx_grpo_kit.viz import Panel, Stepper
+from mlx_grpo_kit.viz.graphs.nodes import short
+from mlx_grpo_kit.viz.picture import new_figure
+
+
+def product():
+    a, b = Value(2.0, label="a"), Value(-3.0, label="b")
+    c = a * b
+    c.label = "c"
+    d = c + a
+    d.label = "d"
+    return d
+
+
+def test_it_walks_forward_and_then_backward():
+    stepper = Stepper(product())
+    headings = [moment.heading for moment in stepper.moments]
+    assert headings == [
+        "Before the first step",
+        "Forward, 1 of 2",
+        "Forward, 2 of 2",
+        "Backward begins",
+        "Backward, 1 of 2: d hands its gradient 1 on",
+        "Backward, 2 of 2: c hands its gradient 1 on",
+    ]
+
+
+def test_each_moment_says_the_local_derivative_and_the_sum():
+    moments = Stepper(product()).moments
+    assert moments[1].sentences == ("c = a × b = 2 × −3 = −6",)
+    assert moments[5].sentences == (
+        "a: the local derivative dc/da is −3, so its gradient grows by (−3) × 1: 1 + (−3) = −2",
+        "b: the local derivative dc/db is 2, so its gradient grows by 2 × 1: 0 + 2 = 2",
+    )
+
+
+def test_numbers_appear_when_they_are_computed():
+    stepper = Stepper(product())
+    assert "−6" not in stepper.at(0).svg.split("</title>", 1)[1].replace("<title>c = a × b: −6", "")
+    assert stepper.moments[0].marks.data.keys() == {0, 1}
+    assert stepper.moments[2].marks.data.keys() == {0, 1, 2, 3}
+    assert stepper.moments[2].marks.grad == {}
+    assert stepper.moments[3].marks.grad == {0: "0", 1: "0", 2: "0", 3: "1"}
+
+
+def test_the_last_moment_has_torchs_gradients():
+    def program(x, y):
+        shared = x * y + x
+        return (shared * shared).tanh() / (y * y + 1) - shared
+
+    x, y = Value(0.3, label="x"), Value(-0.8, label="y")
+    stepper = Stepper(program(x, y))
+    tensors = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.3, -0.8)]
+    program(*tensors).backward()
+    final = stepper.moments[-1].marks.grad
+    shown = [final[index] for index, node in enumerate(stepper._nodes) if node.title in ("x", "y")]
+    assert shown == [short(tensor.grad.item()) for tensor in tensors]
+
+
+def test_watching_changes_nothing():
+    root = product()
+    root.backward()
+    before = [(node.data, node.grad) for node in (root, *root.parents)]
+    Stepper(root).at(5)
+    assert [(node.data, node.grad) for node in (root, *root.parents)] == before
+
+
+def test_the_slider_and_the_buttons_move_the_picture():
+    panel = Stepper(product()).panel
+    previous, following, play = panel.widget.children[0].children[1:]
+    following.click()
+    assert "c = a × b = 2 × −3 = −6" in panel.picture.html
+    panel.set(step=5)
+    following.click()  # stays at the end
+    assert "Backward, 2 of 2" in panel.widget.children[1].value
+    previous.click()
+    assert "Backward, 1 of 2" in panel.widget.children[1].value
+    panel.set(step=0)
+    previous.click()
+    assert "Before the first step" in panel.widget.children[1].value
+    assert play.max == panel.controls["step"].max == 5
+
+
+def test_it_leaves_a_whole_graph_in_the_notebook():
+    data, _ = Stepper(product())._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert 'src="data:image/svg+xml;base64,' in data["text/html"]
+    assert "a: 2, gradient −2" in data["text/plain"]
+    assert data["text/plain"].startswith("Graph of 4 nodes")
+
+
+def test_graphs_it_cannot_walk():
+    random.seed(0)
+    with pytest.raises(ValueError, match=r"nodes; expected at most 60.*draw_graph"):
+        Stepper(MLP(2, [16, 1])([1.0, 2.0]))
+    with pytest.raises(TypeError, match="does not keep the derivative"):
+        Stepper(torch.ones(2, requires_grad=True).sum())
+
+
+# -- the panel --------------------------------------------------------------------------------------------------------
+
+
+def test_a_panel_draws_what_its_controls_say():
+    seen = []
+
+    def draw(n):
+        seen.append(n)
+        return new_figure(1, 1), f"{n} things"
+
+    panel = Panel(draw, n=IntSlider(3, 0, 10))
+    panel.set(n=7)
+    assert seen == [3, 7]
+    assert 'alt="7 things"' in panel.picture.html
+    assert panel.widget.children[1].value == panel.picture.html
+    data, metadata = panel._repr_mimebundle_()
+    assert metadata["image/png"]["alt"] == repr(panel) == "7 things"
+    assert {"image/png", "application/vnd.jupyter.widget-view+json"} < data.keys()
+
+
+def test_a_misspelt_control():
+    panel = Panel(lambda n: (new_figure(1, 1), "x"), n=IntSlider())
+    with pytest.raises(KeyError, match="no control is called 'm'; there are 'n'"):
+        panel.set(m=1)

@@ -1,0 +1,210 @@
+"""The picture of a run: its smoothed line against the definition, gaps, panels, and the words that stand for it."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mlx_grpo_kit.viz.live.curves import comes_now_and_then, curve, describe_curves, draw_curves, latest, smooth
+from mlx_grpo_kit.viz.picture import mimebundle, new_figure, show_picture, to_png
+from mlx_grpo_kit.viz.style import three_digits
+
+
+def weighted_mean(values, smoothing):
+    """The definition: of the finite values, the newest has weight 1 and each older one `smoothing` times as much."""
+    finite = np.array([value for value in values if math.isfinite(value)])
+    weights = smoothing ** np.arange(len(finite))[::-1]
+    return float(np.sum(weights * finite) / np.sum(weights))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5, 0.9])
+def test_smooth_is_the_weighted_mean_of_what_came_before(smoothing):
+    values = np.random.default_rng(0).normal(size=40).tolist()
+    expected = [weighted_mean(values[:end], smoothing) for end in range(1, 41)]
+    np.testing.assert_allclose(smooth(values, smoothing), expected, rtol=1e-12)
+
+
+def test_smooth_leaves_gaps_and_keeps_them_out_of_the_average():
+    values = [1.0, math.nan, 3.0, math.inf, 5.0]
+    averages = smooth(values, 0.5)
+    assert [math.isnan(value) for value in averages] == [False, True, False, True, False]
+    assert averages[4] == pytest.approx(weighted_mean(values, 0.5))
+
+
+def test_a_nan_breaks_the_line_and_the_points():
+    figure = draw_curves([1, 2, 3, 4], {"reward": [0.1, math.nan, 0.3, 0.4]}, {"reward": ["reward"]})
+    points, line = figure.axes[0].lines
+    assert np.isnan(points.get_ydata()).tolist() == np.isnan(line.get_ydata()).tolist() == [False, True, False, False]
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([NAN, 0.1, NAN, NAN, 0.2, NAN, NAN, 0.3], True),
+        ([0.1, NAN, 0.2, NAN, 0.3], True),
+        ([0.1, 0.2, NAN, NAN, NAN, 0.3, 0.4], False),  # a gap in a metric of every step
+        ([NAN] * 50 + [0.1, 0.2, 0.3], False),  # one that began late
+        ([0.1, 0.2, 0.3] + [NAN] * 50, False),  # and one that broke
+        ([0.1, NAN, 0.2, 0.3], False),
+        ([NAN, NAN, 0.1], False),
+        ([NAN], False),
+        ([], False),
+    ],
+)
+def test_what_comes_now_and_then(values, expected):
+    assert comes_now_and_then(values) is expected
+
+
+def test_a_metric_that_comes_now_and_then_is_joined_as_it_is():
+    accuracy = [NAN, 0.5, NAN, NAN, 0.9, NAN, NAN, 0.7, NAN]
+    figure = draw_curves([*range(10, 100, 10)], {"accuracy": accuracy}, {"accuracy": ["accuracy"]}, smoothing=0.9)
+    [line] = figure.axes[0].lines
+    assert line.get_xdata().tolist() == [20, 50, 80]
+    assert line.get_ydata().tolist() == [0.5, 0.9, 0.7]  # no average, no gap
+    assert line.get_markevery() is None
+    assert line.get_marker() == "o"
+    assert figure.axes[0].get_title(loc="right") == "0.700"
+    words = describe_curves([*range(9)], {"accuracy": accuracy}, {"a": ["accuracy"]}, smoothing=0.9)
+    assert words.endswith("accuracy: from 0.500 to 0.700 (lowest 0.500, highest 0.900).")
+
+
+def test_a_logarithmic_panel_beside_a_plain_one():
+    history = {"loss": [2.0, 1.0, 0.5], "difference": [2e-16, 3e-15, 5e-14]}
+    panels = {"loss": ["loss"], "largest difference": ["difference"]}
+    plain, log = draw_curves([1, 2, 3], history, panels, smoothing=0.5, log=["largest difference"]).axes
+    assert (plain.get_yscale(), log.get_yscale()) == ("linear", "log")
+    assert log.get_ylim() == pytest.approx((1e-16, 1e-13), rel=1e-6)
+    expected = 10 ** weighted_mean(np.log10(history["difference"]), 0.5)  # the mean of the logarithms
+    assert log.lines[1].get_ydata()[-1] == pytest.approx(expected)
+    assert log.get_title(loc="right") == three_digits(expected)
+    assert plain.lines[1].get_ydata()[-1] == pytest.approx(weighted_mean(history["loss"], 0.5))
+
+
+def test_a_long_unsmoothed_line_shows_points_only_where_no_line_is():
+    values = [0.5] * 70
+    values[10] = values[12] = NAN
+    points, line = draw_curves([*range(70)], {"a": values}, {"a": ["a"]}, smoothing=0).axes[0].lines
+    assert np.flatnonzero(np.isfinite(points.get_ydata())).tolist() == [11]
+    assert np.isfinite(line.get_ydata()).sum() == 68
+    assert np.isfinite(draw_curves([*range(70)], {"a": values}, {"a": ["a"]}).axes[0].lines[0].get_ydata()).sum() == 68
+    assert (
+        np.isfinite(
+            draw_curves([*range(60)], {"a": values[:60]}, {"a": ["a"]}, smoothing=0).axes[0].lines[0].get_ydata()
+        ).sum()
+        == 58
+    )
+
+
+def test_zeros_on_a_logarithmic_axis_stand_at_its_bottom():
+    history = {"d": [0.0, 1e-16, 0.0, 1e-12, 0.0]}
+    figure = draw_curves([1, 2, 3, 4, 5], history, {"d": ["d"]}, smoothing=0, log=["d"])
+    to_png(figure)
+    axis = figure.axes[0]
+    _, line, zeros = axis.lines
+    assert np.isnan(line.get_ydata()).tolist() == [True, False, True, False, True]
+    assert zeros.get_xdata().tolist() == [1, 3, 5]
+    bottom = axis.transAxes.transform((0, 0))[1]
+    assert zeros.get_transform().transform([(1, 0.0)])[0][1] == pytest.approx(bottom)
+    assert axis.get_title(loc="right") == "0.00"
+    assert axis.get_ylim() == pytest.approx((1e-16, 1e-12))
+    words = describe_curves([1, 2, 3, 4, 5], history, {"d": ["d"]}, smoothing=0, log=["d"])
+    assert words.endswith("d: from 1.00e-16 to 0.00 (lowest 0.00, highest 1.00e-12).")
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [-1.0, -2.0]])
+def test_without_a_positive_value_the_axis_stays_linear(values):
+    figure = draw_curves([1, 2], {"d": values}, {"d": ["d"]}, smoothing=0, log=["d"])
+    assert figure.axes[0].get_yscale() == "linear"
+    assert figure.axes[0].lines[1].get_ydata().tolist() == values
+    assert describe_curves([1, 2], {"d": values}, {"d": ["d"]}, log=["d"]).endswith(
+        f"d: from {values[0]:.2f} to {values[1]:.2f} (lowest {min(values):.2f}, highest {max(values):.2f})."
+    )
+
+
+def test_one_value_fills_a_power_of_ten():
+    axis = draw_curves([1], {"d": [1e-3]}, {"d": ["d"]}, log=["d"]).axes[0]
+    assert axis.get_ylim() == pytest.approx((1e-3, 1e-2))
+
+
+@pytest.mark.parametrize(
+    ("values", "log", "expected"),
+    [
+        ([1.0, 2.0], False, 2.0),
+        ([1.0, NAN], False, NAN),
+        ([1.0, 2.0, NAN, 3.0, NAN, NAN, 4.0, NAN], False, 4.0),
+        ([1e-9, 0.0], True, 0.0),
+        ([1e-9, 1e-7], True, 1e-7),
+    ],
+)
+def test_the_number_that_stands_for_a_metric_now(values, log, expected):
+    assert latest(values, 0.0, log) == pytest.approx(expected, nan_ok=True)
+
+
+def test_curve_is_what_is_drawn():
+    assert curve([4.0, 1.0], 0.0) == ([0, 1], [4.0, 1.0])
+    assert curve([NAN, 4.0, NAN, 1.0], 0.5) == ([1, 3], [4.0, 1.0])
+
+
+def test_an_infinite_value_does_not_spoil_the_axis():
+    figure = draw_curves([1, 2, 3], {"kl": [0.1, math.inf, 0.3]}, {"kl": ["kl"]})
+    to_png(figure)
+    assert np.isfinite(figure.axes[0].get_ylim()).all()
+
+
+def test_lines_of_one_panel_differ_in_colour_style_and_marker():
+    names = ["a", "b", "c", "d"]
+    figure = draw_curves([1, 2], {name: [1.0, 2.0] for name in names}, {"all": names})
+    lines = figure.axes[0].lines[1::2]
+    for look in ("get_color", "get_linestyle", "get_marker"):
+        assert len({getattr(line, look)() for line in lines}) == 4, look
+    assert [text.get_text().split()[0] for text in figure.axes[0].get_legend().get_texts()] == names
+
+
+def test_panels_wrap_and_spare_places_stay_empty():
+    panels = {name: [name] for name in "abcd"}
+    figure = draw_curves([1], {name: [1.0] for name in "abcd"}, panels)
+    assert [axis.get_visible() for axis in figure.axes] == [True] * 4 + [False] * 2
+
+
+def test_the_axis_is_as_long_as_the_whole_run():
+    assert draw_curves([1, 2], {"a": [1, 2]}, {"a": ["a"]}, max_steps=60).axes[0].get_xlim()[1] > 60
+    assert draw_curves([1, 9], {"a": [1, 2]}, {"a": ["a"]}).axes[0].get_xlim()[1] < 10
+
+
+def test_a_metric_that_never_came_is_named_beside_those_that_did():
+    figure = draw_curves([1], {"reward": [1.0], "kl": [0.0]}, {"rewrad": ["rewrad"]})
+    [words] = [text.get_text() for text in figure.axes[0].texts]
+    assert words == "waiting for rewrad\nmetrics so far: kl, reward"
+
+
+def test_the_picture_is_white_and_has_the_size_it_says():
+    figure = draw_curves([1], {"a": [1.0]}, {"a": ["a"]}, title="T", note="n")
+    data, metadata = mimebundle(figure, "words")
+    picture = Image.open(io.BytesIO(data["image/png"])).convert("RGB")
+    assert picture.getpixel((1, 1)) == (255, 255, 255)
+    assert picture.width == pytest.approx(metadata["image/png"]["width"] * 1.5, abs=1)
+    assert data["text/plain"] == metadata["image/png"]["alt"] == "words"
+
+
+def test_words_give_start_end_and_extremes():
+    history = {"reward": [0.25, 1.0, 0.0, 0.75], "kl": [math.nan] * 4}
+    words = describe_curves([1, 2, 3, 4], history, {"both": ["reward", "kl"]}, title="Addition", smoothing=0.0)
+    assert words == (
+        "Addition. Training curves over 4 steps. reward: from 0.250 to 0.750 (lowest 0.00, highest 1.00). "
+        "kl: no values."
+    )
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.71, "0.710"), (1.0, "1.00"), (123.4, "123"), (1e-6, "1.00e-06")])
+def test_three_digits(value, words):
+    assert three_digits(value) == words
+
+
+def test_a_picture_without_words_is_refused():
+    with pytest.raises(ValueError, match="needs alt"):
+        show_picture(new_figure(1, 1), " ")

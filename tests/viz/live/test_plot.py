@@ -1,0 +1,349 @@
+"""LivePlot without a notebook: what it keeps, what it refuses, how a run ends in the foreground and in a thread."""
+
+import math
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.viz import LivePlot
+from mlx_grpo_kit.viz.live import pace
+from mlx_grpo_kit.viz.live import plot as live
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def record(step, **metrics):
+    return SimpleNamespace(step=step, metrics=metrics or {"reward": step / 10}, completions=[])
+
+
+class Training:
+    """A run that says in which thread its steps were computed, and where it was closed."""
+
+    def __init__(self, steps, fails_at=None, error=None, seconds=0.0):
+        self.steps, self.fails_at, self.error, self.seconds = steps, fails_at, error, seconds
+        self.threads, self.closed_in = set(), None
+
+    def __iter__(self):
+        self.iterator = self._run()
+        return self.iterator
+
+    def _run(self):
+        try:
+            for step in range(1, self.steps + 1):
+                self.threads.add(threading.get_ident())
+                time.sleep(self.seconds)
+                if step == self.fails_at:
+                    raise self.error
+                yield record(step)
+        finally:
+            self.closed_in = threading.get_ident()
+
+    def close(self):
+        self.iterator.close()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within 10 s"
+        time.sleep(0.005)
+
+
+# -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_history_has_a_value_for_every_step_and_nan_where_there_was_none():
+    plot = LivePlot("reward")
+    plot.update({"reward": 0.5})
+    plot.update({"reward": 1, "eval/accuracy": 0.25})
+    plot.update({"eval/accuracy": 0.75}, step=10)
+    assert plot.steps == [1, 2, 10]
+    np.testing.assert_equal(plot.history, {"reward": [0.5, 1.0, math.nan], "eval/accuracy": [math.nan, 0.25, 0.75]})
+
+
+@pytest.mark.parametrize("value", [torch.tensor(0.5), np.array([0.5]), "0.5", None, 1j])
+def test_a_metric_that_is_not_a_number_is_named(value):
+    plot = LivePlot("reward")
+    with pytest.raises(TypeError, match=r"metric 'reward' is a .*not a Python float.*float\(x\)"):
+        plot.update({"reward": value})
+    assert plot.steps == []
+    assert plot.history == {}
+
+
+def test_numpy_scalars_become_floats():
+    plot = LivePlot("reward")
+    plot.update({"reward": np.float32(0.5), "completions/max_length": np.int64(4)})
+    assert {type(values[0]) for values in plot.history.values()} == {float}
+
+
+def test_steps_go_forward():
+    plot = LivePlot("reward")
+    plot.update({"reward": 0.5}, step=5)
+    with pytest.raises(ValueError, match="step 5 came after step 5"):
+        plot.update({"reward": 0.5}, step=5)
+
+
+@pytest.mark.parametrize("metrics", [[], {}, {"empty": []}])
+def test_panels_must_hold_something(metrics):
+    with pytest.raises(ValueError, match="at least one metric a panel"):
+        LivePlot(metrics)
+
+
+def test_smoothing_is_checked():
+    with pytest.raises(ValueError, match="smoothing=1 must be in"):
+        LivePlot("reward", smoothing=1)
+
+
+def test_a_panel_on_a_logarithmic_axis_is_named_by_its_title():
+    plot = LivePlot({"loss": ["loss", "torch_loss"], "difference": ["d"]}, log=["difference"])
+    plot.update({"loss": 1.0, "torch_loss": 1.0, "d": 1e-12})
+    assert [axis.get_yscale() for axis in plot.figure().axes] == ["linear", "log"]
+    with pytest.raises(ValueError, match="log names 'd'; the panels are 'loss', 'difference'"):
+        LivePlot({"loss": ["loss"], "difference": ["d"]}, log=["d"])
+    assert LivePlot("d", log="d").log == {"d"}
+
+
+def test_status_and_words_follow_the_logarithmic_axis():
+    plot = LivePlot("d", log=["d"], smoothing=0.5)
+    for value in (1e-9, 0.0):
+        plot.update({"d": value})
+    assert plot.status.startswith("running: step 2 · d 0.00 ·")
+    assert plot.alt_text.endswith("d: from 1.00e-09 to 0.00 (lowest 0.00, highest 1.00e-09).")
+
+
+def test_the_status_keeps_the_last_of_a_metric_that_comes_now_and_then():
+    plot = LivePlot(["accuracy", "loss"])
+    for step in range(1, 11):
+        plot.update({"loss": 1.0, **({"accuracy": step / 10} if step % 4 == 0 else {})})
+    assert plot.status.startswith("running: step 10 · accuracy 0.800 ·")
+
+
+def test_status_in_words():
+    plot = LivePlot(["reward"], max_steps=60)
+    assert plot.status == "waiting for the first step"
+    plot.update({"reward": 0.7125}, step=37)
+    assert plot.status == "running: step 37 of 60 · reward 0.713 · 0 s"
+    plot.finish()
+    assert plot.status.startswith("finished: step 37 of 60")
+
+
+def test_save_and_display(tmp_path):
+    plot = LivePlot({"both": ["reward", "kl"]}, title="Addition")
+    plot.update({"reward": 0.5, "kl": 0.0})
+    plot.save(tmp_path / "reward.png")
+    assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
+    data, metadata = plot._repr_mimebundle_()
+    assert data["text/plain"] == metadata["image/png"]["alt"] == plot.alt_text
+    assert plot.alt_text.startswith("Addition. Training curves over 1 steps. reward: from 0.500")
+
+
+def test_importing_and_feeding_it_loads_no_heavy_library():
+    code = (
+        "import sys; from mlx_grpo_kit.viz import LivePlot; p = LivePlot('reward'); p.update({'reward': 1.0});"
+        "p.finish(); print([m for m in ('mlx', 'torch', 'matplotlib', 'IPython', 'ipywidgets', 'numpy')"
+        " if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+
+class FakeView:
+    def __init__(self, clock, cost):
+        self.clock, self.cost, self.frames = clock, cost, []
+
+    def show(self, status, figure, completions):
+        self.frames.append(self.clock.now)
+        self.clock.now += self.cost
+
+    def replace_by(self, still, completions):
+        self.frames.append("still")
+
+
+@pytest.mark.parametrize(("cost", "interval"), [(0.001, 0.25), (0.05, 0.5), (3.0, 1.0)])
+def test_frames_are_few_and_drawing_takes_a_small_share(monkeypatch, cost, interval):
+    clock = SimpleNamespace(now=100.0)
+    for module in (live, pace):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    plot = LivePlot("reward")
+    plot._running = True
+    plot._view = view = FakeView(clock, cost)
+    for _ in range(1000):
+        clock.now += 0.01
+        plot.update({"reward": 1.0})
+    plot.finish()
+    assert view.frames.pop() == "still"
+    assert len(view.frames) > 3
+    between = np.diff(view.frames) - cost
+    assert between.min() >= interval - 1e-9
+    assert between.max() <= interval + 0.02
+
+
+# -- in the foreground ------------------------------------------------------------------------------------------------
+
+
+def test_watch_passes_the_steps_on():
+    plot = LivePlot("reward")
+    assert [step.step for step in plot.watch(Training(5))] == [1, 2, 3, 4, 5]
+    assert plot.history == {"reward": [0.1, 0.2, 0.3, 0.4, 0.5]}
+    assert plot.state == "finished"
+
+
+def test_an_interrupt_while_a_step_is_computed_ends_the_loop_cleanly():
+    plot, training = LivePlot("reward"), Training(5, fails_at=3, error=KeyboardInterrupt())
+    assert [step.step for step in plot.watch(training)] == [1, 2]
+    assert plot.state == "interrupted"
+    assert training.closed_in
+
+
+def test_leaving_the_loop_stops_and_closes_the_run():
+    plot, training = LivePlot("reward"), Training(5)
+    for step in plot.watch(training):
+        if step.step == 2:
+            break
+    assert plot.state == "stopped"
+    assert training.closed_in == threading.get_ident()
+
+
+def test_an_error_in_the_run_is_not_swallowed():
+    plot = LivePlot("reward")
+    with pytest.raises(ZeroDivisionError):
+        list(plot.watch(Training(5, fails_at=3, error=ZeroDivisionError())))
+    assert plot.state == "failed with ZeroDivisionError"
+    assert plot.steps == [1, 2]
+
+
+def test_a_run_can_be_continued():
+    plot = LivePlot("reward")
+    list(plot.watch([record(1), record(2)]))
+    list(plot.watch([record(3)]))
+    assert plot.steps == [1, 2, 3]
+
+
+# -- in a thread ------------------------------------------------------------------------------------------------------
+
+
+def test_all_of_the_run_happens_in_one_other_thread():
+    plot, training = LivePlot("reward"), Training(5)
+    run = plot.start(training)
+    run.wait()
+    assert training.threads == {training.closed_in}
+    assert training.closed_in != threading.get_ident()
+    assert (run.running, run.error, run.last.step, plot.state) == (False, None, 5, "finished")
+
+
+def test_stop_ends_after_the_current_step():
+    plot, training = LivePlot("reward"), Training(10_000, seconds=0.005)
+    run = plot.start(training)
+    wait_for(lambda: len(plot.steps) > 3)
+    run.stop()
+    run.wait()
+    assert plot.state == "stopped"
+    assert len(plot.steps) < 10_000
+    assert training.threads == {training.closed_in}
+
+
+def test_pause_holds_the_run_and_its_clock_until_resume():
+    plot = LivePlot("reward")
+    run = plot.start(Training(10_000, seconds=0.005))
+    wait_for(lambda: len(plot.steps) > 3)
+    run.pause()
+    wait_for(lambda: plot.state == "paused")
+    held = len(plot.steps), plot.status
+    time.sleep(0.1)
+    assert (len(plot.steps), plot.status) == held
+    assert run.running
+    run.resume()
+    wait_for(lambda: len(plot.steps) > held[0])
+    assert plot.state == "running"
+    run.stop()
+    run.wait()
+
+
+def test_a_paused_run_can_be_stopped():
+    plot = LivePlot("reward")
+    run = plot.start(Training(10_000, seconds=0.005))
+    run.pause()
+    wait_for(lambda: plot.state == "paused")
+    run.stop()
+    run.wait(timeout=5)
+    assert plot.state == "stopped"
+
+
+def test_waiting_raises_what_ended_the_run():
+    run = LivePlot("reward").start(Training(5, fails_at=3, error=ZeroDivisionError("here")))
+    with pytest.raises(ZeroDivisionError, match="here"):
+        run.wait()
+    assert run.last.step == 2
+
+
+def test_a_metric_that_is_no_float_ends_the_run_with_its_error():
+    run = LivePlot("reward").start([record(1, reward=torch.tensor(1.0))])
+    with pytest.raises(TypeError, match="metric 'reward'"):
+        run.wait()
+
+
+def test_waiting_can_give_up_without_ending_the_run():
+    run = LivePlot("reward").start(Training(10_000, seconds=0.005))
+    with pytest.raises(TimeoutError, match=r"not over after 0\.05 s"):
+        run.wait(timeout=0.05)
+    assert run.running
+    run.stop()
+    run.wait()
+
+
+def test_await_waits_too():
+    import asyncio
+
+    plot = LivePlot("reward")
+
+    async def cell():
+        await plot.start(Training(5, seconds=0.01))
+        return plot.state
+
+    assert asyncio.run(cell()) == "finished"
+
+
+def test_another_run_stops_the_one_before():
+    plots = LivePlot("reward"), LivePlot("reward")
+    first = plots[0].start(Training(10_000, seconds=0.005))
+    first.pause()
+    second = plots[1].start(Training(5, seconds=0.005))
+    assert (first.running, plots[0].state) == (False, "stopped")
+    second.wait()
+    assert plots[1].state == "finished"
+
+
+def test_one_run_in_one_plot():
+    plot = LivePlot("reward")
+    run = plot.start(Training(10_000, seconds=0.005))
+    with pytest.raises(RuntimeError, match="already shows a run"):
+        plot.start(Training(5))
+    run.stop()
+    run.wait()
+
+
+def test_a_script_that_ends_while_mlx_trains_in_the_thread_ends_in_good_order():
+    code = """
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.viz import LivePlot
+from types import SimpleNamespace
+x = mx.random.normal((256, 256)); mx.eval(x)
+def training():
+    y, step = x, 0
+    while True:
+        y = mx.softmax(y @ x); mx.eval(y); step += 1
+        yield SimpleNamespace(step=step, metrics={"reward": y.mean().item()})
+run = LivePlot("reward").start(training())
+while run.last is None or run.last.step < 5: pass
+print("main is over")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "main is over\n", "")
