@@ -1,28 +1,74 @@
-"""Reading files that somebody else may have cut off, changed or never written."""
+"""Reading files that somebody else may have cut off, changed, or put something else in the place of."""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
+
+MAX_BYTES = 2**26
+"""What a file of settings may have: the largest that a Qwen3 folder holds is its tokenizer.json, with 2^23.5."""
+
+
+def check_regular(path: Path) -> os.stat_result:
+    """What is known of a file that can be read to its end; a link to one counts.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: it is a folder, a pipe or a device, whose reading fails or never ends.
+    """
+    found = os.stat(path)
+    _check_kind(path, found)
+    return found
+
+
+def read_file(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: it is a folder, a pipe or a device, or it has more than `max_bytes` bytes.
+    """
+    check_regular(path)
+    # Between the check and here it may have become a pipe: without O_NONBLOCK that would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        _check_kind(path, os.fstat(descriptor))
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"{path} has more than {max_bytes:,} bytes, which no file of its kind has. Copy it again.")
+    return content
 
 
 def read_json(folder: Path, name: str) -> dict:
-    """The object in `folder/name`. Raises FileNotFoundError or ValueError with what to look for."""
+    """The object in `folder/name`.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no such file in it.
+        ValueError: the file is not a JSON object, or not a file that can be read to its end.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(
             f"There is no folder {folder}. Give a Hugging Face model folder, or `tiny` for the kit's own."
         )
-    if not (folder / name).exists():
+    path = folder / name
+    if not path.exists():
         raise FileNotFoundError(
             f"{folder} has no {name}; expected a Hugging Face model folder: "
             "config.json, model.safetensors, tokenizer.json."
         )
+    text = read_file(path)
     try:
-        content = json.loads((folder / name).read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{folder / name} is not valid JSON ({error}). It is cut off or corrupt; copy it again."
-        ) from error
+        content = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of 5000 digits, brackets without end
+        raise ValueError(f"{path} is not valid JSON ({error}). It is cut off or corrupt; copy it again.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{folder / name} holds {type(content).__name__}; expected a JSON object.")
+        raise ValueError(f"{path} holds {type(content).__name__}; expected a JSON object.")
     return content
+
+
+def _check_kind(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+        raise ValueError(f"{path} is {kind}; expected a file.")
