@@ -22,7 +22,8 @@ def exercises(chapter: str) -> list[Exercise]:
     """The exercises of a chapter, in order. Raises LookupError for a chapter without any."""
     if chapter not in chapters():
         raise LookupError(f"chapter {chapter!r} has no exercises; these have: {', '.join(chapters())}.")
-    return list(importlib.import_module(f"{chapter_folders.__name__}.chapter_{chapter}.exercises").EXERCISES)
+    module = importlib.import_module(f"{chapter_folders.__name__}.chapter_{chapter}.exercises")
+    return [value for value in vars(module).values() if isinstance(value, Exercise)] or list(module.EXERCISES)
 
 
 def find(id: str) -> Exercise:

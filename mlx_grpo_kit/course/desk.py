@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -14,6 +17,17 @@ from mlx_grpo_kit.viz.box import colored_box
 _opened: dict[str, int] = {}  # exercise -> the last hint opened in this session
 
 
+def _displayed(ask: Callable[..., Note]) -> Callable[..., Note]:
+    """`ask`, whose note is displayed at once in a notebook, wherever in its cell the call stands."""
+
+    @functools.wraps(ask)
+    def call(*arguments: Any, **named: Any) -> Note:
+        return ask(*arguments, **named).shown()
+
+    return call
+
+
+@_displayed
 def check(id: str, answer: Any = None) -> Note:
     """Say whether `answer` (a function, or a value where one is asked for) solves exercise `id`; if not, why not."""
     try:
@@ -26,6 +40,7 @@ def check(id: str, answer: Any = None) -> Note:
     return _verdict(result)
 
 
+@_displayed
 def hint(id: str, number: int | None = None) -> Note:
     """Open the next hint of exercise `id`, or hint `number` (from 1)."""
     try:
@@ -41,6 +56,7 @@ def hint(id: str, number: int | None = None) -> Note:
     return Note(f"Hint {number} of {count} · {id}", f"{exercise.hints[number - 1]}\n\n{after}", "hint")
 
 
+@_displayed
 def solution(id: str) -> Note:
     """Show a solution of exercise `id`."""
     try:
@@ -70,6 +86,15 @@ class Note:
 
     def __init__(self, heading: str, text: str, look: str, code: str = ""):
         self.heading, self.text, self.look, self.code = heading, text, look, code
+        self._cell: int | None = None  # the cell in which it is displayed already
+
+    def shown(self) -> Note:
+        """Display the note now if this is a notebook. Where it ends its cell too, it is not displayed again there."""
+        cell = _running_cell()
+        if cell is not None:
+            self._ipython_display_()
+            self._cell = cell
+        return self
 
     @property
     def passed(self) -> bool:
@@ -80,6 +105,12 @@ class Note:
 
     def __repr__(self) -> str:
         return "\n".join(part for part in (self.heading, self.text, self.code) if part)
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        if self._cell is None or self._cell != _running_cell():
+            display({"text/html": self._repr_html_(), "text/plain": repr(self)}, raw=True)
 
     def _repr_html_(self) -> str:
         paragraphs = "".join(
@@ -94,6 +125,13 @@ class Note:
         return colored_box(
             f"<b>{escape(self.heading)}</b>{paragraphs}{code}", self.look, "line-height:1.5;max-width:62em;"
         )
+
+
+def _running_cell() -> int | None:
+    """The number of the notebook's cell that runs now, None in a script or a terminal."""
+    ipython = sys.modules.get("IPython")  # a script that has not imported IPython is not running in it
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell.execution_count if hasattr(shell, "kernel") else None
 
 
 def _verdict(result: Result) -> Note:

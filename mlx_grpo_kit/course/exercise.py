@@ -7,20 +7,14 @@ import dis
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-RELATIVE, ABSOLUTE = 1e-6, 1e-9  # how near a number has to be
-LONGEST_TEXT = 160  # of a value in a message
-MOST_NUMBERS = 12  # of an array; a larger one is told by its shape
+from mlx_grpo_kit.course.compare import Spoiled, Told, same, show, told_apart
+from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work, watched
+
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
-
-
-class Told(str):
-    """What an answer did, in words: it stands in a message as it is, without quotes."""
-
-    __repr__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -40,18 +34,22 @@ class Mistake:
 class Exercise:
     """One exercise of a notebook.
 
-    id          chapter and number: "02.3"
-    title       a few words
-    prompt      what to do, in Markdown, as it stands in the notebook
-    minutes     for somebody who meets the subject for the first time
-    difficulty  1 to 3
-    solution    a function (its source is what `solution` shows), or a plain value where a value is asked for
-    hints       at least two, each saying more than the one before
-    cases       the arguments of each call the answer is tried with; a value needs none. The docstring of a function
-                among them is quoted in messages: "x * x"
-    mistakes    wrong answers with messages of their own
-    run         how a function is tried: (function, *arguments) -> something comparable. By default it is called.
-    explain     shown when it is passed, if there is more to see in it
+    Attributes:
+        id: chapter and number: "02.3".
+        title: a few words.
+        prompt: what to do, in Markdown, as it stands in the notebook.
+        minutes: for somebody who meets the subject for the first time.
+        difficulty: 1 to 3.
+        solution: a function or class (its source is what `solution` shows), or a plain value where one is asked for.
+        hints: at least two, each saying more than the one before.
+        cases: the arguments of each call the answer is tried with; a value needs none. The docstring of a function
+            among them is quoted in messages: "x * x". `drawn` makes some with a seed, beside those picked by hand.
+        mistakes: wrong answers with messages of their own; `slips` makes those that are edits of the solution.
+        run: how a function is tried: (function, *arguments) -> something comparable. By default it is called.
+        explain: shown when it is passed, if there is more to see in it.
+        in_place: whether the answer is asked to change what it is given. Otherwise an answer that does so is told.
+        work: how many times the solution's work an answer may take in each case, counted in Python's own steps; for
+            exercises that forbid brute force. None: as much as it likes.
     """
 
     id: str
@@ -65,6 +63,8 @@ class Exercise:
     mistakes: Sequence[Mistake] = ()
     run: Callable[..., Any] = lambda function, *arguments: function(*arguments)
     explain: str = ""
+    in_place: bool = False
+    work: int | None = None
 
     @property
     def heading(self) -> str:
@@ -148,11 +148,23 @@ class Exercise:
         return found
 
     def try_out(self, function: Callable[..., Any], case: tuple) -> Any:
-        """What `function` gives for `case`, or the exception that it raises. The case stays as it is."""
+        """What `function` gives for `case`, or the exception that it raises, or in words what it did that it may not.
+
+        The case itself stays as it is.
+        """
+        changes: list[str] = []
+        tried = function if self.in_place or function is self.solution else watched(function, changes)
         try:
-            return self.run(function, *copy.deepcopy(case))
+            if self.work is None or function is self.solution:
+                result = self.run(tried, *copy.deepcopy(case))
+            else:
+                _, enough = count_work(lambda: self.run(self.solution, *copy.deepcopy(case)))
+                result, _ = count_work(lambda: self.run(tried, *copy.deepcopy(case)), self.work * enough)
+        except TooMuchWorkError:
+            return Told(f"nothing yet after {self.work} times the work that it takes (it was stopped there)")
         except (Exception, SystemExit) as error:
             return error
+        return Spoiled(result) if changes else result
 
     def _complaint(self, case: tuple, expected: Any, got: Any, never_returns: bool) -> str:
         call = f"`{self.solution.__name__}({', '.join(map(show, case))})`"
@@ -197,7 +209,10 @@ def _speak_of_the_same(*errors: BaseException) -> bool:
 
 
 def is_stub(answer: Any) -> bool:
-    """Whether a function has no code of its own: a docstring, `...` or `pass`."""
+    """Whether a function has no code of its own: a docstring, `...` or `pass`. A class: whether none of its own has."""
+    if inspect.isclass(answer):
+        own = [each for each in vars(answer).values() if inspect.isfunction(each)]
+        return all(map(is_stub, own))
     if not inspect.isfunction(answer):
         return False
     constants = (None, ..., answer.__doc__)
@@ -207,96 +222,15 @@ def is_stub(answer: Any) -> bool:
     )
 
 
-def same(got: Any, expected: Any) -> bool:
-    """Equal, numbers up to rounding, in lists, tuples, dictionaries and arrays too; exceptions by their kind."""
-    if isinstance(expected, BaseException) or isinstance(got, BaseException):
-        return type(got) is type(expected)
-    if isinstance(expected, bool) or isinstance(got, bool):
-        return got is expected
-    if isinstance(expected, numbers.Real):
-        got = getattr(got, "item", lambda: got)() if getattr(got, "shape", None) == () else got
-        return isinstance(got, numbers.Real) and (
-            math.isclose(got, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (got != got and expected != expected)
-        )
-    if isinstance(expected, Mapping):
-        return (
-            isinstance(got, Mapping)
-            and got.keys() == expected.keys()
-            and all(same(got[key], value) for key, value in expected.items())
-        )
-    if isinstance(expected, (list, tuple)):
-        return isinstance(got, (list, tuple)) and len(got) == len(expected) and all(map(same, got, expected))
-    if hasattr(expected, "shape"):
-        import numpy as np
+def drawn(count: int, draw: Callable[[Any], tuple], seed: int = 0) -> tuple[tuple, ...]:
+    """`count` cases, each what `draw(rng)` returns: `cases=(*by_hand, *drawn(3, lambda rng: (rng.normal(size=2),)))`.
 
-        try:
-            got, expected = np.asarray(got), np.asarray(expected)
-            return got.shape == expected.shape and bool(
-                np.allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
-            )
-        except (TypeError, ValueError):  # not numbers, rows of different lengths, a tensor that keeps its history
-            return False
-    if isinstance(expected, str) and isinstance(got, str):
-        return got.strip().lower() == expected.strip().lower()
-    try:
-        return bool(got == expected)
-    except (TypeError, ValueError):  # an array has no single truth value
-        return False
-
-
-def told_apart(got: Any, expected: Any) -> str:
-    """What was given and what was expected: of several arrays the first wrong one, of a large one a wrong element."""
-    if (
-        isinstance(expected, (list, tuple))
-        and isinstance(got, (list, tuple))
-        and len(got) == len(expected)
-        and any(getattr(part, "shape", ()) for part in expected)
-    ):
-        wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
-        return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
-    text = [show(value) for value in (got, expected)]
-    both = ", expected ".join(text)
-    shapes = [tuple(value.shape) if hasattr(value, "shape") else None for value in (got, expected)]
-    if None not in shapes and shapes[0] != shapes[1]:
-        return ", expected ".join(
-            each if each.startswith("array of shape") else f"{each} of shape {shape}"
-            for each, shape in zip(text, shapes, strict=True)
-        )
-    if None in shapes or math.prod(shapes[1]) <= MOST_NUMBERS:
-        return both
+    Args:
+        count: how many cases.
+        draw: takes a `numpy.random.Generator`, returns the arguments of one call.
+        seed: of the generator. The cases are the same every time.
+    """
     import numpy as np
 
-    try:
-        got, expected = np.asarray(got, dtype=float), np.asarray(expected, dtype=float)
-    except (TypeError, ValueError, RuntimeError):  # not numbers, or a tensor that keeps its history
-        return both
-    is_wrong = ~np.isclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
-    index = tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
-    return (
-        f"an {text[0]} with {is_wrong.sum():,} of {is_wrong.size:,} elements wrong: the one at {list(index)} is "
-        f"{show(float(got[index]))}, expected {show(float(expected[index]))}"
-    )
-
-
-def show(value: Any) -> str:
-    """A value as it stands in a message: functions by name, numbers with few digits, arrays with their shape, long
-    things cut."""
-    if isinstance(value, BaseException):
-        return f"a {type(value).__name__}"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if inspect.isgenerator(value):
-        return "a generator (make a tuple or an array of it)"
-    if isinstance(value, Mapping):
-        text = ", ".join(f"{key}: {show(item)}" for key, item in value.items())
-    elif type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return show(value.item())
-    elif hasattr(value, "shape") and hasattr(value, "tolist"):
-        is_small = math.prod(value.shape) <= MOST_NUMBERS
-        text = f"array({show(value.tolist())})" if is_small else f"array of shape {tuple(value.shape)}"
-    elif isinstance(value, (list, tuple)):
-        inner = ", ".join(map(show, value))
-        text = f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
-    else:
-        text = getattr(value, "__name__", None) or repr(value)
-    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " ..."
+    rng = np.random.default_rng(seed)
+    return tuple(draw(rng) for _ in range(count))

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from mlx_grpo_kit.recipe import TINY_ARGS, default_args
 from rich.console import Console
 from safetensors.numpy import load_file
 
@@ -26,6 +25,7 @@ from mlx_grpo_kit.cli.run_folder import RunFolder
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+from mlx_grpo_kit.recipe import TINY_ARGS, default_args
 
 # What a task may meet: the reward function does something to the process at its n-th call, as the environment says.
 TASK = '''

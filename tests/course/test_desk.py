@@ -9,7 +9,8 @@ import torch
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import Exercise, Mistake, check, hint, progress, record, solution, use
 from mlx_grpo_kit.course.chapters.chapter_01.exercises import central_slope, forward_slope
-from mlx_grpo_kit.course.exercise import Told, is_stub, same, show, told_apart
+from mlx_grpo_kit.course.compare import Told, same, show, told_apart
+from mlx_grpo_kit.course.exercise import is_stub
 from mlx_grpo_kit.tensor import Tensor
 
 

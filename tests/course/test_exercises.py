@@ -1,12 +1,23 @@
 """Every exercise of the course: its solution passes, its stub is not attempted, each mistake gets its own message."""
 
+import copy
+import dataclasses
+import functools
 import inspect
+import sys
 import types
+from unittest import mock
 
+import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
-from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course import Exercise, check, drawn, slips
 from mlx_grpo_kit.course.catalogue import chapters, exercises
+from mlx_grpo_kit.course.exercise import is_stub
+from mlx_grpo_kit.course.slips import edited
+from mlx_grpo_kit.course.trial import count_work
+from mlx_grpo_kit.tensor import Tensor
 
 ALL = [exercise for chapter in chapters() for exercise in exercises(chapter)]
 MISTAKES = [(exercise, mistake) for exercise in ALL for mistake in exercise.mistakes]
@@ -23,7 +34,9 @@ def stub_of(exercise):
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
 def test_the_solution_passes(exercise):
-    note = check(exercise.id, exercise.solution)
+    # Compiled once more, so that it is tried as somebody else's answer would be.
+    answer = edited(exercise.solution, {}) if callable(exercise.solution) else exercise.solution
+    note = check(exercise.id, answer)
     assert note.passed, note
     assert "Passed" in repr(note)
 
@@ -81,3 +94,139 @@ def test_cases_stay_as_they_are(exercise):
     for mistake in exercise.mistakes:
         check(exercise.id, mistake.wrong)
     assert repr(exercise.cases) == before
+
+
+def spoil(value):
+    """Add 1 to every array, list or tensor in `value` that can be written to; returns whether there was one."""
+    if isinstance(value, np.ndarray) and value.size and value.flags.writeable and value.dtype.kind in "fiu":
+        value += 1
+        return True
+    if isinstance(value, list) and value and isinstance(value[0], (int, float)):
+        value[0] += 1
+        return True
+    if isinstance(value, (list, tuple)):
+        return any([spoil(each) for each in value])
+    if isinstance(value, Tensor):
+        return spoil(value.data)
+    return False
+
+
+FUNCTIONS = [exercise for exercise in ALL if inspect.isfunction(exercise.solution) and not exercise.in_place]
+
+
+@pytest.mark.parametrize("exercise", FUNCTIONS, ids=lambda exercise: exercise.id)
+def test_an_answer_that_changes_what_it_was_given_is_told(exercise):
+    spoiled = []
+
+    @functools.wraps(exercise.solution)
+    def answer(*arguments):
+        result = copy.deepcopy(exercise.solution(*arguments))
+        spoiled.append(not inspect.isgenerator(result) and spoil(arguments))
+        return result
+
+    note = check(exercise.id, answer)
+    if any(spoiled):
+        assert not note.passed
+
+
+def double(x):
+    """Twice x."""
+    return 2 * x
+
+
+DOUBLE = Exercise(
+    "99.1",
+    "Double",
+    "`double(x)`",
+    3,
+    1,
+    double,
+    hints=("Twice.", "`2 * x`"),
+    cases=drawn(3, lambda rng: (rng.normal(size=3),)),
+)
+
+
+def test_an_input_that_was_changed_spoils_a_right_result():
+    def in_place(x):
+        x *= 2
+        return x
+
+    assert "the right result, but also new numbers in what it was given" in DOUBLE.examine(in_place).message
+    assert dataclasses.replace(DOUBLE, in_place=True).examine(in_place)
+
+    def wrong_and_in_place(x):
+        x *= 3
+        return x
+
+    assert "the right result" not in DOUBLE.examine(wrong_and_in_place).message
+
+
+def test_a_slip_is_the_solution_with_a_few_characters_changed():
+    [three, minus] = slips(double, ("thrice", {"2": "3"}, 2, "That is three."), ("minus", {"2 *": "-"}, 1, "No."))
+    assert (three.wrong(2.0), minus.wrong(2.0)) == (6.0, -2.0)
+    assert (three.name, three.hint, three.message) == ("thrice", 2, "That is three.")
+    exercise = dataclasses.replace(DOUBLE, mistakes=(three, minus))
+    assert "That is three." in exercise.examine(lambda x: x + x + x).message
+
+
+def test_a_slip_that_no_longer_applies_is_an_error():
+    with pytest.raises(ValueError, match=r"double has no '4 \* x' in its source"):
+        slips(double, ("four", {"4 * x": "x"}, 1, "No."))
+
+
+def paths(n):
+    """How many ways lead through n forks."""
+    return 2**n
+
+
+def test_brute_force_is_stopped_where_it_is_forbidden():
+    exercise = dataclasses.replace(DOUBLE, solution=paths, cases=((3,), (40,)), work=20)
+
+    def walk(n):
+        return 1 if n == 0 else walk(n - 1) + walk(n - 1)
+
+    assert "nothing yet after 20 times the work that it takes" in exercise.examine(walk).message
+    assert exercise.examine(lambda n: 1 << n)
+
+
+def test_the_tracer_that_was_there_comes_back():
+    before = sys.gettrace()
+    count_work(lambda: sum(range(3)))
+    assert sys.gettrace() is before
+
+
+class Empty:
+    """A class as the notebook hands it out."""
+
+    def __init__(self, size):
+        """Keep the size."""
+        ...
+
+    def area(self): ...
+
+
+def test_a_class_without_code_is_a_stub():
+    class Started(Empty):
+        def area(self):
+            return 1
+
+    assert is_stub(Empty)
+    assert not is_stub(Started)
+
+
+@pytest.mark.parametrize("ends_the_cell", [True, False])
+def test_a_verdict_is_displayed_once_wherever_check_stands(ends_the_cell):
+    shell = InteractiveShell()
+    shell.kernel = True
+    shown = []
+    with (
+        mock.patch("IPython.get_ipython", return_value=shell),
+        mock.patch("IPython.display.display", lambda data, raw: shown.append(data["text/plain"])),
+    ):
+        note = check("01.1", double)
+        if ends_the_cell:
+            note._ipython_display_()
+        assert len(shown) == 1
+        shell.execution_count += 1
+        note._ipython_display_()
+        assert shown == [repr(note)] * 2

@@ -3,7 +3,8 @@
 
 import random
 
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, show
+from mlx_grpo_kit.course.compare import show
+from mlx_grpo_kit.course.exercise import Exercise, Mistake
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.scalar.nn import MLP, hinge_loss, sgd_step
 

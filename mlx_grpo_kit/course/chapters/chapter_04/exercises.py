@@ -3,7 +3,8 @@
 
 import numpy as np
 
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told, show
+from mlx_grpo_kit.course.compare import Told, show
+from mlx_grpo_kit.course.exercise import Exercise, Mistake
 from mlx_grpo_kit.tensor import Tensor, mean, tanh
 
 
@@ -859,5 +860,6 @@ EXERCISES = (
             ),
         ),
         run=_three_steps,
+        in_place=True,
     ),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told, show
+from mlx_grpo_kit.course.compare import Told, show
+from mlx_grpo_kit.course.exercise import Exercise, Mistake
 from mlx_grpo_kit.tensor.rules.rule import Rule
 
 NINF = -np.inf

@@ -6,7 +6,8 @@ import numpy as np
 
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.chapters.chapter_06.patients import DIAGNOSIS, DISEASES
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told, show
+from mlx_grpo_kit.course.compare import Told, show
+from mlx_grpo_kit.course.exercise import Exercise, Mistake
 
 GRID = np.array([[0.5, -1.0, 2.0], [1.5, -0.3, 0.8]])
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 
 import mlx_grpo_kit.tensor as T
+from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.digits import load_digits
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told, show
+from mlx_grpo_kit.course.exercise import Exercise, Mistake
 from mlx_grpo_kit.tensor import nn, optim
 
 # -- 07.2 -------------------------------------------------------------------------------------------------------------
@@ -844,6 +845,7 @@ EXERCISES = (
             ),
         ),
         run=_three_steps_of_adam,
+        in_place=True,
     ),
     Exercise(
         "07.5",

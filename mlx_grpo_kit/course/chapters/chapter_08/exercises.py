@@ -8,7 +8,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, Told
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake
 
 
 def _integers(*shape, seed=0):

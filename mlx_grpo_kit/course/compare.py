@@ -1,0 +1,127 @@
+"""Comparing what an answer gave with what was expected, and showing both in a message."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+RELATIVE, ABSOLUTE = 1e-6, 1e-9  # how near a number has to be
+LONGEST_TEXT = 160  # of a value in a message
+MOST_NUMBERS = 12  # of an array; a larger one is told by its shape
+
+
+class Told(str):
+    """What an answer did, in words: it stands in a message as it is, without quotes."""
+
+    __repr__ = str.__str__
+
+
+class Spoiled:
+    """What an answer gave, `result`, that also changed the numbers it was given. It is never right."""
+
+    def __init__(self, result: Any):
+        self.result = result
+
+
+def same(got: Any, expected: Any) -> bool:
+    """Equal, numbers up to rounding, in lists, tuples, dictionaries and arrays too; exceptions by their kind."""
+    if isinstance(got, Spoiled) or isinstance(expected, Spoiled):
+        return type(got) is type(expected) and same(got.result, expected.result)
+    if isinstance(expected, BaseException) or isinstance(got, BaseException):
+        return type(got) is type(expected)
+    if isinstance(expected, bool) or isinstance(got, bool):
+        return got is expected
+    if isinstance(expected, numbers.Real):
+        got = getattr(got, "item", lambda: got)() if getattr(got, "shape", None) == () else got
+        return isinstance(got, numbers.Real) and (
+            math.isclose(got, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (got != got and expected != expected)
+        )
+    if isinstance(expected, Mapping):
+        return (
+            isinstance(got, Mapping)
+            and got.keys() == expected.keys()
+            and all(same(got[key], value) for key, value in expected.items())
+        )
+    if isinstance(expected, (list, tuple)):
+        return isinstance(got, (list, tuple)) and len(got) == len(expected) and all(map(same, got, expected))
+    if hasattr(expected, "shape"):
+        import numpy as np
+
+        try:
+            got, expected = np.asarray(got), np.asarray(expected)
+            return got.shape == expected.shape and bool(
+                np.allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+            )
+        except (TypeError, ValueError):  # not numbers, rows of different lengths, a tensor that keeps its history
+            return False
+    if isinstance(expected, str) and isinstance(got, str):
+        return got.strip().lower() == expected.strip().lower()
+    try:
+        return bool(got == expected)
+    except (TypeError, ValueError):  # an array has no single truth value
+        return False
+
+
+def told_apart(got: Any, expected: Any) -> str:
+    """What was given and what was expected: of several arrays the first wrong one, of a large one a wrong element."""
+    if isinstance(got, Spoiled):
+        if not same(got.result, expected):
+            return told_apart(got.result, expected)
+        return "the right result, but also new numbers in what it was given (work on a copy of that)"
+    if (
+        isinstance(expected, (list, tuple))
+        and isinstance(got, (list, tuple))
+        and len(got) == len(expected)
+        and any(getattr(part, "shape", ()) for part in expected)
+    ):
+        wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
+        return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
+    text = [show(value) for value in (got, expected)]
+    both = ", expected ".join(text)
+    shapes = [tuple(value.shape) if hasattr(value, "shape") else None for value in (got, expected)]
+    if None not in shapes and shapes[0] != shapes[1]:
+        return ", expected ".join(
+            each if each.startswith("array of shape") else f"{each} of shape {shape}"
+            for each, shape in zip(text, shapes, strict=True)
+        )
+    if None in shapes or math.prod(shapes[1]) <= MOST_NUMBERS:
+        return both
+    import numpy as np
+
+    try:
+        got, expected = np.asarray(got, dtype=float), np.asarray(expected, dtype=float)
+    except (TypeError, ValueError, RuntimeError):  # not numbers, or a tensor that keeps its history
+        return both
+    is_wrong = ~np.isclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+    index = tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
+    return (
+        f"an {text[0]} with {is_wrong.sum():,} of {is_wrong.size:,} elements wrong: the one at {list(index)} is "
+        f"{show(float(got[index]))}, expected {show(float(expected[index]))}"
+    )
+
+
+def show(value: Any) -> str:
+    """A value as it stands in a message: functions by name, numbers with few digits, arrays with their shape, long
+    things cut."""
+    if isinstance(value, BaseException):
+        return f"a {type(value).__name__}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if inspect.isgenerator(value):
+        return "a generator (make a tuple or an array of it)"
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{key}: {show(item)}" for key, item in value.items())
+    elif type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return show(value.item())
+    elif hasattr(value, "shape") and hasattr(value, "tolist"):
+        is_small = math.prod(value.shape) <= MOST_NUMBERS
+        text = f"array({show(value.tolist())})" if is_small else f"array of shape {tuple(value.shape)}"
+    elif isinstance(value, (list, tuple)):
+        inner = ", ".join(map(show, value))
+        text = f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    else:
+        text = getattr(value, "__name__", None) or repr(value)
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " ..."
