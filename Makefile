@@ -5,7 +5,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help lab train test unit bench lint lock
+.PHONY: help lab train test unit bench lint notebooks lock
 
 VENV := .venv
 OUTPUT := outputs/$(shell date +%Y-%m-%d-%H%M%S)
@@ -51,6 +51,9 @@ bench: $(VENV)/dev.done ## Speed against peers, alone on the machine
 
 lint: $(VENV)/dev.done ## Style: ruff's rules and its layout
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
+
+notebooks: $(VENV)/dev.done ## Run every notebook and store its outputs, after a change to one or to its pictures
+	$(PY) tests/store_notebooks.py
 
 lock: ## Write what .venv holds (after pip install --upgrade there) to requirements.lock
 	@{ sed -n '/^#/p' requirements.lock; \
