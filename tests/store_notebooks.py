@@ -19,7 +19,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def store(path):
-    """Run the notebook at `path` and write it back with its outputs. An error in a cell is raised, nothing is written."""
+    """Run the notebook at `path` and write it back with its outputs. Where a cell fails, nothing is written."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.resolve().parent)}}
     NotebookClient(notebook, timeout=600, store_widget_state=False, resources=resources).execute()
