@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams
 from mlx_grpo_kit.recipe import MAX_STEPS, TINY_ARGS, TINY_NAME
 
 # MLX, rich and the kit's own parts are imported inside the commands: --help and a typing error are answered at once.
@@ -53,10 +54,10 @@ def count(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """A whole number of at least 0."""
+    """A whole number of 64 bits, none of them a sign."""
     value = whole_number(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative; expected 0 or more.")
+    if not 0 <= value < 2**64:
+        raise argparse.ArgumentTypeError(f"{value} is out of range; expected 0 to 2^64 - 1.")
     return value
 
 
@@ -193,7 +194,8 @@ def _add_generate(commands: Any) -> None:
     generate = commands.add_parser(
         "generate",
         help="let a model continue a text",
-        description="Let a model continue a text. The model gets it as it stands, without a chat template.",
+        description="Let a model continue a text. The model gets it as it stands, without a chat template. Characters "
+        "that steer a terminal are shown escaped.",
         epilog="examples:\n"
         '  python -m mlx_grpo_kit generate "12+34="\n'
         '  python -m mlx_grpo_kit generate --model outputs/addition/policy --num 5 "12+34=" "38+47="\n',
@@ -218,6 +220,11 @@ def _add_generate(commands: Any) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. A command line that makes no sense ends in SystemExit(2)."""
+    nowhere_to_print = sys.stdout is None
+    open_standard_streams()
+    if nowhere_to_print:
+        print("error: standard output is closed. To run without it, send it to /dev/null.", file=sys.stderr)
+        return 2
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
@@ -229,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+        warnings.showwarning = lambda message, *_, **__: print(f"warning: {escaped(str(message))}", file=sys.stderr)
         try:
             return options.run(options)
         except KeyboardInterrupt:
@@ -251,7 +258,7 @@ def _unknown(argument: str, parser: Parser) -> str:
 
 def _in_words(error: Exception) -> str:
     expected = (ValueError, TypeError, OSError, ImportError, RuntimeError)  # whose messages are written for the user
-    words = " ".join(str(error).split())
+    words = escaped(" ".join(str(error).split()))  # it may quote what a model or a file says
     return words if isinstance(error, expected) and words else f"{type(error).__name__}: {words} (--debug shows where)"
 
 
@@ -300,7 +307,8 @@ def _generate(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     for row, completion in enumerate(rollout.completions):
         prompt = options.prompts[row // options.num]
-        console.print(Text.assemble((prompt, "dim"), (tokenizer.decode(completion), "bold")))
+        texts = (escaped(text, keep="\n\t") for text in (prompt, tokenizer.decode(completion)))
+        console.print(Text.assemble(*zip(texts, ("dim", "bold"), strict=True)))
     if not all(rollout.finished):
         cut_off = f"{rollout.finished.count(False)} of {len(rollout.finished)}"
         print(f"({cut_off} cut off after {sampling.max_new_tokens} tokens: --max-new-tokens)", file=sys.stderr)

@@ -15,6 +15,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from mlx_grpo_kit.cli.terminal import escaped
+
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo import TrainStep
 
@@ -26,13 +28,13 @@ SECONDS_A_LINE = 10.0
 STEPS_FOR_SPEED = 20
 
 
-class Progress:
+class RunDisplay:
     """Shows a run while it goes on: in a terminal redrawn in place, elsewhere as a line every ten seconds.
 
-        with Progress("tiny learns addition", max_steps=150, is_correct=task.is_correct) as progress:
-            progress.begin_steps()
+        with RunDisplay("tiny learns addition", max_steps=150, is_correct=task.is_correct) as display:
+            display.begin_steps()
             for step in trainer.train(150):
-                progress.update(step, step.metrics)
+                display.update(step, step.metrics)
 
     Args:
         title: what is trained on what.
@@ -50,7 +52,7 @@ class Progress:
         console: Console | None = None,
     ):
         self.console = console or Console(highlight=False)
-        self.title, self.max_steps, self.is_correct, self.note = title, max_steps, is_correct, note
+        self.title, self.max_steps, self.is_correct, self.note = escaped(title), max_steps, is_correct, note
         self.accuracies: list[tuple[int, float]] = []
         self._phase = ""
         self._rewards: list[float] = []
@@ -63,7 +65,7 @@ class Progress:
         in_place = self.console.is_terminal and self.console.encoding.startswith("utf")
         self._live = Live(self, console=self.console, refresh_per_second=8) if in_place else None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunDisplay:
         if self._live:
             self._live.start()
         return self
@@ -197,7 +199,7 @@ def clock(seconds: float) -> str:
 
 def _one_line(text: str, keep_end: bool = False) -> str:
     """Text with control characters spelled out, cut off at one of its ends if it is long."""
-    shown = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    shown = escaped(text)
     if len(shown) <= SAMPLE_WIDTH:
         return shown
     return "…" + shown[1 - SAMPLE_WIDTH :] if keep_end else shown[: SAMPLE_WIDTH - 1] + "…"

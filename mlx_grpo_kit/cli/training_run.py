@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mlx_grpo_kit.cli.display import Progress
+from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.run_folder import RunFolder, RunSettings
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, RewardError, TrainingDivergedError
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
@@ -134,10 +134,10 @@ def _run(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: S
         return stop.words if stop.number is not None else ""
 
     try:
-        with Progress(_title(settings), settings.max_steps, trainer.task.is_correct, note) as progress:
-            _train_steps(folder, settings, trainer, stop, progress)
+        with RunDisplay(_title(settings), settings.max_steps, trainer.task.is_correct, note) as display:
+            _train_steps(folder, settings, trainer, stop, display)
             if folder.is_open:
-                progress.phase("saving")
+                display.phase("saving")
                 folder.save(trainer)
                 trainer.save_pretrained(folder.policy)
                 folder.draw(_title(settings))
@@ -148,18 +148,18 @@ def _run(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: S
 
 
 def _train_steps(
-    folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, progress: Progress
+    folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, display: RunDisplay
 ) -> None:
     if folder.is_open:
         for line in folder.measured():
-            progress.measured(line["step"], line["eval/accuracy"])
+            display.measured(line["step"], line["eval/accuracy"])
     else:
-        progress.phase(f"measuring accuracy before training, on {settings.eval_problems} held-out problems")
+        display.phase(f"measuring accuracy before training, on {settings.eval_problems} held-out problems")
         before = {"step": 0, **trainer.evaluate(settings.eval_problems)}
-        progress.measured(0, before["eval/accuracy"])
+        display.measured(0, before["eval/accuracy"])
     if stop.number is not None:
         return
-    progress.begin_steps()
+    display.begin_steps()
     for step in trainer.train(settings.max_steps):
         metrics = dict(step.metrics)
         if step.step % settings.eval_every == 0 or step.step == settings.max_steps:
@@ -168,7 +168,7 @@ def _train_steps(
             folder.open(settings)
             folder.append(before)
         folder.append({"step": step.step, **metrics})
-        progress.update(step, metrics)
+        display.update(step, metrics)
         if step.step % settings.save_every == 0:
             folder.save(trainer)
             folder.draw(_title(settings))

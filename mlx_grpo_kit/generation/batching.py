@@ -44,9 +44,11 @@ def fold_groups(prompts: Sequence[TokenIds]) -> tuple[list[TokenIds], int]:
 
 
 def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_tokens: int) -> None:
-    """Raise ValueError for no prompts, an empty one, token ids that are not in the vocabulary, or too many tokens.
+    """Refuse prompts that the model cannot continue.
 
-    What is no list of token ids, such as text, raises TypeError.
+    Raises:
+        ValueError: there are no prompts, one is empty, has a token id outside the vocabulary, or is too long.
+        TypeError: what is given is no list of token ids, such as text.
     """
     if len(prompts) == 0:
         raise ValueError("There are no prompts; expected a list of lists of token ids.")
@@ -70,7 +72,11 @@ def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_toke
 
 
 def check_tokens(config: Qwen3Config, tokens: TokenIds, name: str) -> None:
-    """Raise ValueError for a token id outside the vocabulary, which would silently read some other row's embedding."""
+    """Refuse a token id outside the vocabulary, which would silently read some other row's embedding.
+
+    Raises:
+        ValueError: there is one, or `tokens` is no flat list of whole numbers.
+    """
     ids = np.asarray(tokens)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"{name} has dtype {ids.dtype} and shape {ids.shape}; expected a flat list of whole numbers.")

@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, fold_groups, left_padded
-from mlx_grpo_kit.generation.sampling import SamplingConfig, sample_token, token_logps
+from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded
+from mlx_grpo_kit.generation.sampling import SamplingConfig, check_whole, sample_token, token_logps
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
@@ -48,11 +48,18 @@ def generate(
     Prompts may differ in length. Equal prompts that stand next to each other in groups of one size, as GRPO's do, are
     read once. The same seed and arguments give the same rollout on the same machine.
 
-    Raises ValueError for no prompts, an empty one, token ids outside the vocabulary, or more tokens than the model
-    has positions, and TypeError for what is no list of token ids, such as text.
+    Raises:
+        ValueError: no prompts, an empty one, token ids outside the vocabulary, an end token outside it, more tokens
+            than the model has positions, or a seed that has no 64 bits.
+        TypeError: what is no list of token ids, such as text.
     """
     sampling = sampling or SamplingConfig()
     check_prompts(config, prompts, sampling.max_new_tokens)
+    if eos_token_ids:
+        check_tokens(config, sorted(eos_token_ids), "eos_token_ids")
+    check_whole("seed", seed)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is {seed}; expected 0 to 2^64 - 1.")
     params = dict(params)
     unique_prompts, group_size = fold_groups(prompts)
     prompt_ids, attention_mask = left_padded(unique_prompts)

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.forward import exp
+
+MIN_TEMPERATURE = 1e-6
+"""Below it, float32 logits that differ at all differ beyond doubt: that is temperature 0, but for overflow."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +24,14 @@ class SamplingConfig:
 
     Attributes:
         max_new_tokens: a completion without an end token is cut off here.
-        temperature: logits are divided by it; 0 takes the likeliest token.
+        temperature: logits are divided by it; 0 takes the likeliest token. From 1e-6 up.
         top_k: keep the k likeliest tokens; None or 0 keeps all, and so does a k beyond the vocabulary.
         top_p: keep the likeliest tokens that together reach this probability (nucleus, Holtzman et al. 2020).
         min_p: keep tokens at least this fraction as likely as the likeliest (Nguyen et al. 2024); None or 0: all.
 
-    Raises ValueError for a number out of range.
+    Raises:
+        ValueError: a number is out of range.
+        TypeError: a setting is no number, or a fraction where only whole numbers make sense.
     """
 
     max_new_tokens: int = 256
@@ -35,13 +41,18 @@ class SamplingConfig:
     min_p: float | None = None
 
     def __post_init__(self):
+        check_whole("max_new_tokens", self.max_new_tokens)
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected at least 1.")
         _check_sampling(self.temperature, self.top_k, self.top_p, self.min_p)
 
 
 def apply_top_k(logprobs: mx.array, top_k: int) -> mx.array:
-    """Keep the `top_k` likeliest of [..., V]. A `top_k` of V or more keeps all. Raises ValueError below 1."""
+    """Keep the `top_k` likeliest of [..., V]; V or more keeps all.
+
+    Raises:
+        ValueError: `top_k` is below 1.
+    """
     if top_k < 1:
         raise ValueError(f"top_k is {top_k}; expected at least 1, or None in sample_token to keep all tokens.")
     if top_k >= logprobs.shape[-1]:
@@ -53,7 +64,8 @@ def apply_top_k(logprobs: mx.array, top_k: int) -> mx.array:
 def apply_top_p(logprobs: mx.array, top_p: float) -> mx.array:
     """Keep the fewest tokens of [..., V] whose probabilities reach `top_p`; the likeliest always stays.
 
-    Raises ValueError unless 0 < top_p <= 1.
+    Raises:
+        ValueError: `top_p` is not above 0 and at most 1.
     """
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}; expected more than 0 and at most 1.")
@@ -64,14 +76,16 @@ def apply_top_p(logprobs: mx.array, top_p: float) -> mx.array:
     order = mx.argsort(-logprobs, axis=-1)
     ordered = mx.take_along_axis(probs, order, axis=-1)
     likelier = mx.cumsum(ordered, axis=-1) - ordered  # probability of all tokens in front of this one
-    out = mx.put_along_axis(mx.zeros_like(likelier), order, likelier, axis=-1) >= top_p
+    # As a float32 a tiny top_p would be 0, which even the likeliest token, with nothing in front of it, reaches.
+    out = mx.put_along_axis(mx.zeros_like(likelier), order, likelier, axis=-1) >= max(top_p, 1e-30)
     return mx.where(out, -math.inf, logprobs)
 
 
 def apply_min_p(logprobs: mx.array, min_p: float) -> mx.array:
     """Keep tokens of [..., V] whose probability is at least `min_p` times the largest.
 
-    Raises ValueError unless 0 < min_p <= 1.
+    Raises:
+        ValueError: `min_p` is not above 0 and at most 1.
     """
     if not 0 < min_p <= 1:
         raise ValueError(
@@ -130,11 +144,24 @@ def token_logps(
 
 
 def _check_sampling(temperature: float, top_k: int | None, top_p: float, min_p: float | None) -> None:
-    if not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature is {temperature}; expected 0 (always the likeliest token) or more.")
+    for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        if not isinstance(value, Real) and (name, value) != ("min_p", None):
+            raise TypeError(f"{name} is {value!r}; expected a number.")
+    if top_k is not None:
+        check_whole("top_k", top_k)
+    if temperature != 0 and not MIN_TEMPERATURE <= temperature < math.inf:
+        raise ValueError(
+            f"temperature is {temperature}; expected 0 (always the likeliest token) or at least {MIN_TEMPERATURE}."
+        )
     if top_k is not None and top_k < 0:
         raise ValueError(f"top_k is {top_k}; expected 1 or more, or None to keep all tokens.")
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}; expected more than 0 and at most 1.")
     if min_p is not None and not 0 <= min_p <= 1:
         raise ValueError(f"min_p is {min_p}; expected 0 to 1, or None to keep all tokens.")
+
+
+def check_whole(name: str, value: int) -> None:
+    """Raise TypeError for what is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} is {value!r}; expected a whole number.")

@@ -4,11 +4,13 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import fields
 from io import StringIO
 from pathlib import Path
@@ -20,7 +22,7 @@ from safetensors.numpy import load_file
 
 from mlx_grpo_kit.cli import commands as cli
 from mlx_grpo_kit.cli import main
-from mlx_grpo_kit.cli.display import Progress, clock, sparkline
+from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
 from mlx_grpo_kit.cli.run_folder import RunFolder
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
@@ -217,7 +219,8 @@ def test_default_args_go_by_size(model, tmp_path):
         (["train", "--output", "DIR", "--max-steps", "0"], "--max-steps: 0 is too small; expected at least 1"),
         (["train", "--output", "DIR", "--max-steps", "many"], "'many' is not a whole number"),
         (["train", "--output", "DIR", "--learning-rate", "nan"], "'nan' is not a number"),
-        (["train", "--output", "DIR", "--seed", "-1"], "-1 is negative"),
+        (["train", "--output", "DIR", "--seed", "-1"], "-1 is out of range; expected 0 to 2^64 - 1"),
+        (["generate", "--seed", str(2**64), "1+1="], "18446744073709551616 is out of range"),
         (["train", "--output", "DIR", "--resume", "--overwrite"], "not allowed with argument"),
         (["generate"], "required: TEXT"),
     ],
@@ -733,11 +736,50 @@ def test_generate(model, capsys):
         (["1+1=", "--temperature", "-1"], "temperature is -1"),
         (["1+1=", "--top-p", "2"], "top_p is 2"),
         (["1+1=", "--max-new-tokens", "32"], "exceeds the model's 32 positions"),
+        (
+            ["1+1=", "--temperature", "1e-40"],
+            "temperature is 1e-40; expected 0 (always the likeliest",
+        ),
     ],
 )
 def test_generate_with_bad_input(options, words, model, capsys):
     assert main(["generate", "--model", str(model), *options]) == 2
     assert_one_error_line(capsys.readouterr().err, words)
+
+
+def test_what_steers_a_terminal_is_shown_escaped(model, capsys, monkeypatch):
+    """A model may have learned any text, and a file or a task may quote it in an error or a warning."""
+    hostile, shown = "\x1b]0;mine\x07\x9b2J\u202e\r1\n2\u200d3", "\\x1b]0;mine\\x07\\x9b2J\\u202e\\r1"
+    monkeypatch.setattr("mlx_grpo_kit.qwen3.tokenizer.Tokenizer.decode", lambda self, ids: hostile)
+    assert main(["generate", "--model", str(model), "1+1="]) == 0
+    assert capsys.readouterr().out == f"1+1={shown}\n2\u200d3\n"
+
+    def fail(self, text):
+        warnings.warn(hostile, stacklevel=1)
+        raise ValueError(hostile)
+
+    monkeypatch.setattr("mlx_grpo_kit.qwen3.tokenizer.Tokenizer.encode", fail)
+    assert main(["generate", "--model", str(model), "1+1="]) == 2
+    warning, error = capsys.readouterr().err.splitlines()
+    assert warning.startswith(f"warning: {shown}")
+    assert error.startswith(r"error: \x1b]0;mine\x07\x9b2J\u202e 1 2")
+
+
+def run_without(streams, *arguments):
+    """The command line in a shell that closes some of the standard streams first."""
+    command = [sys.executable, "-m", "mlx_grpo_kit", *map(str, arguments)]
+    return subprocess.run(f"{shlex.join(command)} {streams}", shell=True, capture_output=True, text=True, check=False)
+
+
+def test_closed_standard_streams(model):
+    """MLX takes a file that got number 0 for one that it could not open."""
+    for streams in ("<&-", "<&- 2>&-"):
+        done = run_without(streams, "generate", "--model", model, "--max-new-tokens", 3, "12=")
+        assert (done.returncode, done.stdout[:3]) == (0, "12="), done.stderr
+    for streams in (">&-", "<&- >&-"):
+        done = run_without(streams, "generate", "--model", model, "12=")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert_one_error_line(done.stderr, "standard output is closed")
 
 
 def test_doctor_and_pretrain_are_the_modules_own(monkeypatch, tmp_path):
@@ -778,9 +820,9 @@ def test_what_a_model_wrote_cannot_disturb_the_display():
     step = SimpleNamespace(step=1, metrics={"reward": math.nan, "step_time": 0.5}, completions=[record])
     for terminal in (True, False):
         console = Console(file=StringIO(), force_terminal=terminal, color_system=None, width=100, highlight=False)
-        progress = Progress("[bold]t[/bold]", 2, lambda *_: True, console=console)
-        progress.update(step, step.metrics)
-        console.print(progress)
+        display = RunDisplay("[bold]t[/bold]", 2, lambda *_: True, console=console)
+        display.update(step, step.metrics)
+        console.print(display)
         shown = console.file.getvalue()
         assert "\x1b" not in shown
         assert r"\x1b[2J[red]\n999" in shown

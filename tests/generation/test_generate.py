@@ -303,6 +303,27 @@ def test_prompts_are_checked(model, prompts, error, message):
         generate(*model, prompts, sampling=SamplingConfig(max_new_tokens=10))
 
 
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"eos_token_ids": [-1]}, ValueError, rf"eos_token_ids holds token id -1; expected 0 to {V - 1}"),
+        ({"eos_token_ids": [1, V]}, ValueError, rf"eos_token_ids holds token id {V}"),
+        ({"eos_token_ids": {2**40}}, ValueError, rf"eos_token_ids holds token id {2**40}"),
+        ({"seed": -1}, ValueError, r"seed is -1; expected 0 to 2\^64 - 1"),
+        ({"seed": 2**64}, ValueError, rf"seed is {2**64}; expected 0 to 2\^64 - 1"),
+        ({"seed": 1.5}, TypeError, "seed is 1.5; expected a whole number"),
+    ],
+)  # fmt: skip
+def test_end_tokens_and_seeds_are_checked(model, settings, error, message):
+    with pytest.raises(error, match=message):
+        generate(*model, [[1, 2]], sampling=SamplingConfig(max_new_tokens=2), **settings)
+
+
+def test_the_largest_seed_is_one(model):
+    rollouts = [generate(*model, [[1, 2]] * 8, seed=seed, sampling=SamplingConfig(4)) for seed in (0, 2**64 - 1)]
+    assert rollouts[0] != rollouts[1]
+
+
 def test_the_last_position_of_the_context_is_usable(reference, model):
     prompt = [3] * 118
     rollout = generate(*model, [prompt], sampling=SamplingConfig(max_new_tokens=10))

@@ -228,7 +228,9 @@ def test_greedy_logps_are_those_of_temperature_one():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": -0.1}, r"temperature is -0.1; expected 0 \(always the likeliest token\) or more"),
+        ({"temperature": -0.1}, r"temperature is -0.1; expected 0 \(always the likeliest token\) or at least 1e-06"),
+        ({"temperature": 1e-40}, "temperature is 1e-40; expected 0 .* or at least 1e-06"),
+        ({"temperature": 1e-7}, "temperature is 1e-07"),
         ({"temperature": math.nan}, "temperature is nan"),
         ({"temperature": math.inf}, "temperature is inf"),
         ({"top_k": -1}, "top_k is -1; expected 1 or more, or None"),
@@ -257,3 +259,51 @@ def test_filters_and_length_are_checked():
     for min_p in (0, 1.5, math.nan):
         with pytest.raises(ValueError, match=r"min_p is .*; expected more than 0 and at most 1"):
             apply_min_p(mx.zeros(V), min_p)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": "1"}, "temperature is '1'; expected a number"),
+        ({"temperature": None}, "temperature is None; expected a number"),
+        ({"top_p": None}, "top_p is None; expected a number"),
+        ({"min_p": [0.1]}, r"min_p is \[0.1\]; expected a number"),
+        ({"top_k": 2.5}, "top_k is 2.5; expected a whole number"),
+        ({"top_k": True}, "top_k is True; expected a whole number"),
+    ],
+)
+def test_settings_that_are_no_numbers(settings, message):
+    with pytest.raises(TypeError, match=message):
+        SamplingConfig(**settings)
+    with pytest.raises(TypeError, match=message):
+        sample_token(mx.zeros((1, V)), **settings)
+    for max_new_tokens in (2.0, True, "3"):
+        with pytest.raises(TypeError, match=r"max_new_tokens is .*; expected a whole number"):
+            SamplingConfig(max_new_tokens=max_new_tokens)
+
+
+@pytest.mark.parametrize("top_p", [1e-30, 1e-40, 1e-300, 5e-324])
+def test_the_smallest_top_p_keeps_the_likeliest_token(top_p):
+    logprobs = random_logprobs(20)
+    kept = np.array(apply_top_p(mx.array(logprobs), top_p))
+    assert np.isfinite(kept).sum(axis=-1).tolist() == [1] * 20
+    assert (kept.argmax(-1) == logprobs.argmax(-1)).all()
+    drawn = sample_token(mx.array(logprobs), top_p=top_p, key=KEY)
+    assert (np.array(drawn) == logprobs.argmax(-1)).all()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 1e-6}, {"temperature": 1e308}, {"min_p": 5e-324}, {"top_k": 2**70}]
+)
+def test_the_ends_of_the_ranges_compute(settings):
+    """Nothing overflows: cold draws the likeliest token with log-probability 0, hot draws any."""
+    logits = mx.array(random_logprobs(500) * 10)
+    drawn = sample_token(logits, **settings, key=KEY)
+    logps = np.array(token_logps(logits, drawn, settings.get("temperature", 1.0)))
+    assert np.isfinite(logps).all()
+    if settings == {"temperature": 1e-6}:
+        assert (np.array(drawn) == np.array(logits).argmax(-1)).all()
+        assert (logps == 0).all()
+    if settings == {"temperature": 1e308}:
+        np.testing.assert_allclose(logps, -math.log(V), rtol=1e-6)
+        assert len(set(drawn.tolist())) > 40
