@@ -271,7 +271,7 @@ def _clipped(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str,
     return mx.minimum(ratio * advantages, clipped_ratio * advantages), events
 
 
-def _capped_weight(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+def _cispo(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
     """stop_gradient(min(r, epsilon_high)) A logp: a far-off token weighs less, but none loses its gradient.
 
     CISPO, MiniMax-M1, https://arxiv.org/abs/2506.13585.
@@ -281,7 +281,7 @@ def _capped_weight(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dic
     return weight * batch.advantages * batch.logps, events
 
 
-def _soft_gate(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+def _sapo(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
     """sigmoid(tau (r - 1)) * (4 / tau) * A: a clip without edges. Its slope at r = 1 is A, as for the clip.
 
     SAPO, https://arxiv.org/abs/2511.20347.
@@ -290,7 +290,7 @@ def _soft_gate(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[st
     return mx.sigmoid(tau * (batch.ratio - 1)) * (4 / tau) * batch.advantages, {}
 
 
-def _gamma_weight(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+def _vespo(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
     """stop_gradient(phi) A logp, where phi = exp(lambda + k log w - lambda w) and w is the whole completion's ratio.
 
     phi is 1 on-policy and goes smoothly to 0 where w does and where w grows. w is a product over tokens, whatever the
@@ -341,9 +341,9 @@ LOSS_TYPES: dict[str, tuple[_Objective, _TokenWeight]] = {
     "dr_grpo": (_clipped, _constant_length),
     "dapo": (_clipped, _mean_over_batch_tokens),
     "luspo": (_clipped, _mean_of_completion_sums),
-    "cispo": (_capped_weight, _mean_over_batch_tokens),
-    "sapo": (_soft_gate, _mean_of_completion_means),
-    "vespo": (_gamma_weight, _mean_over_batch_tokens),
+    "cispo": (_cispo, _mean_over_batch_tokens),
+    "sapo": (_sapo, _mean_of_completion_means),
+    "vespo": (_vespo, _mean_over_batch_tokens),
 }
 
 

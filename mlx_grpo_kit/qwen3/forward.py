@@ -2,21 +2,17 @@
 
 Every building block takes its weights as arguments, and `qwen3_forward` takes them all as one dictionary, so
 `value_and_grad` sees the whole path params -> logits -> log-probs -> loss. Weights of linear maps have PyTorch's
-layout, [out_features, in_features].
+layout, [out_features, in_features]. What is computed in another way on each device stands in `kernels.py`.
 
 Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, S positions of keys.
 """
 
 from __future__ import annotations
 
-import math
-
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-
-# Added to a score that must not count; finite, so that a row with nothing to see gives no NaN. float16 ends at 65504.
-MASKED, MASKED_FLOAT16 = -1e9, -3e4
+from mlx_grpo_kit.qwen3.kernels import gated_silu, scaled_dot_product_attention
 
 
 def embedding(weight: mx.array, input_ids: mx.array) -> mx.array:
@@ -34,22 +30,6 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     return mx.fast.rms_norm(x, weight, eps)
 
 
-def exp(x: mx.array) -> mx.array:
-    """e to the power of x. On the CPU `mx.power` is three times as fast as `mx.exp` and equal to it within 1e-6."""
-    return _power_of_e(x) if _runs_on_cpu() else mx.exp(x)
-
-
-@mx.custom_function
-def _power_of_e(x: mx.array) -> mx.array:
-    return mx.power(math.e, x)
-
-
-@_power_of_e.vjp
-def _power_of_e_vjp(x, grad, output):
-    # The automatic rule passes over the numbers three times, to allow for a base of 0.
-    return grad * output
-
-
 def rope(x: mx.array, offset: int | mx.array, theta: float) -> mx.array:
     """Turn the pairs (x[i], x[i + D/2]) of [B, heads, T, D] by position * theta^(-2i/D) (RoFormer, equation 34).
 
@@ -59,24 +39,9 @@ def rope(x: mx.array, offset: int | mx.array, theta: float) -> mx.array:
     return mx.fast.rope(x, x.shape[-1], traditional=False, base=theta, scale=1.0, offset=offset)
 
 
-@mx.custom_function
-def _gated_silu(gate: mx.array, up: mx.array) -> tuple[mx.array, mx.array]:
-    sigmoid = 1 / (1 + exp(-gate))
-    return gate * sigmoid * up, sigmoid
-
-
-@_gated_silu.vjp
-def _gated_silu_vjp(primals, cotangents, outputs):
-    # By hand because the automatic rule computes the exponential again, and inf / inf where gate < -88.
-    (gate, up), grad, sigmoid = primals, cotangents[0], outputs[1]
-    silu = gate * sigmoid
-    return grad * up * (sigmoid + silu * (1 - sigmoid)), grad * silu
-
-
 def mlp(x: mx.array, gate_weight: mx.array, up_weight: mx.array, down_weight: mx.array) -> mx.array:
     """SwiGLU: down(silu(gate(x)) * up(x)), [..., hidden] -> [..., hidden] (Shazeer 2020)."""
-    gated, _ = _gated_silu(linear(x, gate_weight), linear(x, up_weight))
-    return linear(gated, down_weight)
+    return linear(gated_silu(linear(x, gate_weight), linear(x, up_weight)), down_weight)
 
 
 def visible(
@@ -96,29 +61,6 @@ def visible(
     if room:
         real = mx.pad(real, [(0, 0), (0, room)], constant_values=True)
     return mask & real[:, None, None, :]
-
-
-def scaled_dot_product_attention(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
-    """softmax(Q K^T / sqrt(D)) V with grouped queries: [B, H, T, D], [B, K, S, D] twice -> [B, H, T, D].
-
-    `mask` is `visible`'s. A GPU gets MLX's fused kernel; on the CPU that kernel is the same graph with a slow
-    exponential, so there it is written out.
-    """
-    batch, num_heads, num_queries, head_dim = queries.shape
-    num_groups = keys.shape[1]
-    scale = head_dim**-0.5
-    if not _runs_on_cpu():
-        return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
-    # The query heads that share keys become rows of one matrix product.
-    folded = (queries * scale).reshape(batch, num_groups, -1, head_dim)
-    scores = (folded @ keys.swapaxes(-1, -2)).reshape(batch, num_heads, num_queries, -1)
-    masked = MASKED_FLOAT16 if scores.dtype == mx.float16 else MASKED
-    scores = scores + (1 - mask.astype(scores.dtype)) * masked
-    # Softmax does not change when all scores move together, so the shift by the largest needs no gradient.
-    weights = exp(scores - mx.stop_gradient(scores.max(axis=-1, keepdims=True)))
-    totals = weights.sum(axis=-1, keepdims=True)
-    mixed = weights.reshape(batch, num_groups, -1, keys.shape[2]) @ values
-    return mixed.reshape(batch, num_heads, num_queries, head_dim) / totals
 
 
 def attention(
@@ -212,7 +154,3 @@ def qwen3_forward(
     """
     hidden_states = qwen3_hidden_states(config, params, input_ids, cache=cache, attention_mask=attention_mask)
     return output_logits(config, params, hidden_states)
-
-
-def _runs_on_cpu() -> bool:
-    return mx.default_device() == mx.cpu

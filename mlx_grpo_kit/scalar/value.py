@@ -12,19 +12,20 @@ from mlx_grpo_kit.scalar.graph import topological_order
 class Value:
     """One number, the numbers it was computed from, and its derivative with respect to each of those.
 
-        a, b = Value(2.0, label="a"), Value(-3.0, label="b")
+        a, b = Value(2.0, "a"), Value(-3.0, "b")
         c = a * b + a**2        # arithmetic computes, and remembers
         c.backward()            # a.grad is now dc/da = b + 2a = 1.0, b.grad is dc/db = a = 2.0
 
-    data         the number, a float
-    grad         d(the value whose backward() was called) / d(this value); 0.0 before
-    label        a name for pictures and messages, if you give one
-    op           the operation this value is the result of; "" for one that you made yourself, a leaf
-    parents      the values it was computed from
-    derivatives  d(this value) / d(parent), one number for each parent
-
     Where a function has a kink the derivative is torch's: 0 for relu and abs at 0, shared equally by equal values in
     max and min. What has no result (1 / 0, the logarithm of -1, the square root of -1) raises an error.
+
+    Attributes:
+        data: the number, a float.
+        grad: d(the value whose backward() was called) / d(this value); 0.0 before.
+        label: a name for pictures and messages, if you give one.
+        op: the operation this value is the result of; "" for one that you made yourself, a leaf.
+        parents: the values it was computed from.
+        derivatives: d(this value) / d(parent), one number for each parent.
     """
 
     __slots__ = ("data", "derivatives", "grad", "label", "op", "parents")
@@ -33,118 +34,41 @@ class Value:
     def __init__(
         self,
         data: float,
+        label: str = "",
+        *,
         op: str = "",
         parents: Sequence[Value] = (),
         derivatives: Sequence[float] = (),
-        label: str = "",
     ):
         self.data = data if type(data) is float else as_float(data)
         self.grad = 0.0
-        self.op, self.parents, self.derivatives, self.label = op, parents, derivatives, label
-
-    # Each operation: its result, its symbol, its parents, and the derivative with respect to each parent.
+        self.label, self.op, self.parents, self.derivatives = label, op, parents, derivatives
 
     def __add__(self, other):
         other = as_value(other)
-        return Value(self.data + other.data, "+", (self, other), (1.0, 1.0))
-
-    def __sub__(self, other):
-        other = as_value(other)
-        return Value(self.data - other.data, "-", (self, other), (1.0, -1.0))
+        return _result(self.data + other.data, "+", (self, other), (1.0, 1.0))
 
     def __mul__(self, other):
         other = as_value(other)
-        return Value(self.data * other.data, "*", (self, other), (other.data, self.data))
-
-    def __truediv__(self, other):
-        other = as_value(other)
-        if other.data == 0:
-            raise ZeroDivisionError(
-                f"{self!r} / {other!r}: nothing can be divided by zero, so there is no derivative "
-                "either. Where the divisor may reach 0, add a small positive number to it."
-            )
-        quotient = self.data / other.data
-        return Value(quotient, "/", (self, other), (1.0 / other.data, -quotient / other.data))
-
-    def __neg__(self):
-        return Value(-self.data, "neg", (self,), (-1.0,))
+        return _result(self.data * other.data, "*", (self, other), (other.data, self.data))
 
     def __pow__(self, other):
-        if isinstance(other, Value):
-            power = _power(self, other.data)
-            return Value(
-                power,
-                "**",
-                (self, other),
-                (_slope_in_base(self.data, other.data), _slope_in_exponent(self.data, other.data, power)),
-            )
-        exponent = as_float(other)
-        return Value(_power(self, exponent), f"**{exponent:g}", (self,), (_slope_in_base(self.data, exponent),))
-
-    def exp(self):
-        """e**self. Raises OverflowError above 709.78, where the result is beyond the largest float."""
-        try:
-            power = math.exp(self.data)
-        except OverflowError:
-            raise OverflowError(
-                f"exp of {self!r} is larger than the largest float (exp overflows at 709.78). Subtract "
-                "something before exp, or use tanh or sigmoid, which do not overflow."
-            ) from None
-        return Value(power, "exp", (self,), (power,))
-
-    def log(self):
-        """The natural logarithm. Raises ValueError unless self > 0."""
-        if self.data <= 0:
-            raise ValueError(
-                f"log of {self!r}: the logarithm is defined above 0 only. Where the argument may reach 0, "
-                "add a small positive number to it."
-            )
-        return Value(math.log(self.data), "log", (self,), (1.0 / self.data,))
+        exponent = other.data if isinstance(other, Value) else as_float(other)
+        power, slope = _power(self, exponent), _slope_in_base(self.data, exponent)
+        if not isinstance(other, Value):
+            return _result(power, f"**{exponent:g}", (self,), (slope,))
+        slopes = slope, _slope_in_exponent(self.data, exponent, power)
+        return _result(power, "**", (self, other), slopes)
 
     def tanh(self):
         """The hyperbolic tangent, between -1 and 1."""
         t = math.tanh(self.data)
-        return Value(t, "tanh", (self,), (1.0 - t * t,))
-
-    def sigmoid(self):
-        """1 / (1 + e**-self), between 0 and 1, without an overflow on either side."""
-        small = math.exp(-abs(self.data))
-        s = 1.0 / (1.0 + small) if self.data >= 0 else small / (1.0 + small)
-        return Value(s, "sigmoid", (self,), (s * (1.0 - s),))
+        return _result(t, "tanh", (self,), (1.0 - t * t,))
 
     def relu(self):
         """The value itself where it is positive, 0 elsewhere."""
-        return Value(0.0 if self.data < 0 else self.data, "relu", (self,), (1.0 if self.data > 0 else 0.0,))
-
-    def __abs__(self):
-        return Value(abs(self.data), "abs", (self,), (float((self.data > 0) - (self.data < 0)),))
-
-    def max(self, other):
-        """The larger of two; its derivative goes to the larger one, half to each if they are equal."""
-        other = as_value(other)
-        share = 0.5 if self.data == other.data else float(self.data > other.data)
-        return Value(max(self.data, other.data), "max", (self, other), (share, 1.0 - share))
-
-    def min(self, other):
-        """The smaller of two; its derivative goes to the smaller one, half to each if they are equal."""
-        other = as_value(other)
-        share = 0.5 if self.data == other.data else float(self.data < other.data)
-        return Value(min(self.data, other.data), "min", (self, other), (share, 1.0 - share))
-
-    def __radd__(self, other):
-        return as_value(other) + self
-
-    def __rsub__(self, other):
-        return as_value(other) - self
-
-    def __rmul__(self, other):
-        return as_value(other) * self
-
-    def __rtruediv__(self, other):
-        return as_value(other) / self
-
-    def __rpow__(self, other):
-        return as_value(other) ** self
+        slope = 1.0 if self.data > 0 else 0.0
+        return _result(0.0 if self.data < 0 else self.data, "relu", (self,), (slope,))
 
     def backward(self) -> None:
         """Add d(self) / d(leaf) to the `grad` of every leaf that self was computed from: reverse-mode differentiation.
@@ -162,6 +86,81 @@ class Value:
             grad = node.grad
             for parent, derivative in zip(node.parents, node.derivatives):  # noqa: B905 (strict costs a tenth here)
                 parent.grad += derivative * grad
+
+    # The other operations.
+
+    def __sub__(self, other):
+        other = as_value(other)
+        return _result(self.data - other.data, "-", (self, other), (1.0, -1.0))
+
+    def __neg__(self):
+        return _result(-self.data, "neg", (self,), (-1.0,))
+
+    def __truediv__(self, other):
+        other = as_value(other)
+        if other.data == 0:
+            raise ZeroDivisionError(
+                f"{self!r} / {other!r}: nothing can be divided by zero, so there is no derivative "
+                "either. Where the divisor may reach 0, add a small positive number to it."
+            )
+        quotient = self.data / other.data
+        return _result(quotient, "/", (self, other), (1.0 / other.data, -quotient / other.data))
+
+    def exp(self):
+        """e**self. Raises OverflowError above 709.78, where the result is beyond the largest float."""
+        try:
+            power = math.exp(self.data)
+        except OverflowError:
+            raise OverflowError(
+                f"exp of {self!r} is larger than the largest float (exp overflows at 709.78). Subtract "
+                "something before exp, or use tanh or sigmoid, which do not overflow."
+            ) from None
+        return _result(power, "exp", (self,), (power,))
+
+    def log(self):
+        """The natural logarithm. Raises ValueError unless self > 0."""
+        if self.data <= 0:
+            raise ValueError(
+                f"log of {self!r}: the logarithm is defined above 0 only. Where the argument may reach 0, "
+                "add a small positive number to it."
+            )
+        return _result(math.log(self.data), "log", (self,), (1.0 / self.data,))
+
+    def sigmoid(self):
+        """1 / (1 + e**-self), between 0 and 1, without an overflow on either side."""
+        small = math.exp(-abs(self.data))
+        s = 1.0 / (1.0 + small) if self.data >= 0 else small / (1.0 + small)
+        return _result(s, "sigmoid", (self,), (s * (1.0 - s),))
+
+    def __abs__(self):
+        return _result(abs(self.data), "abs", (self,), (float((self.data > 0) - (self.data < 0)),))
+
+    def max(self, other):
+        """The larger of two; its derivative goes to the larger one, half to each if they are equal."""
+        other = as_value(other)
+        share = 0.5 if self.data == other.data else float(self.data > other.data)
+        return _result(max(self.data, other.data), "max", (self, other), (share, 1.0 - share))
+
+    def min(self, other):
+        """The smaller of two; its derivative goes to the smaller one, half to each if they are equal."""
+        other = as_value(other)
+        share = 0.5 if self.data == other.data else float(self.data < other.data)
+        return _result(min(self.data, other.data), "min", (self, other), (share, 1.0 - share))
+
+    def __radd__(self, other):
+        return as_value(other) + self
+
+    def __rsub__(self, other):
+        return as_value(other) - self
+
+    def __rmul__(self, other):
+        return as_value(other) * self
+
+    def __rtruediv__(self, other):
+        return as_value(other) / self
+
+    def __rpow__(self, other):
+        return as_value(other) ** self
 
     # Values compare by their numbers, as floats do; a set or a dictionary tells two values with equal numbers apart.
 
@@ -211,7 +210,18 @@ def dot(weights: Sequence[Value], inputs: Sequence[Value | float], bias: Value |
             f"dot(weights, inputs): {len(weights)} weights for {len(inputs)} inputs; expected one for each."
         )
     w, x = [weight.data for weight in weights], [value.data for value in inputs]
-    return Value(sum(map(float.__mul__, w, x), bias.data), "dot", (*weights, *inputs, bias), (*x, *w, 1.0))
+    return _result(sum(map(float.__mul__, w, x), bias.data), "dot", (*weights, *inputs, bias), (*x, *w, 1.0))
+
+
+def _result(data: float, op: str, parents: Sequence[Value], derivatives: Sequence[float]) -> Value:
+    """What an operation returns: Value(data, op=op, parents=parents, derivatives=derivatives), in half of the time."""
+    value = _new(Value)
+    value.data = data if type(data) is float else as_float(data)
+    value.grad, value.label, value.op, value.parents, value.derivatives = 0.0, "", op, parents, derivatives
+    return value
+
+
+_new = object.__new__
 
 
 def as_value(number: Value | float) -> Value:

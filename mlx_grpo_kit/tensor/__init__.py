@@ -7,11 +7,11 @@
     loss = T.mean((x @ w.T - y) ** 2)
     loss.backward()
 
-To read it: `tensor.py`, `function.py` and `graph.py` are the engine; `rules/rule.py` says how an operation is written
-down, `rules/elementwise.py` has the first of them. Values and gradients are torch's, edges included.
+To read it: `tensor.py`, `operators.py`, `function.py` and `graph.py` are the engine; `rules/rule.py` says how an
+operation is written down, `rules/elementwise.py` has the first of them. Values and gradients are torch's, at edges too.
 """
 
-from mlx_grpo_kit.tensor import operators  # noqa: F401  (gives Tensor its methods)
+from mlx_grpo_kit.tensor.tensor import Tensor as Tensor  # isort: skip (first: it loads the operations, which need it)
 from mlx_grpo_kit.tensor.anomaly import AnomalyError as AnomalyError
 from mlx_grpo_kit.tensor.function import Function as Function
 from mlx_grpo_kit.tensor.graph import AutogradError as AutogradError
@@ -27,4 +27,3 @@ from mlx_grpo_kit.tensor.rules.rule import RULES as RULES
 from mlx_grpo_kit.tensor.rules.rule import replaced_gradient as replaced_gradient
 from mlx_grpo_kit.tensor.rules.rule import rule as rule
 from mlx_grpo_kit.tensor.rules.shapes import *
-from mlx_grpo_kit.tensor.tensor import Tensor as Tensor

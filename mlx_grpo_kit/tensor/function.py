@@ -5,15 +5,17 @@ Everything that all operations have in common happens in `apply`: constants, err
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_grpo_kit.tensor import anomaly
+from mlx_grpo_kit.tensor import anomaly, tensor
 from mlx_grpo_kit.tensor.graph import BackwardFunction
 from mlx_grpo_kit.tensor.memory import owner
 from mlx_grpo_kit.tensor.modes import mode
-from mlx_grpo_kit.tensor.tensor import Tensor, numeric_array, result
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.tensor.tensor import Tensor
 
 
 class Context:
@@ -55,9 +57,9 @@ class Function:
     def apply(cls, *inputs: Any, **settings: Any) -> Tensor:
         """Compute the result, and record how, if one of the inputs requires a gradient. Raises ValueError, IndexError
         or TypeError with the shapes of the inputs where forward cannot do with them."""
-        tensors = as_tensors(inputs)
-        arrays = [tensor._data if tensor is not None else None for tensor in tensors]
-        needs = tuple([tensor is not None and tensor._requires_grad for tensor in tensors])
+        operands = tensor.as_tensors(inputs)
+        arrays = [x._data if x is not None else None for x in operands]
+        needs = tuple([x is not None and x._requires_grad for x in operands])
         ctx = Context(needs)
         try:
             with np.errstate(all="ignore"):
@@ -68,25 +70,14 @@ class Function:
             raise kind(f"{cls.__name__} of {shapes}: {error}") from error
         if not isinstance(array, np.ndarray | np.generic):
             raise TypeError(f"{cls.__name__}.forward returned {type(array).__name__}; expected a NumPy array.")
-        output = result(np.asarray(array))
+        output = tensor.result(np.asarray(array))
 
-        for tensor in tensors:
-            if tensor is not None and owner(output._data) is owner(tensor._data):
-                output._version = tensor._version  # a view: whoever changes the one changes the other
+        for x in operands:
+            if x is not None and owner(output._data) is owner(x._data):
+                output._version = x._version  # a view: whoever changes the one changes the other
         if mode.anomaly:
             anomaly.check_forward(cls, arrays, output._data)
         if mode.recording and True in needs and output.dtype.kind == "f":
             output._requires_grad = True
-            output.grad_fn = BackwardFunction(cls, ctx, tensors, output)
+            output.grad_fn = BackwardFunction(cls, ctx, operands, output)
         return output
-
-
-def as_tensors(inputs: tuple) -> list[Tensor | None]:
-    """Arrays and numbers become constants. A Python number takes the dtype of the tensors beside it, as in NumPy."""
-    dtype = next((x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype.kind == "f"), None)
-    return [
-        x
-        if isinstance(x, Tensor) or x is None
-        else result(np.asarray(x, dtype=dtype) if isinstance(x, int | float) else numeric_array(np.asarray(x)))
-        for x in inputs
-    ]

@@ -1,97 +1,70 @@
-"""Methods and operators of Tensor: `a + b` is add(a, b), `x.exp()` is exp(x)."""
+"""What operators and methods of a Tensor mean: `a + b` is add(a, b), `x.exp()` is exp(x).
+
+Tensor takes its operators from here, and an operation makes a Tensor: `function.py` and `rules/rule.py` therefore
+write `tensor.Tensor`, by its module, which is complete when they run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlx_grpo_kit.tensor.graph import AutogradError
 from mlx_grpo_kit.tensor.modes import mode
 from mlx_grpo_kit.tensor.rules import elementwise, products, reductions, shapes
-from mlx_grpo_kit.tensor.tensor import Tensor
 
-BINARY = {
-    "add": elementwise.add,
-    "sub": elementwise.sub,
-    "mul": elementwise.mul,
-    "truediv": elementwise.div,
-    "pow": elementwise.pow,
-    "matmul": products.matmul,
-}
-IN_PLACE = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide}
-COMPARISONS = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}
-UFUNCS = {
-    np.add: elementwise.add,
-    np.subtract: elementwise.sub,
-    np.multiply: elementwise.mul,
-    np.true_divide: elementwise.div,
-    np.power: elementwise.pow,
-    np.matmul: products.matmul,
-}
-METHODS = [
-    elementwise.exp,
-    elementwise.log,
-    elementwise.log2,
-    elementwise.log10,
-    elementwise.sqrt,
-    elementwise.abs,
-    elementwise.sin,
-    elementwise.cos,
-    elementwise.tanh,
-    elementwise.sigmoid,
-    elementwise.relu,
-    elementwise.clip,
-    elementwise.sign,
-    elementwise.floor,
-    elementwise.ceil,
-    elementwise.round,
-    elementwise.trunc,
-    reductions.sum,
-    reductions.mean,
-    reductions.var,
-    reductions.max,
-    reductions.min,
-    reductions.prod,
-    reductions.logsumexp,
-    reductions.softmax,
-    reductions.log_softmax,
-    products.matmul,
-    products.dot,
-    shapes.swapaxes,
-    shapes.broadcast_to,
-]
+if TYPE_CHECKING:
+    from mlx_grpo_kit.tensor.tensor import Tensor
 
 
-def _numbers(x: Any) -> Any:
-    return x.data if isinstance(x, Tensor) else x
+class Operators:
+    """The half of Tensor that only calls operations. The other half, with the numbers and `backward`, is Tensor."""
 
+    __slots__ = ()
 
-def _reflected(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda self, other: operation(other, self)
+    __neg__ = elementwise.neg
+    __abs__ = elementwise.abs
+    __add__ = elementwise.add
+    __sub__ = elementwise.sub
+    __mul__ = elementwise.mul
+    __truediv__ = elementwise.div
+    __pow__ = elementwise.pow
+    __matmul__ = products.matmul
 
+    def __radd__(self, other):
+        return elementwise.add(other, self)
 
-def _comparison(compare: np.ufunc) -> Callable[..., np.ndarray]:
-    """A comparison has no gradient: it answers with an array of booleans."""
-    return lambda self, other: compare(self.data, _numbers(other))
+    def __rsub__(self, other):
+        return elementwise.sub(other, self)
 
+    def __rmul__(self, other):
+        return elementwise.mul(other, self)
 
-def _recorded(*values: Any) -> bool:
-    return mode.recording and any(isinstance(value, Tensor) and value.requires_grad for value in values)
+    def __rtruediv__(self, other):
+        return elementwise.div(other, self)
 
+    def __rpow__(self, other):
+        return elementwise.pow(other, self)
 
-def _in_place(operation: Callable[..., Tensor], ufunc: np.ufunc) -> Callable[..., Tensor]:
-    """x += y. Where it has to be recorded it is x = x + y, elsewhere (a step of training) it changes x's numbers."""
+    def __rmatmul__(self, other):
+        return products.matmul(other, self)
 
-    def method(self: Tensor, other: Any) -> Tensor:
+    def __iadd__(self, other):
+        return self._in_place(elementwise.add, np.add, other)
+
+    def __isub__(self, other):
+        return self._in_place(elementwise.sub, np.subtract, other)
+
+    def __imul__(self, other):
+        return self._in_place(elementwise.mul, np.multiply, other)
+
+    def __itruediv__(self, other):
+        return self._in_place(elementwise.div, np.true_divide, other)
+
+    def _in_place(self, operation: Callable, ufunc: np.ufunc, other: Any) -> Tensor:
+        """x += y: recorded as x = x + y where it has to be, else (in a step of training) a change of x's numbers."""
         if not _recorded(self, other):
             self.data = ufunc(self.data, _numbers(other), out=self.data, casting="same_kind")
             return self
@@ -102,105 +75,176 @@ def _in_place(operation: Callable[..., Tensor], ufunc: np.ufunc) -> Callable[...
             )
         return operation(self, other)
 
-    return method
+    # A comparison has no gradient: it answers with an array of booleans.
 
+    def __lt__(self, other):
+        return np.less(self.data, _numbers(other))
 
-def _setitem(self: Tensor, index: Any, value: Any) -> None:
-    if _recorded(self, value):
-        raise AutogradError(
-            f"x[index] = value on {self._name} of shape {self.shape}: an assignment is not recorded. "
-            "T.where(condition, a, b) makes a new tensor; inside no_grad() x[index] = value works."
+    def __le__(self, other):
+        return np.less_equal(self.data, _numbers(other))
+
+    def __gt__(self, other):
+        return np.greater(self.data, _numbers(other))
+
+    def __ge__(self, other):
+        return np.greater_equal(self.data, _numbers(other))
+
+    def __eq__(self, other):
+        return np.equal(self.data, _numbers(other))
+
+    def __ne__(self, other):
+        return np.not_equal(self.data, _numbers(other))
+
+    __hash__ = object.__hash__
+
+    # Methods.
+
+    exp = elementwise.exp
+    log = elementwise.log
+    log2 = elementwise.log2
+    log10 = elementwise.log10
+    sqrt = elementwise.sqrt
+    abs = elementwise.abs
+    sin = elementwise.sin
+    cos = elementwise.cos
+    tanh = elementwise.tanh
+    sigmoid = elementwise.sigmoid
+    relu = elementwise.relu
+    clip = elementwise.clip
+    sign = elementwise.sign
+    floor = elementwise.floor
+    ceil = elementwise.ceil
+    round = elementwise.round
+    trunc = elementwise.trunc
+    sum = reductions.sum
+    mean = reductions.mean
+    var = reductions.var
+    max = reductions.max
+    min = reductions.min
+    prod = reductions.prod
+    logsumexp = reductions.logsumexp
+    softmax = reductions.softmax
+    log_softmax = reductions.log_softmax
+    matmul = products.matmul
+    dot = products.dot
+    swapaxes = shapes.swapaxes
+    broadcast_to = shapes.broadcast_to
+    T = property(shapes.transpose)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same numbers in the same order: x.reshape(2, 3) or x.reshape((2, 3))."""
+        return shapes.reshape(self, _unpacked(shape))
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """The axes in another order, x.transpose(1, 0) or x.transpose((1, 0)); in reverse order without one."""
+        return shapes.transpose(self, _unpacked(axes) if axes else None)
+
+    def argmax(self, axis: int | None = None) -> np.ndarray:
+        """Where the largest number stands: an array, since there is no gradient."""
+        return self.data.argmax(axis)
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    # Elements.
+
+    def __getitem__(self, index):
+        return shapes.getitem(self, _index(index))
+
+    def __setitem__(self, index, value):
+        if _recorded(self, value):
+            raise AutogradError(
+                f"x[index] = value on {self._name} of shape {self.shape}: an assignment is not recorded. "
+                "T.where(condition, a, b) makes a new tensor; inside no_grad() x[index] = value works."
+            )
+        array = self.data
+        array[_index(index)] = _numbers(value)
+        self.data = array
+
+    def __len__(self):
+        return len(self.data)
+
+    def __iter__(self):
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(len(self)))
+
+    def item(self) -> float:
+        """The one number of a tensor that holds one. Raises ValueError for any other size."""
+        if self.data.size != 1:
+            raise ValueError(
+                f"a Tensor with {self.data.size} elements cannot be converted to a number; its shape is {self.shape}."
+            )
+        return self.data.item()
+
+    def __bool__(self):
+        return bool(self.item())
+
+    def __float__(self):
+        return float(self.item())
+
+    # Text, and what NumPy asks for.
+
+    def __repr__(self):
+        parts = [np.array2string(self.data, separator=", ", precision=4, threshold=100, prefix="Tensor(")]
+        if self.dtype != np.float64:
+            parts.append(f"dtype={self.dtype}")
+        if self.requires_grad:
+            parts.append("requires_grad=True" if self.is_leaf else f"grad_fn=<{self.grad_fn.name()}>")
+        return f"Tensor({', '.join(parts)})"
+
+    def __format__(self, spec):
+        return format(self.item(), spec) if spec else repr(self)
+
+    def __array__(self, dtype=None, copy=None):
+        if self.requires_grad:
+            raise AutogradError(
+                f"{self._name} of shape {self.shape} requires grad and was about to become a NumPy array, "
+                "which forgets its history. Use T.exp, T.stack ... instead of NumPy's functions; if you "
+                "only want the numbers, .data."
+            )
+        return np.array(self.data, dtype=dtype) if copy else np.asarray(self.data, dtype=dtype)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **settings):
+        """NumPy's side of `array + tensor` and `array < tensor`."""
+        if method == "__call__" and not settings and ufunc in UFUNCS:
+            return UFUNCS[ufunc](*inputs)
+        if method == "__call__" and not settings and ufunc in COMPARISONS:
+            return ufunc(*map(_numbers, inputs))
+        raise TypeError(
+            f"np.{ufunc.__name__} got a Tensor, and computes with arrays, which have no history. Use this "
+            "package's operation (T.exp, not np.exp), or tensor.data if you only want the numbers."
         )
-    array = self.data
-    array[_index(index)] = _numbers(value)
-    self.data = array
+
+
+UFUNCS = {
+    np.add: elementwise.add,
+    np.subtract: elementwise.sub,
+    np.multiply: elementwise.mul,
+    np.true_divide: elementwise.div,
+    np.power: elementwise.pow,
+    np.matmul: products.matmul,
+}
+COMPARISONS = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
+
+
+def _numbers(x: Any) -> Any:
+    return x.data if isinstance(x, Operators) else x
+
+
+def _recorded(*values: Any) -> bool:
+    return mode.recording and any(isinstance(value, Operators) and value.requires_grad for value in values)
 
 
 def _index(index: Any) -> Any:
     return tuple(_numbers(i) for i in index) if isinstance(index, tuple) else _numbers(index)
 
 
-def _iter(self: Tensor) -> Iterator[Tensor]:
-    if self.ndim == 0:
-        raise TypeError("iteration over a 0-d tensor")
-    return (self[i] for i in range(len(self)))
-
-
-def _array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-    if self.requires_grad:
-        raise AutogradError(
-            f"{self._name} of shape {self.shape} requires grad and was about to become a NumPy array, "
-            "which forgets its history. Use T.exp, T.stack ... instead of NumPy's functions; if you "
-            "only want the numbers, .data."
-        )
-    return np.array(self.data, dtype=dtype) if copy else np.asarray(self.data, dtype=dtype)
-
-
-def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:
-    """NumPy's side of `array + tensor` and `array < tensor`."""
-    if method == "__call__" and not settings and ufunc in UFUNCS:
-        return UFUNCS[ufunc](*inputs)
-    if method == "__call__" and not settings and ufunc in COMPARISONS.values():
-        return ufunc(*map(_numbers, inputs))
-    raise TypeError(
-        f"np.{ufunc.__name__} got a Tensor, and computes with arrays, which have no history. Use this "
-        "package's operation (T.exp, not np.exp), or tensor.data if you only want the numbers."
-    )
-
-
-def _item(self: Tensor) -> float:
-    """The one number of a tensor that holds one."""
-    if self.data.size != 1:
-        raise ValueError(
-            f"a Tensor with {self.data.size} elements cannot be converted to a number; its shape is {self.shape}."
-        )
-    return self.data.item()
-
-
-def _repr(self: Tensor) -> str:
-    parts = [np.array2string(self.data, separator=", ", precision=4, threshold=100, prefix="Tensor(")]
-    if self.dtype != np.float64:
-        parts.append(f"dtype={self.dtype}")
-    if self.requires_grad:
-        parts.append("requires_grad=True" if self.is_leaf else f"grad_fn=<{self.grad_fn.name()}>")
-    return f"Tensor({', '.join(parts)})"
-
-
-def _shape_arguments(arguments: tuple) -> Any:
-    """x.reshape(2, 3) and x.reshape((2, 3)) are the same."""
+def _unpacked(arguments: tuple) -> Any:
+    """(2, 3) for (2, 3) and for ((2, 3),)."""
     return arguments[0] if len(arguments) == 1 and not isinstance(arguments[0], int) else arguments
-
-
-def _methods() -> dict[str, Any]:
-    methods = {operation.__name__: operation for operation in METHODS}
-    for name, operation in BINARY.items():
-        methods |= {f"__{name}__": operation, f"__r{name}__": _reflected(operation)}
-    for name, ufunc in IN_PLACE.items():
-        methods[f"__i{name}__"] = _in_place(BINARY[name], ufunc)
-    for name, compare in COMPARISONS.items():
-        methods[f"__{name}__"] = _comparison(compare)
-    return methods | {
-        "__neg__": elementwise.neg,
-        "__abs__": elementwise.abs,
-        "__repr__": _repr,
-        "__array__": _array,
-        "__array_ufunc__": _array_ufunc,
-        "__getitem__": lambda self, index: shapes.getitem(self, _index(index)),
-        "__setitem__": _setitem,
-        "__len__": lambda self: len(self.data),
-        "__iter__": _iter,
-        "item": _item,
-        "__bool__": lambda self: bool(self.item()),
-        "__float__": lambda self: float(self.item()),
-        "__format__": lambda self, spec: format(self.item(), spec) if spec else repr(self),
-        "reshape": lambda self, *shape: shapes.reshape(self, _shape_arguments(shape)),
-        "transpose": lambda self, *axes: shapes.transpose(self, _shape_arguments(axes) if axes else None),
-        "T": property(shapes.transpose),
-        "ndim": property(lambda self: self.data.ndim),
-        "size": property(lambda self: self.data.size),
-        "argmax": lambda self, axis=None: self.data.argmax(axis),
-    }
-
-
-for _name, _method in _methods().items():
-    setattr(Tensor, _name, _method)

@@ -1,6 +1,6 @@
 """`Tensor`: an array that can remember how it was computed, and receive a gradient.
 
-Its operators and methods (`a + b`, `x.exp()`) are in `operators.py`.
+Its operators and methods (`a + b`, `x.exp()`) are those of its base class, in `operators.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 
 from mlx_grpo_kit.tensor.graph import AutogradError, add_to_grad, node_of, walk_back
 from mlx_grpo_kit.tensor.memory import Version, owner
+from mlx_grpo_kit.tensor.operators import Operators
 
 
-class Tensor:
+class Tensor(Operators):
     """An array that can remember how it was computed, and receive the gradient of what was computed from it.
 
         w = Tensor([1.0, 2.0], requires_grad=True)
@@ -32,7 +33,6 @@ class Tensor:
     """
 
     __slots__ = ("_data", "_hooks", "_requires_grad", "_version", "grad", "grad_fn", "label")
-    __hash__ = object.__hash__
 
     def __init__(self, data: Any, requires_grad: bool = False, label: str = "", dtype: Any = None):
         if isinstance(data, Tensor):
@@ -152,6 +152,17 @@ class Tensor:
 def result(array: np.ndarray) -> Tensor:
     """A Tensor around an array, without a copy."""
     return Tensor.__new__(Tensor)._set(array)
+
+
+def as_tensors(inputs: tuple) -> list[Tensor | None]:
+    """Arrays and numbers become constants. A Python number takes the dtype of the tensors beside it, as in NumPy."""
+    dtype = next((x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype.kind == "f"), None)
+    return [
+        x
+        if isinstance(x, Tensor) or x is None
+        else result(np.asarray(x, dtype=dtype) if isinstance(x, int | float) else numeric_array(np.asarray(x)))
+        for x in inputs
+    ]
 
 
 def numeric_array(array: np.ndarray) -> np.ndarray:

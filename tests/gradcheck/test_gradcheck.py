@@ -65,7 +65,7 @@ def test_right_gradients_pass(fn, inputs, engine):
 
 
 def wrong_value(x):
-    return Value(x.data**2, "square", (x,), (3 * x.data,))
+    return Value(x.data**2, op="square", parents=(x,), derivatives=(3 * x.data,))
 
 
 @pytest.mark.parametrize(

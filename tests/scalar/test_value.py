@@ -383,3 +383,13 @@ ERRORS = [
 def test_what_has_no_result_says_so(broken, error, message):
     with pytest.raises(error, match=message):
         broken(Value(2.0, label="a"))
+
+
+def test_the_second_argument_is_the_label_and_the_rest_have_names():
+    a = Value(2.0, "a")
+    assert (a.label, a.op, a.parents) == ("a", "", ())
+    square = Value(4.0, op="square", parents=(a,), derivatives=(4.0,))
+    square.backward()
+    assert a.grad == 4.0
+    with pytest.raises(TypeError, match="positional"):
+        Value(4.0, "square", (a,), (4.0,))

@@ -17,12 +17,15 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlx_grpo_kit.tensor import tensor
 from mlx_grpo_kit.tensor.function import Context, Function
-from mlx_grpo_kit.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.tensor.tensor import Tensor
 
 RULES: dict[str, Callable[..., Tensor]] = {}  # every operation written with @rule, by its name
 
@@ -104,7 +107,7 @@ def rule(**gradients: Callable[..., np.ndarray]) -> Callable[[Callable[..., np.n
             if len(bound) != len(arguments) or len(args) + len(kwargs) > len(arguments):
                 _explain(compute.__name__, signature, args, kwargs)
             for name, value in bound.items():
-                if name not in gradients and isinstance(value, Tensor):
+                if name not in gradients and isinstance(value, tensor.Tensor):
                     bound[name] = value.data
             return function.apply(*[bound.pop(name) for name in inputs], **bound)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from mlx_grpo_kit.tensor.function import Function
 from mlx_grpo_kit.tensor.rules.rule import rule
-from mlx_grpo_kit.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.tensor.tensor import Tensor
 
 __all__ = ["broadcast_to", "concatenate", "embedding", "getitem", "pad", "reshape", "stack", "swapaxes", "transpose"]
 

@@ -199,7 +199,9 @@ def _leaf_gradients(function, build):
 
 def softplus(x):
     """log(1 + e**x) of a Value, as one new Value."""
-    return Value(math.log(1 + math.exp(x.data)), "softplus", (x,), (1 / (1 + math.exp(-x.data)),))
+    return Value(
+        math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(1 / (1 + math.exp(-x.data)),)
+    )
 
 
 def _without_parents(x):
@@ -207,11 +209,11 @@ def _without_parents(x):
 
 
 def _mirrored(x):
-    return Value(math.log(1 + math.exp(x.data)), "softplus", (x,), (1 / (1 + math.exp(x.data)),))
+    return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(1 / (1 + math.exp(x.data)),))
 
 
 def _without_inner(x):
-    return Value(math.log(1 + math.exp(x.data)), "softplus", (x,), (math.exp(x.data),))
+    return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(math.exp(x.data),))
 
 
 def _number_and_gradient(function, number):
@@ -398,9 +400,9 @@ EXERCISES = (
         "02.5",
         "An operation of your own",
         "`Value` has no softplus, `log(1 + e**x)`, a smooth relu. Write "
-        '`softplus(x)` for a Value `x`. Its slope is the sigmoid, `1 / (1 + e**-x)`. Return `Value(data, "softplus", '
-        "parents, derivatives)`, with `parents` and `derivatives` tuples of one; `math.exp` and `math.log` work on "
-        "`x.data`.",
+        "`softplus(x)` for a Value `x`. Its slope is the sigmoid, `1 / (1 + e**-x)`. Return "
+        '`Value(data, op="softplus", parents=..., derivatives=...)`, with tuples of one for the last two; `math.exp` '
+        "and `math.log` work on `x.data`.",
         8,
         2,
         softplus,
