@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from mlx_grpo_kit.viz.panel import FigurePicture
+    from mlx_grpo_kit.viz.picture import FigurePicture
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class GradcheckReport:
 
         The last line of a cell shows it; `.figure` is Matplotlib's, `.alt` the same in words.
         """
-        from mlx_grpo_kit.viz.panel import FigurePicture
+        from mlx_grpo_kit.viz.picture import FigurePicture
         from mlx_grpo_kit.viz.pictures.tensors.error_maps import draw_check
 
         wrong = [np.zeros(array.shape, bool) for array in self.analytic]
@@ -165,7 +165,9 @@ class GradcheckReport:
             '<pre style="margin:0;background:none;color:inherit;white-space:pre-wrap;line-height:1.45">'
             f"{sign} {html.escape(str(self))}</pre>"
         )
-        picture = "" if self.problems else f'<div style="margin-top:6px">{self.plot().html}</div>'
+        picture = (
+            "" if self.problems else f'<div style="margin-top:6px">{self.plot()._repr_mimebundle_()["text/html"]}</div>'
+        )
         return colored_box(text, look) + picture
 
 

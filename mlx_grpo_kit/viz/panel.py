@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
-from html import escape
-from typing import Any, Protocol
+from typing import Any
 
-from mlx_grpo_kit.viz.picture import SCREEN_DPI, mimebundle
+from mlx_grpo_kit.viz.picture import FigurePicture, Picture, show_live
 
-
-class Picture(Protocol):
-    """What a panel shows: markup for the page, and the same in words."""
-
-    html: str
-    alt: str
-
-
-class FigurePicture:
-    """A Matplotlib figure as a Picture."""
-
-    def __init__(self, figure: Any, alt: str):
-        self.figure, self.alt = figure, alt
-
-    @property
-    def html(self) -> str:
-        png = base64.b64encode(mimebundle(self.figure, self.alt)[0]["image/png"]).decode()
-        width = round(self.figure.get_figwidth() * SCREEN_DPI)
-        return (
-            f'<img src="data:image/png;base64,{png}" alt="{escape(self.alt)}" width="{width}" style="max-width:100%">'
-        )
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        return mimebundle(self.figure, self.alt)
+NOTE = "A still picture. Run the cell to move it."
 
 
 class PictureWidget:
-    """Widgets with a picture among them: `picture` is what is shown now.
+    """Widgets with a picture among them. Ends a cell, or goes to `display`.
 
-    Besides the widgets it leaves its picture in the notebook, for those who read it where no kernel runs.
+    Besides the widgets it leaves a picture in the notebook, for those who read it where no kernel runs.
+
+    Attributes:
+        widget: the box of widgets.
+        picture: what is shown now.
     """
 
     widget: Any
@@ -49,29 +28,34 @@ class PictureWidget:
 
         self._page = widgets.HTML()
 
-    def _show(self, drawn: Any) -> None:
-        """Show a Picture, or a (Matplotlib figure, words for it)."""
-        self.picture = FigurePicture(*drawn) if isinstance(drawn, tuple) else drawn
-        self._page.value = self.picture.html
+    def _show(self, draw: Callable[[], Any]) -> None:
+        """Show what `draw` returns: a Picture, or a (Matplotlib figure, words for it)."""
+        self._page.add_class("kit-busy")
+        try:
+            drawn = draw()
+            self.picture = FigurePicture(*drawn) if isinstance(drawn, tuple) else drawn
+            self._page.value = self.picture.html
+        finally:
+            self._page.remove_class("kit-busy")
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        still = self.picture._repr_mimebundle_()
-        data, metadata = still if isinstance(still, tuple) else (still, {})
-        return {**self.widget._repr_mimebundle_(), **data}, metadata
+    def _ipython_display_(self) -> None:
+        show_live(self.widget, self.picture, NOTE)
 
     def __repr__(self) -> str:
         return self.picture.alt
 
 
 class Panel(PictureWidget):
-    """Controls and the picture they steer. Ends a cell, or goes to `display`.
+    """Controls and the picture they steer.
 
         panel = Panel(draw_tangent, x=FloatSlider(1.0, min=-2, max=2), h=FloatLogSlider(0.1, min=-8, max=0))
 
-    draw      called with the controls' values by name; returns a Picture, or (Matplotlib figure, words for it)
-    controls  ipywidgets by name, each with a `value`; `extra` widgets stand beside them and are not passed to `draw`
+    `set(x=0.5)` moves controls as a hand would, without a browser.
 
-    `picture` is what is shown now. `set(x=0.5)` moves controls as a hand would, without a browser.
+    Args:
+        draw: called with the controls' values by name; returns a Picture, or (Matplotlib figure, words for it).
+        extra: widgets that stand beside the controls and are not passed to `draw`.
+        controls: ipywidgets by name, each with a `value`.
     """
 
     def __init__(self, draw: Callable[..., Any], *, extra: Sequence[Any] = (), **controls: Any):
@@ -96,4 +80,4 @@ class Panel(PictureWidget):
             self.controls[name].value = value
 
     def _redraw(self, change: Any = None) -> None:
-        self._show(self.draw(**{name: control.value for name, control in self.controls.items()}))
+        self._show(lambda: self.draw(**{name: control.value for name, control in self.controls.items()}))

@@ -1,15 +1,93 @@
-"""A Matplotlib figure as PNG bytes, and on a notebook's page with a description for readers who cannot see it."""
+"""A picture on a notebook's page, with a description for readers who cannot see it; and the still one of a live thing.
+
+A notebook keeps `metadata["image/png"]["alt"]` and no page shows it, so a Matplotlib figure goes onto the page as
+`<img alt=... src="data:...">` in HTML: JupyterLab, nbconvert and GitHub all keep that.
+"""
 
 from __future__ import annotations
 
+import base64
 import io
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCREEN_DPI = 100  # of the picture on the page; a stored picture has more dots and is shown at the same size
+SCREEN_DPI = 100  # of a picture while it moves; a stored picture has more dots and is shown at the same size
 STORED_DPI = 150
+
+# In the dark theme a picture of ink on white paper is turned into its negative with the same hues.
+PICTURE_STYLE = """<style>
+.kit-picture {border-radius: 6px}
+[data-jp-theme-light="false"] .kit-picture {filter: brightness(.9)}
+[data-jp-theme-light="false"] .kit-picture.kit-ink {filter: invert(.93) hue-rotate(180deg) brightness(1.12)}
+</style>"""
+
+# A live thing is two outputs: its widget, then a still picture. The page shows one of them: the widget while a kernel
+# is behind it, and the picture once that kernel is gone or the notebook is opened again, where JupyterLab puts a
+# complaint in the widget's place (an output that has the class jupyter-widgets itself).
+# A picture that takes longer than half a second to draw fades, so that the old one is not taken for the new one.
+LIVE, STILL = "kit-live", "kit-still"
+STILL_STYLE = f"""<style>
+.jp-OutputArea-child:has(.{LIVE}:not(.jupyter-widgets-disconnected)) + .jp-OutputArea-child:has(.{STILL})
+  {{display: none}}
+.jp-OutputArea-child:has(> .jupyter-widgets, .{LIVE}.jupyter-widgets-disconnected):has(+ .jp-OutputArea-child .{STILL})
+  {{display: none}}
+.kit-busy {{opacity: .45; transition: opacity .1s .5s}}
+</style>"""
+
+# ipywidgets gives a slider no accessible name, though its label stands beside it; the name follows from that label.
+# What a widget draws comes and goes while it lives, so the names are given again whenever the output changes.
+NAME_CONTROLS = """<script>(() => {
+const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
+if (!place) return;
+const name = (node, words) => node.getAttribute("aria-label") === words || node.setAttribute("aria-label", words);
+const nameAll = () => {
+  for (const row of place.querySelectorAll(".widget-inline-hbox")) {
+    const label = row.querySelector(".widget-label")?.textContent.trim();
+    if (!label) continue;
+    row.querySelectorAll(".noUi-handle, input, select, textarea").forEach(node => name(node, label));
+    row.querySelectorAll(".widget-readout").forEach(node => {
+      name(node, label + ", typed");
+      node.setAttribute("role", "textbox");
+    });
+  }
+  for (const button of place.querySelectorAll(".widget-play button")) {
+    const icon = button.firstElementChild?.className ?? button.className;
+    const kind = ["play", "pause", "step-backward", "stop", "retweet"].find(kind => icon.includes("fa-" + kind));
+    name(button, {play: "Play", pause: "Pause", "step-backward": "Back to the start", stop: "Stop",
+                  retweet: "Repeat"}[kind] ?? "Play");
+  }
+};
+nameAll();
+new MutationObserver(nameAll).observe(place, {childList: true, subtree: true, attributeFilter: ["class"]});
+})()</script>"""
+
+
+class Picture(Protocol):
+    """What a page shows: markup, and the same in words."""
+
+    html: str
+    alt: str
+
+
+class FigurePicture:
+    """A Matplotlib figure as a Picture."""
+
+    def __init__(self, figure: Figure, alt: str):
+        self.figure, self.alt = figure, alt
+
+    @property
+    def html(self) -> str:
+        """The picture with the dots of a screen: for a page on which it is soon replaced by another."""
+        return image_tag(to_png(self.figure, SCREEN_DPI), self.figure, self.alt)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return mimebundle(self.figure, self.alt)
+
+    def __repr__(self) -> str:
+        return self.alt
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -23,26 +101,77 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def to_png(figure: Figure, dpi: int = STORED_DPI) -> bytes:
-    """The figure as the bytes of a PNG file."""
+    """The figure as the bytes of a PNG file: small ones for keeping, quick ones (SCREEN_DPI) while it moves."""
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi)
+    quick = {"compress_level": 1} if dpi <= SCREEN_DPI else {}
+    figure.savefig(file, format="png", dpi=dpi, pil_kwargs=quick)
     return file.getvalue()
 
 
-def mimebundle(figure: Figure, alt: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(data, metadata) that Jupyter stores: the picture, the words that stand for it, and its size on the page."""
-    width = round(figure.get_figwidth() * SCREEN_DPI)
-    return {"image/png": to_png(figure), "text/plain": alt}, {"image/png": {"alt": alt, "width": width}}
+def image_tag(png: bytes, figure: Figure, alt: str) -> str:
+    """`<img>` markup of a figure's PNG at its size on the page, with its words as `alt`."""
+    width, height = (round(inches * SCREEN_DPI) for inches in figure.get_size_inches())
+    ink = "" if _has_photographs(figure) else " kit-ink"
+    return (
+        f'<img class="kit-picture{ink}" alt="{escape(alt)}" width="{width}" height="{height}" decoding="sync" '
+        f'style="max-width:100%;height:auto" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+        f"{PICTURE_STYLE}"
+    )
+
+
+def _has_photographs(figure: Figure) -> bool:
+    """Whether there is an image in shades of grey, whose negative would say that ink is paper."""
+    return any(image.cmap.name.lower().startswith(("gray", "grey")) for axis in figure.axes for image in axis.images)
+
+
+def mimebundle(figure: Figure, alt: str) -> dict[str, str]:
+    """What Jupyter stores: the picture as HTML, and the words that stand for it where HTML is not shown."""
+    return {"text/html": image_tag(to_png(figure), figure, alt), "text/plain": alt}
 
 
 def show_picture(figure: Figure, alt: str) -> None:
     """Display `figure` in a notebook, with `alt` as its description.
 
-    Raises ValueError when `alt` is empty: every picture of the course can also be read.
+    Raises:
+        ValueError: `alt` is empty. Every picture of the course can also be read.
     """
     if not alt.strip():
         raise ValueError("show_picture(figure, alt) needs alt: a sentence that says what the picture shows")
     from IPython.display import display
 
-    data, metadata = mimebundle(figure, alt)
-    display(data, raw=True, metadata=metadata)
+    display(mimebundle(figure, alt), raw=True)
+
+
+def still(picture: Picture, note: str, table: Any = None) -> dict[str, str]:
+    """The mimebundle of a picture that stands in for the live thing in the output before it.
+
+    Args:
+        picture: shown where no kernel runs the live thing.
+        note: a line below it, such as how to get the live thing back.
+        table: stands below them, a CompletionsTable.
+    """
+    data = picture._repr_mimebundle_()
+    below, words = (table._repr_html_(), f"\n\n{table}") if table else ("", "")
+    if note:
+        note = f'<div style="font-size:12px;color:var(--jp-ui-font-color2,#59636e)">{escape(note)}</div>'
+    return {
+        "text/html": f'<div class="{STILL}">{data["text/html"]}{note}{below}{STILL_STYLE}{NAME_CONTROLS}</div>',
+        "text/plain": data["text/plain"] + words,
+    }
+
+
+def show_live(widget: Any, picture: Picture, note: str, display_ids: tuple[str, str] | None = None) -> None:
+    """Display a widget, and `still(picture, note)` in an output of its own.
+
+    Args:
+        widget: an ipywidgets box; it gets the class that hides the still picture.
+        display_ids: names of the two outputs, for what will be updated.
+    """
+    from IPython.display import display
+
+    widget.add_class(LIVE)
+    view = widget._repr_mimebundle_()["application/vnd.jupyter.widget-view+json"]
+    first, second = display_ids or (None, None)
+    # Without words of its own: a page that shows no widgets shows the next output.
+    display({"application/vnd.jupyter.widget-view+json": view, "text/plain": ""}, raw=True, display_id=first)
+    display(still(picture, note), raw=True, display_id=second)

@@ -31,7 +31,7 @@ def test_the_stepper(open_notebook):
     notebook.click(1, "Next")
     notebook.click(1, "Next")
     notebook.wait_for_text(1, "the local derivative dc/da is −3")  # noqa: RUF001
-    assert "grad −3" in notebook.cell(1).locator("svg.kit-graph").text_content()  # noqa: RUF001
+    assert "grad −3" in notebook.cell(1).locator(".kit-live svg.kit-graph").text_content()  # noqa: RUF001
     notebook.click(1, "Previous")
     notebook.wait_for_text(1, "Backward begins")
 

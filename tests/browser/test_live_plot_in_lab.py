@@ -32,11 +32,13 @@ run = plot.start(training(400))
 """
 
 
-def assert_still_picture(output):
-    """A picture with a description where the widgets were."""
-    assert set(output["data"]) == {"image/png", "text/plain"}
-    assert "A slow run. Training curves" in "".join(output["data"]["text/plain"])
-    assert output["metadata"]["image/png"]["alt"].startswith("A slow run.")
+def assert_still_picture(outputs):
+    """The status where the widgets were, and a picture with a description."""
+    status, picture = (output["data"] for output in outputs[:2])
+    assert set(status) == set(picture) == {"text/html", "text/plain"}
+    assert 'role="status"' in status["text/html"]
+    assert "A slow run. Training curves" in "".join(picture["text/plain"])
+    assert ' alt="A slow run. Training curves' in "".join(picture["text/html"])
 
 
 def test_stop_and_pause_are_live_while_a_cell_awaits_the_run(open_notebook):
@@ -60,7 +62,7 @@ def test_stop_and_pause_are_live_while_a_cell_awaits_the_run(open_notebook):
     assert "['closed']" in notebook.text(2)
     assert notebook.text(3) == "ran on\n"
     saved = notebook.save()
-    assert_still_picture(saved.cells[1].outputs[0])
+    assert_still_picture(saved.cells[1].outputs)
     assert "12+34=" in saved.cells[1].outputs[1]["data"]["text/html"]
     assert len(saved.cells[1].outputs) == 2
     assert "widgets" not in saved.metadata
@@ -74,7 +76,7 @@ def test_stop_is_live_when_nothing_else_runs(open_notebook):
     notebook.run_cell(1)
     notebook.wait_for_text(1, "running: step")
     notebook.click(1, "Stop")
-    notebook.cell(1).locator(".jp-RenderedImage img").wait_for(timeout=10_000)
+    notebook.cell(1).locator(".jp-RenderedHTML img").wait_for(timeout=10_000)
     notebook.run_cell(2)
     notebook.wait_for_text(2, "stopped: step")
 
@@ -88,7 +90,7 @@ def test_interrupting_the_waiting_cell_stops_the_run(open_notebook, waiting):
     notebook.command("notebook:interrupt-kernel")
     notebook.wait_until_idle()
     assert "stopped: step" in notebook.text(2)
-    assert_still_picture(notebook.outputs(1)[0])
+    assert_still_picture(notebook.outputs(1))
 
 
 def test_interrupting_a_foreground_run_keeps_the_picture_and_the_history(open_notebook):
@@ -99,7 +101,7 @@ def test_interrupting_a_foreground_run_keeps_the_picture_and_the_history(open_no
     notebook.page.wait_for_timeout(500)
     notebook.command("notebook:interrupt-kernel")
     notebook.wait_until_idle()
-    assert_still_picture(notebook.outputs(1)[0])
+    assert_still_picture(notebook.outputs(1))
     assert "the cell went on" in notebook.text(1)
     notebook.run_cell(2)
     notebook.wait_for_text(2, "interrupted: step")
@@ -111,7 +113,7 @@ def test_a_plain_loop_of_updates_ends_with_its_cell(open_notebook):
     notebook = open_notebook("plain", SETUP, loop, "print(plot)")
     notebook.run_all()
     notebook.wait_for_text(2, "finished: step 20")
-    assert_still_picture(notebook.outputs(1)[0])
+    assert_still_picture(notebook.outputs(1))
 
 
 def test_an_error_in_the_training_reaches_the_waiting_cell(open_notebook):
@@ -125,4 +127,4 @@ def test_an_error_in_the_training_reaches_the_waiting_cell(open_notebook):
     )
     notebook.run_all()
     notebook.wait_for_text(2, "ValueError: the reward is nan")
-    assert_still_picture(notebook.outputs(1)[0])
+    assert_still_picture(notebook.outputs(1))

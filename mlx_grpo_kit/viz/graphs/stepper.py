@@ -8,7 +8,8 @@ from typing import Any
 
 from mlx_grpo_kit.viz.graphs.graph import GraphPicture, Marks, arrange, describe, draw_nodes, node_names, show_formula
 from mlx_grpo_kit.viz.graphs.nodes import TIMES, Node, read_graph, short
-from mlx_grpo_kit.viz.panel import Panel
+from mlx_grpo_kit.viz.panel import NOTE, Panel
+from mlx_grpo_kit.viz.picture import show_live
 
 MAX_NODES = 60
 MILLISECONDS_PER_STEP = 1500
@@ -78,12 +79,10 @@ class Stepper:
         following.on_click(lambda _: setattr(slider, "value", min(slider.value + 1, last)))
         return Panel(self.at, step=slider, extra=[previous, following, play])
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+    def _ipython_display_(self) -> None:
         # Where no kernel runs, the whole graph says more than its first moment.
-        data, metadata = self.panel._repr_mimebundle_()
         words = describe(self._nodes)
-        still = GraphPicture(draw_nodes(self._nodes, self._layout, words), words)
-        return {**data, **still._repr_mimebundle_()}, metadata
+        show_live(self.panel.widget, GraphPicture(draw_nodes(self._nodes, self._layout, words), words), NOTE)
 
     def __repr__(self) -> str:
         return f"<Stepper of {len(self._nodes)} nodes and {len(self.moments)} moments>"

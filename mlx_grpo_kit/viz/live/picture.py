@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.panel import FigurePicture
+from mlx_grpo_kit.viz.picture import FigurePicture
 
 
 class LivePicture:

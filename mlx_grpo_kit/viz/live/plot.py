@@ -14,7 +14,7 @@ from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.curves import describe_curves, draw_curves, latest
 from mlx_grpo_kit.viz.live.pace import next_frame
 from mlx_grpo_kit.viz.live.view import NotebookView
-from mlx_grpo_kit.viz.picture import mimebundle, to_png
+from mlx_grpo_kit.viz.picture import FigurePicture, to_png
 from mlx_grpo_kit.viz.style import three_digits
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class LivePlot:
         self.state, self._running = state, False
         if self._view is not None:
             view, self._view = self._view, None
-            view.replace_by(self, self._latest)
+            view.replace_by(self._picture(), self.status, self._latest)
 
     # -- the picture --------------------------------------------------------------------------------------------------
 
@@ -164,8 +164,8 @@ class LivePlot:
             self.steps, self.history, self.panels, title=self.title, smoothing=self.smoothing, log=self.log
         )
 
-    def figure(self) -> Figure:
-        """The curves as a Matplotlib figure."""
+    def figure(self, note: str = "") -> Figure:
+        """The curves as a Matplotlib figure, with `note` small in its upper right corner."""
         return draw_curves(
             self.steps,
             self.history,
@@ -173,16 +173,19 @@ class LivePlot:
             title=self.title,
             smoothing=self.smoothing,
             max_steps=self.max_steps if self._running else None,
-            note="" if self._running else self.status,
+            note=note,
             log=self.log,
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the picture as a PNG file."""
-        Path(path).write_bytes(to_png(self.figure()))
+        """Write the picture as a PNG file, with the status in its corner."""
+        Path(path).write_bytes(to_png(self.figure(self.status)))
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        return mimebundle(self.figure(), self.alt_text)
+    def _picture(self) -> FigurePicture:
+        return FigurePicture(self.figure(), self.alt_text)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self._picture()._repr_mimebundle_()
 
     def __repr__(self) -> str:
         return f"<LivePlot {self.status}>"
@@ -207,18 +210,18 @@ class LivePlot:
 
             shell.events.register("post_run_cell", cell_is_over)
 
-    def _refresh(self) -> None:
+    def _refresh(self, keep: bool = False) -> None:
         if self._view is None:
             return
         started = time.monotonic()
-        self._view.show(self.status, self.figure(), self._latest)
+        self._view.show(self.status, self._picture(), self._latest, keep=keep)
         self._next_frame = next_frame(started)
 
     def hold(self, run: BackgroundRun) -> None:
         """Show that `run` is paused, wait until it goes on, and leave that time out of the run's seconds."""
         began = time.monotonic()
         self.state = "paused"
-        self._refresh()
+        self._refresh(keep=True)
         if self._view is not None:
             self._view.show_paused(True)
         run.wait_until_resumed()

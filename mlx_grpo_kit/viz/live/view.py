@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from mlx_grpo_kit.viz.live.completions import completions_table
-from mlx_grpo_kit.viz.picture import SCREEN_DPI, to_png
+from mlx_grpo_kit.viz.picture import Picture, show_live, still
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from mlx_grpo_kit.viz.live.background import BackgroundRun
+
+SECONDS_BETWEEN_STILLS = 5.0  # how old the picture may be that is left when the page or the kernel goes away
 
 
 class NotebookView:
-    """Widgets on the page, until `replace_by` puts a still picture in their place.
+    """Widgets on the page, until `replace_by` leaves only a still picture, and a line that says how the run ended.
 
     Only the thread that runs the training changes what is shown; the buttons' callbacks set the run's events and their
     own labels. A kernel may call them in a thread where nothing else is safe.
@@ -24,11 +26,8 @@ class NotebookView:
 
     def __init__(self, run: BackgroundRun | None):
         import ipywidgets as widgets
-        from IPython.display import display
 
-        self._status, self._table = widgets.HTML(), widgets.HTML()
-        self._image = widgets.Image(format="png")
-        self._image.add_class("mlx-grpo-kit-live")
+        self._status, self._picture, self._table = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._pause = widgets.Button(description="Pause", icon="pause", tooltip="Hold the run after this step")
         self._stop = widgets.Button(description="Stop", icon="stop", tooltip="End the run after this step")
         bar = [self._status]
@@ -37,32 +36,42 @@ class NotebookView:
             self._stop.on_click(lambda _: self._end(run))
             bar = [self._pause, self._stop, self._status]
         row = widgets.HBox(bar, layout=widgets.Layout(align_items="center"))
-        self._box = widgets.VBox([row, self._image, self._table])
-        self._place = display(self._box, display_id=True)
-        # A second place, empty for now: a still table needs one, and a thread cannot add to a cell's output reliably.
-        self._table_place = display({"text/html": "", "text/plain": ""}, raw=True, display_id=True)
+        self._box = widgets.VBox([row, self._picture, self._table])
+        # Both places are made by the cell: a thread can change an output, but not add one reliably.
+        self._places = uuid4().hex, uuid4().hex
+        self._next_still: float | None = None
 
-    def show(self, status: str, figure: Figure, completions: Sequence[Any]) -> None:
-        """Draw the next frame."""
+    def show(self, status: str, picture: Picture, completions: Sequence[Any], *, keep: bool = False) -> None:
+        """Draw the next frame; the first one puts the widgets on the page. `keep` renews the still picture too."""
         self._status.value = f'<span role="status" style="font-size:14px">{escape(status)}</span>'
-        self._image.value = to_png(figure, SCREEN_DPI)
-        self._image.width = round(figure.get_figwidth() * SCREEN_DPI)
+        self._picture.value = picture.html
         if completions:
             self._table.value = completions_table(completions)._repr_html_()
+        note = f"Last seen {status}. Run the cell to train again."
+        if self._next_still is None:
+            show_live(self._box, picture, note, self._places)
+        elif keep or time.monotonic() >= self._next_still:
+            self._put(1, still(picture, note, completions_table(completions) if completions else None))
+        else:
+            return
+        self._next_still = time.monotonic() + SECONDS_BETWEEN_STILLS
 
     def show_paused(self, paused: bool) -> None:
         """Label the Pause button for what it does next."""
         self._pause.description, self._pause.icon = ("Resume", "play") if paused else ("Pause", "pause")
 
-    def replace_by(self, still: Any, completions: Sequence[Any]) -> None:
-        """Put `still`, which displays itself, where the widgets were, and close them."""
-        from IPython.display import display
-
-        display(still, display_id=self._place.display_id, update=True)
-        if completions:
-            display(completions_table(completions), display_id=self._table_place.display_id, update=True)
+    def replace_by(self, picture: Picture, status: str, completions: Sequence[Any]) -> None:
+        """Close the widgets and leave the picture, with the status in their place."""
+        line = f'<span role="status" style="font-size:14px">{escape(status)}</span>'
+        self._put(0, {"text/html": line, "text/plain": status})
+        self._put(1, still(picture, "", completions_table(completions) if completions else None))
         for widget in (self._box, *self._box.children, *self._box.children[0].children):
             widget.close()
+
+    def _put(self, place: int, data: dict[str, str]) -> None:
+        from IPython.display import display
+
+        display(data, raw=True, display_id=self._places[place], update=True)
 
     def _toggle(self, run: BackgroundRun) -> None:
         if run.paused:

@@ -92,9 +92,9 @@ def test_the_slider_and_the_buttons_move_the_picture():
     assert play.max == panel.controls["step"].max == 5
 
 
-def test_it_leaves_a_whole_graph_in_the_notebook():
-    data, _ = Stepper(product())._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in data
+def test_it_leaves_a_whole_graph_in_the_notebook(outputs_of):
+    widget, data = outputs_of(Stepper(product()))
+    assert "application/vnd.jupyter.widget-view+json" in widget
     assert 'src="data:image/svg+xml;base64,' in data["text/html"]
     assert "a: 2, gradient −2" in data["text/plain"]
     assert data["text/plain"].startswith("Graph of 4 nodes")
@@ -111,7 +111,7 @@ def test_graphs_it_cannot_walk():
 # -- the panel --------------------------------------------------------------------------------------------------------
 
 
-def test_a_panel_draws_what_its_controls_say():
+def test_a_panel_draws_what_its_controls_say(outputs_of):
     seen = []
 
     def draw(n):
@@ -123,9 +123,12 @@ def test_a_panel_draws_what_its_controls_say():
     assert seen == [3, 7]
     assert 'alt="7 things"' in panel.picture.html
     assert panel.widget.children[1].value == panel.picture.html
-    data, metadata = panel._repr_mimebundle_()
-    assert metadata["image/png"]["alt"] == repr(panel) == "7 things"
-    assert {"image/png", "application/vnd.jupyter.widget-view+json"} < data.keys()
+    widget, data = outputs_of(panel)
+    assert "application/vnd.jupyter.widget-view+json" in widget
+    assert "kit-live" in panel.widget._dom_classes
+    assert data.keys() == {"text/html", "text/plain"}
+    assert data["text/plain"] == repr(panel) == "7 things"
+    assert 'class="kit-still"><img class="kit-picture kit-ink" alt="7 things"' in data["text/html"]
 
 
 def test_a_misspelt_control():

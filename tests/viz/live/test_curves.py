@@ -1,7 +1,9 @@
 """The picture of a run: its smoothed line against the definition, gaps, panels, and the words that stand for it."""
 
+import base64
 import io
 import math
+import re
 
 import numpy as np
 import pytest
@@ -184,11 +186,13 @@ def test_a_metric_that_never_came_is_named_beside_those_that_did():
 
 def test_the_picture_is_white_and_has_the_size_it_says():
     figure = draw_curves([1], {"a": [1.0]}, {"a": ["a"]}, title="T", note="n")
-    data, metadata = mimebundle(figure, "words")
-    picture = Image.open(io.BytesIO(data["image/png"])).convert("RGB")
+    data = mimebundle(figure, 'words & "more"')
+    png = re.search(r"data:image/png;base64,([^\"]+)", data["text/html"])[1]
+    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
     assert picture.getpixel((1, 1)) == (255, 255, 255)
-    assert picture.width == pytest.approx(metadata["image/png"]["width"] * 1.5, abs=1)
-    assert data["text/plain"] == metadata["image/png"]["alt"] == "words"
+    assert picture.width == pytest.approx(int(re.search(r'width="(\d+)"', data["text/html"])[1]) * 1.5, abs=1)
+    assert 'alt="words &amp; &quot;more&quot;"' in data["text/html"]
+    assert data["text/plain"] == 'words & "more"'
 
 
 def test_words_give_start_end_and_extremes():

@@ -138,8 +138,9 @@ def test_save_and_display(tmp_path):
     plot.update({"reward": 0.5, "kl": 0.0})
     plot.save(tmp_path / "reward.png")
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
-    data, metadata = plot._repr_mimebundle_()
-    assert data["text/plain"] == metadata["image/png"]["alt"] == plot.alt_text
+    data = plot._repr_mimebundle_()
+    assert data["text/plain"] == plot.alt_text
+    assert f'alt="{plot.alt_text}"' in data["text/html"]
     assert plot.alt_text.startswith("Addition. Training curves over 1 steps. reward: from 0.500")
 
 
@@ -159,11 +160,11 @@ class FakeView:
     def __init__(self, clock, cost):
         self.clock, self.cost, self.frames = clock, cost, []
 
-    def show(self, status, figure, completions):
+    def show(self, status, picture, completions, *, keep):
         self.frames.append(self.clock.now)
         self.clock.now += self.cost
 
-    def replace_by(self, still, completions):
+    def replace_by(self, picture, status, completions):
         self.frames.append("still")
 
 

@@ -191,9 +191,10 @@ def test_a_click_paints_or_wipes_and_the_buttons_clear(box):
     assert box._pixels[2, 0].tooltip == "row 2, column 0"
 
 
-def test_a_sheet_is_stored_as_a_picture(box):
-    data, metadata = box._repr_mimebundle_()
-    assert metadata["image/png"]["alt"] == data["text/plain"] == box.picture.alt
-    assert "application/vnd.jupyter.widget-view+json" in data
+def test_a_sheet_is_stored_as_a_picture(box, outputs_of):
+    widget, data = outputs_of(box)
+    assert data["text/plain"] == box.picture.alt
+    assert f'alt="{box.picture.alt}"' in data["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in widget
     box.paint(0, 0)
     assert recorded.images[0].sum() == 0.5  # what was drawn before has not changed

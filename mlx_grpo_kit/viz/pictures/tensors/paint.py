@@ -92,4 +92,4 @@ class PaintBox(PictureWidget):
         for place, button in self._pixels.items():
             shade = round(255 * (1 - image[place]))
             button.style.button_color = f"#{shade:02x}{shade:02x}{shade:02x}"
-        self._show(self._draw(image))
+        self._show(lambda: self._draw(image))
