@@ -36,7 +36,7 @@ def _can_be_read(output):
     if "data" not in output:
         return True
     output.data.pop(WIDGET_VIEW, None)
-    return bool(output.data)
+    return any(output.data.values())
 
 
 def _joined(outputs):
