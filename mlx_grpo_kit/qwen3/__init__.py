@@ -1,7 +1,7 @@
 """Qwen3 on MLX: its configuration, forward pass, parameters, cache and files."""
 
 from mlx_grpo_kit.qwen3.cache import KVCache
-from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
 from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
 from mlx_grpo_kit.qwen3.params import (
     count_total_parameters,
@@ -18,6 +18,7 @@ from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer
 __all__ = [
     "KVCache",
     "Qwen3Config",
+    "YarnScaling",
     "count_total_parameters",
     "init_params",
     "load_pretrained",

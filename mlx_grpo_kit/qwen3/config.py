@@ -6,6 +6,60 @@ import math
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
+MAX_LAYERS = 1000
+"""No Qwen3 has a tenth of it; with a million, listing the parameters' names alone would take the memory."""
+
+
+@dataclass(frozen=True)
+class YarnScaling:
+    """What `rope_scaling` with rope_type "yarn" says in a config.json, under Hugging Face's names.
+
+    What they do to the forward pass stands in yarn.py.
+
+    Attributes:
+        factor: how many times longer the texts may be than those the model learned from; at least 1.
+        original_max_position_embeddings: tokens of the longest text that it learned from.
+        attention_factor: queries and keys are multiplied by it; None: by what `factor` and the two mscales make of it.
+        beta_fast: a pair of numbers that turns round this often in a text of the original length keeps its speed.
+        beta_slow: one that turns round this often, or less, turns `factor` times slower; between the two, a mixture.
+        mscale: weight of `factor` in the numerator of attention_factor; counts only beside the next.
+        mscale_all_dim: its weight in the denominator.
+        truncate: whether the two ends of the mixture are moved outwards to the next whole pair.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    factor: float
+    original_max_position_embeddings: int
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "truncate":
+                if not isinstance(value, bool):
+                    raise ValueError(f"YaRN's truncate is {value!r}; expected true or false.")
+            elif not (value is None and field.default is None):
+                _check_number(f"YaRN's {field.name}", value, whole=field.type == "int")
+        if self.factor < 1:
+            raise ValueError(f"YaRN's factor is {self.factor}; expected at least 1.")
+        if self.beta_fast <= self.beta_slow:
+            raise ValueError(
+                f"YaRN's beta_fast is {self.beta_fast}; expected more than beta_slow, which is {self.beta_slow}."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of `rope_scaling`, without what has its usual value."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        usual = {field.name: field.default for field in fields(self)}
+        return {"rope_type": "yarn"} | {name: value for name, value in values.items() if value != usual[name]}
+
 
 @dataclass(frozen=True)
 class Qwen3Config:
@@ -14,8 +68,10 @@ class Qwen3Config:
     `head_dim` is a number of its own: in Qwen3 it need not be `hidden_size / num_attention_heads` (Qwen3-0.6B has 16
     heads of 128 on a hidden size of 1024). Each of the `num_key_value_heads` heads of keys and values serves
     `num_attention_heads / num_key_value_heads` query heads (grouped-query attention, Ainslie et al. 2023).
+    `rope_scaling` stretches rotary embeddings to longer texts; None is Qwen3 as it was trained.
 
-    Raises ValueError where the numbers do not fit each other.
+    Raises:
+        ValueError: a number is out of range, or the numbers do not fit each other.
     """
 
     vocab_size: int
@@ -29,18 +85,24 @@ class Qwen3Config:
     rope_theta: float = 1_000_000.0
     max_position_embeddings: int = 32_768
     tie_word_embeddings: bool = False
+    rope_scaling: YarnScaling | None = None
 
     def __post_init__(self):
         for field in fields(self):
-            value = getattr(self, field.name)
+            name, value = f"Qwen3Config.{field.name}", getattr(self, field.name)
             if field.type == "bool":
                 if not isinstance(value, bool):
-                    raise ValueError(f"Qwen3Config.{field.name} is {value!r}; expected True or False.")
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ValueError(f"Qwen3Config.{field.name} is {value!r}; expected a positive number.")
-            if field.type == "int" and not isinstance(value, int):
-                raise ValueError(f"Qwen3Config.{field.name} is {value!r}; expected a whole number.")
+                    raise ValueError(f"{name} is {value!r}; expected True or False.")
+            elif field.type in ("int", "float"):
+                _check_number(name, value, whole=field.type == "int")
+            elif not isinstance(value, YarnScaling | None):
+                raise ValueError(f"{name} is {value!r}; expected a YarnScaling or None.")
+        if self.num_hidden_layers > MAX_LAYERS:
+            raise ValueError(
+                f"Qwen3Config.num_hidden_layers is {self.num_hidden_layers}; expected at most {MAX_LAYERS}."
+            )
+        if self.rope_scaling is not None and self.rope_theta <= 1:
+            raise ValueError(f"Qwen3Config.rope_theta is {self.rope_theta}; YaRN expects more than 1.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads ({self.num_attention_heads}) must be a multiple of num_key_value_heads "
@@ -56,18 +118,16 @@ class Qwen3Config:
         """Read the content of a `config.json`, in the layout of published folders or of transformers >= 5.
 
         Published Qwen3 folders hold `rope_theta` at the top; transformers >= 5 writes it inside `rope_parameters`.
-        Raises ValueError for another architecture, a missing number, or a feature this forward pass does not have.
+        Where `rope_scaling` stands beside that, it counts, as in transformers.
+
+        Raises:
+            ValueError: another architecture, a missing number, or a feature that this forward pass does not have.
         """
         if config.get("model_type", "qwen3") != "qwen3":
             raise ValueError(f"config.json describes a {config['model_type']!r} model; expected model_type 'qwen3'.")
         if config.get("quantization") or config.get("quantization_config"):
             raise ValueError(
                 "config.json describes quantized weights; expected a model in float32, float16 or bfloat16."
-            )
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default":
-            raise ValueError(
-                f"config.json asks for scaled rotary embeddings ({rope}); only rope_type 'default' is supported."
             )
         if config.get("use_sliding_window"):
             raise ValueError(
@@ -78,8 +138,7 @@ class Qwen3Config:
         if config.get("hidden_act", "silu") != "silu":
             raise ValueError(f"config.json has hidden_act {config['hidden_act']!r}; Qwen3 uses 'silu'.")
         values = {field.name: config[field.name] for field in fields(cls) if config.get(field.name) is not None}
-        if "rope_theta" in rope:
-            values["rope_theta"] = rope["rope_theta"]
+        values |= _rope(config)
         # A guessed number of these would load and then compute something else than was trained.
         required = [field.name for field in fields(cls) if field.default is MISSING] + ["rope_theta"]
         missing = [name for name in required if name not in values]
@@ -90,11 +149,14 @@ class Qwen3Config:
     def to_dict(self) -> dict[str, Any]:
         """The content of a `config.json` that transformers (old and new) and mlx-lm read."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        scaling = values.pop("rope_scaling")
+        rope = {"rope_type": "default"} if scaling is None else scaling.to_dict()
         return {
             "architectures": ["Qwen3ForCausalLM"],
             "model_type": "qwen3",
             **values,
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
+            **({} if scaling is None else {"rope_scaling": rope}),  # where transformers 4 looks
+            "rope_parameters": {**rope, "rope_theta": self.rope_theta},
             "attention_bias": False,
             "attention_dropout": 0.0,
             "hidden_act": "silu",
@@ -102,3 +164,52 @@ class Qwen3Config:
             "use_cache": True,
             "use_sliding_window": False,
         }
+
+
+def _rope(config: dict[str, Any]) -> dict[str, Any]:
+    """`rope_theta` and `rope_scaling`, as far as `config` says them among its rotary embeddings' settings."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"config.json has {rope!r} for its rotary embeddings; expected an object.")
+    settings = {name: value for name, value in rope.items() if value is not None}
+    theta = {"rope_theta": settings.pop("rope_theta")} if "rope_theta" in settings else {}
+    old_name = settings.pop("type", "default")
+    rope_type = settings.pop("rope_type", old_name)
+    if rope_type not in ("default", "yarn"):
+        raise ValueError(
+            f"config.json asks for scaled rotary embeddings of type {rope_type!r}; expected 'default' or 'yarn'."
+        )
+    known = {field.name for field in fields(YarnScaling)} if rope_type == "yarn" else set()
+    if unknown := sorted(settings.keys() - known):
+        raise ValueError(
+            f"config.json has {unknown[0]!r} among the settings of its {rope_type!r} rotary embeddings, which this "
+            f"forward pass does not know; expected {', '.join(sorted(known | {'rope_theta'}))}."
+        )
+    if rope_type == "default":
+        return theta | {"rope_scaling": None}
+    if "factor" not in settings:
+        raise ValueError(f"config.json asks for YaRN without a factor ({rope}).")
+    settings.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
+    return theta | {"rope_scaling": YarnScaling(**settings)}
+
+
+def _check_number(name: str, value: object, whole: bool = False) -> None:
+    """Refuse what is no positive number that MLX can hold: int32 for sizes, float32 for the rest.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == math.inf:
+        raise ValueError(f"{name} is {_shown(value)}; expected a positive number.")
+    if whole and not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r}; expected a whole number.")
+    if not (value < 2**31 if whole else 1.2e-38 <= value <= 3.4e38):
+        bounds = "a number below 2^31" if whole else "a number from 1.2e-38 to 3.4e38, as float32 has them"
+        raise ValueError(f"{name} is {_shown(value)}; expected {bounds}.")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "an integer of more than 40 digits"
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + " ..."

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.cache import KVCache
-from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
 from mlx_grpo_kit.qwen3.kernels import gated_silu, scaled_dot_product_attention
+from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
 
 
 def embedding(weight: mx.array, input_ids: mx.array) -> mx.array:
@@ -30,13 +31,18 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     return mx.fast.rms_norm(x, weight, eps)
 
 
-def rope(x: mx.array, offset: int | mx.array, theta: float) -> mx.array:
+def rope(x: mx.array, offset: int | mx.array, theta: float, yarn: YarnScaling | None = None) -> mx.array:
     """Turn the pairs (x[i], x[i + D/2]) of [B, heads, T, D] by position * theta^(-2i/D) (RoFormer, equation 34).
 
     The first of the T positions is `offset`. Only differences of positions reach attention's scores, so a row padded
-    on the left needs no offset of its own.
+    on the left needs no offset of its own. `yarn` has the pairs turn at other speeds, and scales them.
     """
-    return mx.fast.rope(x, x.shape[-1], traditional=False, base=theta, scale=1.0, offset=offset)
+    head_dim = x.shape[-1]
+    if yarn is None:
+        return mx.fast.rope(x, head_dim, traditional=False, base=theta, scale=1.0, offset=offset)
+    freqs = mx.array(yarn_wavelengths(yarn, head_dim, theta))  # MLX's name for what it divides positions by
+    scaled = x * yarn_attention_factor(yarn)
+    return mx.fast.rope(scaled, head_dim, traditional=False, base=None, scale=1.0, offset=offset, freqs=freqs)
 
 
 def mlp(x: mx.array, gate_weight: mx.array, up_weight: mx.array, down_weight: mx.array) -> mx.array:
@@ -86,8 +92,8 @@ def attention(
     keys = rms_norm(keys, params[f"{prefix}k_norm.weight"], config.rms_norm_eps)
     values = heads("v_proj", config.num_key_value_heads).swapaxes(1, 2)
     offset = cache.length if cache is not None else 0
-    queries = rope(queries.swapaxes(1, 2), offset, config.rope_theta)
-    keys = rope(keys.swapaxes(1, 2), offset, config.rope_theta)
+    queries = rope(queries.swapaxes(1, 2), offset, config.rope_theta, config.rope_scaling)
+    keys = rope(keys.swapaxes(1, 2), offset, config.rope_theta, config.rope_scaling)
     if cache is not None:
         keys, values = cache.append(layer, keys, values)
     attended = scaled_dot_product_attention(queries, keys, values, mask)

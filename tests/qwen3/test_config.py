@@ -20,6 +20,8 @@ PUBLISHED = json.loads("""{
   "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
   "vocab_size": 151936}""")
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
 SMALL = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=16)  # fmt: skip
 
@@ -88,10 +90,23 @@ def test_the_number_of_parameters_of_qwen3_0_6b():
         ({"model_type": "llama"}, "describes a 'llama' model; expected model_type 'qwen3'"),
         ({"model_type": "qwen3_moe"}, "'qwen3_moe'"),
         ({"use_sliding_window": True}, "use_sliding_window true; only full attention is supported"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "scaled rotary embeddings"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "scaled rotary embeddings"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}}, "scaled rotary embeddings"),
-        ({"rope_scaling": "linear"}, "scaled rotary embeddings"),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "scaled rotary embeddings of type 'linear'; expected"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 2.0, "rope_theta": 1e6}}, "embeddings of type 'llama3'"),
+        ({"rope_scaling": {"type": ["yarn"]}}, r"embeddings of type \['yarn'\]"),
+        ({"rope_scaling": "linear"}, "'linear' for its rotary embeddings; expected an object"),
+        ({"rope_scaling": {"factor": 4.0}}, "has 'factor' among the settings of its 'default' rotary embeddings"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, "has 'full_attention' among the settings"),
+        ({"rope_scaling": YARN | {"partial_rotary_factor": 0.5}}, "has 'partial_rotary_factor' among .* 'yarn'"),
+        ({"rope_scaling": {"type": "yarn"}}, "asks for YaRN without a factor"),
+        ({"rope_scaling": {"type": "yarn", "factor": None}}, "asks for YaRN without a factor"),
+        ({"rope_scaling": YARN | {"factor": 0.5}}, "YaRN's factor is 0.5; expected at least 1"),
+        ({"rope_scaling": YARN | {"factor": "4"}}, "YaRN's factor is '4'; expected a positive number"),
+        ({"rope_scaling": YARN | {"factor": math.nan}}, "YaRN's factor is nan"),
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": 1.5}}, "is 1.5; expected a whole number"),
+        ({"rope_scaling": YARN | {"attention_factor": -1.0}}, "attention_factor is -1.0; expected a positive number"),
+        ({"rope_scaling": YARN | {"beta_fast": 1}}, "beta_fast is 1; expected more than beta_slow, which is 1.0"),
+        ({"rope_scaling": YARN | {"truncate": 1}}, "truncate is 1; expected true or false"),
+        ({"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta is 1.0; YaRN expects more than 1"),
         ({"attention_bias": True}, "attention_bias true; Qwen3's projections have no biases"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'; Qwen3 uses 'silu'"),
         ({"quantization": {"group_size": 64, "bits": 4}}, "describes quantized weights"),
@@ -107,6 +122,13 @@ def test_the_number_of_parameters_of_qwen3_0_6b():
         ({"rope_theta": math.inf}, "rope_theta is inf; expected a positive number"),
         ({"intermediate_size": [3072]}, r"intermediate_size is \[3072\]; expected a positive number"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'; expected True or False"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000; expected at most 1000"),
+        ({"hidden_size": 2**31}, r"hidden_size is 2147483648; expected a number below 2\^31"),
+        ({"vocab_size": 10**400}, r"vocab_size is an integer of more than 40 digits; expected a number below 2\^31"),
+        ({"rope_theta": 10**400}, "rope_theta is an integer of more than 40 digits; expected a number from 1.2e-38"),
+        ({"rms_norm_eps": 1e-300}, "rms_norm_eps is 1e-300; expected a number from 1.2e-38 to 3.4e38"),
+        ({"rope_theta": 1e39}, r"rope_theta is 1e\+39; expected a number from"),
+        ({"rope_theta": [1e6] * 1000}, r"rope_theta is \[1000000.0.{0,80} \.\.\.; expected a positive number"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_computed_is_refused(change, message):
