@@ -59,7 +59,11 @@ def init_params(config: Qwen3Config, seed: int = 0, scale: float = 0.02) -> dict
 
 
 def map_params_to_dict(params: Sequence[mx.array], names: Sequence[str]) -> dict[str, mx.array]:
-    """A flat list of arrays under their names. Raises ValueError where lengths differ or a name comes twice."""
+    """A flat list of arrays under their names.
+
+    Raises:
+        ValueError: the lengths differ, or a name comes twice.
+    """
     if len(params) != len(names):
         raise ValueError(f"There are {len(params)} arrays for {len(names)} names; expected one name for each array.")
     if len(set(names)) != len(names):
@@ -69,7 +73,11 @@ def map_params_to_dict(params: Sequence[mx.array], names: Sequence[str]) -> dict
 
 
 def validate_param_names(names: Iterable[str], config: Qwen3Config) -> None:
-    """Raise ValueError unless `names` are exactly the parameters of this configuration."""
+    """Refuse `names` that are not exactly the parameters of this configuration.
+
+    Raises:
+        ValueError: a name is missing or unknown.
+    """
     given, expected = set(names), set(param_shapes(config))
     missing, unknown = sorted(expected - given), sorted(given - expected)
     if unknown:
@@ -83,7 +91,11 @@ def validate_param_names(names: Iterable[str], config: Qwen3Config) -> None:
 
 
 def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None:
-    """Raise ValueError unless `params` has exactly this configuration's names and shapes."""
+    """Refuse `params` that are not this configuration's: other names, other shapes, no floating-point numbers.
+
+    Raises:
+        ValueError: with the parameter's name.
+    """
     validate_param_names(params, config)
     for name, shape in param_shapes(config).items():
         if tuple(params[name].shape) != shape:
@@ -92,6 +104,26 @@ def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None
                 f"hidden_size={config.hidden_size}, intermediate_size={config.intermediate_size}, "
                 f"vocab_size={config.vocab_size}, num_attention_heads={config.num_attention_heads}, "
                 f"num_key_value_heads={config.num_key_value_heads}, head_dim={config.head_dim}) expects {shape}."
+            )
+        if not mx.issubdtype(params[name].dtype, mx.floating):
+            raise ValueError(
+                f"Parameter {name!r} has dtype {params[name].dtype}; expected float32, float16 or bfloat16. Quantized "
+                "weights have to be dequantized first."
+            )
+
+
+def check_finite(params: Mapping[str, mx.array]) -> None:
+    """Refuse parameters with a NaN or an infinity among them, which would make every output NaN.
+
+    Raises:
+        ValueError: with the first such parameter's name, and how many of its numbers are meant.
+    """
+    for name, value in params.items():
+        wrong = value.size - int(mx.isfinite(value).sum().item())
+        if wrong:
+            raise ValueError(
+                f"Parameter {name!r} has {wrong:,} of {value.size:,} numbers that are NaN or infinite as "
+                f"{str(value.dtype).rpartition('.')[2]}. Training diverged before it was saved, or the file is corrupt."
             )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.files import read_json, replaced_folder, whole_folder
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-from mlx_grpo_kit.qwen3.params import param_names, validate_params
+from mlx_grpo_kit.qwen3.params import check_finite, param_names, validate_params
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -51,6 +51,10 @@ def load_pretrained(
         raise ValueError(f"The weights in {folder} do not fit its config.json. {error}") from error
     params = {name: params[name] if dtype is None else params[name].astype(dtype) for name in param_names(config)}
     mx.eval(params)
+    try:
+        check_finite(params)
+    except ValueError as error:
+        raise ValueError(f"The weights in {folder} cannot be used. {error}") from error
     return config, params
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tokenizers
 
-from mlx_grpo_kit.files import read_json
+from mlx_grpo_kit.files import read_file, read_json
 from mlx_grpo_kit.files.atomic import whole_folder
 
 # What makes up a tokenizer in a model folder; generation_config.json is among them for its EOS ids.
@@ -78,11 +78,14 @@ class Tokenizer:
             (Path(folder) / name).write_bytes(content)
 
     def token(self, token_id: int) -> str:
-        """One token as the vocabulary spells it, special ones too: `<eos>` for an id whose `decode` is ''."""
-        token = self._tokenizer.id_to_token(token_id)
-        if token is None:
+        """One token as the vocabulary spells it, special ones too: `<eos>` for an id whose `decode` is ''.
+
+        Raises:
+            ValueError: there is no such id.
+        """
+        if not _knows(self._tokenizer, token_id):
             raise ValueError(f"Token id {token_id} is not in the vocabulary, whose ids are 0 to {self.vocab_size - 1}.")
-        return token
+        return self._tokenizer.id_to_token(token_id)
 
     def _tokens(self) -> str:
         shown = [self.token(i) for i in range(min(self.vocab_size, 80))]
@@ -102,19 +105,23 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     """
     folder = whole_folder(folder)
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not path.exists():
         what = "has no tokenizer.json" if folder.is_dir() else "is not a folder"
         raise FileNotFoundError(
             f"{folder} {what}. Expected a Hugging Face model folder; one with only vocab.json and merges.txt can be "
             "converted: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
         )
+    content = read_file(path)
     try:
-        tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
     except Exception as error:  # the package raises bare Exception for whatever it cannot parse
         raise ValueError(
             f"{path} is not a tokenizer that tokenizers {tokenizers.__version__} can read: {error}. "
             "A download cut short or a Git LFS pointer looks like this; fetch the file again."
         ) from error
+    # Some files carry the truncation and padding of whoever saved them; transformers does not obey them either.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
 
     names = _settings(folder, "tokenizer_config.json")
     configs = [_settings(folder, "generation_config.json"), _settings(folder, "config.json")]
@@ -126,7 +133,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         pad_token_id=_pad_token_id(folder, tokenizer, configs, names, default=eos_token_ids[0]),
         unk_token_id=None if unk is None else _id_of(folder, tokenizer, "unk_token", unk),
         # Kept in memory: the folder may be gone, or just being replaced, when a trained policy is saved.
-        files={name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()},
+        files={name: read_file(folder / name) for name in FILES if (folder / name).exists()},
     )
 
 
@@ -159,7 +166,12 @@ def save_character_tokenizer(folder: Path | str, characters: str = CHARACTERS) -
 
 
 def _settings(folder: Path, name: str) -> dict:
-    return read_json(folder, name) if (folder / name).is_file() else {}
+    return read_json(folder, name) if (folder / name).exists() else {}
+
+
+def _knows(tokenizer: tokenizers.Tokenizer, token_id: object) -> bool:
+    is_id = isinstance(token_id, int) and not isinstance(token_id, bool) and 0 <= token_id < 2**32
+    return is_id and tokenizer.id_to_token(token_id) is not None
 
 
 def _id_of(folder: Path, tokenizer: tokenizers.Tokenizer, role: str, token: str | dict) -> int:
@@ -182,7 +194,7 @@ def _eos_token_ids(folder: Path, tokenizer: tokenizers.Tokenizer, configs: list[
             'Add "eos_token_id" to generation_config.json or config.json, or "eos_token" to tokenizer_config.json.'
         )
     for token_id in ids:
-        if not isinstance(token_id, int) or tokenizer.id_to_token(token_id) is None:
+        if not _knows(tokenizer, token_id):
             raise ValueError(f"{folder}: eos_token_id {token_id!r} is not an id that tokenizer.json knows.")
     return ids
 
@@ -191,6 +203,6 @@ def _pad_token_id(folder: Path, tokenizer: tokenizers.Tokenizer, configs: list[d
     if names.get("pad_token") is not None:
         return _id_of(folder, tokenizer, "pad_token", names["pad_token"])
     found = next((config["pad_token_id"] for config in configs if config.get("pad_token_id") is not None), default)
-    if not isinstance(found, int) or tokenizer.id_to_token(found) is None:
+    if not _knows(tokenizer, found):
         raise ValueError(f"{folder}: pad_token_id {found!r} is not an id that tokenizer.json knows.")
     return found

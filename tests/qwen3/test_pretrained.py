@@ -370,6 +370,43 @@ def test_quantized_weights(tmp_path):
         load_pretrained(tmp_path / "quantized")
 
 
+def rewritten(folder, name, change):
+    """The folder with another array in the place of one of its weights."""
+    weights = safetensors.numpy.load_file(folder / "model.safetensors")
+    weights[name] = change(weights[name])
+    safetensors.numpy.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "mlx_grpo_kit.json").unlink(missing_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool"])
+def test_weights_that_are_no_floating_point_numbers(folder, dtype):
+    name = "model.layers.1.mlp.up_proj.weight"
+    rewritten(folder, name, lambda value: (value * 100).astype(dtype))
+    with pytest.raises(ValueError, match=rf"'layers.1.mlp.up_proj.weight' has dtype mlx.core.{dtype}; expected float"):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite(folder, value):
+    def spoil(weights):
+        weights[3, [1, 2]] = value
+        return weights
+
+    rewritten(folder, "model.layers.0.self_attn.q_proj.weight", spoil)
+    message = r"kit cannot be used. Parameter 'layers.0.self_attn.q_proj.weight' has 2 of 512 numbers that are NaN"
+    for dtype in (mx.float32, mx.bfloat16, None):
+        with pytest.raises(ValueError, match=message):
+            load_pretrained(folder, dtype=dtype)
+
+
+def test_weights_that_float16_cannot_hold(folder):
+    rewritten(folder, "model.norm.weight", lambda value: value * 0 + 1e6)
+    load_pretrained(folder)
+    with pytest.raises(ValueError, match=r"'final_norm.weight' has 16 of 16 numbers .* as float16"):
+        load_pretrained(folder, dtype=mx.float16)
+
+
 def test_loading_does_not_touch_the_folder(folder):
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     load_pretrained(folder)

@@ -1,6 +1,7 @@
 """load_tokenizer against transformers' AutoTokenizer and mlx-lm, on the tiny model's alphabet and on Qwen3's layout."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -8,7 +9,7 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlx_grpo_kit.qwen3.tokenizer import CHARACTERS, load_tokenizer, save_character_tokenizer
+from mlx_grpo_kit.qwen3.tokenizer import CHARACTERS, FILES, load_tokenizer, save_character_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -200,3 +201,43 @@ def test_broken_or_contradictory_settings(tmp_path):
     write(tmp_path, "tokenizer_config.json")
     with pytest.raises(ValueError, match=r"does not say which token ends a text.*generation_config.json"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("setting", ["truncation", "padding"])
+def test_stored_truncation_and_padding_are_not_obeyed(folder, tmp_path, setting):
+    """Nor does transformers; a tokenizer that was saved while it padded a training set has them in its file."""
+    shutil.copytree(folder, tmp_path / "kit")
+    saved = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    saved.enable_truncation(4) if setting == "truncation" else saved.enable_padding(length=20)
+    saved.save(str(tmp_path / "kit" / "tokenizer.json"))
+    assert len(saved.encode("12+34=").ids) == (4 if setting == "truncation" else 20)
+    ids = load_tokenizer(tmp_path / "kit").encode("12+34=")
+    assert ids == [4, 5, 13, 6, 7, 19]
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "kit")("12+34=")["input_ids"] == ids
+
+
+@pytest.mark.parametrize("token_id", [-1, True, 2**32, 2**70, 1.0, "1", [1], {}])
+def test_ids_that_no_tokenizer_has(tmp_path, token_id):
+    save_character_tokenizer(tmp_path)
+    write(tmp_path, "generation_config.json", eos_token_id=[1, token_id])
+    with pytest.raises(ValueError, match=r"eos_token_id .* is not an id that tokenizer.json knows"):
+        load_tokenizer(tmp_path)
+    write(tmp_path, "generation_config.json", eos_token_id=1, pad_token_id=token_id)
+    write(tmp_path, "tokenizer_config.json", unk_token="<unk>")
+    with pytest.raises(ValueError, match=r"pad_token_id .* is not an id that tokenizer.json knows"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_file_is_refused(tmp_path, name):
+    save_character_tokenizer(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} is a pipe or a device; expected a file"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_token_id_that_is_not_in_the_vocabulary(folder):
+    for token_id in (-1, 64, 2**40):
+        with pytest.raises(ValueError, match=f"Token id {token_id} is not in the vocabulary"):
+            load_tokenizer(folder).token(token_id)

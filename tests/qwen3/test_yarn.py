@@ -48,6 +48,7 @@ def folder_of_the_kit(folder, **changes):
     save_pretrained(folder, config, init_params(config, scale=0.4))
     content = json.loads((folder / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps(content))
+    (folder / "mlx_grpo_kit.json").unlink(missing_ok=True)  # what the kit had saved there is no longer what it was
     return folder
 
 
