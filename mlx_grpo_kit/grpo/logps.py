@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded, pad
-from mlx_grpo_kit.generation.sampling import token_logps
+from mlx_grpo_kit.generation.output_logps import token_logps_and_entropy
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_hidden_states
+from mlx_grpo_kit.qwen3.forward import output_weight, qwen3_hidden_states
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def score(
             config, params, batch.completion_ids[:, :-1], cache=cache, attention_mask=prompt_mask
         )
         hidden = mx.concatenate([hidden, completion_hidden], axis=1)
-    return token_logps(output_logits(config, params, hidden), batch.completion_ids, temperature, with_entropy=True)
+    return token_logps_and_entropy(hidden, output_weight(config, params), batch.completion_ids, temperature)
 
 
 def per_token_logps(

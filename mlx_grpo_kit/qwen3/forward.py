@@ -140,9 +140,14 @@ def qwen3_hidden_states(
     return rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
 
 
+def output_weight(config: Qwen3Config, params: dict[str, mx.array]) -> mx.array:
+    """The output layer's [V, hidden]: the embedding's own matrix where the two are tied."""
+    return params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
+
+
 def output_logits(config: Qwen3Config, params: dict[str, mx.array], hidden_states: mx.array) -> mx.array:
-    """[..., hidden] -> [..., V], with the embedding's own matrix where the two are tied."""
-    return linear(hidden_states, params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"])
+    """[..., hidden] -> [..., V]."""
+    return linear(hidden_states, output_weight(config, params))
 
 
 def qwen3_forward(

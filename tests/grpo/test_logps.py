@@ -153,13 +153,13 @@ def test_logits_are_computed_for_completion_positions_only(model, monkeypatch):
         tokens.append(input_ids.size)
         return originals[0](config, params, input_ids, **kwargs)
 
-    def logits(config, params, hidden):
+    def token_logps_and_entropy(hidden, *arguments):
         positions.append(hidden.shape[0] * hidden.shape[1])
-        return originals[1](config, params, hidden)
+        return originals[1](hidden, *arguments)
 
-    originals = module.qwen3_hidden_states, module.output_logits
+    originals = module.qwen3_hidden_states, module.token_logps_and_entropy
     monkeypatch.setattr(module, "qwen3_hidden_states", hidden_states)
-    monkeypatch.setattr(module, "output_logits", logits)
+    monkeypatch.setattr(module, "token_logps_and_entropy", token_logps_and_entropy)
     score(*model, pad_batch(model[0], GROUPED_PROMPTS, GROUPED_COMPLETIONS))
     assert sum(tokens) <= 4 * 6 + 8 * 4
     assert sum(positions) == 8 * 5
