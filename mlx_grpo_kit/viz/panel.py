@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlx_grpo_kit.viz.picture import FigurePicture, Picture, show_live
+from mlx_grpo_kit.viz.picture import Picture, as_picture, show_live
 
 NOTE = "A still picture. Run the cell to move it."
 
@@ -29,11 +29,11 @@ class PictureWidget:
         self._page = widgets.HTML()
 
     def _show(self, draw: Callable[[], Any]) -> None:
-        """Show what `draw` returns: a Picture, or a (Matplotlib figure, words for it)."""
+        """Show what `draw` returns: a Picture, or a (Matplotlib figure or Chart, words for it)."""
         self._page.add_class("kit-busy")
         try:
             drawn = draw()
-            self.picture = FigurePicture(*drawn) if isinstance(drawn, tuple) else drawn
+            self.picture = as_picture(*drawn) if isinstance(drawn, tuple) else drawn
             self._page.value = self.picture.html
         finally:
             self._page.remove_class("kit-busy")
@@ -53,7 +53,7 @@ class Panel(PictureWidget):
     `set(x=0.5)` moves controls as a hand would, without a browser.
 
     Args:
-        draw: called with the controls' values by name; returns a Picture, or (Matplotlib figure, words for it).
+        draw: called with the controls' values by name; returns a Picture, or (Matplotlib figure or Chart, its words).
         extra: widgets that stand beside the controls and are not passed to `draw`.
         controls: ipywidgets by name, each with a `value`.
     """

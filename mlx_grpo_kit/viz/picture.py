@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
+
+from mlx_grpo_kit.viz.chart import Chart
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,6 +93,55 @@ class FigurePicture:
         return self.alt
 
 
+# JupyterLab, before a notebook is trusted, and GitHub take an inline SVG apart, but leave an image alone. Where scripts
+# run, the image is replaced by the SVG that it holds, which follows the page's theme and says more where you point.
+UNFOLD = (
+    "<script>(() => {const image = document.currentScript?.previousElementSibling; if (!image) return;"
+    "const bytes = Uint8Array.from(atob(image.src.split(',')[1]), c => c.charCodeAt(0));"
+    "const place = document.createElement('div'); place.style.overflowX = 'auto';"
+    "place.innerHTML = new TextDecoder().decode(bytes); image.replaceWith(place);})()</script>"
+)
+
+
+@dataclass
+class SvgPicture:
+    """A drawing as SVG text. In a notebook it shows itself.
+
+    Attributes:
+        svg: the picture as text.
+        alt: the same in words.
+    """
+
+    svg: str
+    alt: str
+
+    @property
+    def html(self) -> str:
+        """The picture for a page: it scrolls sideways where it is wider than the page."""
+        return f'<div style="overflow-x:auto">{self.svg}</div>'
+
+    def save(self, path: Any) -> None:
+        """Write the picture as an SVG file."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.svg)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        image = base64.b64encode(self.svg.encode()).decode()
+        page = (
+            f'<div><img alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{image}" style="max-width:100%">'
+            f"{UNFOLD}</div>"
+        )
+        return {"text/html": page, "text/plain": self.alt}
+
+    def __repr__(self) -> str:
+        return self.alt
+
+
+def as_picture(drawn: Any, alt: str) -> Picture:
+    """What was drawn, a Matplotlib figure or a Chart, as a Picture."""
+    return SvgPicture(drawn.svg(alt), alt) if isinstance(drawn, Chart) else FigurePicture(drawn, alt)
+
+
 def new_figure(width: float, height: float) -> Figure:
     """An empty white figure, `width` by `height` inches, that belongs to nobody.
 
@@ -129,8 +181,8 @@ def mimebundle(figure: Figure, alt: str) -> dict[str, str]:
     return {"text/html": image_tag(to_png(figure), figure, alt), "text/plain": alt}
 
 
-def show_picture(figure: Figure, alt: str) -> None:
-    """Display `figure` in a notebook, with `alt` as its description.
+def show_picture(drawn: Figure | Chart, alt: str) -> None:
+    """Display a Matplotlib figure or a Chart in a notebook, with `alt` as its description.
 
     Raises:
         ValueError: `alt` is empty. Every picture of the course can also be read.
@@ -139,7 +191,7 @@ def show_picture(figure: Figure, alt: str) -> None:
         raise ValueError("show_picture(figure, alt) needs alt: a sentence that says what the picture shows")
     from IPython.display import display
 
-    display(mimebundle(figure, alt), raw=True)
+    display(as_picture(drawn, alt)._repr_mimebundle_(), raw=True)
 
 
 def still(picture: Picture, note: str, table: Any = None) -> dict[str, str]:

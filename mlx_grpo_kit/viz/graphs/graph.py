@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from mlx_grpo_kit.viz.graphs.layout import Layout, lay_out
 from mlx_grpo_kit.viz.graphs.nodes import Node, collapse, read_graph, short
+from mlx_grpo_kit.viz.picture import SvgPicture
 
 MAX_NODES = 150
 MAX_NODES_TOLD = 40  # of a description in words
@@ -34,45 +34,6 @@ STYLE = """<style>
 </style>"""
 
 
-# JupyterLab, before a notebook is trusted, and GitHub take an inline SVG apart, but leave an image alone. Where scripts
-# run, the image is replaced by the SVG that it holds, which follows the page's theme and says more where you point.
-UNFOLD = (
-    "<script>(() => {const image = document.currentScript?.previousElementSibling; if (!image) return;"
-    "const bytes = Uint8Array.from(atob(image.src.split(',')[1]), c => c.charCodeAt(0));"
-    "const place = document.createElement('div'); place.style.overflowX = 'auto';"
-    "place.innerHTML = new TextDecoder().decode(bytes); image.replaceWith(place);})()</script>"
-)
-
-
-@dataclass
-class GraphPicture:
-    """A drawn graph. In a notebook it shows itself; `svg` is the picture as text, `alt` the same in words."""
-
-    svg: str
-    alt: str
-
-    @property
-    def html(self) -> str:
-        """The picture for a page: it scrolls sideways where it is wider than the page."""
-        return f'<div style="overflow-x:auto">{self.svg}</div>'
-
-    def save(self, path: Any) -> None:
-        """Write the picture as an SVG file."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.svg)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        image = base64.b64encode(self.svg.encode()).decode()
-        page = (
-            f'<div><img alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{image}" style="max-width:100%">'
-            f"{UNFOLD}</div>"
-        )
-        return {"text/html": page, "text/plain": self.alt}
-
-    def __repr__(self) -> str:
-        return self.alt
-
-
 @dataclass
 class Marks:
     """What one moment of a walk through a graph changes in its picture; nodes by their positions.
@@ -88,7 +49,7 @@ class Marks:
     edges: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
 
-def draw_graph(node: Any, *, max_nodes: int = MAX_NODES) -> GraphPicture:
+def draw_graph(node: Any, *, max_nodes: int = MAX_NODES) -> SvgPicture:
     """The graph that `node` was computed by, from its leaves on the left to itself on the right.
 
     `node` is a Value, a Tensor of this kit or of torch, or the text that `mx.export_to_dot` writes. Each box shows the
@@ -101,7 +62,7 @@ def draw_graph(node: Any, *, max_nodes: int = MAX_NODES) -> GraphPicture:
         raise ValueError(f"max_nodes is {max_nodes}; expected at least 2: the result and everything before it.")
     everything = read_graph(node)
     nodes = collapse(everything, max_nodes)
-    return GraphPicture(draw_nodes(nodes, arrange(nodes), describe(everything)), describe(everything))
+    return SvgPicture(draw_nodes(nodes, arrange(nodes), describe(everything)), describe(everything))
 
 
 def arrange(nodes: Sequence[Node]) -> Layout:

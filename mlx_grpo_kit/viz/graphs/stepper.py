@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
-from mlx_grpo_kit.viz.graphs.graph import GraphPicture, Marks, arrange, describe, draw_nodes, node_names, show_formula
+from mlx_grpo_kit.viz.graphs.graph import Marks, arrange, describe, draw_nodes, node_names, show_formula
 from mlx_grpo_kit.viz.graphs.nodes import TIMES, Node, read_graph, short
 from mlx_grpo_kit.viz.panel import NOTE, Panel
-from mlx_grpo_kit.viz.picture import show_live
+from mlx_grpo_kit.viz.picture import SvgPicture, show_live
 
 MAX_NODES = 60
 MILLISECONDS_PER_STEP = 1500
@@ -60,7 +60,7 @@ class Stepper:
         self.moments = _moments(self._nodes, names)
         self.panel = self._build()
 
-    def at(self, step: int) -> GraphPicture:
+    def at(self, step: int) -> SvgPicture:
         """The picture of moment `step`, with its words above."""
         moment = self.moments[step]
         svg = draw_nodes(self._nodes, self._layout, moment.words, moment.marks)
@@ -82,14 +82,14 @@ class Stepper:
     def _ipython_display_(self) -> None:
         # Where no kernel runs, the whole graph says more than its first moment.
         words = describe(self._nodes)
-        show_live(self.panel.widget, GraphPicture(draw_nodes(self._nodes, self._layout, words), words), NOTE)
+        show_live(self.panel.widget, SvgPicture(draw_nodes(self._nodes, self._layout, words), words), NOTE)
 
     def __repr__(self) -> str:
         return f"<Stepper of {len(self._nodes)} nodes and {len(self.moments)} moments>"
 
 
 @dataclass
-class _Captioned(GraphPicture):
+class _Captioned(SvgPicture):
     moment: Moment
 
     @property

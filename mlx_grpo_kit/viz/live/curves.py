@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.picture import new_figure
 from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS, three_digits
 
@@ -135,55 +137,157 @@ def _draw_panel(
     if log:
         _logarithmic(axis, [value for metric in metrics for value in history.get(metric, []) if 0 < value < math.inf])
 
-    drawn = 0
-    for index, metric in enumerate(metrics):
-        values = [value if math.isfinite(value) else math.nan for value in history.get(metric, [])]
-        if not any(map(math.isfinite, values)):
-            continue
-        drawn += 1
-        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
-        places, heights = curve(values, smoothing, log)
-        ends = [place for place, height in enumerate(heights) if math.isfinite(height)][-1:]
-        now = latest(values, smoothing, log)
-        label = f"{metric}  {three_digits(now if math.isfinite(now) else heights[ends[0]])}"
-        rare = comes_now_and_then(values)
-        if not rare:
-            seen = values if smoothing or len(steps) <= FEW else _alone(values)
-            axis.plot(steps, seen, marker, color=color, markersize=3, alpha=0.45, markeredgewidth=0)
+    drawn = _lines(metrics, steps, history, smoothing, log)
+    for line in drawn:
+        if line.seen:
+            axis.plot(steps, line.seen, line.marker, color=line.color, markersize=3, alpha=0.45, markeredgewidth=0)
         axis.plot(
-            [steps[place] for place in places],
-            heights,
-            LINE_STYLES[index % len(LINE_STYLES)],
-            color=color,
+            line.xs,
+            line.heights,
+            line.style,
+            color=line.color,
             linewidth=2,
-            label=label,
-            marker=marker,
+            label=f"{line.metric}  {line.now}",
+            marker=line.marker,
             markersize=5,
-            markevery=None if rare else ends,
+            markevery=None if len(line.marked) == len(line.xs) else line.marked,
         )
-        zeros = [step for step, value in zip(steps, values, strict=True) if value <= 0]
-        if axis.get_yscale() == "log" and zeros:
+        if axis.get_yscale() == "log" and line.zeros:
             axis.plot(
-                zeros,
-                [0.0] * len(zeros),
+                line.zeros,
+                [0.0] * len(line.zeros),
                 "v",
-                color=color,
+                color=line.color,
                 markersize=4,
                 clip_on=False,
                 transform=axis.get_xaxis_transform(),
             )  # on the axis itself, whose height has no meaning
         if len(metrics) == 1:
-            axis.set_title(label.removeprefix(metric).strip(), loc="right", size=11, weight="bold", color=INK)
+            axis.set_title(line.now, loc="right", size=11, weight="bold", color=INK)
     if len(metrics) > 1 and drawn:
         axis.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=2.6, borderaxespad=0.1)
     if not drawn:
-        # A misspelt name should be seen at the first glance, next to the names there are.
-        seen = ", ".join(sorted(history)) or "none yet"
-        words = f"waiting for {' and '.join(metrics)}" + (f"\nmetrics so far: {seen}" if history else "")
+        words = _waiting_for(metrics, history)
         axis.text(
             0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center", size=8, color="#666666", wrap=True
         )
         axis.set_ylim(0, 1)
+
+
+@dataclass
+class _Line:
+    """What is drawn of a metric: raw points, the line over them, and the number that stands for it now."""
+
+    metric: str
+    color: str
+    style: str
+    marker: str
+    xs: list[int]
+    heights: list[float]
+    marked: list[int]  # which of the line's points have a marker
+    seen: Sequence[float]  # the raw points, NaN where there is none; empty if the line is enough
+    zeros: list[int]  # steps at which a logarithm has no value
+    now: str
+
+
+def _lines(
+    metrics: Sequence[str], steps: Sequence[int], history: Mapping[str, Sequence[float]], smoothing: float, log: bool
+) -> list[_Line]:
+    """One for each metric that has come at least once."""
+    lines = []
+    for index, metric in enumerate(metrics):
+        values = [value if math.isfinite(value) else math.nan for value in history.get(metric, [])]
+        if not any(map(math.isfinite, values)):
+            continue
+        places, heights = curve(values, smoothing, log)
+        drawn = [place for place, height in enumerate(heights) if math.isfinite(height)]
+        now = latest(values, smoothing, log)
+        rare = comes_now_and_then(values)
+        seen = [] if rare else values if smoothing or len(steps) <= FEW else _alone(values)
+        lines.append(
+            _Line(
+                metric,
+                COLORS[index % len(COLORS)],
+                LINE_STYLES[index % len(LINE_STYLES)],
+                MARKERS[index % len(MARKERS)],
+                xs=[steps[place] for place in places],
+                heights=heights,
+                marked=drawn if rare else drawn[-1:],
+                seen=seen,
+                zeros=[step for step, value in zip(steps, values, strict=True) if value <= 0],
+                now=three_digits(now if math.isfinite(now) else heights[drawn[-1]]),
+            )
+        )
+    return lines
+
+
+def _waiting_for(metrics: Sequence[str], history: Mapping[str, Sequence[float]]) -> str:
+    """A misspelt name should be seen at the first glance, next to the names there are."""
+    seen = f"\nmetrics so far: {', '.join(sorted(history))}" if history else ""
+    return f"waiting for {' and '.join(metrics)}{seen}"
+
+
+def chart_curves(
+    steps: Sequence[int],
+    history: Mapping[str, Sequence[float]],
+    panels: Panels,
+    *,
+    title: str = "",
+    smoothing: float = 0.7,
+    max_steps: int | None = None,
+    log: Collection[str] = (),
+) -> Chart:
+    """What `draw_curves` draws, as a Chart: thirty times as fast, for a notebook's page."""
+    columns = min(len(panels), MAX_COLUMNS)
+    rows = math.ceil(len(panels) / columns)
+    header = 34 if title else 0
+    width, height = 100 * PANEL_WIDTH * max(columns, 1.5), 100 * PANEL_HEIGHT
+    chart = Chart(width, header + height * rows)
+    if title:
+        chart.text(14, 24, title, size=16, bold=True)
+    across = width / columns
+    last_step = max([*steps, max_steps or 0, 5])
+    for place, (name, metrics) in enumerate(panels.items()):
+        row, column = divmod(place, columns)
+        lines = _lines(metrics, steps, history, smoothing, name in log)
+        limits, is_log = _limits(lines, name in log)
+        plane = chart.plane(
+            *(across * column + 62, header + height * row + 32, across - 82, height - 78),
+            x=(0, last_step * 1.02),
+            y=limits,
+            log_y=is_log,
+            title=name,
+            right=lines[0].now if len(metrics) == 1 and lines else "",
+            xlabel="step",
+        )
+        for line in lines:
+            if line.seen:
+                plane.dots(steps, line.seen, line.color, marker=line.marker, size=4, opacity=0.45)
+            label = f"{line.metric}  {line.now}"
+            plane.line(line.xs, line.heights, line.color, style=line.style, label=label, marker=line.marker)
+            ends = [(line.xs[place], line.heights[place]) for place in line.marked]
+            plane.dots(*zip(*ends, strict=True), line.color, marker=line.marker, size=7)
+            if is_log and line.zeros:
+                plane.dots(line.zeros, [limits[0]] * len(line.zeros), line.color, marker="v", cut=False)
+        if len(metrics) > 1 and lines:
+            plane.legend("upper right", size=11)
+        if not lines:
+            for number, words in enumerate(_waiting_for(metrics, history).splitlines()):
+                plane.text(last_step / 2, 0.5, words, dy=16 * number, size=11, anchor="middle", color="soft")
+    return chart
+
+
+def _limits(lines: Sequence[_Line], log: bool) -> tuple[tuple[float, float], bool]:
+    """The limits of the y axis, and whether it is logarithmic: it is not without a positive value."""
+    values = [value for line in lines for value in (*line.seen, *line.heights) if math.isfinite(value)]
+    positive = [value for value in values if value > 0]
+    if log and positive:
+        lowest, highest = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+        return (10.0**lowest, 10.0 ** (max(highest, lowest + 1) + (len(lines) > 1))), True
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
+    legend = 0.1 * len(lines) * (high - low) if len(lines) > 1 else 0.0  # has a place of its own above the lines
+    return (low - margin, high + margin + legend) if values else (0.0, 1.0), False
 
 
 def _alone(values: Sequence[float]) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.picture import FigurePicture
+from mlx_grpo_kit.viz.picture import as_picture
 
 
 class LivePicture:
@@ -38,7 +38,7 @@ class LivePicture:
         """Call `draw` and show its picture, whatever the time."""
         from IPython.display import display
 
-        picture = FigurePicture(*draw())
+        picture = as_picture(*draw())
         if self._handle is None:
             self._handle = display(picture, display_id=True)
         else:

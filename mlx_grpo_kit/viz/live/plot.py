@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.viz.live.background import BackgroundRun
-from mlx_grpo_kit.viz.live.curves import describe_curves, draw_curves, latest
+from mlx_grpo_kit.viz.live.curves import chart_curves, describe_curves, draw_curves, latest
 from mlx_grpo_kit.viz.live.pace import next_frame
 from mlx_grpo_kit.viz.live.view import NotebookView
-from mlx_grpo_kit.viz.picture import FigurePicture, to_png
+from mlx_grpo_kit.viz.picture import Picture, as_picture, to_png
 from mlx_grpo_kit.viz.style import three_digits
 
 if TYPE_CHECKING:
@@ -181,8 +181,17 @@ class LivePlot:
         """Write the picture as a PNG file, with the status in its corner."""
         Path(path).write_bytes(to_png(self.figure(self.status)))
 
-    def _picture(self) -> FigurePicture:
-        return FigurePicture(self.figure(), self.alt_text)
+    def _picture(self) -> Picture:
+        chart = chart_curves(
+            self.steps,
+            self.history,
+            self.panels,
+            title=self.title,
+            smoothing=self.smoothing,
+            max_steps=self.max_steps if self._running else None,
+            log=self.log,
+        )
+        return as_picture(chart, self.alt_text)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return self._picture()._repr_mimebundle_()

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, INK, plain_axes, three_digits
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.style import COLORS, three_digits
 
 Function = Callable[[float], float]
 STEPS = [10.0 ** (exponent / 8) for exponent in range(0, -113, -1)]  # 1 down to 1e-14
@@ -25,8 +21,8 @@ def slope_error(f: Function, df: Function, x: float, h: float, both_sides: bool)
 
 def draw_slope(
     f: Function, df: Function, x: float, h: float, *, both_sides: bool = False, span: tuple[float, float] = (-2.0, 2.0)
-) -> tuple[Figure, str]:
-    """(figure, words): on the left f with the line through the two points, on the right the error for all h.
+) -> tuple[Chart, str]:
+    """(chart, words): on the left f with the line through the two points, on the right the error for all h.
 
     `df` is the true slope. The curve is drawn over `span`. Raises ValueError unless h > 0.
     """
@@ -34,44 +30,58 @@ def draw_slope(
         raise ValueError(f"h is {h}; expected a positive step")
     left, right = (x - h if both_sides else x), x + h
     slope = (f(right) - f(left)) / (right - left)
-    figure = new_figure(10, 3.6)
-    curve, errors = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.15, top=0.88, wspace=0.2)
+    chart = Chart(1000, 360)
 
-    xs = [span[0] + (span[1] - span[0]) * index / 200 for index in range(201)]
-    curve.plot(xs, [f(each) for each in xs], color=INK, linewidth=2)
-    low, high = curve.get_ylim()
-    for line, color, style, name in (
-        (slope, COLORS[0], "-", "through the two points"),
-        (df(x), COLORS[1], "--", "tangent"),
+    xs = [span[0] + (span[1] - span[0]) * index / 100 for index in range(101)]
+    heights = [f(each) for each in xs]
+    margin = 0.05 * (max(heights) - min(heights)) or 0.5
+    curve = chart.plane(
+        *(56, 36, 410, 272),
+        x=span,
+        y=(min(heights) - margin, max(heights) + margin),
+        title=f"x = {x:g}, h = {step_words(h)}",
+        xlabel="x",
+    )
+    curve.line(xs, heights, "ink")
+    for line, anchor, color, style, name in (
+        (slope, left, COLORS[0], "-", "through the two points"),
+        (df(x), x, COLORS[1], "--", "tangent"),
     ):
-        anchor = left if name != "tangent" else x
         ys = [f(anchor) + line * (each - anchor) for each in span]
-        curve.plot(span, ys, style, color=color, linewidth=1.8, label=f"{name}: slope {three_digits(line)}")
-    curve.plot([left, right], [f(left), f(right)], "o", color=COLORS[0], markersize=7)
-    curve.set(xlim=span, ylim=(low, high), xlabel="x")
-    curve.set_title(f"x = {x:g}, h = {h:.1e}" if h < 1e-3 else f"x = {x:g}, h = {h:.3g}", loc="left", size=11)
+        curve.line(span, ys, color, style=style, label=f"{name}: slope {three_digits(line)}")
+    curve.dots([left, right], [f(left), f(right)], COLORS[0], size=9)
+    curve.legend("lower right")
 
+    now = max(slope_error(f, df, x, h, both_sides), FLOOR)
+    errors = chart.plane(
+        *(556, 36, 430, 272),
+        x=(STEPS[-1], 2.0),
+        y=(1e-14, 10),
+        log_x=True,
+        log_y=True,
+        title=f"error of the slope: {now:.1e}",
+        xlabel="h",
+    )
+    errors.upright(h)
     for sides, color, style, name in (
         (False, COLORS[2], "-", "f(x + h) and f(x)"),
         (True, COLORS[0], "--", "f(x + h) and f(x \N{MINUS SIGN} h)"),
     ):
         values = [max(slope_error(f, df, x, step, sides), FLOOR) for step in STEPS]
-        errors.loglog(STEPS, values, style, color=color, linewidth=1.6, label=name)
-    now = max(slope_error(f, df, x, h, both_sides), FLOOR)
-    errors.plot([h], [now], "o", color=INK, markersize=8)
-    errors.axvline(h, color="#999999", linewidth=0.8)
-    errors.set(xlabel="h", ylim=(1e-14, 10))
-    errors.set_title(f"error of the slope: {now:.1e}", loc="left", size=11)
-    for axis in (curve, errors):
-        plain_axes(axis)
-        axis.legend(fontsize=9, frameon=False, labelcolor=INK)
+        errors.line(STEPS, values, color, style=style, width=1.6, label=name)
+    errors.dots([h], [now], "ink", size=10)
+    errors.legend("upper left")
     sides = f"x - h = {left:.3g} and x + h = {right:.3g}" if both_sides else f"x = {left:.3g} and x + h = {right:.3g}"
-    return figure, (
+    return chart, (
         f"A curve with the line through its points at {sides}. Its slope is {three_digits(slope)}, that of "
         f"the tangent at x is {three_digits(df(x))}; the error is {now:.1e}. Beside it the error for every "
         "h, on logarithmic axes: a V that falls with h and rises again where rounding takes over."
     )
+
+
+def step_words(h: float) -> str:
+    """A step in three digits, as the readout of a FloatLogSlider shows it: 0.562, 0.00100, 1.00e-7."""
+    return f"{h:#.3g}" if h >= 1e-3 else f"{h:.2e}".replace("e-0", "e-")
 
 
 def best_step(f: Function, df: Function, x: float, both_sides: bool) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from mlx_grpo_kit.viz.graphs.graph import GraphPicture
+from mlx_grpo_kit.viz.picture import SvgPicture
 
 Shape = tuple[int, ...]
 Index = tuple[int, ...]
@@ -55,7 +55,7 @@ class Look:
 
 
 @dataclass
-class CellPicture(GraphPicture):
+class CellPicture(SvgPicture):
     """A drawing with sentences below it; `like this` is code in them. Shows itself in a notebook or in a Panel."""
 
     sentences: Sequence[str] = ()

@@ -1,0 +1,93 @@
+"""Charts as SVG: where a point lands, what an axis says, what is left out, and that the markup is well formed."""
+
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from mlx_grpo_kit.viz.chart import Chart, ticks
+from mlx_grpo_kit.viz.live.curves import chart_curves
+from mlx_grpo_kit.viz.picture import SvgPicture, as_picture
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def paths(chart):
+    """The lines and markers of the first plane: a list of lists of points."""
+    tree = ElementTree.fromstring(chart.svg("words"))
+    inside = tree.find(f"{SVG}g/{SVG}svg")
+    return [re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d")) for path in inside.findall(f"{SVG}path")]
+
+
+def plane(chart, **options):
+    return chart.plane(10, 20, 200, 100, **{"x": (0, 10), "y": (0, 1), **options})
+
+
+def test_points_land_where_the_axes_say():
+    chart = Chart(300, 200)
+    plane(chart).line([0, 5, 10], [0, 0.5, 1], "#123456")
+    assert paths(chart) == [[("0.0", "100.0"), ("100.0", "50.0"), ("200.0", "0.0")]]
+    chart = Chart(300, 200)
+    plane(chart, x=(1e-4, 1), y=(1e-2, 1e2), log_x=True, log_y=True).dots([1e-4, 1e-2, 1], [1, 1e-2, 0], "ink")
+    assert paths(chart) == [[("0.0", "50.0"), ("100.0", "100.0"), ("200.0", "100.0")]]  # 0 lies at the end of the axis
+
+
+def test_what_is_not_finite_is_a_gap():
+    chart = Chart(300, 200)
+    plane(chart).line([0, 1, 2, 3, 4], [0, 1, math.nan, math.inf, 0], "ink")
+    [path] = re.findall(r'<path d="([^"]+)"', chart.svg("words"))
+    assert path == "M0.0 100.0L20.0 0.0M80.0 100.0"
+
+
+@pytest.mark.parametrize(
+    ("limits", "log", "words"),
+    [
+        ((0, 10), False, ["0", "2", "4", "6", "8", "10"]),
+        ((-1.1, 1.1), False, ["−1.0", "−0.5", "0.0", "0.5", "1.0"]),  # noqa: RUF001
+        ((0, 400), False, ["0", "100", "200", "300", "400"]),
+        ((1e-3, 10), True, ["10^−3", "10^−2", "10^−1", "1", "10"]),  # noqa: RUF001
+        ((1e-14, 1), True, ["10^−12", "10^−9", "10^−6", "10^−3", "1"]),  # noqa: RUF001
+    ],
+)
+def test_an_axis_has_round_numbers(limits, log, words):
+    found = ticks(limits, log, 5)
+    assert [text for _, text in found] == words
+    for number, text in found:
+        plain = text.replace("\N{MINUS SIGN}", "-")
+        assert number == pytest.approx(10.0 ** int(plain[3:]) if plain.startswith("10^") else float(plain))
+
+
+def test_flat_data_have_an_axis_too():
+    chart = Chart(300, 200)
+    plane(chart, y=(0.5, 0.5)).across(0.5)
+    assert paths(chart) == [[("0.0", "50.0"), ("200.0", "50.0")]]
+
+
+def test_it_is_one_image_with_words_and_escapes_what_it_is_told():
+    chart = Chart(300, 200)
+    area = plane(chart, title="a < b", right="1 & 2", xlabel="<x>", ylabel="y")
+    for marker in "osD^v":
+        area.dots([1], [0.5], "#5790fc", marker=marker, label=f"<{marker}>")
+    area.legend("lower left")
+    chart.text(5, 5, "<b>")
+    tree = ElementTree.fromstring(chart.svg('<"words">'))
+    assert tree.get("role") == "img"
+    assert tree.find(f"{SVG}title").text == '<"words">'
+    texts = {"".join(text.itertext()) for text in tree.iter(f"{SVG}text")}
+    assert {"a < b", "1 & 2", "<x>", "<b>", "<o>", "<v>"} < texts
+    picture = as_picture(chart, "words")
+    assert isinstance(picture, SvgPicture)
+    assert 'alt="words" src="data:image/svg+xml;base64,' in picture._repr_mimebundle_()["text/html"]
+
+
+def test_curves_are_drawn_as_the_figure_draws_them():
+    history = {"reward": [0.5, math.nan, 1.0], "d": [1e-3, 0.0, 1e-5]}
+    chart = chart_curves([1, 2, 3], history, {"reward": ["reward"], "d": ["d"], "no": ["x"]}, smoothing=0, log={"d"})
+    reward, difference, missing = chart.planes
+    assert reward.right == "1.00"
+    assert reward.lines["reward  1.00"][0] == [1, 3]
+    assert (difference.log_y, difference.y) == (True, (1e-5, 1e-3))
+    assert missing.lines == {}
+    assert "waiting for x" in chart.svg("words")
+    assert chart_curves([1], {"a": [1.0]}, {"a": ["a"]}, max_steps=60).planes[0].x[1] > 60
