@@ -11,6 +11,8 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_07 import exercises as chapter_07
+from mlx_grpo_kit.course.chapters.chapter_07.verdicts import verdict_on
+from mlx_grpo_kit.course.digits import load_digits
 from mlx_grpo_kit.gradcheck import LockstepError, lockstep
 from mlx_grpo_kit.tensor import nn, optim
 
@@ -114,15 +116,21 @@ def test_first_difference(change, expected):
     ],
 )
 def test_the_four_verdicts(name, words):
-    assert chapter_07.verdict_on(name, lockstep).startswith(words)
+    assert verdict_on(name, lockstep).startswith(words)
     assert optim.Adam.__name__ == "Adam"  # and nothing stays broken
 
 
 def test_training_d_has_learned_nothing_and_would_without_the_bug():
-    assert "of unseen digits 9% are right" in chapter_07.verdict_on("D", lockstep)
-    assert math.isclose(float(chapter_07.verdict_on("D", lockstep).split("Loss ")[1][:4]), math.log(10), abs_tol=0.1)
-    healthy = chapter_07.verdict_on("none", lockstep)
-    assert int(healthy.split("digits ")[1].split("%")[0]) > 85
+    def loss_and_percent(name):
+        return [
+            float(number)
+            for number in re.search(r"Loss ([\d.]+); .* digits (\d+)%", verdict_on(name, lockstep)).groups()
+        ]
+
+    loss, percent = loss_and_percent("D")
+    assert math.isclose(loss, math.log(10), abs_tol=0.1)
+    assert percent < 25
+    assert loss_and_percent("none")[1] > 85
 
 
 def network():
@@ -132,7 +140,7 @@ def network():
 
 def trained_with(operation, **rules):
     """(accuracy on unseen digits, lockstep's verdict) of the chapter's network with these rules in backward."""
-    digits = chapter_07.load_digits(dtype=np.float32)
+    digits = load_digits(dtype=np.float32)
     x, y = digits.train_images.reshape(-1, 64), digits.train_labels
     rng = np.random.default_rng(0)
     batches = [batch for _ in range(13) for batch in chapter_07.minibatches(x, y, 64, rng)]
@@ -224,6 +232,33 @@ def numpys_indices(ours, theirs, tolerance):
 def test_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
+
+
+def rotated(x, y, size, rng):
+    order = (np.arange(len(x)) + rng.integers(1, len(x))) % len(x)
+    return [(x[order[at : at + size]], y[order[at : at + size]]) for at in range(0, len(x), size)]
+
+
+def blocks_shuffled_and_then_within(x, y, size, rng):
+    for block in rng.permutation(np.arange(0, len(x), size)):
+        rows = rng.permutation(np.arange(len(x))[block : block + size])
+        yield x[rows], y[rows]
+
+
+@pytest.mark.parametrize("answer", [rotated, blocks_shuffled_and_then_within])
+def test_batches_in_which_neighbours_stay_together_are_refused(answer):
+    note = check("07.3", answer)
+    assert not note.passed
+    assert "the same examples together" in note.text
+
+
+def test_adam_may_not_change_the_gradient():
+    def answer(w, grad, state, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
+        after = chapter_07.adam_step(w, grad, state, lr, beta1, beta2, eps)
+        grad *= 0
+        return after
+
+    assert "gave new numbers in `grad`, which belongs to the caller" in check("07.4", answer).text
 
 
 @pytest.mark.parametrize(
