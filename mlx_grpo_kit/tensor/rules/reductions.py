@@ -37,17 +37,16 @@ def mean(x, axis=None, keepdims=False):
     return np.true_divide(np.sum(x, axis=axis, keepdims=keepdims), count(x.shape, axis))
 
 
-@rule(
-    x=lambda g, x, axis, keepdims, correction: (
-        spread(g, x.shape, axis, keepdims)
-        * _centered(x, axis)
-        * (np.float64(2) / (count(x.shape, axis) - correction)).astype(g.dtype)
-    )
-)
+@rule(x=lambda g, x, axis, keepdims, correction: spread(g, x.shape, axis, keepdims) * _pull(x, axis, correction))
 def var(x, axis=None, keepdims=False, correction=0):
     """The variance over `axis`: squared distances from the mean, over n - correction. torch's default for it is 1."""
     squares = np.sum(_centered(x, axis) ** 2, axis=axis, keepdims=keepdims)
     return np.true_divide(squares, count(x.shape, axis) - correction)
+
+
+def _pull(x, axis, correction):
+    """How much each number adds to the variance: twice its distance from the mean, over n - correction."""
+    return _centered(x, axis) * (np.float64(2) / (count(x.shape, axis) - correction)).astype(x.dtype)
 
 
 def _centered(x, axis):
@@ -87,17 +86,17 @@ def _product_of_the_others(x, axis):
     return np.moveaxis(others, -1, axis) if axis is not None else others.reshape(x.shape)
 
 
-@rule(
-    x=lambda g, x, out, axis, keepdims: (
-        spread(g, x.shape, axis, keepdims) * np.exp(x - spread(out, x.shape, axis, keepdims))
-    )
-)
+@rule(x=lambda g, x, out, axis, keepdims: spread(g, x.shape, axis, keepdims) * _softmax_from(out, x, axis, keepdims))
 def logsumexp(x, axis=None, keepdims=False):
     """log(sum(e ** x)) over `axis`, without an overflow: the largest x is taken out first."""
     largest = np.max(x, axis=axis, keepdims=True)
     largest = np.where(np.isfinite(largest), largest, 0)
     out = np.log(np.sum(np.exp(x - largest), axis=axis, keepdims=True)) + largest
     return out if keepdims else np.squeeze(out, axis=axis)
+
+
+def _softmax_from(logsumexp, x, axis, keepdims):
+    return np.exp(x - spread(logsumexp, x.shape, axis, keepdims))
 
 
 @rule(x=lambda g, out, axis: out * (g - np.sum(g * out, axis=axis, keepdims=True)))
