@@ -18,16 +18,22 @@ def gradcheck(fn: Callable, *inputs: Any, second_order: bool = False, seed: int 
 
         print(gradcheck(lambda a, b: (a @ b).sum(), T.Tensor(x), T.Tensor(y)))
 
-    inputs: Values, Tensors, torch tensors or mx.arrays, of one kind; everything else is passed on as it is. fn returns
-    one array or several, of any shape: they are weighted at random and summed, since a plain sum hides errors that
-    cancel (the gradient of softmax(x).sum() is 0).
-
     Numbers come from the complex step where every operation is analytic, from central differences elsewhere. Beyond
-    2,000 derivatives, sums of them with random signs are compared, and a sum that differs is halved until the wrong
-    elements are found. At a kink any slope between the left one and the right one passes. Also checked: that fn gives
-    the same result twice and leaves its inputs alone. `second_order` checks the gradient of the gradient (torch, MLX).
+    2,000 derivatives random sums of them are compared, part by part, and one that is off is halved until the wrong
+    elements are found; the report's `visible` says what a single error must amount to for that. At a kink any slope
+    between the left one and the right one passes. Also checked: that fn gives the same result twice and leaves its
+    inputs alone.
 
-    Raises TypeError when no input can be checked, ValueError for a dtype too coarse to tell anything.
+    Args:
+        fn: returns one array or several, of any shape: they are weighted at random and summed, since a plain sum hides
+            errors that cancel (the gradient of softmax(x).sum() is 0).
+        inputs: Values, Tensors, torch tensors or mx.arrays, of one kind; everything else is passed on as it is.
+        second_order: check the gradient of the gradient (torch, MLX).
+        seed: of the random weights.
+
+    Raises:
+        TypeError: no input can be checked.
+        ValueError: a dtype too coarse to tell anything.
     """
     engine = engine_of(inputs)
     if second_order:
@@ -46,10 +52,15 @@ def check_gradient(
     backward_fn: Callable[[np.ndarray, np.ndarray], np.ndarray],
     x: np.ndarray,
 ) -> GradcheckReport:
-    """Check a backward pass that stands by itself: forward_fn(x) -> y, backward_fn(grad_of_y, x) -> grad_of_x.
+    """Check a backward pass that stands by itself. The report is true if it is right.
 
-    NumPy arrays in and out. The report is true if the backward is right. Raises ValueError when it returns another
-    shape than x's.
+    Args:
+        forward_fn: x -> y, NumPy arrays.
+        backward_fn: (gradient of y, x) -> gradient of x.
+        x: where to check.
+
+    Raises:
+        ValueError: backward_fn returned another shape than x's.
     """
     x = np.array(x)
     if x.dtype.kind != "f":

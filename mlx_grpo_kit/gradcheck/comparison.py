@@ -6,10 +6,10 @@ import numpy as np
 
 from mlx_grpo_kit.gradcheck.differences import EXACT, PRECISIONS, Place, Precision, Probe
 from mlx_grpo_kit.gradcheck.report import Element, GradcheckReport, Kink
+from mlx_grpo_kit.gradcheck.sums import Sums
 
 ONE_BY_ONE = 2000  # up to so many derivatives are compared one by one, more of them by sums
-PROJECTIONS = 8  # sums with random signs: a single wrong derivative changes every one of them
-SHOWN = 32  # wrong derivatives that a search in sums looks for before it gives up
+SHOWN = 32  # wrong derivatives that a search in sums looks for before it stops
 
 
 class Comparison:
@@ -24,80 +24,91 @@ class Comparison:
         self.failures: list[Element] = []
         self.kinks: list[Kink] = []
         self.worst: Element | None = None
-        self.places = [(which, index) for which, grad in enumerate(grads) for index in np.ndindex(grad.shape)]
+        self.count = sum(grad.size for grad in grads)
+        self.visible: float | None = None
+        self.noise = np.inf
         self.method = f"central differences (step {self.precision.step:g})"
-        if len(self.places) <= ONE_BY_ONE:
-            for place in self.places:
-                self.look_at(place)
+        if self.count <= ONE_BY_ONE:
+            for number in range(self.count):
+                self.look_at(self.place(number))
             if self.is_analytic:
                 self.method = "the complex step"
         else:
-            self.method = f"central differences in {PROJECTIONS} random directions (step {self.precision.step:g})"
+            self.method = f"random sums of central differences (step {self.precision.step:g})"
             self._compare_sums(np.random.default_rng(seed))
 
-    def look_at(self, place: Place) -> None:
-        """Compare one derivative."""
+    def place(self, number: int) -> Place:
+        """Where the derivative of that number stands, counted through all inputs."""
+        for which, grad in enumerate(self.grads):
+            if number < grad.size:
+                return which, tuple(int(i) for i in np.unravel_index(number, grad.shape))
+            number -= grad.size
+        raise IndexError(number)
+
+    def look_at(self, place: Place) -> bool:
+        """Compare one derivative. False if it is wrong."""
         which, index = place
         own = float(self.grads[which][index])
-        slope, tolerance = self.probe.central(place, self.precision.step), self.precision
-        if self.is_analytic:
-            exact = self.probe.complex_step(place)
-            if close(exact, slope, self.precision):
-                slope, tolerance = exact, EXACT
-            else:  # the function does more than its graph shows, as x * abs(x.data) does
-                self.is_analytic = False
-        if tolerance is self.precision:
+        slope = self.probe.central(place, self.precision.step)
+        element = self._exactly(place, own, slope) if self.is_analytic else None
+        if element is None:
             sides = self.probe.kink(place, self.precision.step)
             if sides is not None:
                 self.numeric[which][index] = own
                 self.kinks.append(Kink(Element(which, self.names[which], index, own, slope).where, *sides, own))
-                return
-            slope = self._with_smaller_steps(place, own, slope)
-        self.numeric[which][index] = slope
-        element = Element(which, self.names[which], index, own, slope)
-        if not close(own, slope, tolerance):
+                return True
+            slope, agrees = self._with_smaller_steps(place, own, slope)
+            element = Element(which, self.names[which], index, own, slope)
+        else:
+            agrees = close(own, element.numeric, EXACT)
+        self.numeric[which][index] = element.numeric
+        if not agrees:
             self.failures.append(element)
         if self.worst is None or not element.difference <= self.worst.difference:
             self.worst = element
+        return agrees
 
-    def _with_smaller_steps(self, place: Place, own: float, slope: float) -> float:
-        """Near a kink or an edge a step reaches over it. Where a smaller one agrees with the gradient, that is why."""
+    def _exactly(self, place: Place, own: float, slope: float) -> Element | None:
+        """With the complex step; None if the function does more than its graph shows, as x * abs(x.data) does."""
+        exact = self.probe.complex_step(place)
+        if close(exact, slope, self.precision):
+            return Element(place[0], self.names[place[0]], place[1], own, exact)
+        self.is_analytic = False
+        return None
+
+    def _with_smaller_steps(self, place: Place, own: float, slope: float) -> tuple[float, bool]:
+        """The slope, and whether it agrees.
+
+        Near a kink or an edge a step reaches over it. Where a smaller one agrees with the gradient, that is why.
+        """
+        agrees = self._close(own, slope)
         for factor in (10, 100):
-            if close(own, slope, self.precision):
-                return slope
+            if agrees:
+                break
             closer = self.probe.central(place, self.precision.step / factor)
-            if close(own, closer, self.precision) or not np.isfinite(slope):
+            agrees = self._close(own, closer, factor)
+            if agrees or not np.isfinite(slope):
                 slope = closer
         if not np.isfinite(slope):  # at the end of where the function is defined: from the one side that there is
             sides = self.probe.sides(place, self.precision.step)
             slope = next((side for side in sides if np.isfinite(side)), slope)
-        return slope
+            agrees = self._close(own, slope)
+        return slope, agrees
+
+    def _close(self, own: float, slope: float, factor: int = 1) -> bool:
+        """Whether two slopes agree; the noise grows as the step shrinks by `factor`."""
+        atol = min(self.precision.atol, self.noise * factor)
+        return close(own, slope, Precision(self.precision.step, self.precision.rtol, atol))
 
     def _compare_sums(self, rng: np.random.Generator) -> None:
-        for _ in range(PROJECTIONS):
-            self._search(rng.choice([-1.0, 1.0], len(self.places)))
-            if self.failures:
-                return
-        for number in rng.choice(len(self.places), 4, replace=False):  # all sums agree; to have something to show
-            self.look_at(self.places[number])
-
-    def _search(self, signs: np.ndarray) -> None:
-        """Halve a set of derivatives whose sum differs until the wrong ones stand alone."""
-        to_search = [np.arange(len(self.places))]
-        while to_search and len(self.failures) < SHOWN:
-            numbers = to_search.pop()
-            if len(numbers) <= 4:
-                for number in numbers:
-                    self.look_at(self.places[number])
-                continue
-            directions = [np.zeros(grad.shape) for grad in self.grads]
-            for number in numbers:
-                which, index = self.places[number]
-                directions[which][index] = signs[number]
-            terms = np.concatenate([np.ravel(grad * d) for grad, d in zip(self.grads, directions, strict=True)])
-            seen = self.probe.along(directions, self.precision.step)
-            if not abs(terms.sum() - seen) <= self.precision.atol + self.precision.rtol * np.linalg.norm(terms):
-                to_search += [numbers[len(numbers) // 2 :], numbers[: len(numbers) // 2]]
+        sums = Sums(self.probe, self.grads, self.precision, rng)
+        self.noise = sums.tolerance  # a single derivative has less, and is forgiven no more
+        if sums.compare(lambda number: self.look_at(self.place(number)), SHOWN):
+            self.visible = sums.visible + self.precision.rtol * max(
+                np.abs(grad).max(initial=0.0) for grad in self.grads
+            )
+            for number in rng.choice(self.count, 4, replace=False):  # all sums agree; to have something to show
+                self.look_at(self.place(int(number)))
 
     def errors_by_step(self) -> tuple[np.ndarray, np.ndarray]:
         """Steps from 0.1 to 1e-12, and how far the central difference with each is from the engine's derivative, at the
@@ -117,7 +128,7 @@ class Comparison:
         return GradcheckReport(
             engine,
             self.method,
-            len(self.places),
+            self.count,
             failures,
             failures[0] if failures else self.worst,
             self.kinks,
@@ -127,6 +138,7 @@ class Comparison:
             self.grads,
             self.numeric,
             self.errors_by_step if self.worst is not None else None,
+            self.visible,
         )
 
 

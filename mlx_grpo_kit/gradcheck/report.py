@@ -67,14 +67,21 @@ class Kink:
 class GradcheckReport:
     """The result of a check. `bool(report)` is `report.passed`; print it to read it, or let a notebook show it.
 
-    count      how many derivatives were compared
-    failures   those that are wrong, the worst first
-    worst      the one with the largest difference, right or wrong
-    kinks      where the function has no derivative
-    problems   what else is wrong: an input that was changed, results that differ from call to call
-    notes      what is good to know
-    analytic   the engine's gradient, an array for each input that was checked
-    numeric    the same from the function's values; nan where only sums of elements were compared
+    Attributes:
+        engine: whose gradients they are.
+        method: where the numbers that they are compared with come from.
+        count: how many derivatives were compared.
+        failures: those that are wrong, the worst first.
+        worst: the one with the largest difference, right or wrong.
+        kinks: where the function has no derivative.
+        problems: what else is wrong: an input that was changed, results that differ from call to call.
+        notes: what is good to know.
+        names: what the inputs are called.
+        analytic: the engine's gradient, an array for each input that was checked.
+        numeric: the same from the function's values; nan where only sums of elements were compared.
+        errors_by_step: steps, and how far the worst element is off with each.
+        visible: where sums were compared and agree, by how much a single derivative has to be off to be seen; else
+            None.
     """
 
     engine: str
@@ -89,6 +96,7 @@ class GradcheckReport:
     analytic: list[np.ndarray]
     numeric: list[np.ndarray]
     errors_by_step: Callable[[], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False)
+    visible: float | None = None
 
     @property
     def passed(self) -> bool:
@@ -120,6 +128,12 @@ class GradcheckReport:
             lines.append(
                 f"  Largest difference {self.worst.difference:.1e}, {self.worst.where}: analytic "
                 f"{_number(self.worst.analytic)}, numeric {_number(self.worst.numeric)}."
+            )
+        if self.visible is not None:
+            numbers = np.concatenate([array.ravel() for array in self.analytic])
+            lines.append(
+                f"  Compared in sums: a single derivative that is off by more than {self.visible:.1e} is seen. (Their "
+                f"root mean square is {_number(float(np.sqrt(np.mean(numbers**2))))}.)"
             )
         lines += [f"  {text}" for text in (*self.problems, *self.kinks[:4], *self.notes)]
         if len(self.kinks) > 4:

@@ -251,6 +251,49 @@ def test_one_wrong_percent_among_ten_thousand_is_found():
     assert [failure.index for failure in report.failures] == [(12, 34)]
 
 
+def wrong_tanh(*errors, shape=(250, 400)):
+    """The rule of tanh with relative errors at places: (place, error) each."""
+    factor = np.ones(shape)
+    for place, error in errors:
+        factor[place] += error
+    return T.replaced_gradient("tanh", x=lambda g, out: g * (1 - out * out) * factor)
+
+
+@pytest.mark.parametrize("fn", [lambda x: T.tanh(x) ** 2, lambda x: (T.tanh(x) ** 2).mean()], ids=["each", "mean"])
+def test_a_tenth_of_a_percent_in_one_of_a_hundred_thousand_is_found(fn):
+    x = T.Tensor(numbers(250, 400))
+    assert gradcheck(fn, x).passed
+    with wrong_tanh(((123, 210), 1e-3)):
+        report = gradcheck(fn, x)
+    assert [failure.index for failure in report.failures] == [(123, 210)]
+
+
+def test_two_errors_that_cancel_in_a_plain_sum_are_both_found():
+    x = T.Tensor(np.tile(numbers(250, 1), 400))
+    with wrong_tanh(((7, 0), 1e-2), ((7, 1), -1e-2)):
+        report = gradcheck(T.tanh, x)
+    assert {failure.index for failure in report.failures} == {(7, 0), (7, 1)}
+
+
+def test_the_report_says_what_an_error_must_amount_to_and_that_is_true():
+    x = T.Tensor(numbers(250, 400))
+    report = gradcheck(T.tanh, x)
+    assert report.visible < 2e-5
+    assert f"a single derivative that is off by more than {report.visible:.1e} is seen" in str(report)
+    assert gradcheck(T.tanh, T.Tensor(numbers(3))).visible is None
+    sizes = report.analytic[0]
+    for place in [(0, 0), (100, 17), tuple(np.unravel_index(np.abs(sizes).argmin(), sizes.shape))]:
+        with wrong_tanh((place, 1.01 * report.visible / sizes[place])):
+            assert [failure.index for failure in gradcheck(T.tanh, x).failures] == [place]
+
+
+def test_kinks_among_many_are_no_errors():
+    x = numbers(100, 100)
+    x[5, :50] = np.linspace(-2e-5, 2e-5, 50)
+    assert gradcheck(lambda x: T.relu(x) * x, T.Tensor(x))
+    assert gradcheck(T.relu, T.Tensor(x))
+
+
 def test_many_wrong_ones_are_shown_in_part():
     with T.replaced_gradient("tanh", x=lambda g: g):
         report = gradcheck(T.tanh, T.Tensor(numbers(60, 60)))

@@ -1,5 +1,9 @@
-"""The checker is checked: every rule of the tensor engine is broken in several ways, and each must be noticed."""
+"""The checker is checked: whatever passes a gradient on is broken in several ways, and each must be noticed.
 
+That is every rule and every Function of the tensor engine, and every operation of Value.
+"""
+
+import ast
 import functools
 import inspect
 
@@ -8,8 +12,10 @@ import pytest
 
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.gradcheck import gradcheck
+from mlx_grpo_kit.scalar import Value, value
 from mlx_grpo_kit.tensor import graph
 from mlx_grpo_kit.tensor.rules import convolution, normalization, shapes
+from mlx_grpo_kit.tensor.rules.rule import Rule
 
 
 def near(*shape, low=0.3, high=1.7, seed=0):
@@ -97,6 +103,7 @@ def check(program):
 
 def test_every_operation_is_here():
     assert set(RULES) == set(T.RULES)
+    assert set(FUNCTIONS) == {f for f in T.Function.__subclasses__() if f.__module__.startswith(T.__name__)} - {Rule}
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -214,3 +221,103 @@ def test_a_function_that_forgets_the_batch_is_caught(function, position, monkeyp
 
     monkeypatch.setattr(function, "backward", staticmethod(changed))
     assert not check(FUNCTIONS[function])
+
+
+def forgets(gradient_of, position):
+    """A backward that returns nothing for one input."""
+
+    def backward(ctx, grad):
+        grads = gradient_of(ctx, grad)
+        grads = list(grads) if isinstance(grads, tuple | list) else [grads]
+        grads[position] = None
+        return tuple(grads)
+
+    return staticmethod(backward)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_function_that_returns_nothing_is_caught(function, monkeypatch):
+    backward = function.backward
+    for position in range(len(FUNCTIONS[function]) - 1):
+        monkeypatch.setattr(function, "backward", forgets(backward, position))
+        assert {failure.input for failure in check(FUNCTIONS[function]).failures} == {position}
+
+
+@pytest.mark.parametrize("name", [*(name for name in RULES if name not in FLAT), *FUNCTIONS])
+def test_an_edge_that_forward_does_not_record_is_caught(name, monkeypatch):
+    function, program = (T.RULES[name].function, RULES[name]) if name in RULES else (name, FUNCTIONS[name])
+    apply = function.apply
+    for position in range(len(program) - 1):
+
+        def without_edge(*inputs, position=position, **settings):
+            inputs = list(inputs)
+            inputs[position] = inputs[position].detach()
+            return apply(*inputs, **settings)
+
+        monkeypatch.setattr(function, "apply", without_edge)
+        assert {failure.input for failure in check(program).failures} == {position}
+
+
+# For each operation of Value a program and its inputs, at a place where every derivative matters.
+VALUES = {
+    "__add__": (lambda a, b: a + b, 1.3, -0.7),
+    "__sub__": (lambda a, b: a - b, 1.3, -0.7),
+    "__mul__": (lambda a, b: a * b, 1.3, -0.7),
+    "__truediv__": (lambda a, b: a / b, 1.3, -0.7),
+    "__neg__": (lambda a: -a, 1.3),
+    "__pow__": (lambda a, b: a**b + b**2, 1.3, 0.7),
+    "__abs__": (lambda a: abs(a), -1.3),
+    "max": (lambda a, b: a.max(b) + b.max(a + 3), 1.3, 0.7),
+    "min": (lambda a, b: a.min(b) + b.min(a + 3), 1.3, 0.7),
+    **{name: (lambda a, name=name: getattr(a, name)(), 0.7) for name in ["exp", "log", "tanh", "sigmoid", "relu"]},
+    "dot": (lambda a, b, c: value.dot([a, b], [b, c], c), 1.3, -0.7, 0.4),
+}
+
+
+def test_every_operation_of_value_is_here():
+    source = ast.parse(inspect.getsource(value))
+    operations = {
+        function.name
+        for function in ast.walk(source)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_result"
+    }
+    assert set(VALUES) == operations
+
+
+@pytest.mark.parametrize("operation", VALUES)
+def test_an_operation_of_value_as_it_is_passes(operation):
+    program, *numbers = VALUES[operation]
+    assert check((program, *map(Value, numbers)))
+
+
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [
+        ("wrong sign", lambda derivative: -derivative),
+        ("1% too much", lambda derivative: 1.01 * derivative),
+        ("no gradient", lambda derivative: 0.0),
+        ("no edge", None),
+    ],
+)
+@pytest.mark.parametrize("operation", VALUES)
+def test_an_operation_of_value_that_is_broken_is_caught(operation, what, change, monkeypatch):
+    program, *numbers = VALUES[operation]
+    place = value if operation == "dot" else Value
+    right = getattr(place, operation)
+    parents = 5 if operation == "dot" else len(numbers)
+    for position in range(parents):
+
+        def broken_operation(*inputs, position=position):
+            result = right(*inputs)
+            if len(result.parents) > position:  # b**2 has one parent
+                rest = slice(position + 1, None)
+                own = () if change is None else (change(result.derivatives[position]),)
+                kept = () if change is None else (result.parents[position],)
+                result.parents = (*result.parents[:position], *kept, *result.parents[rest])
+                result.derivatives = (*result.derivatives[:position], *own, *result.derivatives[rest])
+            return result
+
+        monkeypatch.setattr(place, operation, broken_operation)
+        assert not check((program, *map(Value, numbers))), f"{operation}, parent {position}: {what}"
