@@ -23,10 +23,13 @@ On macOS MLX uses Metal and Accelerate, and this module does nothing.
 import ctypes
 import importlib.util
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+
+from mlx_grpo_kit.kernel_cache import use_private_folder
 
 VARIABLE = "MLX_GRPO_KIT_BLAS"
 
@@ -153,4 +156,21 @@ except ImportError as error:
     way_out = f"{sys.executable} -m pip install '{wheel}'"
     raise ImportError(f"MLX cannot be loaded ({error}). Install it: {way_out}") from error
 
-__all__ = ["VARIABLE", "bound", "candidates", "global_blas", "mx", "reason", "wheel_has_reference_blas"]
+kernels, kernels_reason = use_private_folder()
+"""Where MLX keeps what it compiles, or None; and one sentence: why."""
+
+
+def _run_uncompiled() -> None:
+    mx.disable_compile()
+    warnings.warn(
+        f"Compiled functions run uncompiled, which is right but slower: {kernels_reason}, and nowhere else is a folder "
+        "for them that nobody but this user can write to. The way out: export XDG_CACHE_HOME=/a/folder/of/your/own.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+if sys.platform == "linux" and kernels is None and mx.default_device() == mx.cpu and shutil.which("g++"):
+    _run_uncompiled()
+
+__all__ = ["VARIABLE", "bound", "candidates", "global_blas", "kernels", "mx", "reason", "wheel_has_reference_blas"]

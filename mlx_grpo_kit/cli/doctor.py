@@ -15,12 +15,13 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 PACKAGE = "mlx_grpo_kit"
 OPTIONAL = ("transformers", "trl", "mlx-lm", "jax", "torchopt", "torchax", "pytest", "nbval", "playwright")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MATRIX_SIZE = 1024
+MAX_GFLOPS_A_CORE = 1000  # two units for 16 float32 numbers each make 320 at 5 GHz, Apple's matrix units some more
 SECONDS_FOR_MLX = 60
 
 
@@ -68,7 +69,7 @@ class Report:
 
 
 def run_doctor() -> Report:
-    """Look at everything; takes about two seconds and changes nothing."""
+    """Look at everything; takes about two seconds, and leaves everything as it was."""
     python = Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
     return Report((python, *_check_packages(), _check_kernel(), *_check_mlx(), _check_browser()))
 
@@ -165,18 +166,16 @@ def _check_kernel() -> Finding:
 def _check_mlx() -> list[Finding]:
     """MLX's device, its matrix products and its compiler, as a fresh process sees them."""
     code = "from mlx_grpo_kit.cli import doctor; doctor._probe_mlx()"
-    with tempfile.TemporaryDirectory() as folder:  # fresh, so that the compiler is tried and not its cache
-        try:
-            result = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", code],
-                env=os.environ | {"TMPDIR": folder},
-                capture_output=True,
-                text=True,
-                timeout=SECONDS_FOR_MLX,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return [Finding("MLX", "broken", f"no answer within {SECONDS_FOR_MLX} s", _reinstall_mlx())]
+    try:
+        result = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_FOR_MLX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return [Finding("MLX", "broken", f"no answer within {SECONDS_FOR_MLX} s", _reinstall_mlx())]
     if result.returncode != 0:
         last_words = (result.stderr.strip().splitlines() or [f"its process ended with {result.returncode}"])[-1]
         return [Finding("MLX", "broken", last_words, _reinstall_mlx())]
@@ -189,20 +188,6 @@ def _probe_mlx() -> None:
     from mlx_grpo_kit import blas
     from mlx_grpo_kit.blas import mx
 
-    a = mx.random.normal((MATRIX_SIZE, MATRIX_SIZE))
-    seconds = []
-    while len(seconds) < 3 or (len(seconds) < 50 and sum(seconds) < 0.3):  # the fastest of many: others compute too
-        start = time.perf_counter()
-        mx.eval(a @ a)
-        seconds.append(time.perf_counter() - start)
-
-    x = mx.linspace(-1, 1, 64)
-    try:
-        compiled = mx.compile(lambda x: mx.exp(x) * mx.sin(x) + x)(x)
-        wrong = mx.abs(compiled - (mx.exp(x) * mx.sin(x) + x)).max().item() > 1e-5
-        compile_error = "it computes wrong numbers" if wrong else ""
-    except RuntimeError as error:
-        compile_error = str(error).split("the output is:")[-1].strip() or "g++ ended with an error and no message"
     print(
         json.dumps(
             {
@@ -213,12 +198,45 @@ def _probe_mlx() -> None:
                 "blas": str(blas.bound) if blas.bound else "",
                 "blas_reason": blas.reason,
                 "needs_blas": blas.wheel_has_reference_blas(),
-                "gflops": 2 * MATRIX_SIZE**3 / min(seconds) / 1e9,
-                "compile_error": compile_error,
-                "compiled_kernels": len(list(Path(tempfile.gettempdir()).glob("mlx/*/cpu/*.so"))),
+                "cores": os.cpu_count(),
+                "kernels": str(blas.kernels or ""),
+                "kernels_reason": blas.kernels_reason,
+                **_probe_products(mx),
+                **_probe_compile(mx, blas.kernels),
             }
         )
     )
+
+
+def _probe_products(mx: Any) -> dict[str, float]:
+    """How fast MLX multiplies matrices, and how far the result is from NumPy's, relative to its largest number."""
+    import numpy as np
+
+    a = mx.random.normal((MATRIX_SIZE, MATRIX_SIZE))
+    seconds = []
+    while len(seconds) < 3 or (len(seconds) < 50 and sum(seconds) < 0.3):  # the fastest of many: others compute too
+        start = time.perf_counter()
+        product = a @ a
+        mx.eval(product)
+        seconds.append(time.perf_counter() - start)
+    ours, rows = np.asarray(product)[::128], np.asarray(a)[::128].astype(np.float64)
+    expected = np.einsum("ik,kj->ij", rows, np.asarray(a))  # NumPy's own loop: no BLAS, which could be the same one
+    error = np.abs(ours - expected).max() / np.abs(expected).max()
+    return {"gflops": 2 * MATRIX_SIZE**3 / min(seconds) / 1e9, "product_error": float(np.nan_to_num(error, nan=np.inf))}
+
+
+def _probe_compile(mx: Any, kernels: Path | None) -> dict[str, Any]:
+    """Whether a function can be compiled in the folder for it, and what it then computes."""
+    x = mx.linspace(-1, 1, 64)
+    with tempfile.TemporaryDirectory(dir=kernels) as fresh:  # so that the compiler is tried and not what lies there
+        os.putenv("TMPDIR", fresh)  # past os.environ: for MLX alone
+        try:
+            compiled = mx.compile(lambda x: mx.exp(x) * mx.sin(x) + x)(x)
+            wrong = mx.abs(compiled - (mx.exp(x) * mx.sin(x) + x)).max().item() > 1e-5
+            error = "it computes wrong numbers" if wrong else ""
+        except RuntimeError as failure:
+            error = str(failure).split("the output is:")[-1].strip() or "g++ ended with an error and no message"
+        return {"compile_error": error, "compiled_kernels": len(list(Path(fresh).glob("mlx/*/cpu/*.so")))}
 
 
 def _reinstall_mlx() -> str:
@@ -239,6 +257,14 @@ def _judge_device(seen: dict) -> Finding:
 
 
 def _judge_blas(seen: dict) -> Finding:
+    library = seen["blas"] or "MLX's own BLAS"
+    no_blas = "export MLX_GRPO_KIT_BLAS=off" if seen["blas"] else _reinstall_mlx()
+    if not seen["product_error"] < 1e-3:
+        detail = f"{library} computes wrong products, off by {seen['product_error']:.0%} of the largest number"
+        return Finding("BLAS", "broken", detail, no_blas)
+    if seen["device"] == "cpu" and seen["gflops"] > MAX_GFLOPS_A_CORE * seen["cores"]:
+        detail = f"{seen['gflops']:,.0f} GFLOP/s is more than {seen['cores']} cores can compute: {library} skips work"
+        return Finding("BLAS", "broken", detail, no_blas)
     speed = f"{seen['gflops']:.0f} GFLOP/s in float32, {MATRIX_SIZE} x {MATRIX_SIZE}"
     if seen["blas"]:
         return Finding("BLAS", "ok", f"{speed}, by {seen['blas']} ({seen['blas_reason']})")
@@ -256,9 +282,13 @@ def _judge_compile(seen: dict) -> Finding:
         return Finding("mx.compile", "broken", f"fails: {seen['compile_error'].splitlines()[0]}", fix)
     if seen["device"] != "cpu":
         return Finding("mx.compile", "ok", f"works on {seen['device']}")
-    if not seen["compiled_kernels"]:
+    if sys.platform == "linux" and not seen["kernels"]:
+        detail = f"compiled functions run uncompiled: right, but slower ({seen['kernels_reason']})"
+        return Finding("mx.compile", "note", detail, "export XDG_CACHE_HOME=/a/folder/of/your/own")
+    if sys.platform == "linux" and not seen["compiled_kernels"]:
         return Finding("mx.compile", "note", "no g++, so compiled functions run uncompiled: right, but slower", fix)
-    return Finding("mx.compile", "ok", f"works, with {shutil.which('g++')}")
+    where = f", in {seen['kernels']}" if seen["kernels"] else ""
+    return Finding("mx.compile", "ok", f"works, with {shutil.which('g++')}{where}")
 
 
 def find_browser() -> Path | None:

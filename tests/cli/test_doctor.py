@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import subprocess
 import sys
 
 import pytest
@@ -19,10 +20,18 @@ SEEN = {
     "blas": "",
     "blas_reason": "because",
     "needs_blas": True,
+    "cores": 2,
+    "kernels": "/home/somebody/.cache/mlx_grpo_kit",
+    "kernels_reason": "because",
     "gflops": 5.2,
+    "product_error": 1e-6,
     "compile_error": "",
     "compiled_kernels": 1,
 }
+
+
+def doctor_wheel():
+    return "mlx[cpu]" if sys.platform == "linux" else "mlx"
 
 
 def by_name(findings):
@@ -145,6 +154,41 @@ class TestMLX:
         found = by_name(doctor._check_mlx())["BLAS"]
         assert found.state == "note"
         assert found.fix == "unset MLX_GRPO_KIT_BLAS"
+
+    @linux_cpu_wheel
+    def test_a_blas_that_computes_nothing(self, tmp_path, monkeypatch):
+        """It is the fastest of all."""
+        (tmp_path / "nothing.c").write_text("void sgemm_(void) {} void cblas_sgemm(void) {}")
+        command = ["g++", "-x", "c", "-shared", "-fPIC", "-o", "nothing.so", "nothing.c"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        monkeypatch.setenv("MLX_GRPO_KIT_BLAS", str(tmp_path / "nothing.so"))
+        found = by_name(doctor._check_mlx())["BLAS"]
+        assert found.state == "broken"
+        assert "nothing.so computes wrong products" in found.detail
+        assert found.fix == "export MLX_GRPO_KIT_BLAS=off"
+
+    def test_products_that_are_wrong_or_too_fast_to_be_true(self):
+        assert doctor._judge_blas(SEEN | {"blas": "/lib/libfast.so"}).state == "ok"
+        for wrong in ({"product_error": 0.01}, {"product_error": float("inf")}, {"gflops": 232_311}):
+            assert doctor._judge_blas(SEEN | {"blas": "/lib/libfast.so"} | wrong).state == "broken"
+            assert doctor._judge_blas(SEEN | wrong).fix.endswith(f"install --force-reinstall '{doctor_wheel()}'")
+        assert doctor._judge_blas(SEEN | {"device": "gpu", "gflops": 232_311}).state == "ok"
+
+    @linux_cpu_wheel
+    def test_compiled_functions_are_tried_where_they_are_kept(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        for name in ("TMPDIR", "TMP", "TEMP"):
+            monkeypatch.delenv(name, raising=False)
+        found = by_name(doctor._check_mlx())["mx.compile"]
+        assert (found.state, str(tmp_path / "mlx_grpo_kit") in found.detail) == ("ok", True)
+        [kernels] = (tmp_path / "mlx_grpo_kit").iterdir()
+        assert list(kernels.iterdir()) == [], "the doctor leaves nothing behind"
+        (tmp_path / "mlx_grpo_kit").chmod(0o777)
+        found = by_name(doctor._check_mlx())["mx.compile"]
+        assert found.state == "note"
+        assert "run uncompiled" in found.detail
+        assert "is open to other users" in found.detail
+        assert found.fix.startswith("export XDG_CACHE_HOME=")
 
     @linux_cpu_wheel
     def test_no_compiler(self, tmp_path, monkeypatch):
