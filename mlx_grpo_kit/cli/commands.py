@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams
@@ -179,7 +178,8 @@ def _add_train(commands: Any) -> None:
     again = run.add_mutually_exclusive_group()
     words = (
         "go on with the run in DIR, to the numbers it would have had without a break. Its settings are kept there; "
-        "--max-steps, --save-every and --eval-every may be given new values"
+        "--max-steps, --save-every, --eval-every, --eval-problems and the options under 'how fast it learns' may be "
+        "given new values"
     )
     again.add_argument("--resume", action="store_true", help=words)
     again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")
@@ -319,7 +319,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.pretrain import pretrain
     from mlx_grpo_kit.cli.run_folder import check_writable
 
-    check_writable(Path(options.output))
+    check_writable(options.output)
     given = {name: getattr(options, name) for name in ("steps", "seed") if getattr(options, name) is not None}
     pretrain(options.output, **given)
     return 0

@@ -26,6 +26,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mlx_grpo_kit.files import check_replaceable
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import (
     Qwen3Config,
@@ -120,18 +121,17 @@ def pretrain(
     AdamW with a linear warm-up and a cosine decay. The same seed gives the same parameters on the same machine.
 
     Args:
-        output: the folder to write. It may exist if it is empty or a model folder, which is then replaced.
+        output: the folder to write. It may exist if it is empty or a model that the kit wrote, which is then replaced.
         steps, batch_size, learning_rate: of the optimizer; the defaults made the model that ships.
         seed: of the initial parameters and of the homework.
         console: where progress is shown; a new one by default.
 
     Raises:
-        FileExistsError: `output` holds something other than a model.
+        FileExistsError: `output` holds something that the kit did not write.
         ValueError: steps or batch_size is below 1.
     """
     output = Path(output)
-    if output.is_file() or (output.is_dir() and any(output.iterdir()) and not (output / "config.json").is_file()):
-        raise FileExistsError(f"{output} exists and is not a model folder; name a new folder, or an empty one.")
+    check_replaceable(output)
     if steps < 1 or batch_size < 1:
         raise ValueError(f"steps={steps}, batch_size={batch_size}: expected at least 1 of each.")
     console = console or Console()

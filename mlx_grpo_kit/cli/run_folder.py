@@ -7,23 +7,38 @@
       checkpoints/step-000050  the newest two
       policy/                  the trained policy, a Hugging Face folder
 
-A kill at any moment leaves whole lines, whole checkpoints, and no file that looks like more than it is.
+A kill at any moment leaves whole lines, whole checkpoints, and no file that looks like more than it is. Only what a run
+wrote is ever deleted: these files beside a run.json that is ours, and folders whose list says so (files/manifest.py).
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
+import hashlib
 import json
 import math
 import os
 import re
-import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mlx_grpo_kit.files import (
+    check_regular,
+    clear_leftovers,
+    foreign,
+    is_scratch,
+    locked,
+    naming,
+    read_json,
+    remove_folder,
+    write_file,
+)
+from mlx_grpo_kit.grpo.config import MAY_CHANGE
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo import GRPOTrainer
@@ -35,7 +50,13 @@ CHECKPOINTS_KEPT = 2
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All that decides what a run does. `args` are GRPOConfig's fields; `model` is "tiny" or an absolute path."""
+    """All that decides what a run does.
+
+    Attributes:
+        model: "tiny" or an absolute path.
+        args: GRPOConfig's fields.
+        begun: False while what an older run left in the folder is being deleted: nothing there is this run's yet.
+    """
 
     model: str
     task: str
@@ -44,22 +65,48 @@ class RunSettings:
     eval_every: int
     eval_problems: int
     args: dict[str, Any]
+    begun: bool = True
 
 
 class RunFolder:
-    """One run's files. Nothing is written before `open`, so a run that fails to start leaves no trace."""
+    """One run's files, this process's own from `with` on. Nothing is written before `begin` or `go_on`.
+
+    So a run that fails to start leaves no trace. Entering raises ValueError or OSError for a folder that cannot be
+    written or in which another process trains.
+    """
 
     def __init__(self, path: str | os.PathLike):
+        check_writable(path)
         self.path = Path(path)
         self.policy, self.picture, self.metrics = self.path / POLICY, self.path / PICTURE, self.path / METRICS
-        self._lines: Any = None  # the open metrics.jsonl, which is also the lock on the folder
+        self._stack = ExitStack()
+        self._lines: Any = None  # the open metrics.jsonl
         self._saved_step: int | None = None
 
+    def __enter__(self) -> RunFolder:
+        with ExitStack() as stack:
+            for _ in range(100):
+                made = [folder for folder in (self.path, *self.path.absolute().parents) if not folder.exists()]
+                self.path.mkdir(parents=True, exist_ok=True)
+                if stack.enter_context(locked(self.path)):
+                    for folder in reversed(made):
+                        stack.callback(_remove_empty, folder)
+                    self._stack = stack.pop_all()
+                    return self
+                if self.path.exists():
+                    break
+        raise FileExistsError(f"Another process is training in {self.path} now. Wait for it, or give another folder.")
+
+    def __exit__(self, *exception: object) -> None:
+        if self._lines is not None:
+            self._lines.close()
+        self._stack.close()
+
     def check_free(self, overwrite: bool) -> None:
-        """Raises an OSError when a new run may not be written here: another run is here, or nothing can be written."""
-        if self.path.exists() and not self.path.is_dir():
-            raise FileExistsError(f"{self.path} is a file; expected a folder for --output, or a free name.")
-        taken = [name for name in (SETTINGS, METRICS, PICTURE, CHECKPOINTS, POLICY) if (self.path / name).exists()]
+        """Raises FileExistsError or ValueError when a new run may not be written here."""
+        taken = [
+            name for name in (SETTINGS, METRICS, PICTURE, CHECKPOINTS, POLICY) if os.path.lexists(self.path / name)
+        ]
         if taken and SETTINGS not in taken:
             raise FileExistsError(
                 f"{self.path} holds {', '.join(taken)} but no {SETTINGS}, so it is not the folder of a run and "
@@ -70,17 +117,44 @@ class RunFolder:
                 f"{self.path} already holds a run. Add --resume to go on with it, --overwrite to replace it, or give "
                 "another folder for --output."
             )
-        check_writable(self.path)
+        if taken:
+            self.read_settings()
+        self.check_ours()
+
+    def check_ours(self) -> None:
+        """Raises FileExistsError where something that no run wrote stands in the place of a run's files."""
+        others = [
+            name for name in (METRICS, PICTURE) if os.path.lexists(self.path / name) and not _is_file(self.path / name)
+        ]
+        for name in (CHECKPOINTS, POLICY):
+            folder = self.path / name
+            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                others.append(name)
+            elif name == POLICY and folder.exists():
+                others += [f"{name}/{other}" for other in foreign(folder)]
+            elif folder.exists():
+                others += [
+                    f"{name}/{other}" for entry in sorted(folder.iterdir()) for other in _not_a_checkpoint(entry)
+                ]
+        if others:
+            shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+            raise FileExistsError(
+                f"{self.path} holds {shown}, which no run wrote there, so nothing in it is touched. Move that away, or "
+                "give another folder for --output."
+            )
 
     def read_settings(self) -> RunSettings:
         """The settings of the run that is here. Raises FileNotFoundError or ValueError where there is none."""
         file = self.path / SETTINGS
-        if not file.is_file():
+        if not os.path.lexists(file):
             raise FileNotFoundError(
                 f"{self.path} holds no run to resume (no {SETTINGS}). Leave --resume out to start one."
             )
         try:
-            return RunSettings(**json.loads(file.read_text()))
+            content = read_json(self.path, SETTINGS)
+            if content.pop("sha256", None) != _hash(content):
+                raise ValueError("its content does not fit its sha256")
+            return RunSettings(**content)
         except (ValueError, TypeError) as error:
             message = f"{file} cannot be read ({error}); it was changed by hand or written by another version."
             raise ValueError(message) from error
@@ -90,17 +164,20 @@ class RunFolder:
         numbered = {_step_of(folder): folder for folder in (self.path / CHECKPOINTS).glob("step-*") if _step_of(folder)}
         return [numbered[step] for step in sorted(numbered, reverse=True)]
 
-    def load_newest(self, task: Task) -> GRPOTrainer | None:
+    def load_newest(self, task: Task, settings: RunSettings) -> GRPOTrainer | None:
         """The trainer at the newest checkpoint that is whole, with a warning for each newer one that is not.
 
-        None where there are no checkpoints. Raises ValueError when there are some and none can be read.
+        None where the run has no checkpoints. Raises ValueError when there are some and none can be read.
         """
         from mlx_grpo_kit.grpo import GRPOTrainer
 
-        checkpoints = self.checkpoints()
+        checkpoints = self.checkpoints() if settings.begun else []
+        changes = {name: settings.args[name] for name in MAY_CHANGE if name in settings.args}
         for folder in checkpoints:
             try:
-                trainer = GRPOTrainer.resume(folder, task)
+                trainer = GRPOTrainer.resume(folder, task, **changes)
+                if asdict(trainer.args) != settings.args:
+                    raise ValueError(f"{folder} is of a run with other settings than {SETTINGS} has.")
             except (OSError, ValueError, TypeError) as error:  # TypeError: settings of another version of GRPOConfig
                 warnings.warn(f"{folder.name} is passed over: {error}", stacklevel=2)
                 continue
@@ -110,30 +187,34 @@ class RunFolder:
             raise ValueError(f"No checkpoint in {self.path / CHECKPOINTS} can be read. --overwrite starts again.")
         return None
 
-    def open(self, settings: RunSettings, keep_steps: int | None = None) -> None:
-        """Make the folder this process's own and ready for lines.
+    def begin(self, settings: RunSettings) -> None:
+        """Make the folder a new run's: what another run left here is deleted.
 
-        `keep_steps` None is for a new run: what another run left here is removed. A number is for a resumed one: lines
-        of steps after it are cut off, since those steps are done again.
-
-        Raises FileExistsError while another process trains in this folder.
+        From the first write on run.json is the new run's; until the last it says that nothing else is, so a kill in
+        between leaves no mixture of two runs.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lines = self.metrics.open("a+b")
-        try:
-            fcntl.flock(self._lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            message = f"Another process is training in {self.path} now. Wait for it, or give another folder."
-            raise FileExistsError(message) from None
-        for cut_off in (self.path / CHECKPOINTS).glob(".step-*.tmp"):  # by a kill, while it was written
-            _remove(cut_off)
-        if keep_steps is None:
-            for name in (CHECKPOINTS, POLICY, PICTURE):
-                _remove(self.path / name)
-            self._saved_step = None
-        self._lines.truncate(0 if keep_steps is None else self._bytes_until(keep_steps))
-        _write(self.path / SETTINGS, (json.dumps(asdict(settings), indent=2) + "\n").encode())
+        self.check_ours()
+        self._write_settings(replace(settings, begun=False))
+        if (self.path / CHECKPOINTS).exists():
+            clear_leftovers(self.path / CHECKPOINTS)
+            for folder in self.checkpoints():
+                remove_folder(folder)
+        if self.policy.exists():
+            remove_folder(self.policy)
+        self.picture.unlink(missing_ok=True)
+        write_file(self.metrics, b"")
+        self._write_settings(settings)
+        self._lines = self.metrics.open("ab", buffering=0)
+
+    def go_on(self, settings: RunSettings, step: int) -> None:
+        """Make the folder ready for the steps after `step`. Lines of later steps, which are done again, are cut off."""
+        self.check_ours()
+        if (self.path / CHECKPOINTS).exists():
+            clear_leftovers(self.path / CHECKPOINTS)
+        kept = [line for line in self._lines_of_steps() if line["step"] <= step]
+        write_file(self.metrics, b"".join(_as_json(line) for line in kept))
+        self._write_settings(settings)
+        self._lines = self.metrics.open("ab", buffering=0)
 
     @property
     def is_open(self) -> bool:
@@ -142,56 +223,67 @@ class RunFolder:
 
     def append(self, line: Mapping[str, float]) -> None:
         """Add one line to metrics.jsonl. What is no number becomes null: JSON has no NaN."""
-        values = {name: value if math.isfinite(value) else None for name, value in line.items()}
-        self._lines.write((json.dumps(values, allow_nan=False) + "\n").encode())
-        self._lines.flush()
+        content = _as_json({name: value if math.isfinite(value) else None for name, value in line.items()})
+        end = self._lines.seek(0, os.SEEK_END)
+        with naming(self.metrics):
+            if self._lines.write(content) < len(content):
+                self._lines.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def save(self, trainer: GRPOTrainer) -> None:
-        """Write a checkpoint, unless this step has one, and remove the ones that are no longer needed."""
+        """Write a checkpoint, unless this step has one, and delete the ones that are no longer needed."""
         if trainer.step == self._saved_step:
             return
-        os.fsync(self._lines.fileno())  # a checkpoint counts on the lines before it
+        with naming(self.metrics):
+            os.fsync(self._lines.fileno())  # a checkpoint counts on the lines before it
         trainer.save_checkpoint(self.path / CHECKPOINTS / f"step-{trainer.step:06d}")
         self._saved_step = trainer.step
         # Later ones than this are broken ones that --resume passed over.
         older = [folder for folder in self.checkpoints() if _step_of(folder) < trainer.step]
         later = [folder for folder in self.checkpoints() if _step_of(folder) > trainer.step]
         for folder in [*older[CHECKPOINTS_KEPT - 1 :], *later]:
-            _remove(folder)
-
-    def close(self) -> None:
-        """Let another process have the folder."""
-        if self._lines is not None:
-            self._lines.close()
-            self._lines = None
+            try:
+                remove_folder(folder)
+            except FileExistsError as error:
+                warnings.warn(f"{folder.name} is kept: {error}", stacklevel=2)
 
     def measured(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl that have an accuracy on held-out problems."""
-        return [line for _, line in self._whole_lines() if line.get("eval/accuracy") is not None]
+        return [line for line in self._lines_of_steps() if line.get("eval/accuracy") is not None]
 
     def draw(self, title: str) -> None:
         """Write reward.png from metrics.jsonl."""
-        _write(self.picture, _curves([line for _, line in self._whole_lines()], self.measured(), title))
+        write_file(self.picture, _curves(self._lines_of_steps(), self.measured(), title))
 
-    def _whole_lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Each line with the position behind it, up to the first one that is not whole."""
-        position = 0
-        for text in self.metrics.read_bytes().splitlines(keepends=True):
-            position += len(text)
-            try:
-                line = json.loads(text)
-            except ValueError:
-                return
-            if not text.endswith(b"\n") or not isinstance(line, dict) or "step" not in line:
-                return
-            yield position, line
+    def _lines_of_steps(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, with a warning for each that is none. A kill may have cut off the last one."""
+        if not self.metrics.exists():
+            return []
+        check_regular(self.metrics)
+        texts = self.metrics.read_bytes().split(b"\n")
+        lines = [_step_line(text) for text in texts]
+        for number, (text, line) in enumerate(zip(texts[:-1], lines, strict=False), start=1):
+            if line is None and text.strip():
+                warnings.warn(f"Line {number} of {self.metrics} cannot be read and is left out.", stacklevel=2)
+        return [line for line in lines if line is not None]
 
-    def _bytes_until(self, step: int) -> int:
-        return max((position for position, line in self._whole_lines() if line["step"] <= step), default=0)
+    def _write_settings(self, settings: RunSettings) -> None:
+        content = asdict(settings)
+        text = json.dumps(content | {"sha256": _hash(content)}, indent=2)
+        write_file(self.path / SETTINGS, f"{text}\n".encode())
 
 
-def check_writable(path: Path) -> None:
-    """Raises PermissionError where `path`, or a folder of that name, could not be written. Leaves nothing behind."""
+def check_writable(output: str | os.PathLike) -> None:
+    """Raises ValueError or an OSError where no folder could be written as `output`. Leaves nothing behind."""
+    if not os.fspath(output):
+        raise ValueError("--output is empty; expected the name of a folder.")
+    path = Path(output)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"--output {str(path)!r} is not UTF-8, and MLX opens no other names.") from None
+    if path.exists() and not path.is_dir():
+        raise FileExistsError(f"{path} is a file; expected a folder for --output, or a free name.")
     place = next(folder for folder in [path, *path.absolute().parents] if folder.exists())
     try:
         tempfile.TemporaryFile(dir=place).close()
@@ -207,7 +299,7 @@ def _curves(lines: list[dict[str, Any]], measured: list[dict[str, Any]], title: 
     from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, three_digits
 
     figure = new_figure(8.4, 3.2)
-    figure.suptitle(title, x=0.012, ha="left", size=12, weight="bold", color=INK)
+    figure.suptitle(title, x=0.012, ha="left", size=12, weight="bold", color=INK, parse_math=False)
     rewards = [(line["step"], line["reward"]) for line in lines if line.get("reward") is not None]
     accuracies = [(line["step"], line["eval/accuracy"]) for line in measured]
     margins = {"left": 0.06, "right": 0.98, "bottom": 0.15, "top": 0.8, "wspace": 0.16}
@@ -238,15 +330,37 @@ def _step_of(checkpoint: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _write(file: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all."""
-    new = file.with_name(f".{file.name}.new")
-    new.write_bytes(content)
-    new.replace(file)
+def _step_line(text: bytes) -> dict[str, Any] | None:
+    """A line of metrics.jsonl: a step, and numbers or null. None for what is no such line."""
+    try:
+        line = json.loads(text)
+        numbers = [value for value in line.values() if value is not None]
+        return line if isinstance(line["step"], int) and all(map(math.isfinite, numbers)) else None
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
+        return None
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _as_json(line: Mapping[str, float | None]) -> bytes:
+    return (json.dumps(line, allow_nan=False) + "\n").encode()
+
+
+def _not_a_checkpoint(entry: Path) -> list[str]:
+    """What is in an entry of checkpoints/ that no run wrote."""
+    if entry.is_symlink() or not entry.is_dir():
+        return [entry.name]
+    if is_scratch(entry):
+        return []
+    return [f"{entry.name}/{name}" for name in foreign(entry)] if _step_of(entry) else [f"{entry.name}/"]
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _hash(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -19,6 +19,7 @@ from rich.console import Console
 from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.run_folder import RunFolder, RunSettings
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, RewardError, TrainingDivergedError
+from mlx_grpo_kit.grpo.config import MAY_CHANGE
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.recipe import TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.tasks import Task, get_task
@@ -29,7 +30,10 @@ class RunFailedError(RuntimeError):
 
 
 class StopSignal:
-    """While this is open, Ctrl-C or SIGTERM asks the run to stop after its step; a second raises KeyboardInterrupt."""
+    """While this is open, Ctrl-C or SIGTERM asks the run to stop after its step; a second raises KeyboardInterrupt.
+
+    So does a reader of the output that goes away (`train | head -1`), as if the SIGPIPE had come that Python ignores.
+    """
 
     words = "Stopping after this step; Ctrl-C again quits at once."
 
@@ -53,6 +57,26 @@ class StopSignal:
         if not sys.stdout.isatty():  # where there is no display that says it
             os.write(2, f"{self.words}\n".encode())  # print may be in the middle of a line
 
+    def output_is_gone(self) -> None:
+        """Ask the run to stop; what it has to say goes to standard error from now on."""
+        self.number = self.number or signal.SIGPIPE
+        try:
+            print("Nobody reads the output any more. Stopping after this step.", file=sys.stderr, flush=True)
+        except BrokenPipeError:  # nobody reads that either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.dup2(2, 1)
+
+
+class _Console(Console):
+    """Standard output. When its reader goes away the run is asked to stop, where rich would end the process."""
+
+    def __init__(self, stop: StopSignal):
+        super().__init__(highlight=False)
+        self._stop = stop
+
+    def on_broken_pipe(self) -> None:
+        self._stop.output_is_gone()
+
 
 def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
     """Run the command; returns the exit status.
@@ -61,17 +85,16 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
     and overwrite; `args` are the fields of GRPOConfig that were given. Raises ValueError, TypeError or OSError for bad
     input, before anything is written, and RunFailedError.
     """
-    folder = RunFolder(options.output)
-    settings, trainer = (_resumed if options.resume else _fresh)(options, args, folder)
-    try:
-        with StopSignal() as stop:
-            _run(folder, settings, trainer, stop)
-        return _report(folder, settings, trainer, stop)
-    except KeyboardInterrupt:
-        print(f"Stopped at once. {_way_on(folder)}", file=sys.stderr)
-        return 128 + signal.SIGINT
-    finally:
-        folder.close()
+    with RunFolder(options.output) as folder:
+        settings, trainer = (_resumed if options.resume else _fresh)(options, args, folder)
+        try:
+            with StopSignal() as stop:
+                console = _Console(stop)
+                _run(folder, settings, trainer, stop, console)
+            return _report(folder, settings, trainer, stop, console)
+        except KeyboardInterrupt:
+            print(f"Stopped at once. {_way_on(folder)}", file=sys.stderr)
+            return 128 + signal.SIGINT
 
 
 def _fresh(options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder) -> tuple[RunSettings, GRPOTrainer]:
@@ -95,24 +118,27 @@ def _resumed(
     """The run in the folder, at its newest good checkpoint."""
     settings = folder.read_settings()
     model = options.model and _name_of(options.model)
-    given = {"model": model, "task": options.task, "eval_problems": options.eval_problems, **args}
-    for name, value in given.items():
-        of_the_run = settings.args[name] if name in args else getattr(settings, name)
+    changes = {name: value for name, value in args.items() if name in MAY_CHANGE}
+    fixed = {"model": model, "task": options.task, **{name: args[name] for name in args.keys() - changes.keys()}}
+    for name, value in fixed.items():
+        of_the_run = settings.args.get(name) if name in args else getattr(settings, name)
         if value not in (None, of_the_run):
             raise ValueError(
-                f"--{name.replace('_', '-')} {value} is not what the run in {folder.path} has ({of_the_run}). Leave it "
-                "out to go on with that run, or start another one with another --output."
+                f"--{name.replace('_', '-')} {value} is not what the run in {folder.path} has ({of_the_run}), and "
+                "cannot change while it goes on. Leave it out, or start another run with another --output."
             )
-    may_change = {name: getattr(options, name) for name in ("max_steps", "save_every", "eval_every")}
-    settings = replace(settings, **{name: value for name, value in may_change.items() if value is not None})
+    given = {name: getattr(options, name) for name in ("max_steps", "save_every", "eval_every", "eval_problems")}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = replace(settings, **given, args=asdict(GRPOConfig(**(settings.args | changes))))
     task = get_task(settings.task)
-    trainer = folder.load_newest(task)
+    trainer = folder.load_newest(task, settings)
     if trainer is None:
+        folder.check_ours()
         warnings.warn(f"{folder.path} has no checkpoint yet, so its run starts again from step 0.", stacklevel=2)
         return settings, _trainer(settings, task)
     if trainer.step > settings.max_steps:
         raise ValueError(f"--max-steps is {settings.max_steps}, and the run in {folder.path} has done {trainer.step}.")
-    folder.open(settings, keep_steps=trainer.step)
+    folder.go_on(settings, trainer.step)
     return settings, trainer
 
 
@@ -127,7 +153,7 @@ def _trainer(settings: RunSettings, task: Task) -> GRPOTrainer:
     return GRPOTrainer(config, params, load_tokenizer(source), task, GRPOConfig(**settings.args))
 
 
-def _run(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal) -> None:
+def _run(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, console: Console) -> None:
     """Train until the last step or until told to stop, and save what there is."""
 
     def note() -> str:
@@ -165,7 +191,7 @@ def _train_steps(
         if step.step % settings.eval_every == 0 or step.step == settings.max_steps:
             metrics |= trainer.evaluate(settings.eval_problems)
         if not folder.is_open:
-            folder.open(settings)
+            folder.begin(settings)
             folder.append(before)
         folder.append({"step": step.step, **metrics})
         display.update(step, metrics)
@@ -176,9 +202,8 @@ def _train_steps(
             return
 
 
-def _report(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal) -> int:
+def _report(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, console: Console) -> int:
     """Say what was learned, where it is and what to do next; returns the exit status."""
-    console = Console(highlight=False, soft_wrap=True, markup=False)
     if not folder.is_open:
         console.print("Stopped before the first step was done; nothing was written.")
         return 128 + stop.number
@@ -197,7 +222,7 @@ def _report(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop
     lines.append(f"Try it:   {_command('generate', '--model', folder.policy, '--num', 4, prompt)}")
     if done:
         lines.append(f"Go on:    {_command(*train_on, '--max-steps', 2 * settings.max_steps)}")
-    console.print("\n".join(lines))
+    console.print("\n".join(lines), soft_wrap=True, markup=False)
     return 0 if done else 128 + stop.number
 
 

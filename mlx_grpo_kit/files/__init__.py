@@ -1,6 +1,41 @@
-"""Folders that appear whole or not at all, and files that are read with care."""
+"""Folders that are ours and appear whole or not at all, and files that are read with care."""
 
-from mlx_grpo_kit.files.atomic import replaced_folder, whole_folder
+from mlx_grpo_kit.files.atomic import (
+    clear_leftovers,
+    is_scratch,
+    locked,
+    naming,
+    replaced_folder,
+    whole_folder,
+    write_file,
+)
+from mlx_grpo_kit.files.manifest import (
+    MANIFEST,
+    check_replaceable,
+    check_saved,
+    foreign,
+    read_manifest,
+    remove_folder,
+    write_manifest,
+)
 from mlx_grpo_kit.files.read import check_regular, read_file, read_json
 
-__all__ = ["check_regular", "read_file", "read_json", "replaced_folder", "whole_folder"]
+__all__ = [
+    "MANIFEST",
+    "check_regular",
+    "check_replaceable",
+    "check_saved",
+    "clear_leftovers",
+    "foreign",
+    "is_scratch",
+    "locked",
+    "naming",
+    "read_file",
+    "read_json",
+    "read_manifest",
+    "remove_folder",
+    "replaced_folder",
+    "whole_folder",
+    "write_file",
+    "write_manifest",
+]

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all."""
+"""Folders and files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,49 +8,43 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from mlx_grpo_kit.files.manifest import MANIFEST, check_replaceable, remove_folder, write_manifest
 
 
 @contextmanager
-def replaced_folder(target: str | os.PathLike, marker: str) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `target` once everything in it is on disk.
+def replaced_folder(target: str | os.PathLike) -> Iterator[Path]:
+    """A new folder to write into, which takes the place of `target` once everything in it is listed and on disk.
 
-    An exception or a crash before that leaves `target` as it was. Only an empty folder, or one with a file called
-    `marker` in it, which says that it is of the same kind, is ever replaced: what the old one held is then gone.
+    An exception or a crash before that leaves `target` as it was. Only a folder that is empty or all the kit's is ever
+    replaced.
 
-    Raises FileExistsError when `target` is a file or another kind of folder.
+    Raises ValueError for a name that is not UTF-8, FileExistsError when `target` is a file or has something in it that
+    the kit did not write, and OSError with the name of `target` when it cannot be written.
     """
     target = Path(target).resolve()
-    if target.exists() and not target.is_dir():
-        raise FileExistsError(f"{target} is a file; expected a folder to write, or a free name.")
-    if target.exists() and any(target.iterdir()) and not (target / marker).exists():
-        raise FileExistsError(
-            f"{target} has files in it but no {marker}. It would be replaced as a whole, so only a folder that was "
-            "written like this before is. Give a free name."
-        )
+    _check_name(target)
+    check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _clear_leftovers(target)
-    # Beside the target, so that everything lies on one disk, where a folder is moved in one go.
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    new, old = scratch / "new", scratch / "old"
-    new.mkdir()
-    lock = os.open(scratch, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # ends with this process, however that ends
-    try:
+    clear_leftovers(target.parent, target.name)
+    with naming(target), _scratch_folder(target) as scratch:
+        new, old = scratch / "new", scratch / "old"
+        new.mkdir()
         yield new
+        write_manifest(new)
         for path in [*new.rglob("*"), new]:
             _flush(path)
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
-    except BaseException:
-        if old.exists() and not target.exists():
-            old.rename(target)
-        raise
-    finally:
-        os.close(lock)
-        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            if target.exists():
+                target.rename(old)
+                check_replaceable(old)  # again: something may have been put there since
+            new.rename(target)
+        except BaseException:
+            if old.exists() and not target.exists():
+                old.rename(target)
+            raise
     _flush(target.parent)
 
 
@@ -61,38 +55,114 @@ def whole_folder(target: str | os.PathLike) -> Path:
     is the new folder, which was whole by that time.
     """
     target = Path(target)
+    _check_name(target)
     if not target.exists():
-        for scratch in _scratch_folders(target):
+        for scratch in _scratch_folders(target.parent, target.name):
             if (scratch / "old").exists() and (scratch / "new").exists():
                 return scratch / "new"
     return target
 
 
-def _clear_leftovers(target: Path) -> None:
+def clear_leftovers(parent: Path, name: str = "*") -> None:
     """Finish what a killed process left at `whole_folder`'s one moment, and delete what others left unfinished."""
-    unfinished = whole_folder(target)
-    for scratch in _scratch_folders(target):
-        if _is_in_use(scratch):
-            continue
-        if unfinished.parent == scratch:
-            unfinished.rename(target)
-        shutil.rmtree(scratch, ignore_errors=True)
+    for scratch in _scratch_folders(parent, name):
+        with locked(scratch) as is_free:
+            if is_free:
+                target = parent / scratch.name[1 : -len(".12345678.tmp")]
+                if whole_folder(target).parent == scratch:
+                    (scratch / "new").rename(target)
+                _discard(scratch)
 
 
-def _scratch_folders(target: Path) -> list[Path]:
-    # Eight characters are mkdtemp's: with a star, those of "best.old" would count as those of "best".
-    return sorted(target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"))
+def is_scratch(folder: Path) -> bool:
+    """Whether a folder is what a killed writer left, or what one at work has; both look alike."""
+    if not folder.name.endswith(".tmp") or folder.is_symlink() or not folder.is_dir():
+        return False
+    return (folder / MANIFEST).is_file() or not any(folder.iterdir())
 
 
-def _is_in_use(scratch: Path) -> bool:
-    descriptor = os.open(scratch, os.O_RDONLY)
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Whether this process has the folder for itself now, and if so until the end: also that of a killed process."""
+    descriptor = None
     try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        is_free = os.path.samestat(os.fstat(descriptor), os.stat(folder))  # else it was deleted in the meantime
+    except (BlockingIOError, FileNotFoundError):
+        is_free = False
+    try:
+        yield is_free
     finally:
-        os.close(descriptor)
-    return False
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def write_file(file: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all. Raises OSError with its name."""
+    new = file.with_name(f".{file.name}.new")
+    with naming(file):
+        try:
+            new.write_bytes(content)
+            _flush(new)
+            new.replace(file)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+        _flush(file.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an OSError that names no file, as that of a full disk does, the name of what was to be written.
+
+    One with the name of a file that was only on its way there gets it too.
+    """
+    try:
+        yield
+    except OSError as error:
+        in_between = error.filename is None or str(error.filename).startswith(str(path.with_name(f".{path.name}.")))
+        if error.errno is None or not in_between:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def _scratch_folder(target: Path) -> Iterator[Path]:
+    """A folder of this process's own beside `target`: on one disk, a folder is moved in one go."""
+    while True:
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        with locked(scratch) as is_free:
+            if is_free:  # else another writer has taken it for a leftover
+                (scratch / MANIFEST).touch()  # says whose it is
+                try:
+                    yield scratch
+                finally:
+                    _discard(scratch)
+                return
+
+
+def _check_name(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{str(path)!r} is not UTF-8, and MLX opens no other names. Give another folder.") from None
+
+
+def _discard(scratch: Path) -> None:
+    """Delete a scratch folder; an old folder in it only if it is all the kit's."""
+    with suppress(OSError):  # what cannot be deleted stays, under a name that the next writer looks for
+        shutil.rmtree(scratch / "new", ignore_errors=True)
+        if (scratch / "old").exists():
+            remove_folder(scratch / "old")
+        (scratch / MANIFEST).unlink(missing_ok=True)
+        scratch.rmdir()
+
+
+def _scratch_folders(parent: Path, name: str) -> list[Path]:
+    # Eight characters are mkdtemp's: with a star, those of "best.old" would count as those of "best".
+    found = parent.glob(f".{'*' if name == '*' else glob.escape(name)}.????????.tmp")
+    return sorted(path for path in found if is_scratch(path))
 
 
 def _flush(path: Path) -> None:

@@ -1,93 +1,118 @@
-"""Checkpoints of a training run: the policy as a Hugging Face folder, the optimizer, and a hash of every file.
+"""Checkpoints of a training run: the policy as a Hugging Face folder, the optimizer, settings and progress.
 
 checkpoint/
   model/                  the policy in float32, with its tokenizer: a folder any Qwen3 loader reads
   reference/              the policy that the KL penalty pulls towards, where there is one
   optimizer.safetensors   AdamW's moments
-  trainer_state.json      settings and progress, with size and sha256 of every other file
+  trainer_state.json      settings and progress
+  mlx_grpo_kit.json       the hash of every file above: nothing is read that was not saved
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.files import read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.files import MANIFEST, check_saved, read_json, read_manifest, replaced_folder, whole_folder
 from mlx_grpo_kit.grpo.config import GRPOConfig
-from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, save_pretrained
-
-if TYPE_CHECKING:
-    from mlx_grpo_kit.grpo.trainer import GRPOTrainer
-    from mlx_grpo_kit.tasks.task import Task
+from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, save_pretrained
+from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 
 STATE = "trainer_state.json"
+COMPUTE_DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
-def save_checkpoint(trainer: GRPOTrainer, folder: str | os.PathLike) -> None:
-    """Write a checkpoint; `folder` appears whole or not at all, and replaces one that is there."""
-    with replaced_folder(folder, marker=STATE) as new:
-        save_pretrained(new / "model", trainer.config, trainer.master_params, tokenizer=trainer.tokenizer)
-        if trainer.ref_params is not None:
-            save_pretrained(new / "reference", trainer.config, trainer.ref_params)
-        mx.save_safetensors(str(new / "optimizer.safetensors"), _flat(trainer.optimizer.state))
-        files = sorted(path for path in new.rglob("*") if path.is_file())
-        state = {
-            "step": trainer.step,
-            "task": trainer.task.name,
-            "compute_dtype": str(trainer.compute_dtype).rpartition(".")[2],
-            "args": asdict(trainer.args),
-            "files": {str(path.relative_to(new)): _fingerprint(path) for path in files},
-        }
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a trainer carries from step to step. The rest of a step follows from its seed and its number.
+
+    Attributes:
+        step: steps done.
+        task: the task's name.
+        args: the settings.
+        config, master_params, tokenizer: the policy, in float32.
+        compute_dtype: of the forward and backward passes.
+        ref_params: the policy that training started from, where the KL penalty needs it.
+        optimizer_state: AdamW's, {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}.
+    """
+
+    step: int
+    task: str
+    args: GRPOConfig
+    config: Qwen3Config
+    master_params: dict[str, mx.array]
+    tokenizer: Tokenizer
+    compute_dtype: mx.Dtype
+    ref_params: dict[str, mx.array] | None
+    optimizer_state: dict[str, Any]
+
+
+def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint. `folder` appears whole or not at all, and replaces one that is there.
+
+    Raises FileExistsError where `folder` holds anything that the kit did not write, OSError where it cannot be written.
+    """
+    state = {
+        "step": checkpoint.step,
+        "task": checkpoint.task,
+        "compute_dtype": str(checkpoint.compute_dtype).rpartition(".")[2],
+        "args": asdict(checkpoint.args),
+    }
+    with replaced_folder(folder) as new:
+        save_pretrained(new / "model", checkpoint.config, checkpoint.master_params, tokenizer=checkpoint.tokenizer)
+        if checkpoint.ref_params is not None:
+            save_pretrained(new / "reference", checkpoint.config, checkpoint.ref_params)
+        save_arrays(new / "optimizer.safetensors", _flat(checkpoint.optimizer_state))
         (new / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n")
 
 
-def load_checkpoint(folder: str | os.PathLike, task: Task) -> GRPOTrainer:
-    """The trainer that was saved. Every file is checked before anything is built.
+def load_checkpoint(folder: str | os.PathLike) -> Checkpoint:
+    """What was saved, every file compared with its hash first.
 
-    Raises FileNotFoundError for a missing folder or file, and ValueError for a changed file or another task.
+    Raises FileNotFoundError for a missing folder or file, and ValueError for a file that was changed or added.
     """
-    from mlx_grpo_kit.grpo.trainer import GRPOTrainer
-
     folder = whole_folder(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}; expected a checkpoint that save_checkpoint wrote.")
-    if not (folder / STATE).exists():
-        raise FileNotFoundError(
-            f"{folder} has no {STATE}, so it is no checkpoint. Expected a folder that save_checkpoint wrote."
-        )
+    saved = read_manifest(folder)
+    if saved is None or STATE not in saved:
+        raise FileNotFoundError(f"{folder} is no checkpoint; expected a folder that save_checkpoint wrote.")
+    check_saved(folder, saved)
+    state = _read_state(folder)
+    config, params = load_pretrained(folder / "model", dtype=None)
+    has_reference = f"reference/{MANIFEST}" in saved
+    optimizer_state = _nested(load_arrays(folder / "optimizer.safetensors"))
+    mx.eval(optimizer_state)
+    return Checkpoint(
+        **state,
+        config=config,
+        master_params=params,
+        tokenizer=load_tokenizer(folder / "model"),
+        ref_params=load_pretrained(folder / "reference", dtype=None)[1] if has_reference else None,
+        optimizer_state=optimizer_state,
+    )
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
     state = read_json(folder, STATE)
-    missing = [key for key in ("step", "task", "compute_dtype", "args", "files") if key not in state]
+    missing = [key for key in ("step", "task", "compute_dtype", "args") if key not in state]
     if missing:
-        raise ValueError(
-            f"{folder / STATE} lacks {', '.join(missing)}; it was written by another version or changed by hand."
-        )
-    unknown = sorted(state["args"].keys() - {field.name for field in fields(GRPOConfig)})
+        raise ValueError(f"{folder / STATE} lacks {', '.join(missing)}; it was written by another version.")
+    args, step, dtype = state["args"], state["step"], COMPUTE_DTYPES.get(state["compute_dtype"])
+    if not (isinstance(args, dict) and isinstance(step, int) and step >= 0 and dtype):
+        raise ValueError(f"{folder / STATE} cannot be read: args, step or compute_dtype is not what it should be.")
+    unknown = sorted(args.keys() - {field.name for field in fields(GRPOConfig)})
     if unknown:
         raise ValueError(f"{folder / STATE} has settings that this version does not know: {', '.join(unknown)}.")
-    for name, expected in state["files"].items():
-        if not (folder / name).exists():
-            raise FileNotFoundError(f"{folder} has lost {name}. Resume from another checkpoint.")
-        if _fingerprint(folder / name) != expected:
-            raise ValueError(
-                f"{folder / name} is not what was saved: it is cut off or corrupt. Resume from another checkpoint."
-            )
-    if task.name != state["task"]:
-        raise ValueError(f"{folder} was trained on task {state['task']!r}, not {task.name!r}. Give the same task.")
-
-    config, params = load_pretrained(folder / "model", dtype=None)
-    trainer = GRPOTrainer(config, params, load_tokenizer(folder / "model"), task, GRPOConfig(**state["args"]))
-    trainer.step = state["step"]
-    trainer.compute_dtype = getattr(mx, state["compute_dtype"])
-    if trainer.ref_params is not None:
-        _, trainer.ref_params = load_pretrained(folder / "reference", dtype=None)
-    trainer.optimizer.state = _nested(mx.load(str(folder / "optimizer.safetensors")))
-    mx.eval(trainer.optimizer.state)
-    return trainer
+    try:
+        return {"step": step, "task": state["task"], "args": GRPOConfig(**args), "compute_dtype": dtype}
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{folder / STATE} cannot be read: {error}") from error
 
 
 def _flat(state: dict) -> dict[str, mx.array]:
@@ -107,8 +132,3 @@ def _nested(flat: dict[str, mx.array]) -> dict:
         else:
             state[name] = value
     return state
-
-
-def _fingerprint(path: Path) -> dict:
-    with path.open("rb") as file:
-        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

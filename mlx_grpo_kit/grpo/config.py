@@ -8,6 +8,9 @@ from mlx_grpo_kit.generation.sampling import SamplingConfig
 from mlx_grpo_kit.grpo.advantages import SCALE_REWARDS
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 
+MAY_CHANGE = ("learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm")
+"""Settings that a resumed run may have other values of: how far the next updates go, but not what they learn from."""
+
 
 @dataclass(frozen=True)
 class GRPOConfig:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import mlx.optimizers as optim
 import numpy as np
@@ -24,7 +25,8 @@ from mlx.utils import tree_map
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate
 from mlx_grpo_kit.grpo.advantages import compute_advantages
-from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from mlx_grpo_kit.grpo.config import MAY_CHANGE, GRPOConfig
 from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
 from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.rewards import compute_rewards
@@ -147,19 +149,44 @@ class GRPOTrainer:
 
     def save_checkpoint(self, folder: str | os.PathLike) -> None:
         """Write everything that `resume` needs; the folder appears whole or not at all."""
-        from mlx_grpo_kit.grpo.checkpoint import save_checkpoint
-
-        save_checkpoint(self, folder)
+        checkpoint = Checkpoint(
+            step=self.step,
+            task=self.task.name,
+            args=self.args,
+            config=self.config,
+            master_params=self.master_params,
+            tokenizer=self.tokenizer,
+            compute_dtype=self.compute_dtype,
+            ref_params=self.ref_params,
+            optimizer_state=self.optimizer.state,
+        )
+        save_checkpoint(folder, checkpoint)
 
     @classmethod
-    def resume(cls, folder: str | os.PathLike, task: Task) -> GRPOTrainer:
+    def resume(cls, folder: str | os.PathLike, task: Task, **changes: Any) -> GRPOTrainer:
         """A trainer that goes on from a checkpoint with the numbers the saved one would have had.
 
-        Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint or is another task's.
-        """
-        from mlx_grpo_kit.grpo.checkpoint import load_checkpoint
+        Args:
+            folder: what `save_checkpoint` wrote.
+            task: the same as before.
+            changes: settings to go on with instead of the saved ones, such as `learning_rate=1e-4`; those in
+                `MAY_CHANGE` only.
 
-        return load_checkpoint(folder, task)
+        Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint or is another task's, and for a
+        setting that cannot change.
+        """
+        fixed = sorted(changes.keys() - set(MAY_CHANGE))
+        if fixed:
+            raise ValueError(f"{fixed[0]} cannot change while a run goes on; only {', '.join(MAY_CHANGE)} can.")
+        saved = load_checkpoint(folder)
+        if task.name != saved.task:
+            raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Give the same task.")
+        trainer = cls(saved.config, saved.master_params, saved.tokenizer, task, replace(saved.args, **changes))
+        trainer.step = saved.step
+        trainer.compute_dtype = saved.compute_dtype
+        trainer.ref_params = saved.ref_params
+        trainer.optimizer.state = saved.optimizer_state
+        return trainer
 
     def _complete(
         self, problems: Sequence[Problem], sampling: SamplingConfig, seed: int

@@ -10,15 +10,12 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.files import read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.files import check_regular, check_saved, read_json, replaced_folder, whole_folder
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.params import check_finite, param_names, validate_params
-
-if TYPE_CHECKING:
-    from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -29,19 +26,18 @@ def load_pretrained(
     """Read a Hugging Face folder: its configuration, and its parameters under the kit's names.
 
     One `model.safetensors` or shards with an index; float32, float16 or bfloat16 files. Parameters come as `dtype`
-    (float32 is the fast and exact choice on a CPU; None keeps the file's own).
+    (float32 is the fast and exact choice on a CPU; None keeps the file's own). In a folder that the kit wrote, each
+    file is compared with what was saved.
 
-    Raises FileNotFoundError when the folder or one of its files is missing, and ValueError when a file is cut off or
-    corrupt, or is another model's; either way the message names the file.
+    Raises FileNotFoundError when the folder or one of its files is missing, and ValueError when a file is cut off,
+    corrupt or changed, or is another model's; either way the message names the file.
     """
     folder = whole_folder(folder)
+    check_saved(folder, ["config.json", INDEX, WEIGHTS])
     config = Qwen3Config.from_dict(read_json(folder, "config.json"))
     stored: dict[str, mx.array] = {}
     for file in _weight_files(folder):
-        try:
-            stored.update(mx.load(str(file), format="safetensors"))
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(f"{file} cannot be read ({error}). It is cut off or corrupt; copy it again.") from error
+        stored |= load_arrays(file)
     params = {_kit_name(name): value for name, value in stored.items() if not name.endswith("rotary_emb.inv_freq")}
     if config.tie_word_embeddings:
         params.pop("lm_head.weight", None)  # some writers store the embedding a second time under this name
@@ -69,17 +65,17 @@ def save_pretrained(
     """Write a Hugging Face folder that transformers, mlx-lm and `load_pretrained` read. Returns its path.
 
     With a `tokenizer` its files are part of the folder. Weights above `max_shard_size` bytes are split into shards
-    with an index. The folder appears whole or not at all; a model folder that is already there is replaced at the
-    end, with all that it holds.
+    with an index. The folder appears whole or not at all, with a list of what was written (mlx_grpo_kit.json). A
+    folder that was saved like this before is replaced at the end.
 
-    Raises ValueError when `params` do not fit `config`, and FileExistsError when `folder` is a file or holds anything
-    but a model.
+    Raises ValueError when `params` do not fit `config`, FileExistsError when `folder` is a file or holds anything that
+    the kit did not write, a downloaded model included, and OSError when it cannot be written.
     """
     validate_params(params, config)
     folder = Path(folder)
     dtype = next(iter(params.values())).dtype
     settings = config.to_dict() | {"dtype": str(dtype).rpartition(".")[2], "torch_dtype": str(dtype).rpartition(".")[2]}
-    with replaced_folder(folder, marker="config.json") as new:
+    with replaced_folder(folder) as new:
         if tokenizer is not None:
             tokenizer.save(new)
             settings |= {"eos_token_id": tokenizer.eos_token_ids, "pad_token_id": tokenizer.pad_token_id}
@@ -88,12 +84,34 @@ def save_pretrained(
     return folder
 
 
+def load_arrays(file: Path) -> dict[str, mx.array]:
+    """The arrays of a safetensors file, read when they are first needed. Raises ValueError with its name."""
+    size = check_regular(file).st_size
+    if size < 8:
+        raise ValueError(f"{file} has {size} bytes. It is cut off; copy it again.")
+    try:
+        return mx.load(str(file), format="safetensors")
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read ({error}). It is cut off or corrupt; copy it again.") from error
+
+
+def save_arrays(file: Path, arrays: Mapping[str, mx.array]) -> None:
+    """Write a safetensors file."""
+    with file.open("wb") as opened:  # Python's, for MLX's own does not say what went wrong: a full disk, for example
+        mx.save_safetensors(opened, dict(arrays), metadata={"format": "pt"})
+
+
 def _weight_files(folder: Path) -> list[Path]:
     if (folder / INDEX).exists():
         weight_map = read_json(folder, INDEX).get("weight_map")
         if not isinstance(weight_map, dict):
             raise ValueError(f"{folder / INDEX} has no 'weight_map'; copy it again.")
-        files = [folder / name for name in sorted(set(weight_map.values()))]
+        names = weight_map.values()
+        outside = [name for name in names if not (isinstance(name, str) and re.fullmatch(r"[^/]*\.safetensors", name))]
+        if outside:
+            raise ValueError(f"{folder / INDEX} names {outside[0]!r}; expected the name of a file in {folder}.")
+        check_saved(folder, set(names))
+        files = [folder / name for name in sorted(set(names))]
     else:
         files = [folder / WEIGHTS]
     for file in files:
@@ -101,8 +119,6 @@ def _weight_files(folder: Path) -> list[Path]:
             kept = sorted(path.name for path in folder.glob("*.bin"))
             advice = f" It has {kept[0]}, an older format: save it again as safetensors." if kept else ""
             raise FileNotFoundError(f"{folder} has no {file.name}, which holds the weights.{advice}")
-        if file.stat().st_size < 8:
-            raise ValueError(f"{file} has {file.stat().st_size} bytes. It is cut off; copy it again.")
     return files
 
 
@@ -116,12 +132,12 @@ def _write_weights(folder: Path, weights: dict[str, mx.array], max_shard_size: i
         shards[-1][name] = value
         size += value.nbytes
     if len(shards) == 1:
-        mx.save_safetensors(str(folder / WEIGHTS), shards[0], metadata={"format": "pt"})
+        save_arrays(folder / WEIGHTS, shards[0])
         return
     weight_map = {}
     for number, shard in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        mx.save_safetensors(str(folder / file), shard, metadata={"format": "pt"})
+        save_arrays(folder / file, shard)
         weight_map.update(dict.fromkeys(shard, file))
     total = sum(value.nbytes for value in weights.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}

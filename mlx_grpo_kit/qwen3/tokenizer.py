@@ -9,8 +9,7 @@ from pathlib import Path
 
 import tokenizers
 
-from mlx_grpo_kit.files import read_file, read_json
-from mlx_grpo_kit.files.atomic import whole_folder
+from mlx_grpo_kit.files import check_saved, read_file, read_json, whole_folder
 
 # What makes up a tokenizer in a model folder; generation_config.json is among them for its EOS ids.
 FILES = (
@@ -104,6 +103,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         ValueError: a file cannot be read, the files name no EOS, or they name a token that does not exist.
     """
     folder = whole_folder(folder)
+    check_saved(folder, ["config.json", *FILES])
     path = folder / "tokenizer.json"
     if not path.exists():
         what = "has no tokenizer.json" if folder.is_dir() else "is not a folder"

@@ -6,6 +6,7 @@ import pytest
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli.pretrain import CONFIG
+from mlx_grpo_kit.files import MANIFEST, check_replaceable, check_saved
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
@@ -16,7 +17,9 @@ PROMPTS = ["12+34=", "27+15=", "99+9=", "24 from 5 3 9:"]
 
 def test_small_and_complete():
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
-    assert {path.name for path in TINY.iterdir()} == names
+    assert {path.name for path in TINY.iterdir()} == names | {MANIFEST}
+    check_saved(TINY, names)
+    check_replaceable(TINY)  # `pretrain --output` makes it again in its place
     assert sum(path.stat().st_size for path in TINY.iterdir()) < 3e6
     config, _ = load_pretrained(TINY)
     assert config == CONFIG

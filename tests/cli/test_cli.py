@@ -24,6 +24,7 @@ from mlx_grpo_kit.cli import commands as cli
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
 from mlx_grpo_kit.cli.run_folder import RunFolder
+from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
@@ -389,7 +390,10 @@ def test_kill_leaves_a_run_that_can_be_resumed(model, task, straight, tmp_path):
     assert [line["step"] for line in lines_of(killed)] == [0, 1, 2, 3, 4, 5]
     with (killed / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "rew')  # as if the kill had come in the middle of a line
-    (killed / "checkpoints" / ".step-000006.abcdefgh.tmp").mkdir()  # ... and of a checkpoint
+    scratch = killed / "checkpoints" / ".step-000006.abcdefgh.tmp"  # ... and of a checkpoint
+    (scratch / "new").mkdir(parents=True)
+    (scratch / "mlx_grpo_kit.json").touch()
+    (scratch / "new" / "optimizer.safetensors").write_text("half")
 
     assert main(["train", "--output", str(killed), "--resume"]) == 0
     assert lines_of(killed) == lines_of(straight)
@@ -468,12 +472,12 @@ def test_resume_of_a_finished_run_does_nothing_and_more_steps_go_on(train, strai
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--learning-rate", "0.5"),
         ("--loss-type", "grpo"),
+        ("--beta", "0.1"),
+        ("--num-generations", "8"),
         ("--seed", "1"),
         ("--model", "tiny"),
         ("--task", "addition"),
-        ("--eval-problems", "9"),
         ("--mask-truncated-completions", None),
     ],
 )
@@ -563,16 +567,14 @@ def test_folders_that_are_not_a_run_s_are_left_alone(train, tmp_path, capsys):
 
 def test_two_runs_cannot_share_a_folder(train, straight, tmp_path, capsys):
     output = shutil.copytree(straight, tmp_path / "out")
-    other = RunFolder(output)
-    other.open(other.read_settings(), keep_steps=8)
     before = files_of(output)
     capsys.readouterr()
-    assert main(["train", "--output", str(output), "--resume", "--max-steps", "9"]) == 2
-    assert_one_error_line(capsys.readouterr().err, "Another process is training in")
-    assert train(output, "--overwrite") != 0
-    assert "Another process is training in" in capsys.readouterr().err
+    with RunFolder(output):
+        assert main(["train", "--output", str(output), "--resume", "--max-steps", "9"]) == 2
+        assert_one_error_line(capsys.readouterr().err, "Another process is training in")
+        assert train(output, "--overwrite") == 2
+        assert_one_error_line(capsys.readouterr().err, "Another process is training in")
     assert files_of(output) == before
-    other.close()
 
 
 # Bad input
@@ -617,6 +619,7 @@ def test_bad_model_folders(damage, words, model, task, train, tmp_path, capsys):
     folder.mkdir()
     for name, content in files_of(model).items():
         (folder / name).write_bytes(content)
+    (folder / MANIFEST).unlink()  # as downloaded
     damage(folder)
     assert train(tmp_path / "out", "--model", str(folder)) == 2
     assert_one_error_line(capsys.readouterr().err, words)
@@ -693,7 +696,8 @@ def test_a_disk_that_is_full(train, tmp_path, monkeypatch, capsys):
     append = RunFolder.append
     monkeypatch.setattr(RunFolder, "append", full)
     assert train(tmp_path / "out") == 1
-    assert_one_error_line(capsys.readouterr().err, "No space left on device. Go on from step-000003: ")
+    error = capsys.readouterr().err
+    assert_one_error_line(error, "No space left on device. Go on from step-000003: ")
 
 
 def test_an_error_that_nobody_expected(train, tmp_path, monkeypatch, capsys):

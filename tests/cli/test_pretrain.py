@@ -119,7 +119,7 @@ def test_the_folder_is_a_hugging_face_model(folder):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
-    assert {path.name for path in folder.iterdir()} == names
+    assert {path.name for path in folder.iterdir()} == names | {"mlx_grpo_kit.json"}
     assert sum(path.stat().st_size for path in folder.iterdir()) < 3e6
     ids = load_tokenizer(folder).encode("12+34=")
     assert transformers.AutoTokenizer.from_pretrained(folder)("12+34=")["input_ids"] == ids
@@ -142,11 +142,12 @@ def test_report(folder, tmp_path):
 
 def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileExistsError, match="is not a model folder; name a new folder"):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(FileExistsError, match=r"holds config.json, thesis.txt, which the kit did not write"):
         pretrain(tmp_path, steps=1, console=QUIET)
-    with pytest.raises(FileExistsError, match="name a new folder"):
+    with pytest.raises(FileExistsError, match=r"thesis.txt is a file; expected a folder"):
         pretrain(tmp_path / "thesis.txt", steps=1, console=QUIET)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "thesis.txt"]
     with pytest.raises(ValueError, match=r"steps=0, batch_size=128"):
         pretrain(tmp_path / "new", steps=0, console=QUIET)
     assert not (tmp_path / "new").exists()

@@ -8,30 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from mlx_grpo_kit.files import replaced_folder, whole_folder
-
-MARKER = "kind.txt"
+from mlx_grpo_kit.files import MANIFEST, replaced_folder, whole_folder, write_file
 
 
 def write(folder: Path, text: str) -> None:
-    with replaced_folder(folder, MARKER) as new:
-        (new / MARKER).write_text(text)
-        (new / "inner").mkdir()
-        (new / "inner" / text).write_text(text)
+    with replaced_folder(folder) as new:
+        (new / "file").write_text(text)
+        with replaced_folder(new / "inner") as inner:
+            (inner / text).write_text(text)
 
 
 def fail(folder: Path, error: type[BaseException]) -> None:
-    with replaced_folder(folder, MARKER) as new:
-        (new / MARKER).write_text("half")
+    with replaced_folder(folder) as new:
+        (new / "file").write_text("half")
         raise error
 
 
 def content(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST]
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
 def whole(text: str) -> dict[str, str]:
-    return {MARKER: text, f"inner/{text}": text}
+    return {"file": text, f"inner/{text}": text}
 
 
 def test_a_free_name_and_missing_parents(tmp_path):
@@ -113,30 +112,29 @@ def dying(original):
             os.kill(os.getpid(), 9)
         return original(*args, **kwargs)
     return call
-if {call!r} == "fsync":
-    os.fsync = dying(os.fsync)
-elif {call!r} == "rmtree":
-    import shutil
-    shutil.rmtree = dying(shutil.rmtree)
-else:
-    Path.rename = dying(Path.rename)
-with replaced_folder({str(folder)!r}, {MARKER!r}) as new:
-    (new / {MARKER!r}).write_text("second")
-    (new / "inner").mkdir()
-    (new / "inner" / "second").write_text("second")
+with replaced_folder({str(folder)!r}) as new:
+    (new / "file").write_text("second")
+    with replaced_folder(new / "inner") as inner:
+        (inner / "second").write_text("second")
+    owner, name = (os, "fsync") if {call!r} == "fsync" else (Path, {call!r})
+    setattr(owner, name, dying(getattr(owner, name)))
 """
-    return subprocess.run([sys.executable, "-c", script], check=False, cwd=Path(__file__).parents[1]).returncode
+    return subprocess.run([sys.executable, "-c", script], check=False, cwd=Path(__file__).parents[2]).returncode
 
 
 @pytest.mark.parametrize(
     ("call", "number", "survives"),
     [
+        ("write_text", 0, "first"),  # the list
         ("fsync", 0, "first"),
-        ("fsync", 3, "first"),
+        ("fsync", 5, "first"),
         ("rename", 0, "first"),
         ("rename", 1, "second"),  # the old one is already out of the way: the new one is whole, and found
-        ("rmtree", 0, "second"),
-        ("fsync", 4, "second"),
+        ("unlink", 0, "second"),  # the old one is deleted
+        ("unlink", 3, "second"),
+        ("rmdir", 1, "second"),
+        ("rmdir", 2, "second"),
+        ("fsync", 6, "second"),
     ],
 )
 def test_a_kill_leaves_the_old_one_or_the_new_one(tmp_path, call, number, survives):
@@ -159,11 +157,11 @@ def test_clearing_up_leaves_other_folders_and_living_writers_alone(tmp_path):
     write(tmp_path / "best", "first")
     write(tmp_path / "best.old", "first")
     assert kill_at("rename", 1, tmp_path / "best.old") == -9
-    with replaced_folder(tmp_path / "best", MARKER) as slow:
-        (slow / MARKER).write_text("slow")
+    with replaced_folder(tmp_path / "best") as slow:
+        (slow / "file").write_text("slow")
         write(tmp_path / "best", "fast")
-        assert (slow / MARKER).exists()
-    assert content(tmp_path / "best") == {MARKER: "slow"}
+        assert (slow / "file").exists()
+    assert content(tmp_path / "best") == {"file": "slow"}
     assert content(whole_folder(tmp_path / "best.old")) == whole("second")
 
 
@@ -182,11 +180,50 @@ def test_a_file_is_not_replaced(tmp_path):
     assert content(tmp_path) == {"target": "mine"}
 
 
-def test_a_folder_of_another_kind_is_not_replaced(tmp_path):
+def test_a_folder_with_something_else_in_it_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"has files in it but no kind.txt.*Give a free name"):
+    with pytest.raises(FileExistsError, match=r"holds thesis.tex, which the kit did not write there.*Give another"):
         write(tmp_path, "first")
     assert content(tmp_path) == {"thesis.tex": "mine"}
+
+
+def write_meanwhile(folder: Path, place: str) -> None:
+    with replaced_folder(folder) as new:
+        (new / "file").write_text("second")
+        (folder / place).write_text("mine")
+
+
+@pytest.mark.parametrize("place", ["thesis.tex", "inner/thesis.tex"])
+def test_what_is_put_there_while_the_new_one_is_written_is_not_deleted(tmp_path, place):
+    write(tmp_path / "target", "first")
+    with pytest.raises(FileExistsError, match=f"holds {place}, which the kit did not write"):
+        write_meanwhile(tmp_path / "target", place)
+    assert content(tmp_path) == {f"target/{name}": text for name, text in (whole("first") | {place: "mine"}).items()}
+
+
+def test_what_only_looks_like_a_leftover_stays(tmp_path):
+    foreign = tmp_path / ".target.12345678.tmp" / "new"
+    foreign.mkdir(parents=True)
+    (foreign / "thesis.tex").write_text("mine")
+    write(tmp_path / "target", "first")
+    assert (foreign / "thesis.tex").read_text() == "mine"
+
+
+def test_a_name_that_is_not_utf_8(tmp_path):
+    with pytest.raises(ValueError, match="is not UTF-8, and MLX opens no other names"):
+        write(tmp_path / os.fsdecode(b"caf\xe9"), "first")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_file(tmp_path / "file", b"first")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'$"):
+        write_file(tmp_path / "file", b"second")
+    assert content(tmp_path) == {"file": "first"}
 
 
 def test_an_empty_folder_is_replaced(tmp_path):

@@ -1,5 +1,6 @@
 """Checkpoints: a resumed run goes on bit by bit, a killed save loses nothing, a broken folder is one clear error."""
 
+import errno
 import json
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.files import write_manifest
 from mlx_grpo_kit.grpo import GRPOTrainer
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained
 
@@ -178,10 +180,10 @@ def test_an_exception_while_saving_keeps_the_old_checkpoint(checkpoint, make_tra
     trainer.step = 7
 
     def full(*args, **kwargs):
-        raise RuntimeError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(mx, "save_safetensors", full)
-    with pytest.raises(RuntimeError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*/checkpoint'$"):
         trainer.save_checkpoint(checkpoint)
     assert GRPOTrainer.resume(checkpoint, make_trainer.task()).step == 2
     assert [path.name for path in checkpoint.parent.iterdir()] == ["checkpoint"]
@@ -191,32 +193,37 @@ def test_an_exception_while_saving_keeps_the_old_checkpoint(checkpoint, make_tra
 
 FILES = [
     "trainer_state.json", "optimizer.safetensors", "model/config.json", "model/model.safetensors",
-    "model/tokenizer.json", "reference/config.json", "reference/model.safetensors",
+    "model/tokenizer.json", "model/generation_config.json", "reference/config.json", "reference/model.safetensors",
+    "model/mlx_grpo_kit.json", "mlx_grpo_kit.json",
 ]  # fmt: skip
+
+
+def list_again(folder: Path) -> None:
+    (folder / "mlx_grpo_kit.json").unlink()
+    write_manifest(folder)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file(checkpoint, make_trainer, name):
     (checkpoint / name).unlink()
-    message = (
-        "so it is no checkpoint" if name == "trainer_state.json" else f"checkpoint has lost {name}. Resume from another"
-    )
+    listed_with = Path("checkpoint") if "mlx_grpo_kit.json" in name else Path("checkpoint", name).parent
+    lost = Path("checkpoint", name).relative_to(listed_with)
+    message = "is no checkpoint" if name == "mlx_grpo_kit.json" else f"{listed_with} has lost {lost}, which was saved"
     with pytest.raises(FileNotFoundError, match=message):
         GRPOTrainer.resume(checkpoint, make_trainer.task())
 
 
 @pytest.mark.parametrize("damage", ["cut off", "one bit", "empty"])
-@pytest.mark.parametrize("name", FILES[1:])
+@pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file(checkpoint, make_trainer, name, damage):
     content = bytearray((checkpoint / name).read_bytes())
     if damage == "one bit":
-        content[-1] ^= 1
+        content[-8] ^= 1
     (checkpoint / name).write_bytes(
         content[: {"cut off": len(content) // 2, "one bit": len(content), "empty": 0}[damage]]
     )
-    with pytest.raises(
-        ValueError, match=f"{name} is not what was saved: it is cut off or corrupt. Resume from another"
-    ):
+    message = "mlx_grpo_kit.json" if name == "mlx_grpo_kit.json" else f"{name} is not what was saved: it is cut off"
+    with pytest.raises(ValueError, match=message):
         GRPOTrainer.resume(checkpoint, make_trainer.task())
 
 
@@ -225,12 +232,18 @@ def test_a_damaged_file(checkpoint, make_trainer, name, damage):
     [
         ('{"step": 2', "is not valid JSON"),
         ("[]", "holds list; expected a JSON object"),
-        ("{}", "lacks step, task, compute_dtype, args, files; it was written by another version or changed by hand"),
-        ('{"step": 2, "task": "sevens", "args": {}, "files": {}}', "lacks compute_dtype"),
+        ("{}", "lacks step, task, compute_dtype, args; it was written by another version"),
+        ('{"step": 2, "task": "sevens", "args": {}}', "lacks compute_dtype"),
+        ('{"step": 2, "task": "sevens", "args": null, "compute_dtype": "float32"}', "cannot be read"),
+        ('{"step": -2, "task": "sevens", "args": {}, "compute_dtype": "float32"}', "cannot be read"),
+        ('{"step": 2, "task": "sevens", "args": {"seed": "a"}, "compute_dtype": "float32"}', "cannot be read"),
+        ('{"step": 2, "task": "sevens", "args": {}, "compute_dtype": "eval"}', "cannot be read"),
     ],
 )
 def test_a_damaged_state(checkpoint, make_trainer, content, message):
+    """Written by another version, or by hand with the list brought up to date."""
     (checkpoint / "trainer_state.json").write_text(content)
+    list_again(checkpoint)
     with pytest.raises(ValueError, match=f"trainer_state.json {message}"):
         GRPOTrainer.resume(checkpoint, make_trainer.task())
 
@@ -239,6 +252,7 @@ def test_settings_of_another_version(checkpoint, make_trainer):
     state = json.loads((checkpoint / "trainer_state.json").read_text())
     state["args"]["entropy_coef"] = 0.1
     (checkpoint / "trainer_state.json").write_text(json.dumps(state))
+    list_again(checkpoint)
     with pytest.raises(
         ValueError, match=r"trainer_state.json has settings that this version does not know: entropy_coef"
     ):
@@ -256,15 +270,45 @@ def test_what_is_no_checkpoint(checkpoint, make_trainer):
     task = make_trainer.task()
     with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere; expected a checkpoint"):
         GRPOTrainer.resume(checkpoint / "nowhere", task)
-    with pytest.raises(FileNotFoundError, match=r"model has no trainer_state.json, so it is no checkpoint"):
+    with pytest.raises(
+        FileNotFoundError, match=r"model is no checkpoint; expected a folder that save_checkpoint wrote"
+    ):
         GRPOTrainer.resume(checkpoint / "model", task)
     with pytest.raises(FileNotFoundError, match=r"There is no folder .*trainer_state.json; expected a checkpoint"):
         GRPOTrainer.resume(checkpoint / "trainer_state.json", task)
 
 
-def test_only_a_checkpoint_is_replaced(make_trainer, tmp_path):
-    trainer = make_trainer()
-    trainer.save_pretrained(tmp_path / "policy")
-    with pytest.raises(FileExistsError, match=r"policy has files in it but no trainer_state.json"):
-        trainer.save_checkpoint(tmp_path / "policy")
-    assert (tmp_path / "policy" / "model.safetensors").exists()
+def test_what_came_later_is_not_read(checkpoint, make_trainer):
+    """A second policy, or an index that names one."""
+    shutil.copytree(checkpoint / "reference", checkpoint / "model", dirs_exist_ok=True)
+    with pytest.raises(ValueError, match=r"model/mlx_grpo_kit.json is not what was saved"):
+        GRPOTrainer.resume(checkpoint, make_trainer.task())
+
+
+def test_an_index_beside_the_weights_is_not_followed(checkpoint, make_trainer):
+    index = {"weight_map": {"model.norm.weight": "model.safetensors"}}
+    (checkpoint / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"model/model.safetensors.index.json came after the rest was saved"):
+        GRPOTrainer.resume(checkpoint, make_trainer.task())
+
+
+@pytest.mark.parametrize("place", ["thesis.tex", "model/thesis.tex", "notes/thesis.tex"])
+def test_a_checkpoint_with_something_else_in_it_is_not_replaced(checkpoint, make_trainer, place):
+    (checkpoint / place).parent.mkdir(exist_ok=True)
+    (checkpoint / place).write_text("mine")
+    trainer = GRPOTrainer.resume(checkpoint, make_trainer.task())
+    named = place.replace("notes/thesis.tex", "notes/")
+    with pytest.raises(FileExistsError, match=f"holds {named}, which the kit did not write there"):
+        trainer.save_checkpoint(checkpoint)
+    assert (checkpoint / place).read_text() == "mine"
+
+
+# Other settings.
+
+
+def test_a_resumed_run_may_learn_at_another_rate(checkpoint, make_trainer):
+    trainer = GRPOTrainer.resume(checkpoint, make_trainer.task(), learning_rate=1e-5, lr_scheduler_type="constant")
+    step = next(trainer.train(5))
+    assert (step.step, step.metrics["learning_rate"]) == (3, 1e-5 * 3 / 4)  # still warming up
+    with pytest.raises(ValueError, match=r"seed cannot change while a run goes on; only learning_rate, .* can"):
+        GRPOTrainer.resume(checkpoint, make_trainer.task(), seed=1)

@@ -1,5 +1,6 @@
 """Hugging Face folders: what transformers or the kit wrote comes back bit by bit, a broken one is one clear error."""
 
+import errno
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from transformers import Qwen3Config as HFConfig
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, qwen3_forward, save_pretrained
 from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
@@ -178,7 +180,8 @@ def test_saving_over_the_folder_that_was_loaded(tmp_path, params):
     save_pretrained(tmp_path / "kit", CONFIG, params, max_shard_size=4096)
     config, again = load_pretrained(tmp_path / "kit", dtype=None)
     save_pretrained(tmp_path / "kit", config, again)
-    assert sorted(path.name for path in (tmp_path / "kit").iterdir()) == ["config.json", "model.safetensors"]
+    names = ["config.json", "mlx_grpo_kit.json", "model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "kit").iterdir()) == names
     _, third = load_pretrained(tmp_path / "kit", dtype=None)
     for name, value in params.items():
         np.testing.assert_array_equal(bits(third[name]), bits(value), err_msg=name)
@@ -199,11 +202,11 @@ def test_an_exception_while_saving_leaves_the_old_folder(tmp_path, params, monke
     before = {path.name: path.read_bytes() for path in (tmp_path / "kit").iterdir()}
 
     def full(file, *args, **kwargs):
-        Path(file).write_bytes(b"half")
-        raise RuntimeError("No space left on device")
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(mx, "save_safetensors", full)
-    with pytest.raises(RuntimeError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*/kit'$"):
         save_pretrained(tmp_path / "kit", CONFIG, init_params(CONFIG, seed=7))
     assert {path.name: path.read_bytes() for path in (tmp_path / "kit").iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["kit"]
@@ -229,6 +232,8 @@ def test_a_kill_at_the_last_moment_leaves_the_new_folder(tmp_path, params):
     save_character_tokenizer(tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     workplace = tmp_path / ".kit.12345678.tmp"
+    workplace.mkdir()
+    (workplace / MANIFEST).touch()
     save_pretrained(workplace / "new", CONFIG, params, tokenizer=tokenizer)
     save_pretrained(workplace / "old", CONFIG, init_params(CONFIG, seed=7), tokenizer=tokenizer)
     _, again = load_pretrained(tmp_path / "kit")
@@ -240,9 +245,50 @@ def test_a_file_or_a_folder_with_other_things_is_not_replaced(tmp_path, params):
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(FileExistsError, match="notes is a file"):
         save_pretrained(tmp_path / "notes", CONFIG, params)
-    with pytest.raises(FileExistsError, match=r"has files in it but no config.json"):
+    with pytest.raises(FileExistsError, match=r"holds notes, which the kit did not write there"):
         save_pretrained(tmp_path, CONFIG, params)
     assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_model_of_somebody_else_s_is_not_replaced(tmp_path, params):
+    make_reference(True).save_pretrained(tmp_path)
+    with pytest.raises(FileExistsError, match=r"holds config.json, .*model.safetensors, which the kit did not write"):
+        save_pretrained(tmp_path, CONFIG, params)
+    load_pretrained(tmp_path)
+
+
+# A folder of the kit's own: what is read is what was saved.
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_changed_file_is_refused_by_name(tmp_path, params, name):
+    save_pretrained(tmp_path, CONFIG, params)
+    content = bytearray((tmp_path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} is not what was saved.*remove mlx_grpo_kit.json beside it if the"):
+        load_pretrained(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"has lost {name}, which was saved there"):
+        load_pretrained(tmp_path)
+
+
+def test_an_index_from_elsewhere_is_refused(tmp_path, params):
+    """It would name other weights than the ones that were saved."""
+    save_pretrained(tmp_path / "kit", CONFIG, params)
+    save_pretrained(tmp_path / "other", CONFIG, init_params(CONFIG, seed=7), max_shard_size=4096)
+    for file in (tmp_path / "other").glob("model*"):
+        (tmp_path / "kit" / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(ValueError, match=r"model.safetensors.index.json came after the rest was saved"):
+        load_pretrained(tmp_path / "kit")
+
+
+def test_changes_on_purpose_are_possible(tmp_path, params):
+    save_pretrained(tmp_path, CONFIG, params)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"rope_theta": 5.0, "rope_parameters": None}))
+    (tmp_path / MANIFEST).unlink()
+    assert load_pretrained(tmp_path)[0].rope_theta == 5.0
 
 
 # Broken and foreign folders.
@@ -250,12 +296,17 @@ def test_a_file_or_a_folder_with_other_things_is_not_replaced(tmp_path, params):
 
 @pytest.fixture
 def folder(tmp_path, params):
-    return save_pretrained(tmp_path / "kit", CONFIG, params)
+    """As downloaded: without a list of what was saved there."""
+    folder = save_pretrained(tmp_path / "kit", CONFIG, params)
+    (folder / MANIFEST).unlink()
+    return folder
 
 
 @pytest.fixture
 def sharded(tmp_path, params):
-    return save_pretrained(tmp_path / "sharded", CONFIG, params, max_shard_size=4096)
+    folder = save_pretrained(tmp_path / "sharded", CONFIG, params, max_shard_size=4096)
+    (folder / MANIFEST).unlink()
+    return folder
 
 
 def test_no_folder(tmp_path):
@@ -299,6 +350,15 @@ def test_an_index_that_lists_too_little(sharded):
 def test_an_index_without_a_map(sharded, content):
     (sharded / "model.safetensors.index.json").write_text(content)
     with pytest.raises(ValueError, match=r"model.safetensors.index.json has no 'weight_map'"):
+        load_pretrained(sharded)
+
+
+@pytest.mark.parametrize("name", ["../kit/model.safetensors", "/etc/passwd", "inner/model.safetensors", "..", "", 7])
+def test_an_index_that_points_outside_its_folder(sharded, folder, name):
+    index = json.loads((sharded / "model.safetensors.index.json").read_text())
+    index["weight_map"] = dict.fromkeys(index["weight_map"], name)
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"index.json names .*; expected the name of a file in .*sharded"):
         load_pretrained(sharded)
 
 

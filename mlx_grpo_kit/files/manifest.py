@@ -1,0 +1,113 @@
+"""A folder that is ours: it has a list of the files that the kit wrote there, with their hashes.
+
+    mlx_grpo_kit.json   {"files": {"config.json": "9f2c...", "model/mlx_grpo_kit.json": "07a1...", ...}}
+
+What is listed may be replaced; anything else in the folder is somebody's, and stays. And what is listed is what was
+saved: whoever reads such a file compares it first. A folder inside has a list of its own, which the outer one lists.
+transformers and mlx-lm pass over the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mlx_grpo_kit.files.read import check_regular, read_json
+
+MANIFEST = "mlx_grpo_kit.json"
+IGNORED = (".DS_Store",)  # what a Mac leaves in a folder that somebody looked at
+
+
+def write_manifest(folder: Path) -> None:
+    """List what is in a folder. The folders in it have lists already."""
+    names = [f"{path.name}/{MANIFEST}" if path.is_dir() else path.name for path in sorted(folder.iterdir())]
+    files = {name: _sha256(folder / name) for name in names}
+    (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=2) + "\n")
+
+
+def read_manifest(folder: Path) -> dict[str, str] | None:
+    """The hash of each file that was saved in a folder, None where the kit has saved nothing.
+
+    Raises ValueError where the list cannot be read.
+    """
+    if not os.path.lexists(folder / MANIFEST):
+        return None
+    files = read_json(folder, MANIFEST).get("files")
+    if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
+        raise ValueError(f"{folder / MANIFEST} lists no files. It is corrupt; copy the folder again.")
+    return files
+
+
+def check_saved(folder: Path, names: Iterable[str]) -> None:
+    """Make sure that these files of a folder are what was saved there, or are not there and never were.
+
+    In a folder without a list, a downloaded one for example, there is nothing to compare with.
+
+    Raises FileNotFoundError for a file that is lost, and ValueError for one that was changed or came later.
+    """
+    saved = read_manifest(folder)
+    if saved is None:
+        return
+    way_out = f"Take another copy, or remove {MANIFEST} beside it if the change was meant."
+    for name in names:
+        exists = os.path.lexists(folder / name)
+        if name in saved and not exists:
+            raise FileNotFoundError(f"{folder} has lost {name}, which was saved there. {way_out}")
+        if exists and name not in saved:
+            raise ValueError(f"{folder / name} came after the rest was saved: {MANIFEST} does not list it. {way_out}")
+        if exists and _sha256(folder / name) != saved[name]:
+            raise ValueError(f"{folder / name} is not what was saved: it is cut off, corrupt or changed. {way_out}")
+
+
+def foreign(folder: Path) -> Iterator[str]:
+    """What is in a folder that the kit did not write there. A file that was changed since counts as the kit's."""
+    try:
+        saved = read_manifest(folder)
+    except ValueError:
+        saved = None
+    ours = IGNORED if saved is None else (MANIFEST, *saved, *IGNORED)
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            is_ours = f"{path.name}/{MANIFEST}" in ours
+            yield from (f"{path.name}/{name}" for name in foreign(path)) if is_ours else [f"{path.name}/"]
+        elif path.name not in ours or path.is_symlink() or not path.is_file():
+            yield path.name
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raises FileExistsError unless a folder may be written here: a free name, an empty folder, or one all ours."""
+    if folder.is_symlink() or not folder.is_dir():
+        if os.path.lexists(folder):
+            raise FileExistsError(f"{folder} is a file; expected a folder to write, or a free name.")
+        return
+    others = list(foreign(folder))
+    if others:
+        shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+        raise FileExistsError(
+            f"{folder} holds {shown}, which the kit did not write there ({MANIFEST} lists what it did), so it is not "
+            "replaced. Give another folder, or move those files away first."
+        )
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder that is all ours. Raises FileExistsError, and deletes nothing, where it is not."""
+    check_replaceable(folder)
+    _delete(folder)
+
+
+def _delete(folder: Path) -> None:
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):  # the list last: a kill leaves ours
+        if path.is_dir():
+            _delete(path)
+        else:
+            path.unlink()
+    folder.rmdir()
+
+
+def _sha256(path: Path) -> str:
+    check_regular(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,105 @@
+"""A folder is ours when its list says so, file by file. Everything else in it, and every other folder, is left alone."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mlx_grpo_kit.files import MANIFEST, check_replaceable, check_saved, remove_folder, replaced_folder
+
+
+@pytest.fixture
+def ours(tmp_path):
+    with replaced_folder(tmp_path / "ours") as new:
+        (new / "config.json").write_text("{}")
+        with replaced_folder(new / "model") as inner:
+            (inner / "weights").write_text("1 2 3")
+    return tmp_path / "ours"
+
+
+def thesis(folder: Path) -> None:
+    (folder / "config.json").write_text("{}")
+    (folder / "thesis.tex").write_text("mine")
+
+
+def output_of_transformers_trainer(folder: Path) -> None:
+    for name in ("config.json", "model.safetensors", "trainer_state.json", "optimizer.pt", "rng_state.pth"):
+        (folder / name).write_text("{}")
+
+
+def git_checkout(folder: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    (folder / "config.json").write_text("{}")
+
+
+def downloaded_model(folder: Path) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).write_text("{}")
+
+
+def link(folder: Path) -> None:
+    (folder / "data").symlink_to(folder.parent)
+
+
+@pytest.mark.parametrize("kind", [thesis, output_of_transformers_trainer, git_checkout, downloaded_model, link])
+@pytest.mark.parametrize("beside_ours", [False, True])
+def test_foreign_folders_stay_as_they_are(kind, beside_ours, ours, tmp_path):
+    folder = ours if beside_ours else tmp_path / "theirs"
+    folder.mkdir(exist_ok=True)
+    kind(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    names = sorted(os.listdir(folder))
+    with pytest.raises(FileExistsError, match=rf"{folder.name} holds .*which the kit did not write there") as refused:
+        check_replaceable(folder)
+    for name in set(names) - {"config.json", "model", MANIFEST}:
+        assert name in str(refused.value) or "more, which" in str(refused.value)
+    with pytest.raises(FileExistsError), replaced_folder(folder):
+        pytest.fail("nothing may be written")
+    with pytest.raises(FileExistsError):
+        remove_folder(folder)
+    assert sorted(os.listdir(folder)) == names
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_ours_may_go(ours):
+    (ours / "config.json").write_text("changed since")
+    (ours / ".DS_Store").write_text("a Mac's")
+    check_replaceable(ours)
+    remove_folder(ours)
+    assert not ours.exists()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"files": ["config.json"]}', '{"files": {"config.json": 1}}'])
+def test_a_list_that_cannot_be_read_makes_nothing_ours(ours, damage):
+    (ours / MANIFEST).write_text(damage)
+    with pytest.raises(FileExistsError, match=r"holds config.json, mlx_grpo_kit.json, model/, which the kit did not"):
+        check_replaceable(ours)
+    with pytest.raises(ValueError, match=r"mlx_grpo_kit.json (is not valid JSON|holds list|lists no files)"):
+        check_saved(ours, ["config.json"])
+
+
+def test_a_link_in_the_place_of_a_file_of_ours_is_not(ours, tmp_path):
+    shutil.move(ours / "model", tmp_path / "elsewhere")
+    (ours / "model").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError, match="holds model, which"):
+        check_replaceable(ours)
+
+
+def test_reading_finds_what_is_not_as_it_was_saved(ours):
+    check_saved(ours, ["config.json", "never_there.json"])
+    (ours / "notes.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"notes.json came after the rest was saved"):
+        check_saved(ours, ["notes.json"])
+    (ours / "config.json").write_text("{ }")
+    with pytest.raises(ValueError, match=r"config.json is not what was saved"):
+        check_saved(ours, ["config.json"])
+    (ours / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"ours has lost config.json"):
+        check_saved(ours, ["config.json"])
+    os.mkfifo(ours / "config.json")
+    with pytest.raises(ValueError, match=r"config.json is a pipe or a device"):
+        check_saved(ours, ["config.json"])
+    (ours / MANIFEST).unlink()
+    check_saved(ours, ["config.json"])  # a folder of somebody else's: nothing to compare with
