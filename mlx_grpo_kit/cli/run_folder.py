@@ -203,7 +203,7 @@ class RunFolder:
             remove_folder(self.policy)
         self.picture.unlink(missing_ok=True)
         write_file(self.metrics, b"")
-        self._write_settings(settings)
+        self._write_settings(replace(settings, begun=True))
         self._lines = self.metrics.open("ab", buffering=0)
 
     def go_on(self, settings: RunSettings, step: int) -> None:
@@ -232,12 +232,11 @@ class RunFolder:
 
     def save(self, trainer: GRPOTrainer) -> None:
         """Write a checkpoint, unless this step has one, and delete the ones that are no longer needed."""
-        if trainer.step == self._saved_step:
-            return
-        with naming(self.metrics):
-            os.fsync(self._lines.fileno())  # a checkpoint counts on the lines before it
-        trainer.save_checkpoint(self.path / CHECKPOINTS / f"step-{trainer.step:06d}")
-        self._saved_step = trainer.step
+        if trainer.step != self._saved_step:
+            with naming(self.metrics):
+                os.fsync(self._lines.fileno())  # a checkpoint counts on the lines before it
+            trainer.save_checkpoint(self.path / CHECKPOINTS / f"step-{trainer.step:06d}")
+            self._saved_step = trainer.step
         # Later ones than this are broken ones that --resume passed over.
         older = [folder for folder in self.checkpoints() if _step_of(folder) < trainer.step]
         later = [folder for folder in self.checkpoints() if _step_of(folder) > trainer.step]

@@ -1,4 +1,4 @@
-"""A folder is ours when its list says so, file by file. Everything else in it, and every other folder, is left alone."""
+"""A folder is ours when its list says so, file by file. All else in it, and any other folder, is left alone."""
 
 import os
 import shutil
