@@ -7,6 +7,7 @@ Nothing here imports MLX: a picture is made of Python floats and text. Matplotli
 where they are used, so `import mlx_grpo_kit.viz` is cheap and works in a plain script.
 """
 
+from mlx_grpo_kit.viz.fold import fold
 from mlx_grpo_kit.viz.graphs.graph import draw_graph
 from mlx_grpo_kit.viz.graphs.stepper import Stepper
 from mlx_grpo_kit.viz.live.background import BackgroundRun
@@ -24,5 +25,6 @@ __all__ = [
     "Stepper",
     "completions_table",
     "draw_graph",
+    "fold",
     "show_picture",
 ]

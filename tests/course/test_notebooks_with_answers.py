@@ -84,8 +84,13 @@ def test_prompt_and_heading_are_those_of_the_exercise(notebook):
         above = notebook.cells[notebook.cells.index(cell) - 1].source
         assert above == f"### {exercise.heading}\n\n{exercise.prompt}"
         if callable(exercise.solution):
-            assert f"def {exercise.solution.__name__}{inspect.signature(exercise.solution)}:" in cell.source
             assert inspect.getdoc(exercise.solution) in cell.source
+        if inspect.isclass(exercise.solution):
+            assert f"class {exercise.solution.__name__}:" in cell.source
+            for name, signature in re.findall(r"def (\w+)(\(.*\)):", cell.source):
+                assert str(inspect.signature(vars(exercise.solution)[name])) == signature.replace('"', "'")
+        elif callable(exercise.solution):
+            assert f"def {exercise.solution.__name__}{inspect.signature(exercise.solution)}:" in cell.source
 
 
 def test_every_exercise_stands_in_its_notebook():

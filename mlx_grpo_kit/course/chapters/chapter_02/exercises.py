@@ -1,9 +1,12 @@
 """Exercises of notebook 02: scalar autograd."""
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
+import inspect
 import math
 
-from mlx_grpo_kit.course.exercise import Exercise, Mistake
+from mlx_grpo_kit.course.compare import Told, same
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.scalar import Value
 
 
@@ -40,7 +43,75 @@ def long_way_and_short_way():
     return e * c + a
 
 
-# -- 02.2 -------------------------------------------------------------------------------------------------------------
+def equal_numbers():
+    """(a - b) * (c / b) where a, b and c are all 2"""
+    a, b, c = _leaves(2.0, 2.0, 2.0)
+    return (a - b) * (c / b)
+
+
+def minus_itself():
+    """(a - a) + a / a"""
+    (a,) = _leaves(1.5)
+    return (a - a) + a / a
+
+
+def doubled_thirty_times():
+    """a doubled thirty times: b = a + a, c = b + b, and so on"""
+    (a,) = _leaves(1.0)
+    for _ in range(30):
+        a = a + a
+    return a
+
+
+GRAPHS = (
+    (one_product,),
+    (twice_doubled,),
+    (diamond,),
+    (long_way_and_short_way,),
+    (equal_numbers,),
+    (minus_itself,),
+    (doubled_thirty_times,),
+)
+
+
+BY_HAND = Exercise(
+    id="02.1",
+    title="Backwards by hand",
+    prompt="The same graph with other numbers: `e = a * b`, `d = e + c`, `L = d * f`, at `a = 1`, `b = 4`, `c = -2`, "
+    "`f = 3`. Go backwards with a pencil, from `L` to the leaves, and put the slopes of `L` for `(a, b, c, f)` in a "
+    "tuple.",
+    minutes=6,
+    difficulty=2,
+    solution=(12.0, 3.0, 3.0, 2.0),
+    hints=(
+        "First forwards: e is 4, d is 2, L is 6. Then begin at L = d * f: its slope for d is f = 3, for f it is d = 2. "
+        "What does d hand on to e and c?",
+        "A sum hands its slope on unchanged: e and c both get 3. In e = a * b the slope for a is b, times what e got.",
+        "For a: 4 * 3 = 12. For b: 1 * 3 = 3.",
+    ),
+    mistakes=(
+        Mistake(
+            "only the last step",
+            (4.0, 1.0, 1.0, 2.0),
+            "The first three are the slopes of d. On the way to L they are still multiplied by f.",
+            hint=2,
+        ),
+        Mistake(
+            "product not swapped",
+            (3.0, 12.0, 3.0, 2.0),
+            "The slopes for a and b are swapped: in a product the slope for one factor is the other.",
+            hint=2,
+        ),
+        Mistake(
+            "sum as a product",
+            (12.0, 3.0, -6.0, 2.0),
+            "c is added, so it gets the slope of d as it is, 3, whatever its own size.",
+            hint=2,
+        ),
+        Mistake("f by its own size", (12.0, 3.0, 3.0, 3.0), "When f grows by 1, L grows by d: what is d?"),
+        Mistake("the first graph", (6.0, -4.0, -2.0, 4.0), "Those are the slopes with the numbers of the first graph."),
+    ),
+)
 
 
 def local_derivatives(op, a, b):
@@ -54,27 +125,94 @@ def local_derivatives(op, a, b):
     return 1 / b, -a / b**2
 
 
-def _product_not_swapped(op, a, b):
-    return (a, b) if op == "*" else local_derivatives(op, a, b)
+def _measured(op, a, b):
+    compute = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b}[op]
+    h = 1e-5
+    return (
+        (compute(a + h, b) - compute(a - h, b)) / (2 * h),
+        (compute(a, b + h) - compute(a, b - h)) / (2 * h),
+    )
 
 
-def _quotient_without_minus(op, a, b):
-    return (1 / b, a / b**2) if op == "/" else local_derivatives(op, a, b)
+def _rule_or_measurement(function, op, a, b):
+    """The slopes; in words where they are right for small numbers and off for these large ones, however far."""
+    slopes = function(op, a, b)
+    if max(abs(a), abs(b)) < 1e6 or same(slopes, local_derivatives(op, a, b)):
+        return slopes
+    is_near = same(function(op, 3.0, 2.0), local_derivatives(op, 3.0, 2.0))
+    return Told("slopes that are right for small numbers and wrong for these") if is_near else slopes
 
 
-def _quotient_without_brackets(op, a, b):
-    return (1 / b, -a / b * b) if op == "/" else local_derivatives(op, a, b)
-
-
-def _difference_like_sum(op, a, b):
-    return (1.0, 1.0) if op == "-" else local_derivatives(op, a, b)
-
-
-def _quotient_as_ones(op, a, b):
-    return (1 / b, -1 / b**2) if op == "/" else local_derivatives(op, a, b)
-
-
-# -- 02.3 -------------------------------------------------------------------------------------------------------------
+RULES = Exercise(
+    id="02.2",
+    title="The rule of each operation",
+    prompt="Write `local_derivatives(op, a, b)`: the slopes of `a op b` for `a` and for `b`, as a tuple. `op` is "
+    '`"+"`, `"-"`, `"*"` or `"/"`; `a` and `b` are plain numbers. Give the exact slopes, by the rule of each '
+    "operation: "
+    "nothing is measured from here on.",
+    minutes=6,
+    difficulty=1,
+    solution=local_derivatives,
+    hints=(
+        "Four cases, each with its own pair. For + it is (1, 1): when a grows by 1, so does the sum.",
+        "For * it is (b, a). For a / b = a * (1/b) the slope for a is 1 / b; the slope of 1/b for b is -1 / b**2.",
+        "`-` gives (1, -1), `/` gives (1 / b, -a / b**2).",
+    ),
+    cases=(
+        ("+", 2.0, 5.0),
+        ("-", 2.0, 5.0),
+        ("*", 2.0, 5.0),
+        ("/", 3.0, -2.0),
+        ("/", 1.0, 4.0),
+        ("+", 1e12, 1.0),
+        ("*", 3e11, 0.1),
+        *[case for op in "+-*/" for case in drawn(1, lambda rng, op=op: (op, rng.normal(), rng.normal()))],
+    ),
+    run=_rule_or_measurement,
+    mistakes=(
+        *slips(
+            local_derivatives,
+            (
+                "product",
+                {"return b, a": "return a, b"},
+                2,
+                "When a grows by 1, a * b grows by b: the slope for a is b.",
+            ),
+            ("difference", {"1.0, -1.0": "1.0, 1.0"}, 3, "When b grows, a - b gets smaller: its slope is -1."),
+            (
+                "quotient sign",
+                {"-a / b": "a / b"},
+                2,
+                "When b grows, a / b gets smaller (for positive a and b): the slope for b has a minus sign.",
+            ),
+            (
+                "quotient without brackets",
+                {"b**2": "b * b"},
+                3,
+                "`/ b * b` divides by b and then multiplies by it again. Write `b**2`, or brackets.",
+            ),
+            (
+                "quotient without a",
+                {"-a / b": "-1 / b"},
+                2,
+                "The slope of 1 / b is -1 / b**2; that of a / b is a times as large.",
+            ),
+            (
+                "quotient without a square",
+                {"b**2": "b"},
+                2,
+                "For b the quotient bends: the slope of 1 / b is -1 / b**2, with a square.",
+            ),
+        ),
+        Mistake(
+            "measured",
+            _measured,
+            "A measured slope is off as soon as its step drowns in the digits of large numbers. The rule of each "
+            "operation is exact: for a * b the slope for a is b, whatever their size.",
+            hint=2,
+        ),
+    ),
+)
 
 
 def topological_order(root):
@@ -92,64 +230,190 @@ def topological_order(root):
     return order
 
 
-def _itself_first(root):
-    order, seen = [], set()
+def _without_marks(root):
+    """Marks what was seen in the values themselves, which leaves other numbers in them."""
+    order = []
+
+    def visit(value):
+        if value.grad == 0.0:
+            value.grad = 1.0
+            for parent in value.parents:
+                visit(parent)
+            order.append(value)
+
+    visit(root)
+    return order
+
+
+def _remembers_for_good(root, seen=set()):  # noqa: B006 (that is the mistake)
+    order = []
 
     def visit(value):
         if value not in seen:
             seen.add(value)
-            order.append(value)
             for parent in value.parents:
                 visit(parent)
+            order.append(value)
 
     visit(root)
     return order
 
 
-def _reversed_preorder(root):
-    return _itself_first(root)[::-1]
+def _collects_for_good(root, order=[], seen=set()):  # noqa: B006 (that is the mistake)
+    if root not in seen:
+        seen.add(root)
+        for parent in root.parents:
+            _collects_for_good(parent, order, seen)
+        order.append(root)
+    return order
 
 
-def _again_and_again(root):
+def _every_path(root):
     order = []
-
-    def visit(value):
-        for parent in value.parents:
-            visit(parent)
-        order.append(value)
-
-    visit(root)
-    return order
+    for parent in root.parents:
+        order += [value for value in _every_path(parent) if not any(value is other for other in order)]
+    return [*order, root]
 
 
-def _without_the_root(root):
-    return topological_order(root)[:-1]
-
-
-def _leaves_left_out(root):
-    return [value for value in topological_order(root) if value.parents]
+def _generates(root):
+    yield from topological_order(root)
 
 
 def _judge_order(function, build):
-    """An order in words, because more than one is right."""
+    """An order in words, because more than one is right. It is asked for twice: an answer may not remember."""
+    earlier = build()
+    function(earlier)
     root = build()
-    order = function(root)
-    if not isinstance(order, list):
-        return order
     wanted = topological_order(root)
+    marks = [(value.data, value.grad, value.label, value.op) for value in wanted]
+    first, second = (_verdict(function(root), wanted, topological_order(earlier)) for _ in range(2))
+    if [(value.data, value.grad, value.label, value.op) for value in wanted] != marks:
+        return Told("an order, and other numbers or names in the values")
+    if first != second:
+        return Told(f"{first} at the first call, and {second} at the second")
+    return first
+
+
+def _verdict(order, wanted, earlier):
+    if inspect.isgenerator(order):
+        return Told("a generator, which can be read only once (make a list of it: `list(...)`)")
+    if not isinstance(order, (list, tuple)):
+        return order if order is None else Told(f"a {type(order).__name__}, not a list")
+    if any(value is each for value in order for each in earlier):
+        return Told("a list that still holds the values of another graph")
+    strangers = [value for value in order if not any(value is each for each in wanted)]
+    if strangers:
+        return Told(f"a list with a {type(strangers[0]).__name__} in it that `root` was not computed from")
     if len(order) != len(set(order)):
-        return "a list with a value in it twice"
+        return Told("a list with a value in it twice")
     missing = [value for value in wanted if value not in set(order)]
     if missing:
-        kinds = {"the root" if value is root else "a leaf" if not value.parents else "a result" for value in missing}
-        return f"a list without {' and '.join(sorted(kinds))}"
+        kinds = {"the root" if each is wanted[-1] else "a result" if each.parents else "a leaf" for each in missing}
+        return Told(f"a list without {' and '.join(sorted(kinds))}")
     place = {value: index for index, value in enumerate(order)}
     if any(place[parent] > place[value] for value in wanted for parent in value.parents):
-        return "a list with a value before its parent"
-    return "each value once, after its parents"
+        return Told("a list with a value before its parent")
+    return Told("each value once, after its parents")
 
 
-# -- 02.4 -------------------------------------------------------------------------------------------------------------
+ORDER = Exercise(
+    id="02.3",
+    title="An order that works",
+    prompt="Write `topological_order(root)`: a list of all values that `root` was computed from, and `root` itself. "
+    "Each is in it once, and after all of its parents (`value.parents`). Several orders are right. Walk to each value "
+    "once, not along every path, and leave the values as they are.",
+    minutes=10,
+    difficulty=3,
+    solution=topological_order,
+    hints=(
+        "Write a function inside, `visit(value)`, that visits the parents first and then appends the value to the "
+        "list. A value used twice is visited twice: what has to be remembered?",
+        "Keep a set of the values seen. `visit` does nothing for a value in it. Otherwise: add it to the set, visit "
+        "each of `value.parents`, and only then append it to the list.",
+        "`def visit(value):`\n`    if value not in seen:`\n`        seen.add(value)`\n"
+        "`        for parent in value.parents: visit(parent)`\n`        order.append(value)`",
+    ),
+    cases=GRAPHS,
+    run=_judge_order,
+    work=20,
+    mistakes=(
+        *slips(
+            topological_order,
+            (
+                "itself first",
+                {"            order.append(value)\n": "", "seen.add(value)": "seen.add(value); order.append(value)"},
+                2,
+                "The value goes into the list before its parents do. Append it after the loop over the parents.",
+            ),
+            (
+                "reversed",
+                {
+                    "            order.append(value)\n": "",
+                    "seen.add(value)": "seen.add(value); order.append(value)",
+                    "return order": "return order[::-1]",
+                },
+                2,
+                "Turning the list of a walk from the root around is not enough: a value that is reached early, on a "
+                "short way, ends up after something made from it.",
+            ),
+            (
+                "no memory",
+                {"if value not in seen": "if True"},
+                2,
+                "Remember in a set which values you have seen. Without it a graph of 50 doublings would be walked "
+                "along a million billion paths.",
+            ),
+            ("no root", {"return order": "return order[:-1]"}, 1, "root itself belongs to the list, at its end."),
+            (
+                "no leaves",
+                {"return order": "return [value for value in order if value.parents]"},
+                1,
+                "The leaves belong to it too: they are what the gradients are for.",
+            ),
+            (
+                "by number",
+                {"if value not in seen": "if value.data not in seen", "seen.add(value)": "seen.add(value.data)"},
+                2,
+                "Two different values with the same number are taken for one. `in` on a list of Values does that too, "
+                "because Values compare by their numbers; a set tells them apart.",
+            ),
+            (
+                "an extra value",
+                {"visit(root)\n    return order": "visit(root)\n    return [*order, Value(1.0)]"},
+                1,
+                "Nothing else belongs into the list: it ends with root.",
+            ),
+        ),
+        Mistake(
+            "every path",
+            _every_path,
+            "Each value stands in the list once, but you have walked to it along every path that leads there: two to "
+            "the power of 30 for 30 doublings. Look whether a value was seen before you walk on from it.",
+            hint=2,
+        ),
+        Mistake(
+            "remembers for good",
+            _remembers_for_good,
+            "The set of what was seen outlives the call, so the next call finds everything seen already. Make it "
+            "inside the function. (A default such as `seen=set()` is made once, not at each call.)",
+            hint=2,
+        ),
+        Mistake(
+            "collects for good",
+            _collects_for_good,
+            "The list outlives the call: it still holds the values of another graph. Make it inside the function. (A "
+            "default such as `order=[]` is made once, not at each call.)",
+            hint=2,
+        ),
+        Mistake(
+            "marks in the values",
+            _without_marks,
+            "Remember what was seen in a set of your own: the walk backwards will want the grads at 0.",
+            hint=2,
+        ),
+        Mistake("a generator", _generates, "The walk backwards begins at the end of it, so it has to be a list."),
+    ),
+)
 
 
 def backward(order):
@@ -160,60 +424,118 @@ def backward(order):
             parent.grad += derivative * value.grad
 
 
-def _overwrites(order):
-    order[-1].grad = 1.0
-    for value in reversed(order):
-        for parent, derivative in zip(value.parents, value.derivatives):
-            parent.grad = derivative * value.grad
+class _Unfinished(Value):
+    """A Value whose walk backwards nobody has written yet."""
+
+    __slots__ = ()
+
+    def backward(self):
+        raise NotImplementedError("these numbers have no backward() of their own: you are writing it")
 
 
-def _no_start(order):
-    for value in reversed(order):
-        for parent, derivative in zip(value.parents, value.derivatives):
-            parent.grad += derivative * value.grad
+def _gradients(function, build):
+    """The grad of each leaf, and of the result."""
+    copies = {}
+    for value in topological_order(build()):
+        parents = tuple(copies[parent] for parent in value.parents)
+        copies[value] = _Unfinished(
+            value.data, op=value.op, parents=parents, derivatives=value.derivatives, label=value.label
+        )
+    order = list(copies.values())
+    returned = function(list(order))
+    if inspect.isgenerator(returned):
+        return Told("a generator, which has not begun to run (there is a `yield` in it)")
+    return {value.label or "the result": value.grad for value in order if value.label or value is order[-1]}
 
 
-def _from_the_leaves(order):
-    order[-1].grad = 1.0
-    for value in order:
-        for parent, derivative in zip(value.parents, value.derivatives):
-            parent.grad += derivative * value.grad
-
-
-def _derivatives_alone(order):
-    order[-1].grad = 1.0
-    for value in reversed(order):
-        for parent, derivative in zip(value.parents, value.derivatives):
-            parent.grad += derivative
-
-
-def _leaf_gradients(function, build):
-    root = build()
-    order = topological_order(root)
-    function(order)
-    return {value.label: value.grad for value in order if value.label}
-
-
-# -- 02.5 -------------------------------------------------------------------------------------------------------------
+BACKWARD = Exercise(
+    id="02.4",
+    title="The backward pass",
+    prompt="Write `backward(order)`. `order` holds all values of a graph, parents first, so the result is `order[-1]`; "
+    "every `grad` is 0. Fill in the grads: the result's is 1, and each value hands its own on, once, to its `parents`, "
+    "times the number at the same place in its `derivatives`. It returns nothing.",
+    minutes=8,
+    difficulty=2,
+    solution=backward,
+    hints=(
+        "Two things to do: give the result its grad, then go through the values from the end of the list to its "
+        "beginning, `reversed(order)`.",
+        "For one value: `for parent, derivative in zip(value.parents, value.derivatives):`. What is added to "
+        "`parent.grad`?",
+        "`parent.grad += derivative * value.grad`",
+    ),
+    cases=GRAPHS,
+    run=_gradients,
+    in_place=True,
+    work=20,
+    mistakes=slips(
+        backward,
+        (
+            "overwrites",
+            {"parent.grad +=": "parent.grad ="},
+            3,
+            "A value that is used in two places gets a share from each. `=` forgets the first; add instead.",
+        ),
+        (
+            "no start",
+            {"    order[-1].grad = 1.0\n": ""},
+            1,
+            "All grads stay 0, because the first one is 0 too. How fast does the result change when the result "
+            "changes?",
+        ),
+        (
+            "from the leaves",
+            {"reversed(order)": "order"},
+            1,
+            "The gradient starts at the result, which is the last in the list: go through it backwards.",
+        ),
+        (
+            "derivatives alone",
+            {" * value.grad": ""},
+            3,
+            "The local derivative alone says how the next value changes, not the result: multiply it by `value.grad`.",
+        ),
+        (
+            "nothing leaves the result",
+            {"reversed(order)": "reversed(order[:-1])"},
+            2,
+            "The result has its 1, and nothing of it arrives at its parents. Does the loop begin with the result "
+            "itself, and is it the value's own grad that you multiply, not its parent's (which is still 0)?",
+        ),
+        (
+            "the first place of a parent",
+            {
+                "parent, derivative in zip(value.parents, value.derivatives)": "parent in value.parents",
+                "derivative * value": "value.derivatives[list(value.parents).index(parent)] * value",
+            },
+            2,
+            "`index` finds the first parent that is equal: in a - a both are the same, and each place has a derivative "
+            "of its own. Walk through parents and derivatives together, with zip.",
+        ),
+        (
+            "everybody starts",
+            {"order[-1].grad = 1.0": "for value in order:\n        value.grad = 1.0"},
+            1,
+            "Only the result starts at 1; everybody else collects from 0.",
+        ),
+        (
+            "values in place of derivatives",
+            {"derivative * value.grad": "parent.data * value.grad"},
+            2,
+            "What is handed on is multiplied by the local derivative, not by the parent's number.",
+        ),
+    ),
+)
 
 
 def softplus(x):
     """log(1 + e**x) of a Value, as one new Value."""
-    return Value(
-        math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(1 / (1 + math.exp(-x.data)),)
-    )
+    slope = 1 / (1 + math.exp(-x.data))
+    return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))
 
 
-def _without_parents(x):
-    return Value(math.log(1 + math.exp(x.data)))
-
-
-def _mirrored(x):
-    return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(1 / (1 + math.exp(x.data)),))
-
-
-def _without_inner(x):
-    return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(math.exp(x.data),))
+def _of_several_values(x):
+    return (1 + x.exp()).log()
 
 
 def _number_and_gradient(function, number):
@@ -222,217 +544,216 @@ def _number_and_gradient(function, number):
     if not isinstance(result, Value):
         return result
     if not isinstance(result.parents, tuple) or not isinstance(result.derivatives, tuple):
-        return "a Value whose parents or derivatives are not a tuple; a tuple of one has a comma: (x,)"
+        return Told("a Value whose parents or derivatives are not a tuple; a tuple of one has a comma: (x,)")
+    if any(isinstance(each, Value) for each in result.derivatives):
+        return Told("a Value whose derivative is a Value, not a plain number (compute it from x.data)")
+    if len(result.parents) != len(result.derivatives):
+        return Told(f"a Value with {len(result.parents)} parents and {len(result.derivatives)} derivatives")
+    if result.parents and not (len(result.parents) == 1 and result.parents[0] is x):
+        return Told("a Value with other parents than x alone")
     result.backward()
     return {"data": result.data, "gradient of x": x.grad}
 
 
-EXERCISES = (
-    Exercise(
-        "02.1",
-        "Backwards by hand",
-        "The same graph with other numbers: `e = a * b`, `d = e + c`, `L = d * f`, at `a "
-        "= 1`, `b = 4`, `c = -2`, `f = 3`. Go backwards with a pencil, from `L` to the leaves, and put the slopes of "
-        "`L` for `(a, b, c, f)` in a tuple.",
-        6,
-        2,
-        (12.0, 3.0, 3.0, 2.0),
-        hints=(
-            "First forwards: e is 4, d is 2, L is 6. Then begin at L = d * f: its slope for d is f = 3, for f it is "
-            "d = 2. What does d hand on to e and c?",
-            "A sum hands its slope on unchanged: e and c both get 3. In e = a * b the slope for a is b, times what "
-            "e got.",
-            "For a: 4 * 3 = 12. For b: 1 * 3 = 3.",
-        ),
-        mistakes=(
-            Mistake(
-                "only the last step",
-                (4.0, 1.0, 1.0, 2.0),
-                "The first three are the slopes of d. On the way to L they are still multiplied by f.",
-                2,
-            ),
-            Mistake(
-                "product not swapped",
-                (3.0, 12.0, 3.0, 2.0),
-                "The slopes for a and b are swapped: in a product the slope for one factor is the other.",
-                2,
-            ),
-            Mistake(
-                "sum as a product",
-                (12.0, 3.0, -6.0, 2.0),
-                "c is added, so it gets the slope of d as it is, 3, whatever its own size.",
-                2,
-            ),
-            Mistake("f by its own size", (12.0, 3.0, 3.0, 3.0), "When f grows by 1, L grows by d: what is d?", 1),
-        ),
+OWN_OPERATION = Exercise(
+    id="02.5",
+    title="An operation of your own",
+    prompt="`Value` has no softplus, `log(1 + e**x)`, a smooth relu. Write `softplus(x)` for a Value `x`, as one "
+    "operation whose only parent is `x`. Its slope is the sigmoid, `1 / (1 + e**-x)`. Return "
+    '`Value(data, op="softplus", parents=..., derivatives=...)`, with `parents` and `derivatives` tuples of one; '
+    "`math.exp` and `math.log` work on `x.data`.",
+    minutes=8,
+    difficulty=2,
+    solution=softplus,
+    hints=(
+        "The data is `math.log(1 + math.exp(x.data))`. The only parent is x, so `parents` is `(x,)`.",
+        "The derivative is the sigmoid of x.data: `1 / (1 + math.exp(-x.data))`. Mind the minus sign, and the comma of "
+        "a tuple of one.",
     ),
-    Exercise(
-        "02.2",
-        "The rule of each operation",
-        "Write `local_derivatives(op, a, b)`: the slopes of `a op b` for `a` and "
-        'for `b`, as a tuple. `op` is `"+"`, `"-"`, `"*"` or `"/"`; `a` and `b` are plain numbers.',
-        6,
-        1,
-        local_derivatives,
-        hints=(
-            "Four cases, each with its own pair. For + it is (1, 1): when a grows by 1, so does the sum.",
-            "For * it is (b, a). For a / b = a * (1/b) the slope for a is 1 / b; the slope of 1/b for b is -1 / b**2.",
-            "`-` gives (1, -1), `/` gives (1 / b, -a / b**2).",
-        ),
-        cases=(("+", 2.0, 5.0), ("-", 2.0, 5.0), ("*", 2.0, 5.0), ("/", 3.0, -2.0), ("/", 1.0, 4.0)),
-        mistakes=(
-            Mistake("product", _product_not_swapped, "When a grows by 1, a * b grows by b: the slope for a is b.", 2),
-            Mistake("difference", _difference_like_sum, "When b grows, a - b gets smaller: its slope is -1.", 3),
-            Mistake(
-                "quotient sign",
-                _quotient_without_minus,
-                "When b grows, a / b gets smaller (for positive a and b): the slope for b has a minus sign.",
-                2,
-            ),
-            Mistake(
-                "quotient without brackets",
-                _quotient_without_brackets,
-                "`/ b * b` divides by b and then multiplies by it again. Write `b**2`, or brackets.",
-                3,
-            ),
-            Mistake(
-                "quotient without a",
-                _quotient_as_ones,
-                "The slope of 1 / b is -1 / b**2; that of a / b is a times as large.",
-                2,
-            ),
-        ),
-    ),
-    Exercise(
-        "02.3",
-        "An order that works",
-        "Write `topological_order(root)`: a list of all values that `root` was computed "
-        "from, and `root` itself. Each is in it once, and after all of its parents (`value.parents`). Several orders "
-        "are right.",
-        10,
-        3,
-        topological_order,
-        hints=(
-            "Write a function inside, `visit(value)`, that visits the parents first and then appends the value to "
-            "the list. A value used twice is visited twice: what has to be remembered?",
-            "Keep a set of the values seen. `visit` does nothing for a value in it. Otherwise: add it to the set, "
-            "visit each of `value.parents`, and only then append it to the list.",
-            "`def visit(value):`\n`    if value not in seen:`\n`        seen.add(value)`\n"
-            "`        for parent in value.parents: visit(parent)`\n`        order.append(value)`",
-        ),
-        cases=((one_product,), (twice_doubled,), (diamond,), (long_way_and_short_way,)),
-        mistakes=(
-            Mistake(
-                "itself first",
-                _itself_first,
-                "The value goes into the list before its parents do. Append it after the loop over the parents.",
-                2,
-            ),
-            Mistake(
-                "reversed",
-                _reversed_preorder,
-                "Turning the list of a walk from the root around is not enough: a "
-                "value that is reached early, on a short way, ends up after something made from it.",
-                2,
-            ),
-            Mistake(
-                "no memory",
-                _again_and_again,
-                "Remember in a set which values you have seen. Without it a graph "
-                "of 50 doublings would be walked along a million billion paths.",
-                2,
-            ),
-            Mistake("no root", _without_the_root, "root itself belongs to the list, at its end.", 1),
-            Mistake(
-                "no leaves", _leaves_left_out, "The leaves belong to it too: they are what the gradients are for.", 1
-            ),
-        ),
-        run=_judge_order,
-    ),
-    Exercise(
-        "02.4",
-        "The backward pass",
-        "Write `backward(order)`. `order` holds all values of a graph, parents first, so "
-        "the result is `order[-1]`; every `grad` is 0. Fill in the grads: the result's is 1, and each value hands its "
-        "own on to its `parents`, times the number at the same place in its `derivatives`. It returns nothing.",
-        8,
-        2,
-        backward,
-        hints=(
-            "Two things to do: give the result its grad, then go through the values from the end of the list to its "
-            "beginning, `reversed(order)`.",
-            "For one value: `for parent, derivative in zip(value.parents, value.derivatives):`. What is added to "
-            "`parent.grad`?",
-            "`parent.grad += derivative * value.grad`",
-        ),
-        cases=((one_product,), (twice_doubled,), (diamond,), (long_way_and_short_way,)),
-        mistakes=(
-            Mistake(
-                "overwrites",
-                _overwrites,
-                "A value that is used in two places gets a share from each. `=` forgets the first; add instead.",
-                3,
-            ),
-            Mistake(
-                "no start",
-                _no_start,
-                "All grads stay 0, because the first one is 0 too. How fast does the result "
-                "change when the result changes?",
-                1,
-            ),
-            Mistake(
-                "from the leaves",
-                _from_the_leaves,
-                "The gradient starts at the result, which is the last in the list: go through it backwards.",
-                1,
-            ),
-            Mistake(
-                "derivatives alone",
-                _derivatives_alone,
-                "The local derivative alone says how the next value "
-                "changes, not the result: multiply it by `value.grad`.",
-                3,
-            ),
-        ),
-        run=_leaf_gradients,
-    ),
-    Exercise(
-        "02.5",
-        "An operation of your own",
-        "`Value` has no softplus, `log(1 + e**x)`, a smooth relu. Write "
-        "`softplus(x)` for a Value `x`. Its slope is the sigmoid, `1 / (1 + e**-x)`. Return "
-        '`Value(data, op="softplus", parents=..., derivatives=...)`, with tuples of one for the last two; `math.exp` '
-        "and `math.log` work on `x.data`.",
-        8,
-        2,
-        softplus,
-        hints=(
-            "The data is `math.log(1 + math.exp(x.data))`. The only parent is x, so `parents` is `(x,)`.",
-            "The derivative is the sigmoid of x.data: `1 / (1 + math.exp(-x.data))`. Mind the minus sign, and the "
-            "comma of a tuple of one.",
-        ),
-        cases=((0.0,), (2.0,), (-3.0,)),
-        mistakes=(
-            Mistake(
+    cases=((0.0,), (2.0,), (-3.0,), *drawn(2, lambda rng: (rng.normal(),))),
+    run=_number_and_gradient,
+    mistakes=(
+        *slips(
+            softplus,
+            (
                 "no parents",
-                _without_parents,
-                "The number is right, but the result does not know x: `(x,)` belongs into its parents.",
+                {', op="softplus", parents=(x,), derivatives=(slope,)': ""},
                 1,
+                "The number is right, but the result does not know x: `(x,)` belongs into its parents.",
             ),
-            Mistake(
+            (
                 "mirrored",
-                _mirrored,
+                {"-x.data": "x.data"},
+                2,
                 "The derivative is that of -x: 1 / (1 + e**-x) has a minus sign in the exponent.",
-                2,
             ),
-            Mistake(
+            (
                 "without the logarithm",
-                _without_inner,
-                "That is the slope of 1 + e**x. The logarithm around it divides it by 1 + e**x.",
+                {"1 / (1 + math.exp(-x.data))": "math.exp(x.data)"},
                 2,
+                "That is the slope of 1 + e**x. The logarithm around it divides it by 1 + e**x.",
+            ),
+            (
+                "slope of the sigmoid",
+                {"(slope,)": "(slope * (1 - slope),)"},
+                2,
+                "That is the slope of the sigmoid. The slope of softplus is the sigmoid itself.",
             ),
         ),
-        run=_number_and_gradient,
-        explain="softplus(x) = (1 + x.exp()).log() has the same gradient, from three values instead of one.",
+        Mistake(
+            "of several values",
+            _of_several_values,
+            "The gradient is right, and made of three operations that the kit knows already. Here it has to be one new "
+            "one: compute its number and its slope from x.data, and name x as its only parent.",
+        ),
     ),
+    explain="softplus(x) = (1 + x.exp()).log() has the same gradient, from three operations instead of one.",
+)
+
+
+class Num:
+    """A number that remembers how it was made, and can go backwards."""
+
+    def __init__(self, data, op="", parents=(), derivatives=(), label=""):
+        self.data, self.grad = float(data), 0.0
+        self.op, self.parents, self.derivatives, self.label = op, parents, derivatives, label
+
+    def combine(self, op, data, other):
+        """The result of self op other, which remembers both."""
+        return Num(data, op, (self, other), local_derivatives(op, self.data, other.data))
+
+    def __add__(self, other):
+        other = other if isinstance(other, Num) else Num(other)
+        return self.combine("+", self.data + other.data, other)
+
+    def __radd__(self, other):
+        return self + other
+
+    def __mul__(self, other):
+        other = other if isinstance(other, Num) else Num(other)
+        return self.combine("*", self.data * other.data, other)
+
+    def __rmul__(self, other):
+        return self * other
+
+    def __sub__(self, other):
+        other = other if isinstance(other, Num) else Num(other)
+        return self.combine("-", self.data - other.data, other)
+
+    def tanh(self):
+        t = math.tanh(self.data)
+        return Num(t, "tanh", (self,), (1 - t * t,))
+
+    def backward(self):
+        order = topological_order(self)
+        for num in order:
+            if num.parents:  # a leaf keeps what it has collected; the results start afresh
+                num.grad = 0.0
+        backward(order)
+
+
+def sum_and_product(a, b):
+    """a * b + a"""
+    return a * b + a
+
+
+def with_plain_numbers(a, b):
+    """2 * a + (b + 1) * 0.5"""
+    return 2 * a + (b + 1) * 0.5
+
+
+def plain_numbers_first(a, b):
+    """sum([a, b, a])"""
+    return sum([a, b, a])
+
+
+def used_at_two_depths(a, b):
+    """(c - a).tanh() * c - b where c = a * b"""
+    c = a * b
+    return (c - a).tanh() * c - b
+
+
+def _use_engine(make, program, numbers, calls):
+    """The result and the gradients after some calls of backward, each leaf's as torch has it."""
+    leaves = [make(number, label=name) for number, name in zip(numbers, "ab")]
+    result = program(*leaves)
+    if type(result) is not type(leaves[0]):
+        return Told(f"a {type(result).__name__}, not a {type(leaves[0]).__name__}")
+    if len(result.parents) != len(result.derivatives):
+        return Told(f"a result with {len(result.parents)} parents and {len(result.derivatives)} derivatives")
+    for _ in range(calls):
+        result.backward()
+    return {"result": result.data, **{f"gradient of {leaf.label}": leaf.grad for leaf in leaves}}
+
+
+ENGINE = Exercise(
+    id="02.6",
+    title="Your own engine",
+    prompt="Let `Num` grow up. Write the whole class: `+`, `-` and `*` with a Num or a plain number on the right, a "
+    "plain number on the left of `+` and `*` as well (Python calls `__radd__` for `1 + num`), `tanh()` with the slope "
+    "`1 - tanh**2`, and `backward()`. Every call of `backward()` adds to the grad of the leaves; the results in "
+    "between start from 0 each time. Use your `local_derivatives`, `topological_order` and `backward`, and add methods "
+    "of your own where they help.",
+    minutes=20,
+    difficulty=3,
+    solution=Num,
+    hints=(
+        "Begin with the first version of Num above, and let one thing grow at a time. In `__add__` a plain number "
+        "becomes a leaf first: `other = other if isinstance(other, Num) else Num(other)`. `__radd__` may just `return "
+        "self + other`.",
+        '`tanh` has one parent: `t = math.tanh(self.data)`, then `Num(t, "tanh", (self,), (1 - t * t,))`.',
+        "`backward` makes an order with `topological_order(self)`, sets the grad of every number in it that has "
+        "parents to 0.0, and gives the order to your function `backward(order)`.",
+    ),
+    cases=(
+        (sum_and_product, (2.0, -3.0), 1),
+        (with_plain_numbers, (0.5, 4.0), 1),
+        (plain_numbers_first, (1.5, 1.5), 1),
+        (used_at_two_depths, (0.5, -2.0), 1),
+        (used_at_two_depths, (0.3, 0.7), 2),
+        *drawn(2, lambda rng: (used_at_two_depths, tuple(rng.normal(size=2).tolist()), 2)),
+    ),
+    run=_use_engine,
+    mistakes=slips(
+        Num,
+        (
+            "Nums only",
+            {"other = other if isinstance(other, Num) else Num(other)": "pass"},
+            1,
+            "A plain number has no `.data`. Make a leaf of it before you compute: `Num(other)`.",
+        ),
+        (
+            "nothing on the left",
+            {"__radd__": "radd", "__rmul__": "rmul"},
+            1,
+            "A plain number on the left does not know Num, so Python asks the Num on the right: `__radd__` for "
+            "`1 + num`, `__rmul__` for `2 * num`.",
+        ),
+        (
+            "slope of tanh",
+            {"1 - t * t": "1 - self.data * self.data"},
+            2,
+            "The slope of tanh is 1 minus the square of the result, not of what went in.",
+        ),
+        (
+            "nothing starts afresh",
+            {"num.grad = 0.0": "pass"},
+            3,
+            "One call is right, a second is not: the results in between still hold the gradients of the first, and "
+            "hand them on again. Set those to 0 before each walk.",
+        ),
+        (
+            "leaves start afresh too",
+            {"if num.parents:": "if True:"},
+            3,
+            "The second call has to add to the leaves: only the results in between start from 0.",
+        ),
+        (
+            "minus like plus",
+            {'self.combine("-"': 'self.combine("+"'},
+            1,
+            "The difference has the slopes of a sum: when the right number grows, the difference gets smaller.",
+        ),
+    ),
+    explain="That is micrograd, and with more operations it is the kit's `Value`.",
 )

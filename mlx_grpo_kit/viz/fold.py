@@ -1,0 +1,37 @@
+"""An answer that stays hidden until it is asked for, so that a guess comes first, in a stored notebook too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+
+LOOK = "margin:4px 0;color:var(--jp-ui-font-color1,#24292f)"
+
+
+@contextmanager
+def fold(summary: str = "Have you made a guess? Open") -> Iterator[None]:
+    """What is printed and displayed inside is shown when `summary` is clicked: `with fold(): print(...)`.
+
+    An error inside is raised as usual, after what came before it is shown.
+    """
+    from IPython.display import display
+    from IPython.utils.capture import capture_output
+
+    with capture_output() as captured:
+        error = None
+        try:
+            yield
+        except Exception as raised:
+            error = raised
+    printed = captured.stdout.rstrip()
+    text = f'<pre style="margin:6px 0">{escape(printed)}</pre>' if printed else ""
+    words = [printed] if printed else []
+    for output in captured.outputs:
+        plain = output.data["text/plain"]
+        text += output.data.get("text/html") or f"<pre>{escape(plain)}</pre>"
+        words.append(plain)
+    html = f'<details style="{LOOK}"><summary style="cursor:pointer">{escape(summary)}</summary>{text}</details>'
+    display({"text/html": html, "text/plain": "\n".join(words)}, raw=True)
+    if error is not None:
+        raise error
