@@ -1,7 +1,10 @@
 """The tiny model that ships: a real Hugging Face folder, knowing its tasks by halves, and able to learn the rest."""
 
+import mlx_lm
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.blas import mx
@@ -26,8 +29,6 @@ def test_small_and_complete():
 
 
 def test_transformers_reads_it_with_equal_logits():
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     config, params = load_pretrained(TINY)
     tokenizer = load_tokenizer(TINY)
     peer_tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
@@ -42,7 +43,6 @@ def test_transformers_reads_it_with_equal_logits():
 
 
 def test_mlx_lm_reads_it_and_answers_the_same():
-    mlx_lm = pytest.importorskip("mlx_lm")
     config, params = load_pretrained(TINY)
     tokenizer = load_tokenizer(TINY)
     peer, peer_tokenizer = mlx_lm.load(str(TINY))

@@ -92,6 +92,7 @@ def race(benchmark) -> Callable:
     ours, peers: functions that do the work once. A peer that times itself returns its seconds as a float.
     targets: how many times a peer's speed the kit should reach, by the peer's name.
     rate: what one run does ("tokens/s", 2048), where a rate reads better than milliseconds.
+    collect_garbage: leave Python's garbage collector on, where its work belongs to what is measured.
     """
 
     def run(
@@ -101,6 +102,7 @@ def race(benchmark) -> Callable:
         rounds: int,
         targets: Mapping[str, float],
         rate: tuple[str, float] | None = None,
+        collect_garbage: bool = False,
     ) -> object:
         seconds: dict[str, list[float]] = {name: [] for name in peers}
 
@@ -113,7 +115,8 @@ def race(benchmark) -> Callable:
                 seconds[name].append(measured if isinstance(measured, float) else elapsed)
             gc.collect()
 
-        gc.disable()
+        if not collect_garbage:
+            gc.disable()
         try:
             result = benchmark.pedantic(ours, setup=every_peer_once, rounds=rounds, warmup_rounds=WARMUP_ROUNDS)
         finally:

@@ -49,6 +49,11 @@ def test_this_environment_is_healthy(report):
     assert looked_at <= set(by_name(report.findings))
 
 
+@pytest.mark.skipif(not os.environ.get("CI"), reason="a compiler is not required here; in CI the tests run compiled")
+def test_in_ci_there_is_a_compiler(report):
+    assert by_name(report.findings)["mx.compile"].state == "ok", str(report)
+
+
 def test_every_problem_comes_with_a_command_and_nothing_else_does(report):
     for finding in report.findings:
         assert bool(finding.fix) == (finding.state != "ok"), finding

@@ -4,6 +4,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from rich.console import Console
 
 from mlx_grpo_kit.blas import mx
@@ -88,8 +90,6 @@ def test_a_batch_marks_answers_and_holds_nothing_that_is_held_out(tokenizer, tas
 
 
 def test_loss_equals_transformers(folder, tokenizer):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     config, params = load_pretrained(folder)
     task, pupil = CORPUS[1]
     ids, is_answer = homework_batch(tokenizer, task, pupil, np.random.default_rng(1), 16)
@@ -116,8 +116,6 @@ def test_the_seed_decides(folder, tmp_path):
 
 
 def test_the_folder_is_a_hugging_face_model(folder):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
     assert {path.name for path in folder.iterdir()} == names | {"mlx_grpo_kit.json"}
     assert sum(path.stat().st_size for path in folder.iterdir()) < 3e6

@@ -2,9 +2,11 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
+from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_05.edges import EDGES, measure_edges
 
 INF, NAN = math.inf, math.nan
@@ -91,7 +93,6 @@ def assert_elsewhere(edge, framework, gradients):
 
 @pytest.mark.parametrize("edge", CHECKED, ids=[f"{edge.operation} at {edge.point}" for edge in CHECKED])
 def test_jax(edge):
-    jax = pytest.importorskip("jax")
     inputs = [jax.numpy.asarray(x, dtype="float32") for x in edge.point]
     gradient = jax.grad(lambda *a: ELSEWHERE[edge.operation](jax.numpy, *a).sum(), argnums=tuple(range(len(inputs))))
     assert_elsewhere(edge, "JAX", gradient(*inputs))
@@ -99,8 +100,6 @@ def test_jax(edge):
 
 @pytest.mark.parametrize("edge", CHECKED, ids=[f"{edge.operation} at {edge.point}" for edge in CHECKED])
 def test_mlx(edge):
-    pytest.importorskip("mlx_grpo_kit.blas")
-    mx = pytest.importorskip("mlx.core")
     inputs = [mx.array(x, dtype=mx.float32) for x in edge.point]
     with mx.stream(mx.cpu):
         gradients = mx.grad(lambda inputs: ELSEWHERE[edge.operation](mx, *inputs).sum())(inputs)

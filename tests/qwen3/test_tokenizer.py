@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 import tokenizers
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mlx_lm import tokenizer_utils
 
 from mlx_grpo_kit.qwen3.tokenizer import CHARACTERS, FILES, load_tokenizer, save_character_tokenizer
-
-transformers = pytest.importorskip("transformers")
 
 CONFIG = {"model_type": "qwen3", "vocab_size": 64, "eos_token_id": 1, "pad_token_id": 0}
 TEXTS = ["", "12+34=46", " 12 + 34 ", "24 from 3 5 9:", "(9-5)*6/4", "a b.,:;?!\n\nc  d", "a , b n't 's"]
@@ -89,9 +89,6 @@ def test_transformers_agrees(folder, text):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_mlx_lm_agrees(folder, text):
-    import mlx_grpo_kit.blas  # noqa: F401  before mlx-lm loads MLX
-
-    tokenizer_utils = pytest.importorskip("mlx_lm.tokenizer_utils")
     peer = tokenizer_utils.load(folder)
     tokenizer = load_tokenizer(folder)
     ids = tokenizer.encode(text)
