@@ -28,7 +28,7 @@ from mlx_grpo_kit.tasks.catalogue import get_task, validate_task
 from mlx_grpo_kit.tasks.countdown import Countdown
 from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, ascii_int, parse_expression
 from mlx_grpo_kit.tasks.split import split_by_hash
-from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task, TaskError
 
 __all__ = [
     "Addition",
@@ -38,6 +38,7 @@ __all__ = [
     "Problem",
     "RewardFunc",
     "Task",
+    "TaskError",
     "ascii_int",
     "get_task",
     "parse_expression",

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
+from mlx_grpo_kit.tasks.task import TaskError
+
 HELD_OUT_FRACTION = 0.1
 P = TypeVar("P")
 
@@ -28,9 +30,9 @@ def split_by_hash(keys: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def take_held_out(task_name: str, problems: Sequence[P], n: int) -> Sequence[P]:
-    """The first `n` of a task's held-out problems, in whatever form it keeps them; ValueError when there are fewer."""
+    """The first `n` of a task's held-out problems, in whatever form it keeps them; TaskError when there are fewer."""
     if not 0 <= n <= len(problems):
-        raise ValueError(
+        raise TaskError(
             f"held_out({n}) asks for {n} problems, but '{task_name}' holds {len(problems)} back: "
             f"ask for 0 to {len(problems)}, or make the task larger (a tenth of its problems is held out)."
         )

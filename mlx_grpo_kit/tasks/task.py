@@ -7,6 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 
 
+class TaskError(ValueError):
+    """A task failed, or returned what it should not; the message names the task or its reward function."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One prompt and what the task needs to judge an answer to it.

@@ -1,7 +1,9 @@
 """compute_rewards: what reward functions return, and everything they should not."""
 
 import functools
+import itertools
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -37,6 +39,29 @@ def test_functions_get_problems_and_completions_and_their_rewards_are_added():
     assert total.dtype == np.float64
 
 
+def test_what_a_function_does_to_its_lists_stays_with_it():
+    def reordering(problems, completions):
+        completions.sort()
+        problems.clear()
+        return [0.0] * len(completions)
+
+    problems, completions, seen = list(PROBLEMS), list(COMPLETIONS), []
+
+    def later(problems, completions):
+        seen.extend((problems, completions))
+        return [0.0] * len(completions)
+
+    compute_rewards([reordering, later], problems, completions)
+    assert (problems, completions) == (PROBLEMS, COMPLETIONS)
+    assert seen == [PROBLEMS, COMPLETIONS]
+
+
+def test_a_sum_that_float32_cannot_hold():
+    functions = [named("first", [0.0, 3e38, 0.0]), named("second", [0.0, 3e38, 0.0])]
+    with pytest.raises(RewardError, match=r"rewards of completion 1 add up to 6e\+38 \(first, second\)"):
+        compute_rewards(functions, PROBLEMS, COMPLETIONS)
+
+
 def test_none_says_that_a_function_does_not_apply():
     functions = [named("first", [1.0, None, None]), named("second", [2.0, 3.0, None])]
     total, by_name = compute_rewards(functions, PROBLEMS, COMPLETIONS)
@@ -63,6 +88,13 @@ def test_any_numbers_in_any_order_that_can_be_walked_through(returned):
     assert total.tolist() == [1.0, 0.0, 1.0]
 
 
+class Unreadable:
+    def __float__(self):
+        raise RuntimeError("no number")
+
+    __repr__ = __float__
+
+
 def failing_generator():
     yield 1.0
     raise ZeroDivisionError("division by zero")
@@ -80,6 +112,16 @@ def failing_generator():
         ([1.0, "0.5", 1.0], "'f' returned '0.5' for completion 1"),
         ([1.0, "good", 1.0], "'f' returned 'good' for completion 1"),
         ([1.0, [1.0], 1.0], r"'f' returned \[1.0\] for completion 1"),
+        ({"46": 1.0, "seven": 0.0, "": 0.0}, "'f' returned {'46': 1.0, .*}; expected a list of numbers"),
+        ({0: 1.0, 1: 0.0, 2: 0.0}, "'f' returned {0: 1.0, .*}; expected a list of numbers"),
+        ({1.0, 0.5, 0.0}, "'f' returned {.*}; expected a list of numbers"),
+        ([1.0, 1e39, 1.0], r"'f' returned 1e\+39 for completion 1, 'seven'.*The largest that counts is 3.4e\+38"),
+        ([-1e39, 1.0, 1.0], r"'f' returned -1e\+39 for completion 0"),
+        ([1.0, 10**400, 1.0], r"'f' returned 1000+\.\.\. for completion 1"),
+        (lambda: [1.0, 10**5000, 1.0], "'f' returned a int for completion 1"),
+        (lambda: [1.0, Unreadable(), 1.0], "'f' returned a Unreadable for completion 1"),
+        (lambda: itertools.repeat(1.0), "'f' returned 4 rewards for 3 completions"),
+        (lambda: sys.exit(0), "'f' raised SystemExit: 0"),
         ([1.0, 1j, 1.0], "'f' returned 1j for completion 1"),
         ([1.0, object, 1.0], "'f' returned <class 'object'> for completion 1"),
         ("101", "'f' returned '1' for completion 0"),

@@ -1,0 +1,52 @@
+"""Calling a task, and not trusting what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+
+from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
+
+T = TypeVar("T")
+
+
+def sample_problems(task: Task, rng: np.random.Generator, n: int) -> list[Problem]:
+    """`n` problems of the training split. Raises TaskError, as the next two do, naming the task and the call."""
+    return _problems(task, f"sample(rng, {n})", lambda: task.sample(rng, n), n)
+
+
+def held_out_problems(task: Task, n: int) -> list[Problem]:
+    """`n` problems that training never sees."""
+    return _problems(task, f"held_out({n})", lambda: task.held_out(n), n)
+
+
+def are_correct(task: Task, problems: Sequence[Problem], completions: Sequence[str]) -> list[bool]:
+    """Whether each completion solves its problem."""
+    pairs = zip(problems, completions, strict=True)
+    return _call(task, "is_correct(problem, completion)", lambda: [bool(task.is_correct(*pair)) for pair in pairs])
+
+
+def _problems(task: Task, call: str, ask: Callable[[], Iterable[Problem]], n: int) -> list[Problem]:
+    problems = _call(task, call, lambda: list(islice(ask(), n + 1)))  # an iterator may have no end
+    if len(problems) != n:
+        returned = f"more than {n}" if len(problems) > n else f"{len(problems)}"
+        raise TaskError(f"Task {task.name!r}: {call} returned {returned} problems; expected {n}.")
+    for place, problem in enumerate(problems):
+        if not isinstance(getattr(problem, "prompt", None), str):
+            raise TaskError(
+                f"Task {task.name!r}: {call} returned {type(problem).__name__} at place {place}; expected a Problem, "
+                "whose prompt is a text."
+            )
+    return problems
+
+
+def _call(task: Task, call: str, ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except TaskError:
+        raise
+    except (Exception, SystemExit) as error:  # exit() in a task must not end the program as if all were well
+        raise TaskError(f"Task {task.name!r}: {call} raised {type(error).__name__}: {error}") from error
