@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.fork import refuse_after_fork
 
 LossFunction = Callable[[dict[str, mx.array]], mx.array]
 
@@ -33,6 +34,7 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
     Raises GradientError when the loss is no scalar array, is NaN, or does not depend on the parameters at all, when
     `loss_fn` asks for a parameter that is not there, and when a parameter is no floating-point array.
     """
+    refuse_after_fork()
     if not params:
         raise GradientError("params is empty; expected a dictionary of named arrays, as load_pretrained returns.")
     for name, value in params.items():

@@ -18,11 +18,12 @@ from rich.console import Console
 
 from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.run_folder import RunFolder, RunSettings
-from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, RewardError, TrainingDivergedError
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError
 from mlx_grpo_kit.grpo.config import MAY_CHANGE
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.recipe import TINY_NAME, default_args, model_folder
-from mlx_grpo_kit.tasks import Task, get_task
+from mlx_grpo_kit.tasks import Task, TaskError, get_task
+from mlx_grpo_kit.tasks.calls import held_out_problems
 
 
 class RunFailedError(RuntimeError):
@@ -87,6 +88,7 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
     """
     with RunFolder(options.output) as folder:
         settings, trainer = (_resumed if options.resume else _fresh)(options, args, folder)
+        held_out_problems(trainer.task, settings.eval_problems)  # more than there are: bad input, no run that failed
         try:
             with StopSignal() as stop:
                 console = _Console(stop)
@@ -167,9 +169,9 @@ def _run(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: S
                 folder.save(trainer)
                 trainer.save_pretrained(folder.policy)
                 folder.draw(_title(settings))
-    except (RewardError, TrainingDivergedError, OSError) as error:
-        if isinstance(error, RewardError) and folder.is_open:
-            folder.save(trainer)  # rewards come before anything is learned, so the policy is that of the step before
+    except (TaskError, TrainingDivergedError, OSError) as error:
+        if isinstance(error, TaskError) and folder.is_open:
+            folder.save(trainer)  # a step that fails changes nothing, so the policy is that of the step before
         raise RunFailedError(f"{str(error).rstrip('.')}. {_way_on(folder)}") from error
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded
 from mlx_grpo_kit.generation.sampling import SamplingConfig, check_whole, sample_token, token_logps
 from mlx_grpo_kit.qwen3.cache import KVCache
@@ -53,6 +54,7 @@ def generate(
             than the model has positions, or a seed that has no 64 bits.
         TypeError: what is no list of token ids, such as text.
     """
+    refuse_after_fork()
     sampling = sampling or SamplingConfig()
     check_prompts(config, prompts, sampling.max_new_tokens)
     if eos_token_ids:

@@ -11,7 +11,7 @@ from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.batching import TokenIds, pad
 from mlx_grpo_kit.grpo.advantages import compute_advantages
-from mlx_grpo_kit.grpo.logps import pad_batch, score
+from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig, grpo_loss_and_metrics
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 
@@ -63,14 +63,50 @@ def compute_loss_and_gradients(
     ref_logps = None if ref_logprobs is None else pad_logprobs("ref_logprobs", ref_logprobs, completion_tokens)
 
     def loss_fn(params: dict[str, mx.array]) -> mx.array:
-        logps, _ = score(config, params, batch, temperature)
-        loss, _ = grpo_loss_and_metrics(
-            loss_config, logps, old_logps, advantages, batch.completion_mask, ref_logps=ref_logps
-        )
-        return loss
+        return batch_loss(
+            config,
+            params,
+            batch,
+            advantages,
+            loss_config,
+            old_logps=old_logps,
+            ref_logps=ref_logps,
+            temperature=temperature,
+        )[0]
 
     loss, grads = value_and_grad(loss_fn, params)
     return loss.item(), grads
+
+
+def batch_loss(
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    batch: PaddedBatch,
+    advantages: mx.array,
+    loss_config: GRPOLossConfig,
+    *,
+    old_logps: mx.array | None = None,
+    ref_logps: mx.array | None = None,
+    temperature: float = 1.0,
+    num_items_in_batch: int | None = None,
+) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
+    """params -> logits -> log-probs -> loss, the one path that GRPO differentiates: (loss, logps [B, T], metrics).
+
+    Args:
+        advantages: [B].
+        old_logps: [B, T], or None for the log-probabilities that are computed here: every ratio is then exactly 1.
+        ref_logps: [B, T], those of the reference policy; needed with beta > 0.
+        num_items_in_batch: completion tokens of the whole batch that this one is a part of (`grpo_loss_and_metrics`).
+
+    The metrics are those of `grpo_loss_and_metrics` and "entropy", the mean over completion tokens.
+    """
+    mask = batch.completion_mask
+    logps, entropy = score(config, params, batch, temperature)
+    loss, metrics = grpo_loss_and_metrics(
+        loss_config, logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=num_items_in_batch
+    )
+    metrics["entropy"] = mx.sum(entropy * mask) / mx.maximum(mask.sum(), 1)
+    return loss, logps, metrics
 
 
 def pad_logprobs(name: str, logprobs: Sequence[Sequence[float]], completions: Sequence[TokenIds]) -> mx.array:

@@ -23,20 +23,27 @@ import numpy as np
 from mlx.utils import tree_map
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mlx_grpo_kit.grpo.config import MAY_CHANGE, GRPOConfig
+from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
-from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics
+from mlx_grpo_kit.grpo.metrics import mean, sampling_metrics
 from mlx_grpo_kit.grpo.rewards import compute_rewards
+from mlx_grpo_kit.grpo.turns import Turns
 from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task
 
 
 class TrainingDivergedError(RuntimeError):
-    """A loss or gradient stopped being a number. The parameters are still those of the last good step."""
+    """A loss, a gradient or an updated parameter is no finite number. The trainer is still that of the last good step.
+
+    It may go on with another learning rate: `trainer.args = dataclasses.replace(trainer.args, learning_rate=1e-5)`.
+    """
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,20 @@ class TrainStep:
     completions: list[Completion]
 
 
+@dataclass
+class _MicroBatch:
+    """Completions that go through the model together.
+
+    On the first pass over them the policy is the one that sampled, and every ratio is exactly 1: its log-probabilities
+    become `old_logps` for the passes after it.
+    """
+
+    batch: PaddedBatch
+    advantages: mx.array
+    ref_logps: mx.array | None
+    old_logps: mx.array | None = None
+
+
 class GRPOTrainer:
     """Trains a Qwen3 on a task by group relative policy optimization.
 
@@ -88,6 +109,7 @@ class GRPOTrainer:
         task: Task,
         args: GRPOConfig | None = None,
     ):
+        refuse_after_fork()
         validate_params(params, config)
         if tokenizer.vocab_size > config.vocab_size:
             raise ValueError(
@@ -97,6 +119,7 @@ class GRPOTrainer:
         self.config, self.tokenizer, self.task = config, tokenizer, task
         self.args = args or GRPOConfig()
         self.step = 0
+        self._turns = Turns()
         self.compute_dtype = params["embedding.weight"].dtype
         self.master_params = {name: value.astype(mx.float32) for name, value in params.items()}
         # `beta` pulls towards the policy that training started from; without it nobody needs that policy.
@@ -121,46 +144,49 @@ class GRPOTrainer:
     def train(self, max_steps: int) -> Iterator[TrainStep]:
         """Yield each step after it is done, until `max_steps` have been done in all (resumed ones included).
 
-        Raises RewardError for a reward function that fails, and TrainingDivergedError; the last good parameters stay.
+        A step that fails or is interrupted changes nothing, and another loop may go on from there. Between steps other
+        threads may evaluate and save.
+
+        Raises TaskError for problems that are none, RewardError for a reward function that fails,
+        TrainingDivergedError, and RuntimeError while a loop over this trainer is open in another thread.
         """
-        while self.step < max_steps:
-            started = time.perf_counter()
-            completions, metrics = self._sample(self.step)
-            with self._all_updates_or_none():
-                metrics |= self._learn(completions, max_steps)
-            self.step += 1
-            metrics["step_time"] = time.perf_counter() - started
-            yield TrainStep(self.step, metrics, completions)
+        with self._turns.loop() as turn:
+            while self.step < max_steps:
+                with turn(), self._all_or_nothing():
+                    step = self._one_step(max_steps)
+                yield step
 
     def evaluate(self, num_problems: int = 256, seed: int = 0) -> dict[str, float]:
         """Answer held-out problems once each, sampled at temperature 1 without filters.
 
         Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". Training is unaffected.
         """
-        problems = self.task.held_out(num_problems)
-        *_, texts = self._complete(problems, SamplingConfig(self.max_completion_length), seed)
-        rewards, _ = compute_rewards(self.task.reward_funcs, problems, texts)
-        correct = [self.task.is_correct(problem, text) for problem, text in zip(problems, texts, strict=True)]
-        return {"eval/accuracy": sum(correct) / len(correct), "eval/reward": _mean(rewards)}
+        with self._turns.turn():
+            problems = held_out_problems(self.task, num_problems)
+            *_, texts = self._complete(problems, SamplingConfig(self.max_completion_length), seed)
+            rewards, _ = compute_rewards(self.task.reward_funcs, problems, texts)
+            return {"eval/accuracy": mean(are_correct(self.task, problems, texts)), "eval/reward": mean(rewards)}
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write the policy as a Hugging Face folder, which transformers, mlx-lm and `load_pretrained` read."""
-        save_pretrained(folder, self.config, self.params, tokenizer=self.tokenizer)
+        with self._turns.turn():
+            save_pretrained(folder, self.config, self.params, tokenizer=self.tokenizer)
 
     def save_checkpoint(self, folder: str | os.PathLike) -> None:
         """Write everything that `resume` needs; the folder appears whole or not at all."""
-        checkpoint = Checkpoint(
-            step=self.step,
-            task=self.task.name,
-            args=self.args,
-            config=self.config,
-            master_params=self.master_params,
-            tokenizer=self.tokenizer,
-            compute_dtype=self.compute_dtype,
-            ref_params=self.ref_params,
-            optimizer_state=self.optimizer.state,
-        )
-        save_checkpoint(folder, checkpoint)
+        with self._turns.turn():
+            checkpoint = Checkpoint(
+                step=self.step,
+                task=self.task.name,
+                args=self.args,
+                config=self.config,
+                master_params=self.master_params,
+                tokenizer=self.tokenizer,
+                compute_dtype=self.compute_dtype,
+                ref_params=self.ref_params,
+                optimizer_state=self.optimizer.state,
+            )
+            save_checkpoint(folder, checkpoint)
 
     @classmethod
     def resume(cls, folder: str | os.PathLike, task: Task, **changes: Any) -> GRPOTrainer:
@@ -198,18 +224,22 @@ class GRPOTrainer:
         )
         return prompts, rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
 
-    def _sample(self, step: int) -> tuple[list[Completion], dict[str, float]]:
-        """Problems, a group of completions for each, their rewards and advantages."""
-        args = self.args
+    def _one_step(self, max_steps: int) -> TrainStep:
+        """Sample a group of completions for each problem, reward them, compare within the groups, update the policy."""
+        args, started = self.args, time.perf_counter()
         # Numbers from (seed, step) alone: a resumed run needs no state of a random generator.
-        problem_seed, sampling_seed = np.random.SeedSequence([args.seed, step]).generate_state(2)
-        num_prompts = args.generation_batch_size // args.num_generations
-        problems = self.task.sample(np.random.default_rng(problem_seed), num_prompts)
+        problem_seed, sampling_seed = np.random.SeedSequence([args.seed, self.step]).generate_state(2)
+
+        num_problems = args.generation_batch_size // args.num_generations
+        problems = sample_problems(self.task, np.random.default_rng(problem_seed), num_problems)
         problems = [problem for problem in problems for _ in range(args.num_generations)]
         sampling = args.sampling(self.max_completion_length)
         prompts, rollout, texts = self._complete(problems, sampling, int(sampling_seed))
-        rewards, by_name = compute_rewards(self.task.reward_funcs, problems, texts)
+
+        rewards, rewards_by_name = compute_rewards(self.task.reward_funcs, problems, texts)
+
         advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards).tolist()
+
         completions = [
             Completion(
                 problem=problem,
@@ -219,88 +249,119 @@ class GRPOTrainer:
                 completion_ids=rollout.completions[i],
                 logps=rollout.logps[i],
                 finished=rollout.finished[i],
-                rewards={name: None if math.isnan(values[i]) else float(values[i]) for name, values in by_name.items()},
+                rewards={
+                    name: None if math.isnan(values[i]) else float(values[i])
+                    for name, values in rewards_by_name.items()
+                },
                 reward=float(rewards[i]),
                 advantage=advantages[i],
             )
             for i, problem in enumerate(problems)
         ]
-        return completions, _sampling_metrics(completions, rewards, by_name, args.num_generations)
+        metrics = sampling_metrics(completions, rewards, rewards_by_name, args.num_generations)
 
-    def _learn(self, completions: Sequence[Completion], max_steps: int) -> dict[str, float]:
+        metrics |= self._update(completions, self._learning_rate(max_steps))
+
+        self.step += 1
+        metrics["step_time"] = time.perf_counter() - started
+        return TrainStep(self.step, metrics, completions)
+
+    def _update(self, completions: Sequence[Completion], learning_rate: float) -> dict[str, float]:
         """`num_iterations` updates from one batch of completions; returns the means of their metrics."""
-        args = self.args
-        loss_config = args.loss(self.max_completion_length)
-        learning_rate = self._learning_rate(max_steps)
-        micro_batches = [self._micro_batch(rows) for rows in _chunks(completions, args.per_device_train_batch_size)]
-        num_tokens = sum(batch.completion_mask.sum().item() for batch, _ in micro_batches)
-        # A loss that is a mean over the whole batch's tokens adds up over micro-batches; any other is averaged.
-        share = 1.0 if loss_config.micro_batches_add_up else 1 / len(micro_batches)
-        ref_logps = [self._ref_logps(batch) for batch, _ in micro_batches]
-        # On the first pass the policy is the one that sampled: every ratio is exactly 1. Its log-probabilities are
-        # kept for the passes after it.
-        old_logps: list[mx.array | None] = [None] * len(micro_batches)
+        size = self.args.per_device_train_batch_size
+        micro_batches = [
+            self._micro_batch(completions[start : start + size]) for start in range(0, len(completions), size)
+        ]
         history: list[dict[str, float]] = []
-
-        for _ in range(args.num_iterations):
-            total_grads, total_metrics = None, {}
-            for index, (batch, advantages) in enumerate(micro_batches):
-
-                def loss_fn(masters, batch=batch, advantages=advantages, old=old_logps[index], ref=ref_logps[index]):
-                    params = {name: value.astype(self.compute_dtype) for name, value in masters.items()}
-                    mask = batch.completion_mask
-                    logps, entropy = score(self.config, params, batch, args.temperature)
-                    loss, metrics = grpo_loss_and_metrics(
-                        loss_config, logps, old, advantages, mask, ref_logps=ref, num_items_in_batch=num_tokens
-                    )
-                    metrics["entropy"] = mx.sum(entropy * mask) / mx.maximum(mask.sum(), 1)
-                    return loss * share, logps, metrics
-
-                (loss, logps, metrics), grads = mx.value_and_grad(loss_fn)(self.master_params)
-                if total_grads is not None:
-                    grads = {name: total_grads[name] + grad for name, grad in grads.items()}
-                total_grads = grads
-                mx.eval(loss, logps, metrics, total_grads)
-                if old_logps[index] is None:
-                    old_logps[index] = mx.stop_gradient(logps)
-                total_metrics["loss"] = total_metrics.get("loss", 0.0) + loss.item()
-                for name, value in metrics.items():
-                    total_metrics[name] = total_metrics.get(name, 0.0) + value.item() / len(micro_batches)
-            total_metrics["grad_norm"] = self._update(total_grads, learning_rate, total_metrics["loss"])
-            history.append(total_metrics)
-        means = {name: _mean([metrics[name] for metrics in history]) for name in history[0]}
+        for _ in range(self.args.num_iterations):
+            grads, metrics = self._gradients(micro_batches)
+            grads, grad_norm = optim.clip_grad_norm(grads, self.args.max_grad_norm)
+            metrics["grad_norm"] = grad_norm.item()
+            if not (math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])):
+                raise self._diverged(f"has loss {metrics['loss']} and gradient norm {metrics['grad_norm']}")
+            self._apply(grads, learning_rate)
+            history.append(metrics)
+        means = {name: mean([metrics[name] for metrics in history]) for name in history[0]}
         return means | {"learning_rate": learning_rate}
 
-    @contextmanager
-    def _all_updates_or_none(self) -> Iterator[None]:
-        """Take back the updates of a step that fails after the first of them.
+    def _gradients(self, micro_batches: Sequence[_MicroBatch]) -> tuple[dict[str, mx.array], dict[str, float]]:
+        """The gradient of all micro-batches together, and their metrics."""
+        loss_config = self.args.loss(self.max_completion_length)
+        num_tokens = sum(micro.batch.completion_mask.sum().item() for micro in micro_batches)
+        # A loss that is a mean over the whole batch's tokens adds up over micro-batches; any other is averaged.
+        share = 1.0 if loss_config.micro_batches_add_up else 1 / len(micro_batches)
+        total_grads: dict[str, mx.array] | None = None
+        means = {"loss": 0.0}
+        for micro in micro_batches:
 
-        A step of one update needs nothing taken back, and is spared the memory of two sets of parameters and moments.
-        """
-        if self.args.num_iterations == 1:
-            yield
-            return
-        master_params, optimizer_state = self.master_params, tree_map(lambda array: array, self.optimizer.state)
+            def loss_fn(masters: dict[str, mx.array], micro: _MicroBatch = micro):
+                params = {name: value.astype(self.compute_dtype) for name, value in masters.items()}
+                loss, logps, metrics = batch_loss(
+                    self.config,
+                    params,
+                    micro.batch,
+                    micro.advantages,
+                    loss_config,
+                    old_logps=micro.old_logps,
+                    ref_logps=micro.ref_logps,
+                    temperature=self.args.temperature,
+                    num_items_in_batch=num_tokens,
+                )
+                return loss * share, logps, metrics
+
+            (loss, logps, metrics), grads = mx.value_and_grad(loss_fn)(self.master_params)
+            if total_grads is not None:
+                grads = {name: total_grads[name] + grad for name, grad in grads.items()}
+            total_grads = grads
+            mx.eval(loss, logps, metrics, total_grads)
+            if micro.old_logps is None:
+                micro.old_logps = mx.stop_gradient(logps)
+            means["loss"] += loss.item()
+            for name, value in metrics.items():
+                means[name] = means.get(name, 0.0) + value.item() / len(micro_batches)
+        return total_grads, means
+
+    def _apply(self, grads: dict[str, mx.array], learning_rate: float) -> None:
+        """One step of AdamW, evaluated. A finite norm of the gradient, a sum of squares, leaves its moments finite."""
+        self.optimizer.learning_rate = learning_rate
+        params = self.optimizer.apply_gradients(grads, self.master_params)
+        # x - x is 0 for a finite number, and NaN for any other.
+        finite = mx.all(mx.stack([mx.all(value - value == 0) for value in params.values()]))
+        # Only what has been computed is shown: another thread could not finish what this one began.
+        mx.eval(params, self.optimizer.state, finite)
+        if not finite.item():
+            raise self._diverged(
+                f"would set parameters to numbers that are not finite (learning rate {learning_rate:g})"
+            )
+        self.master_params = params
+
+    def _diverged(self, what: str) -> TrainingDivergedError:
+        return TrainingDivergedError(
+            f"Step {self.step + 1} {what}; no update was made, and the parameters are those of step {self.step}. "
+            f"Lower learning_rate (now {self.args.learning_rate:g}) and go on from there or from an earlier checkpoint."
+        )
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Take back what a step has changed, if it fails."""
+        before = self.step, self.master_params, tree_map(lambda array: array, self.optimizer.state)
         try:
             yield
         except BaseException:
-            self.master_params, self.optimizer.state = master_params, optimizer_state
+            self.step, self.master_params, self.optimizer.state = before
             raise
 
-    def _micro_batch(self, completions: Sequence[Completion]) -> tuple[PaddedBatch, mx.array]:
+    def _micro_batch(self, completions: Sequence[Completion]) -> _MicroBatch:
         prompts = [completion.prompt_ids for completion in completions]
         batch = pad_batch(self.config, prompts, [completion.completion_ids for completion in completions])
         if self.args.mask_truncated_completions:
             finished = mx.array([completion.finished for completion in completions])
             batch = replace(batch, completion_mask=batch.completion_mask & finished[:, None])
-        return batch, mx.array([completion.advantage for completion in completions])
-
-    def _ref_logps(self, batch: PaddedBatch) -> mx.array | None:
-        if self.ref_params is None:
-            return None
-        logps, _ = score(self.config, self.ref_params, batch, self.args.temperature)
-        mx.eval(logps)
-        return logps
+        ref_logps = None
+        if self.ref_params is not None:
+            ref_logps, _ = score(self.config, self.ref_params, batch, self.args.temperature)
+            mx.eval(ref_logps)
+        return _MicroBatch(batch, mx.array([completion.advantage for completion in completions]), ref_logps)
 
     def _learning_rate(self, max_steps: int) -> float:
         rate = self.args.learning_rate
@@ -309,53 +370,3 @@ class GRPOTrainer:
         if self.args.lr_scheduler_type == "linear":
             return rate * (max_steps - self.step) / max(max_steps - self.args.warmup_steps, 1)
         return rate
-
-    def _update(self, grads: dict[str, mx.array], learning_rate: float, loss: float) -> float:
-        """One AdamW step with clipped gradients; returns the length of the gradient before clipping."""
-        grads, grad_norm = optim.clip_grad_norm(grads, self.args.max_grad_norm)
-        grad_norm = grad_norm.item()
-        if not (math.isfinite(grad_norm) and math.isfinite(loss)):
-            raise TrainingDivergedError(
-                f"Step {self.step + 1} has loss {loss} and gradient norm {grad_norm}; no update was made, and the "
-                f"parameters are those of step {self.step}. Lower learning_rate (now {self.args.learning_rate:g}) and "
-                "go on from a checkpoint."
-            )
-        self.optimizer.learning_rate = learning_rate
-        self.master_params = self.optimizer.apply_gradients(grads, self.master_params)
-        mx.eval(self.master_params, self.optimizer.state)
-        return grad_norm
-
-
-def _sampling_metrics(
-    completions: Sequence[Completion], rewards: np.ndarray, by_name: Mapping[str, np.ndarray], num_generations: int
-) -> dict[str, float]:
-    """TRL's metrics of a batch of completions. A metric without a value in this step (no scored completion) is NaN."""
-    metrics = {"reward": _mean(rewards), "reward_std": _std(rewards)}
-    for name, values in by_name.items():
-        metrics |= {f"rewards/{name}/mean": _mean(values), f"rewards/{name}/std": _std(values)}
-    # A group that no function scored has the range NaN, which is not 0: TRL does not count it either.
-    groups = rewards.reshape(-1, num_generations)
-    ranges = np.fmax.reduce(groups, axis=1) - np.fmin.reduce(groups, axis=1)
-    metrics["frac_reward_zero_std"] = float((ranges == 0).mean())
-    lengths = [len(completion.completion_ids) for completion in completions]
-    metrics |= {
-        "completions/mean_length": _mean(lengths),
-        "completions/min_length": float(min(lengths)),
-        "completions/max_length": float(max(lengths)),
-        "completions/clipped_ratio": _mean([not completion.finished for completion in completions]),
-    }
-    return metrics
-
-
-def _mean(values: Sequence[float] | np.ndarray) -> float:
-    values = np.asarray(values, np.float64)
-    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
-
-
-def _std(values: np.ndarray) -> float:
-    values = values[~np.isnan(values)]
-    return float(values.std(ddof=1)) if len(values) > 1 else math.nan
-
-
-def _chunks(rows: Sequence, size: int) -> list[Sequence]:
-    return [rows[start : start + size] for start in range(0, len(rows), size)]

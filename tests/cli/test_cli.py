@@ -25,7 +25,7 @@ from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
 from mlx_grpo_kit.cli.run_folder import RunFolder
 from mlx_grpo_kit.files import MANIFEST
-from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig
+from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 from mlx_grpo_kit.recipe import TINY_ARGS, default_args
@@ -700,8 +700,17 @@ def test_a_disk_that_is_full(train, tmp_path, monkeypatch, capsys):
     assert_one_error_line(error, "No space left on device. Go on from step-000003: ")
 
 
-def test_an_error_that_nobody_expected(train, tmp_path, monkeypatch, capsys):
+def test_a_task_that_fails_is_named(train, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DIGITS", "lost@0")
+    assert train(tmp_path / "out") == 1
+    assert_one_error_line(capsys.readouterr().err, "Task 'digits': sample(rng, 4) raised KeyError: 'lost'. Nothing was")
+
+
+def test_an_error_that_nobody_expected(train, tmp_path, monkeypatch, capsys):
+    def evaluate(*_):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(GRPOTrainer, "evaluate", evaluate)
     assert train(tmp_path / "out") == 1
     assert_one_error_line(capsys.readouterr().err, "KeyError: 'lost' (--debug shows where)")
     with pytest.raises(KeyError, match="lost"):

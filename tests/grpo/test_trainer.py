@@ -3,8 +3,14 @@
 import gc
 import inspect
 import math
+import multiprocessing
+import subprocess
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import mlx.optimizers as optim
 import numpy as np
 import pytest
 import torch
@@ -12,9 +18,10 @@ from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import RewardError, TrainingDivergedError
-from mlx_grpo_kit.grpo import trainer as module
+from mlx_grpo_kit.grpo import gradients as module
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained
 from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
+from mlx_grpo_kit.tasks import TaskError
 
 
 def arrays(params) -> dict[str, np.ndarray]:
@@ -148,8 +155,9 @@ def test_adamw_and_clipping_are_torchs(make_trainer):
             value.grad = torch.tensor(grads[name])
         norm = torch.nn.utils.clip_grad_norm_(theirs.values(), 1.0)
         optimizer.step()
-        ours = trainer._update({name: mx.array(grad) for name, grad in grads.items()}, 3e-3, loss=0.0)
-        assert ours == pytest.approx(norm.item(), rel=1e-5)
+        clipped, ours = optim.clip_grad_norm({name: mx.array(grad) for name, grad in grads.items()}, 1.0)
+        trainer._apply(clipped, 3e-3)
+        assert ours.item() == pytest.approx(norm.item(), rel=1e-5)
     for name, value in arrays(trainer.params).items():
         np.testing.assert_allclose(value, theirs[name].detach(), rtol=1e-4, atol=1e-6, err_msg=name)
 
@@ -478,12 +486,63 @@ def test_divergence_is_explained(make_trainer, monkeypatch):
         steps_of(make_trainer(), 1)
 
 
+@pytest.mark.parametrize("num_iterations", [1, 2])
+@pytest.mark.parametrize("learning_rate", [1e38, math.inf])
+def test_an_update_that_is_not_finite_is_not_made(make_trainer, num_iterations, learning_rate):
+    trainer, untroubled = (make_trainer(num_iterations=num_iterations) for _ in range(2))
+    steps_of(trainer, 1)
+    before = arrays(trainer.params)
+    right = trainer.args
+    trainer.args = replace(right, learning_rate=learning_rate)
+    with pytest.raises(TrainingDivergedError, match=r"Step 2 .*parameters are those of step 1. Lower learning_rate"):
+        steps_of(trainer, 2)
+    assert trainer.step == 1
+    assert distance(before, arrays(trainer.params)) == 0
+    trainer.args = right
+    steps_of(trainer, 3)
+    steps_of(untroubled, 3)
+    assert distance(arrays(untroubled.params), arrays(trainer.params)) == 0, "AdamW's moments are the old ones too"
+
+
+def test_an_interrupt_in_the_middle_of_the_update_takes_the_step_back(make_trainer, monkeypatch):
+    trainer, untroubled = make_trainer(), make_trainer()
+    steps_of(trainer, 1)
+
+    def interrupted(*args):
+        apply(*args)
+        raise KeyboardInterrupt
+
+    apply = trainer._apply
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "_apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            steps_of(trainer, 3)
+    steps_of(trainer, 3)
+    steps_of(untroubled, 3)
+    assert distance(arrays(untroubled.params), arrays(trainer.params)) == 0
+
+
+def test_a_task_that_gives_the_wrong_number_of_problems(make_trainer):
+    task = make_trainer.task()
+    task.sample = lambda rng, n: make_trainer.task().sample(rng, n + 1)
+    with pytest.raises(TaskError, match=r"Task 'sevens': sample\(rng, 2\) returned more than 2 problems"):
+        steps_of(make_trainer(task), 1)
+
+
+def test_completions_are_recorded_beside_their_problems_whatever_a_reward_does(make_trainer):
+    def sorting(problems, completions):
+        completions.sort()
+        return [float(len(completion)) for completion in completions]
+
+    trainer = make_trainer(make_trainer.task([sorting]))
+    (step,) = steps_of(trainer, 1)
+    assert all(row.completion == trainer.tokenizer.decode(row.completion_ids) for row in step.completions)
+
+
 def test_a_model_and_a_tokenizer_that_do_not_fit(make_trainer):
     params = init_params(make_trainer.config)
     with pytest.raises(ValueError, match=r"Missing parameter 'final_norm.weight'"):
         make_trainer(params={name: value for name, value in params.items() if name != "final_norm.weight"})
-    from dataclasses import replace
-
     trainer = make_trainer()
     small = replace(trainer.config, vocab_size=32)
     with pytest.raises(ValueError, match=r"The tokenizer has 64 tokens and the model 32 \(vocab_size\).*same folder"):
@@ -511,6 +570,113 @@ def test_training_in_a_background_thread(make_trainer, tmp_path):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(steps_of, there, 3).result()
     assert distance(arrays(here.params), arrays(there.params)) < 1e-6
+
+
+def test_evaluating_and_saving_wait_for_the_step_of_another_thread(make_trainer, tmp_path):
+    """The thread is held in the middle of a step; what is asked for meanwhile happens after it, before the next one."""
+    in_step, go_on = threading.Event(), threading.Event()
+
+    def held(problems, completions):
+        if threading.current_thread() is not threading.main_thread():
+            in_step.set()
+            assert go_on.wait(10)
+        return [float(len(completion)) for completion in completions]
+
+    trainer, untroubled = (make_trainer(make_trainer.task([held])) for _ in range(2))
+    steps_of(untroubled, 1)
+    with ThreadPoolExecutor(2) as pool:
+        steps = pool.submit(steps_of, trainer, 20)
+        assert in_step.wait(10)
+        evaluation = pool.submit(lambda: (trainer.evaluate(8), trainer.step))
+        while len(trainer._turns._queue) < 2:
+            assert not evaluation.done()
+        go_on.set()
+        assert evaluation.result() == (untroubled.evaluate(8), 1)
+        assert len(steps.result()) == 20
+
+
+def test_two_threads_in_one_trainer_are_refused(make_trainer):
+    trainer = make_trainer()
+    loop = trainer.train(10)
+    next(loop)
+    with ThreadPoolExecutor(1, thread_name_prefix="second") as pool:
+        with pytest.raises(RuntimeError, match=r"open in thread 'MainThread'; expected one at a time.*run.stop\(\)"):
+            pool.submit(steps_of, trainer, 2).result()
+        assert trainer.step == 1
+        assert pool.submit(next, loop).result().step == 2, "the loop itself may move to another thread"
+        with pytest.raises(RuntimeError, match="open in thread 'second_0'"):
+            next(trainer.train(10))
+        loop.close()
+        assert pool.submit(steps_of, trainer, 4).result()[0].step == 3
+    assert [step.step for step in trainer.train(5)] == [5]
+
+
+def test_a_reward_may_evaluate(make_trainer):
+    def curious(problems, completions):
+        if len(problems) == 8:
+            trainer.evaluate(4)
+        return [1.0] * len(completions)
+
+    trainer = make_trainer(make_trainer.task([curious]))
+    assert len(steps_of(trainer, 1)) == 1
+
+
+def test_a_forked_child_is_refused_with_words(make_trainer):
+    """MLX itself would let it wait for ever."""
+    trainer = make_trainer()
+    steps_of(trainer, 1)
+    here, there = multiprocessing.Pipe()
+
+    def child():
+        for use in (lambda: steps_of(trainer, 2), lambda: trainer.evaluate(2)):
+            try:
+                there.send(use())
+            except RuntimeError as error:
+                there.send(str(error))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    try:
+        for _ in range(2):
+            assert here.poll(20), "the child hangs"
+            assert "forked from one that had used MLX" in here.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+SCRIPT = """
+import sys, time
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from mlx_grpo_kit.recipe import model_folder
+from mlx_grpo_kit.tasks import get_task
+from mlx_grpo_kit.viz import LivePlot
+
+folder = model_folder("tiny")
+args = GRPOConfig(num_generations=4, per_device_train_batch_size=16)
+trainer = GRPOTrainer(*load_pretrained(folder), load_tokenizer(folder), get_task("addition"), args)
+plot = LivePlot("reward", max_steps=12)
+run = plot.start(trainer.train(12))
+while not plot.steps: time.sleep(0.005)
+for _ in range(3):
+    trainer.evaluate(16)
+trainer.save_pretrained(sys.argv[1])
+trainer.save_checkpoint(sys.argv[2])
+print("beside the run" if run.running else "after the run")
+run.wait()
+print(plot.status.split(" · ")[0])
+"""
+
+
+def test_a_script_evaluates_and_saves_beside_a_background_run_and_ends_in_good_order(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tmp_path / "policy", tmp_path / "checkpoint"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "beside the run\nfinished: step 12 of 12\n", "")
 
 
 def test_bfloat16_keeps_float32_masters(make_trainer, tmp_path):

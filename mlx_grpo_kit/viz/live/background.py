@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
+import sys
 import threading
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
@@ -38,12 +40,17 @@ class BackgroundRun:
         # A daemon, because a long training must not keep the interpreter from ending; `_leave` ends it in good order.
         self._thread = threading.Thread(target=self._work, args=(steps,), name="LivePlot run", daemon=True)
 
-    def begin(self) -> None:
-        """Start the thread, after the run before has ended."""
-        previous = BackgroundRun._current
+    @classmethod
+    def end_the_one_before(cls) -> None:
+        """Stop the run that there is, if any, and wait for its end. Raises RuntimeError in that run's own thread."""
+        previous = cls._current
         if previous is not None:
+            previous._refuse_in_own_thread("start another run, which would wait for the end of this one")
             previous.stop()
             previous._over.wait()
+
+    def begin(self) -> None:
+        """Start the thread."""
         BackgroundRun._current = self
         atexit.register(self._leave)
         self._thread.start()
@@ -79,8 +86,10 @@ class BackgroundRun:
         """Block until the run is over and raise the error that ended it, if one did. Interrupting stops the run.
 
         A click on a button waits as long as this blocks: in a notebook write `await run` instead.
-        Raises TimeoutError when the run is not over after `timeout` seconds; the run goes on.
+        Raises TimeoutError when the run is not over after `timeout` seconds; the run goes on. Raises RuntimeError in
+        the run's own thread.
         """
+        self._refuse_in_own_thread("wait for the end of this run")
         try:
             self._over.wait(timeout)
         except KeyboardInterrupt:
@@ -90,6 +99,10 @@ class BackgroundRun:
             raise TimeoutError(f"the run is not over after {timeout} s ({self._plot.status}); run.stop() ends it")
         if self.error is not None:
             raise self.error
+
+    def _refuse_in_own_thread(self, what: str) -> None:
+        if self.running and threading.current_thread() is self._thread:
+            raise RuntimeError(f"the thread of a run cannot {what}: do it in another thread, or after the run")
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._wait_and_let_clicks_in().__await__()
@@ -105,17 +118,19 @@ class BackgroundRun:
     def _work(self, steps: Iterable[Any]) -> None:
         state = "finished"
         try:
-            for record in steps:
-                self.last = record
-                self._plot.update(record.metrics, record.step, getattr(record, "completions", ()))
-                if self.paused:
-                    self._plot.hold(self)
-                if self._stop.is_set():
-                    state = "stopped"
-                    break
-            close = getattr(steps, "close", None)
-            if close is not None:
-                close()  # here, in the thread that the generator's own clean-up belongs to
+            try:
+                for record in steps:
+                    self.last = record
+                    self._plot.update(record.metrics, record.step, getattr(record, "completions", ()))
+                    if self.paused:
+                        self._plot.hold(self)
+                    if self._stop.is_set():
+                        state = "stopped"
+                        break
+            finally:
+                close = getattr(steps, "close", None)
+                if close is not None:
+                    close()  # here, in the thread that the generator's own clean-up belongs to
         except BaseException as error:
             self.error = error
             state = f"failed with {type(error).__name__}"
@@ -123,9 +138,24 @@ class BackgroundRun:
             try:
                 self._plot.finish(state)
             finally:
+                self._end_mlx()
                 atexit.unregister(self._leave)
                 BackgroundRun._current = None
                 self._over.set()
+
+    @staticmethod
+    def _end_mlx() -> None:
+        """Give back what MLX, where a run has used it, holds for this thread: its end would race the interpreter's."""
+        mlx = sys.modules.get("mlx.core")
+        if mlx is not None:
+            mlx.clear_streams()
+
+    def _left_behind(self) -> None:
+        """Be over in a forked child, where the thread does not exist."""
+        self._over = threading.Event()  # the old one's lock may have been taken when the fork came
+        self._over.set()
+        self.error = RuntimeError("this process was forked: the run goes on in the process that started it")
+        atexit.unregister(self._leave)
 
     def _leave(self) -> None:
         self.stop()
@@ -133,3 +163,13 @@ class BackgroundRun:
 
     def __repr__(self) -> str:
         return f"<BackgroundRun {self._plot.status}>"
+
+
+def _in_forked_child() -> None:
+    if BackgroundRun._current is not None:
+        BackgroundRun._current._left_behind()
+        BackgroundRun._current = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)

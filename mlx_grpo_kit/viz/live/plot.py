@@ -129,6 +129,7 @@ class LivePlot:
         """
         if self._running:
             raise RuntimeError("this LivePlot already shows a run; stop that one first, or make a new LivePlot")
+        BackgroundRun.end_the_one_before()
         run = BackgroundRun(self, steps)
         self._open(run)
         run.begin()

@@ -1,6 +1,7 @@
 """LivePlot without a notebook: what it keeps, what it refuses, how a run ends in the foreground and in a thread."""
 
 import math
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -329,6 +330,71 @@ def test_one_run_in_one_plot():
         plot.start(Training(5))
     run.stop()
     run.wait()
+
+
+def test_the_thread_of_a_run_waits_for_no_run():
+    """Each of these would wait for its own end."""
+    plot, refused, started = LivePlot("reward"), [], threading.Event()
+
+    def steps():
+        yield record(1)
+        started.wait(10)
+        for wait in (lambda: LivePlot("reward").start(Training(2)), run.wait):
+            try:
+                wait()
+            except RuntimeError as error:
+                refused.append(str(error))
+        yield record(2)
+
+    run = plot.start(steps())
+    started.set()
+    wait_for(lambda: not run.running)
+    assert "cannot start another run" in refused[0]
+    assert "cannot wait for the end" in refused[1]
+    assert (plot.state, plot.steps) == ("finished", [1, 2])
+
+
+def test_a_run_that_the_plot_refuses_is_closed():
+    closed = []
+
+    def steps():
+        try:
+            yield record(1, reward="high")
+        finally:
+            closed.append(threading.get_ident())
+
+    generator = steps()
+    run = LivePlot("reward").start(generator)
+    with pytest.raises(TypeError, match="metric 'reward'"):
+        run.wait()
+    assert closed
+    assert closed != [threading.get_ident()]
+
+
+def test_a_forked_child_has_no_run():
+    plot = LivePlot("reward")
+    run = plot.start(Training(10_000, seconds=0.005))
+    here, there = multiprocessing.Pipe()
+
+    def child():
+        try:
+            run.wait()
+        except RuntimeError as error:
+            there.send((run.running, str(error)))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    try:
+        assert here.poll(20), "the child hangs"
+        running, message = here.recv()
+        assert not running
+        assert message.startswith("this process was forked")
+        assert run.running
+    finally:
+        process.kill()
+        process.join()
+        run.stop()
+        run.wait()
 
 
 def test_a_script_that_ends_while_mlx_trains_in_the_thread_ends_in_good_order():
