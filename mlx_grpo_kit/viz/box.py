@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from mlx_grpo_kit.viz.style import BLUE, ORANGE
+
 LOOKS = {
     "passed": ("#1a7f37", "46, 160, 67"),
-    "wrong": ("#b35900", "248, 156, 32"),  # the edge, and the tint behind
+    "wrong": (ORANGE, "248, 156, 32"),  # the edge, and the tint behind
     "stub": ("#59636e", "140, 149, 159"),
-    "hint": ("#1f5fc4", "87, 144, 252"),
+    "hint": (BLUE, "87, 144, 252"),
 }
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from typing import Any
 
+from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.picture import Picture, as_picture, show_live
 
 NOTE = "A still picture. Run the cell to move it."
@@ -50,27 +52,40 @@ class Panel(PictureWidget):
 
         panel = Panel(draw_tangent, x=FloatSlider(1.0, min=-2, max=2), h=FloatLogSlider(0.1, min=-8, max=0))
 
-    `set(x=0.5)` moves controls as a hand would, without a browser.
+    `set(x=0.5)` moves controls as a hand would, without a browser. A ValueError of `draw` is shown in words in the
+    place of the picture: a hand may type anything.
 
     Args:
         draw: called with the controls' values by name; returns a Picture, or (Matplotlib figure or Chart, its words).
         extra: widgets that stand beside the controls and are not passed to `draw`.
+        limits: called with the controls' values by name before each drawing; returns the largest value that some
+            sliders may have now, by name, so that a slider never stands where the picture cannot follow.
         controls: ipywidgets by name, each with a `value`.
     """
 
-    def __init__(self, draw: Callable[..., Any], *, extra: Sequence[Any] = (), **controls: Any):
+    def __init__(
+        self,
+        draw: Callable[..., Any],
+        *,
+        extra: Sequence[Any] = (),
+        limits: Callable[..., Mapping[str, float]] | None = None,
+        **controls: Any,
+    ):
         import ipywidgets as widgets
 
         super().__init__()
-        self.draw, self.controls = draw, controls
+        self.draw, self.controls, self._limits = draw, controls, limits
+        self._is_limiting = False
         for name, control in controls.items():
             control.description = control.description or name
             control.style.description_width = "initial"
             control.observe(self._redraw, names="value")
         layout = widgets.Layout(flex_flow="row wrap", align_items="center")
         row = widgets.Box([*controls.values(), *extra], layout=layout)
-        self.widget = widgets.VBox([row, self._page])
-        self._redraw()
+        self._complaint = widgets.HTML()
+        self.widget = widgets.VBox([row, self._complaint, self._page])
+        self._limit()
+        self._show(lambda: draw(**self.values))
 
     def set(self, **values: Any) -> None:
         """Give controls new values. Raises KeyError for a name that is not a control's."""
@@ -79,5 +94,28 @@ class Panel(PictureWidget):
                 raise KeyError(f"no control is called {name!r}; there are {', '.join(map(repr, self.controls))}")
             self.controls[name].value = value
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The controls' values by name."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def _limit(self) -> None:
+        self._is_limiting = True  # a slider that is moved by its new limit is not drawn for by itself
+        try:
+            for name, most in (self._limits(**self.values) if self._limits else {}).items():
+                if self.controls[name].max != most:
+                    self.controls[name].max = most
+        finally:
+            self._is_limiting = False
+
     def _redraw(self, change: Any = None) -> None:
-        self._show(lambda: self.draw(**{name: control.value for name, control in self.controls.items()}))
+        if self._is_limiting:
+            return
+        try:
+            self._limit()
+            self._show(lambda: self.draw(**self.values))
+            complaint = ""
+        except ValueError as error:
+            complaint = colored_box(escape(str(error)), "wrong")
+        if self._complaint.value != complaint:
+            self._complaint.value = complaint

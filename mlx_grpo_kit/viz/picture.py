@@ -13,59 +13,13 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.page import CONTROLS, LIVE, PICTURE_STYLE, STILL, STILL_STYLE, UNFOLD
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCREEN_DPI = 100  # of a picture while it moves; a stored picture has more dots and is shown at the same size
 STORED_DPI = 150
-
-# In the dark theme a picture of ink on white paper is turned into its negative with the same hues.
-PICTURE_STYLE = """<style>
-.kit-picture {border-radius: 6px}
-[data-jp-theme-light="false"] .kit-picture {filter: brightness(.9)}
-[data-jp-theme-light="false"] .kit-picture.kit-ink {filter: invert(.93) hue-rotate(180deg) brightness(1.12)}
-</style>"""
-
-# A live thing is two outputs: its widget, then a still picture. The page shows one of them: the widget while a kernel
-# is behind it, and the picture once that kernel is gone or the notebook is opened again, where JupyterLab puts a
-# complaint in the widget's place (an output that has the class jupyter-widgets itself).
-# A picture that takes longer than half a second to draw fades, so that the old one is not taken for the new one.
-LIVE, STILL = "kit-live", "kit-still"
-STILL_STYLE = f"""<style>
-.jp-OutputArea-child:has(.{LIVE}:not(.jupyter-widgets-disconnected)) + .jp-OutputArea-child:has(.{STILL})
-  {{display: none}}
-.jp-OutputArea-child:has(> .jupyter-widgets, .{LIVE}.jupyter-widgets-disconnected):has(+ .jp-OutputArea-child .{STILL})
-  {{display: none}}
-.kit-busy {{opacity: .45; transition: opacity .1s .5s}}
-</style>"""
-
-# ipywidgets gives a slider no accessible name, though its label stands beside it; the name follows from that label.
-# What a widget draws comes and goes while it lives, so the names are given again whenever the output changes.
-NAME_CONTROLS = """<script>(() => {
-const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
-if (!place) return;
-const name = (node, words) => node.getAttribute("aria-label") === words || node.setAttribute("aria-label", words);
-const nameAll = () => {
-  for (const row of place.querySelectorAll(".widget-inline-hbox")) {
-    const label = row.querySelector(".widget-label")?.textContent.trim();
-    if (!label) continue;
-    row.querySelectorAll(".noUi-handle, input, select, textarea").forEach(node => name(node, label));
-    row.querySelectorAll(".widget-readout").forEach(node => {
-      name(node, label + ", typed");
-      node.setAttribute("role", "textbox");
-    });
-  }
-  for (const button of place.querySelectorAll(".widget-play button")) {
-    const icon = button.firstElementChild?.className ?? button.className;
-    const kind = ["play", "pause", "step-backward", "stop", "retweet"].find(kind => icon.includes("fa-" + kind));
-    name(button, {play: "Play", pause: "Pause", "step-backward": "Back to the start", stop: "Stop",
-                  retweet: "Repeat"}[kind] ?? "Play");
-  }
-};
-nameAll();
-new MutationObserver(nameAll).observe(place, {childList: true, subtree: true, attributeFilter: ["class"]});
-})()</script>"""
 
 
 class Picture(Protocol):
@@ -91,16 +45,6 @@ class FigurePicture:
 
     def __repr__(self) -> str:
         return self.alt
-
-
-# JupyterLab, before a notebook is trusted, and GitHub take an inline SVG apart, but leave an image alone. Where scripts
-# run, the image is replaced by the SVG that it holds, which follows the page's theme and says more where you point.
-UNFOLD = (
-    "<script>(() => {const image = document.currentScript?.previousElementSibling; if (!image) return;"
-    "const bytes = Uint8Array.from(atob(image.src.split(',')[1]), c => c.charCodeAt(0));"
-    "const place = document.createElement('div'); place.style.overflowX = 'auto';"
-    "place.innerHTML = new TextDecoder().decode(bytes); image.replaceWith(place);})()</script>"
-)
 
 
 @dataclass
@@ -207,7 +151,7 @@ def still(picture: Picture, note: str, table: Any = None) -> dict[str, str]:
     if note:
         note = f'<div style="font-size:12px;color:var(--jp-ui-font-color2,#59636e)">{escape(note)}</div>'
     return {
-        "text/html": f'<div class="{STILL}">{data["text/html"]}{note}{below}{STILL_STYLE}{NAME_CONTROLS}</div>',
+        "text/html": f'<div class="{STILL}">{data["text/html"]}{note}{below}{STILL_STYLE}{CONTROLS}</div>',
         "text/plain": data["text/plain"] + words,
     }
 

@@ -6,19 +6,30 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 # Petroff's six colours stay apart under the common kinds of colour blindness; the styles and markers do without colour.
 COLORS = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#7a21dd", "#9c9ca1")
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = "osD^"
-INK, FAINT = "#333333", "#d9d9d9"
+INK, SOFT, FAINT = "#333333", "#555555", "#d9d9d9"  # words, numbers beside them, a grid
+EDGE = "#999999"  # of an area
+BLUE, ORANGE = "#1f5fc4", "#b35900"  # for words and thin lines, which need more contrast than areas
+NEGATIVE, ZERO, POSITIVE = "#f89c20", "#ffffff", "#5790fc"  # of numbers on both sides of 0, everywhere
 
 
 def plain_axes(axis: Axes, labelsize: float = 8) -> None:
     """No frame above and on the right, a faint grid, grey numbers."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(color=FAINT, linewidth=0.6)
-    axis.tick_params(labelsize=labelsize, colors="#555555")
+    axis.tick_params(labelsize=labelsize, colors=SOFT)
+
+
+def two_sided() -> Colormap:
+    """From orange through white to blue: blue is positive, in every picture."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("two sides", [NEGATIVE, ZERO, POSITIVE])
 
 
 def three_digits(value: float) -> str:

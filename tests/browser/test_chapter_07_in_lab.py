@@ -77,5 +77,20 @@ def test_a_sheet_is_painted_wiped_and_cleared(open_notebook):
     sheet.get_by_role("button", name="ink", exact=True).click()
     sheet.locator('button[title="row 7, column 0"]').click()
     says("ink 1.6")
+
+    # Drawn over: a stroke from column 3 to 5, of three dabs.
+    start, end = (sheet.locator(f'button[title="row 2, column {column}"]').bounding_box() for column in (3, 5))
+    notebook.page.mouse.move(start["x"] + 15, start["y"] + 15)
+    notebook.page.mouse.down()
+    notebook.page.mouse.move(end["x"] + 15, end["y"] + 15, steps=8)
+    notebook.page.mouse.up()
+    says("ink 7.0")
+
+    # With the keyboard alone: one stop of Tab, the arrows move, Enter paints.
+    assert sheet.locator('.kit-sheet button[tabindex="0"]').count() == 1
+    sheet.locator('button[title="row 2, column 5"]').focus()
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        notebook.page.keyboard.press(key)
+    says("ink 9.2")
     notebook.run_cell(2)
-    notebook.wait_for_text(2, "0.0 1.6")
+    notebook.wait_for_text(2, "1.0 9.2")

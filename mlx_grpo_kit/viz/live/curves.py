@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS, three_digits
+from mlx_grpo_kit.viz.style import COLORS, EDGE, FAINT, INK, LINE_STYLES, MARKERS, SOFT, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +104,7 @@ def draw_curves(
         hspace=0.48,
     )
     figure.text(0.14 / width, 1 - 0.12 / height, title, size=12, weight="bold", color=INK, va="top")
-    figure.text(1 - 0.2 / width, 1 - 0.14 / height, note, size=9, color="#666666", va="top", ha="right")
+    figure.text(1 - 0.2 / width, 1 - 0.14 / height, note, size=9, color=SOFT, va="top", ha="right")
     last_step = max([*steps, max_steps or 0, 5])
     for axis, (name, metrics) in zip(axes, panels.items(), strict=False):
         _draw_panel(axis, name, metrics, steps, history, smoothing, name in log)
@@ -128,8 +128,8 @@ def _draw_panel(
 
     axis.set_title(name, loc="left", size=10, color=INK)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.tick_params(labelsize=8, color="#999999", labelcolor=INK, length=3)
+    axis.spines[["left", "bottom"]].set_color(EDGE)
+    axis.tick_params(labelsize=8, color=EDGE, labelcolor=INK, length=3)
     axis.grid(axis="y", color=FAINT, linewidth=0.6)
     axis.set_axisbelow(True)
     axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -168,9 +168,7 @@ def _draw_panel(
         axis.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=2.6, borderaxespad=0.1)
     if not drawn:
         words = _waiting_for(metrics, history)
-        axis.text(
-            0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center", size=8, color="#666666", wrap=True
-        )
+        axis.text(0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center", size=8, color=SOFT, wrap=True)
         axis.set_ylim(0, 1)
 
 

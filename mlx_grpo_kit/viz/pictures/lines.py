@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS, three_digits
+from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS, ORANGE, SOFT, three_digits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +91,7 @@ def draw_clouds(
         top = int(np.argmax(y))
         axis.plot(x, y, ".", color=COLORS[0], markersize=3, alpha=0.5, markeredgewidth=0)
         axis.plot(x[top], y[top], "o", color=COLORS[0], markersize=5)
-        axis.plot(x[top], y[top], "o", color="none", markeredgecolor="#b35900", markersize=13, markeredgewidth=2)
+        axis.plot(x[top], y[top], "o", color="none", markeredgecolor=ORANGE, markersize=13, markeredgewidth=2)
         smaller = int(np.sum(x < x[top]))
         axis.set(xscale="log", yscale="log")
         axis.set_title(name, loc="left", size=11, color=INK)
@@ -109,7 +109,7 @@ def _polish(axis: Axes) -> None:
     axis.grid(axis="y", color=FAINT, linewidth=0.6)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.tick_params(labelsize=8.5, colors="#555555")
+    axis.tick_params(labelsize=8.5, colors=SOFT)
 
 
 def _name_the_ends(figure: Figure, axis: Axes, ends: Mapping[str, float]) -> None:

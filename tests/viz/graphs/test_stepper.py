@@ -83,12 +83,12 @@ def test_the_slider_and_the_buttons_move_the_picture():
     assert "c = a × b = 2 × −3 = −6" in panel.picture.html
     panel.set(step=5)
     following.click()  # stays at the end
-    assert "Backward, 2 of 2" in panel.widget.children[1].value
+    assert "Backward, 2 of 2" in panel.widget.children[-1].value
     previous.click()
-    assert "Backward, 1 of 2" in panel.widget.children[1].value
+    assert "Backward, 1 of 2" in panel.widget.children[-1].value
     panel.set(step=0)
     previous.click()
-    assert "Before the first step" in panel.widget.children[1].value
+    assert "Before the first step" in panel.widget.children[-1].value
     assert play.max == panel.controls["step"].max == 5
 
 
@@ -122,13 +122,45 @@ def test_a_panel_draws_what_its_controls_say(outputs_of):
     panel.set(n=7)
     assert seen == [3, 7]
     assert 'alt="7 things"' in panel.picture.html
-    assert panel.widget.children[1].value == panel.picture.html
+    assert panel.widget.children[-1].value == panel.picture.html
     widget, data = outputs_of(panel)
     assert "application/vnd.jupyter.widget-view+json" in widget
     assert "kit-live" in panel.widget._dom_classes
     assert data.keys() == {"text/html", "text/plain"}
     assert data["text/plain"] == repr(panel) == "7 things"
     assert 'class="kit-still"><img class="kit-picture kit-ink" alt="7 things"' in data["text/html"]
+
+
+def test_a_slider_ends_where_the_picture_does():
+    seen = []
+
+    def draw(size, place):
+        seen.append((size, place))
+        return new_figure(1, 1), "x"
+
+    panel = Panel(draw, limits=lambda size, **_: {"place": size}, size=IntSlider(4, 1, 9), place=IntSlider(8, 1, 99))
+    assert (panel.controls["place"].max, seen) == (4, [(4, 4)])
+    panel.set(size=2)
+    assert (panel.controls["place"].max, seen) == (2, [(4, 4), (2, 2)])  # one drawing, of where the slider stands
+    panel.set(size=9)
+    assert (panel.controls["place"].max, seen[-1]) == (9, (9, 2))
+
+
+def test_what_cannot_be_drawn_is_said_and_the_picture_stays():
+    def draw(n):
+        if n > 5:
+            raise ValueError(f"{n} is <too> much")
+        return new_figure(1, 1), f"{n} things"
+
+    panel = Panel(draw, n=IntSlider(3, 0, 10))
+    panel.set(n=7)
+    assert "7 is &lt;too&gt; much" in panel.widget.children[1].value
+    assert panel.picture.alt == "3 things"
+    assert "kit-busy" not in panel.widget.children[-1]._dom_classes
+    panel.set(n=4)
+    assert (panel.widget.children[1].value, panel.picture.alt) == ("", "4 things")
+    with pytest.raises(ValueError, match="6 is"):
+        Panel(draw, n=IntSlider(6, 0, 10))
 
 
 def test_a_misspelt_control():

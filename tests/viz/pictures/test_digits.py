@@ -95,7 +95,7 @@ def test_slopes_say_where_ink_hurts(sign, verb, mark):
     assert (text.get_position(), text.get_text()) == ((2, 1), mark)
     shown = figure.axes[2].images[0]
     assert shown.get_clim() == (-2.0, 2.0)
-    expected = to_rgb(ORANGE if sign > 0 else BLUE)
+    expected = to_rgb(BLUE if sign > 0 else ORANGE)
     assert shown.to_rgba(shown.get_array())[1, 2, :3] == pytest.approx(expected, abs=0.01)
     to_png(figure)
 

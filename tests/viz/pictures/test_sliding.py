@@ -89,15 +89,22 @@ def test_a_kernel_that_does_not_fit():
     ("text", "numbers"),
     [
         ("-1 0 1  -2 0 2  -1 0 1", SOBEL.ravel()),
-        (".5, 1.25; +3", [0.5, 1.25, 3, 0, 0, 0, 0, 0, 0]),
-        ("", [0] * 9),
-        ("1 " * 12, [1] * 9),
-        ("a 2. b -.5", [2, -0.5, 0, 0, 0, 0, 0, 0, 0]),
+        (".5, 1.25 +3; 1e-3 2. -.5 0 0 1", [0.5, 1.25, 3, 1e-3, 2, -0.5, 0, 0, 1]),
+        ("[[1, 2, 3], [4, 5, 6], [7, 8, 9]]", range(1, 10)),
     ],
 )
 def test_a_kernel_out_of_words(text, numbers):
     assert read_kernel(text).shape == (3, 3)
     assert read_kernel(text).ravel().tolist() == list(numbers)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("1 2 x", "'x' is no number"), ("", "0 numbers"), ("1 " * 12, "12 numbers"), ("inf", "'inf' is")],
+)
+def test_what_is_no_kernel_is_refused(text, words):
+    with pytest.raises(ValueError, match=words):
+        read_kernel(text)
 
 
 @pytest.mark.parametrize(("size", "stride", "padding"), [(3, 1, 0), (3, 1, 1), (2, 2, 0), (3, 2, 1)])

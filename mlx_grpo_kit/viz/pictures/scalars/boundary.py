@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, INK, plain_axes
+from mlx_grpo_kit.viz.style import BLUE, COLORS, INK, ORANGE, SOFT, plain_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,8 +56,8 @@ def draw_boundary(
             f"reach {far:.2g}."
         )
     for side, color, marker, name in (
-        (True, "#1f5fc4", "o", "label 1"),
-        (False, "#b35900", "s", "label \N{MINUS SIGN}1"),
+        (True, BLUE, "o", "label 1"),
+        (False, ORANGE, "s", "label \N{MINUS SIGN}1"),
     ):
         plane.plot(
             *points[sides == side].T,
@@ -71,7 +71,7 @@ def draw_boundary(
     plane.set(xlim=(left, right), ylim=(bottom, top))
     plane.set_title(title, loc="left", size=11, color=INK)
     plane.legend(fontsize=8, loc="upper right", framealpha=0.8, edgecolor="none")
-    plane.tick_params(labelsize=8, colors="#555555")
+    plane.tick_params(labelsize=8, colors=SOFT)
     if len(losses):
         curve = axes[1]
         curve.plot(range(1, len(losses) + 1), losses, color=COLORS[0], linewidth=2)

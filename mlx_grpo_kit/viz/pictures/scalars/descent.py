@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS
+from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS, SOFT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,5 +54,5 @@ def draw_descent(
     curve.grid(axis="y", color=FAINT, linewidth=0.6)
     curve.spines[["top", "right"]].set_visible(False)
     for axis in (plane, curve):
-        axis.tick_params(labelsize=8, colors="#555555")
+        axis.tick_params(labelsize=8, colors=SOFT)
     return figure, f"{title + '. ' if title else ''}{'; '.join(words)}."

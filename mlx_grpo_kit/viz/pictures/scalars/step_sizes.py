@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, INK, plain_axes
+from mlx_grpo_kit.viz.style import BLUE, COLORS, INK, SOFT, plain_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,11 +128,11 @@ def _draw_curves(axis: Axes, f: Function, df: Function, x: float, dtype: str, ch
             label=f"best: {where}, error {least or 0:.0e}".replace("0e+00", "0"),
         )
     short = "never too short" if chosen == "complex step" else "too short: rounding"
-    axis.text(0.01, 0.02, short, transform=axis.transAxes, size=9, color="#555555")
-    axis.text(0.99, 0.02, "too long: the curve bends", transform=axis.transAxes, size=9, color="#555555", ha="right")
+    axis.text(0.01, 0.02, short, transform=axis.transAxes, size=9, color=SOFT)
+    axis.text(0.99, 0.02, "too long: the curve bends", transform=axis.transAxes, size=9, color=SOFT, ha="right")
     axis.set(xlabel="step h", ylim=(FLOOR / 50, 3e5), xlim=(STEPS[-1], 1.3))
     axis.set_yticks(10.0 ** np.arange(-18, 1, 3))
-    axis.set_title("error of the slope", loc="right", size=10, color="#555555")
+    axis.set_title("error of the slope", loc="right", size=10, color=SOFT)
     plain_axes(axis)
     axis.minorticks_off()
     axis.legend(fontsize=9, frameon=False, labelcolor=INK, loc="upper left", ncols=2, columnspacing=1.2)
@@ -168,9 +168,9 @@ def _draw_digits(axis: Axes, f: Function, df: Function, x: float, h: float, dtyp
         _write(axis, row - 0.17, "f(x)" if left == x else "f(x \N{MINUS SIGN} h)", text(float(below)), same, INK, GREY)
         rest = max(0, len(text(float(above))) - max(same, 1 + longest + 1))
         note = f"Grey digits cancel; {rest} are left for the slope."
-    axis.text(0, row - 0.30, note, transform=axis.transAxes, size=10, color="#555555", va="center")
+    axis.text(0, row - 0.30, note, transform=axis.transAxes, size=10, color=SOFT, va="center")
     right = _agreement(text(slope), text(true))
-    _write(axis, row - 0.47, "measured slope", text(slope), right, COLORS[2], "#1f5fc4")
+    _write(axis, row - 0.47, "measured slope", text(slope), right, COLORS[2], BLUE)
     _write(axis, row - 0.64, "true slope", text(true), len(text(true)), INK, INK)
     count = max(0, right - text(true).find(".") - 1)
     axis.text(
@@ -179,7 +179,7 @@ def _draw_digits(axis: Axes, f: Function, df: Function, x: float, h: float, dtyp
         f"{count} digits after the point agree; the red ones do not." if count < places else "All digits agree.",
         transform=axis.transAxes,
         size=10,
-        color="#555555",
+        color=SOFT,
         va="center",
     )
     return count
@@ -192,7 +192,7 @@ def _agreement(one: str, other: str) -> int:
 
 def _write(axis: Axes, y: float, label: str, number: str, count: int, color: str, first_color: str = INK) -> None:
     """A label, and a number below it whose first `count` characters have a colour of their own."""
-    axis.text(0, y + 0.045, label, transform=axis.transAxes, size=9, color="#555555", va="bottom")
+    axis.text(0, y + 0.045, label, transform=axis.transAxes, size=9, color=SOFT, va="bottom")
     for part, offset, tone in ((number[:count], 0, first_color), (number[count:], count, color)):
         axis.annotate(
             part,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, FAINT, INK
+from mlx_grpo_kit.viz.style import COLORS, EDGE, FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,7 +91,7 @@ def draw_push(
     figure = new_figure(7.6, 4.0)
     axis = figure.add_axes((0.09, 0.13, 0.46, 0.73))
     end = 108 * max(*before, *after)
-    axis.plot([0, end], [0, end], color="#999999", linewidth=0.8)
+    axis.plot([0, end], [0, end], color=EDGE, linewidth=0.8)
     kinds = {
         "better than its group": ("^", UP, lambda advantage: advantage > 0),
         "worse than its group": ("v", DOWN, lambda advantage: advantage < 0),
@@ -131,7 +131,7 @@ def draw_push(
 
 def _tidy(axis: Axes) -> None:
     axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.tick_params(labelsize=9, color="#999999", labelcolor=INK, length=3)
+    axis.spines[["left", "bottom"]].set_color(EDGE)
+    axis.tick_params(labelsize=9, color=EDGE, labelcolor=INK, length=3)
     axis.grid(axis="y", color=FAINT, linewidth=0.6)
     axis.set_axisbelow(True)

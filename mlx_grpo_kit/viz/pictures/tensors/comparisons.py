@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import INK, plain_axes
+from mlx_grpo_kit.viz.style import BLUE, COLORS, INK, SOFT, plain_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LOOKS = (("#1f5fc4", "-", "o"), ("#e07b00", "--", "s"), ("#964a8b", "-.", "^"), ("#555555", ":", "D"))
+LOOKS = ((BLUE, "-", "o"), (COLORS[1], "--", "s"), (COLORS[3], "-.", "^"), (SOFT, ":", "D"))
 SMALLEST = 1e-17  # a difference of 0 has to stand somewhere on a logarithmic axis
 
 
@@ -54,7 +54,7 @@ def draw_shares(shares: Mapping[str, float], *, best: str, title: str = "") -> t
     figure = new_figure(9, height)
     axis = figure.add_axes((0.19, 0.48 / height, 0.78, 1 - 0.78 / height))
     for row, (name, share) in enumerate(shares.items()):
-        axis.barh(row, 100 * share, height=0.68, color=LOOKS[0][0] if name == best else "#f0a04b")
+        axis.barh(row, 100 * share, height=0.68, color=LOOKS[0][0] if name == best else COLORS[1])
         axis.text(100 * share + 1, row, f"{share:.0%}", va="center", size=10, color=INK)
     axis.set_yticks(range(len(shares)), list(shares))
     axis.invert_yaxis()

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, FAINT, INK
+from mlx_grpo_kit.viz.style import BLUE, COLORS, EDGE, FAINT, INK, ORANGE, SOFT
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE = "#1f5fc4", "#b35900"  # dark enough for text
 TILE = 0.55  # inches, of an image among many
 LARGEST_WITH_NUMBERS = 12  # pixels a side, up to which each pixel's number is legible
 
@@ -94,7 +93,7 @@ def draw_digits(
             ha="center",
             va="top",
             size=8.5,
-            color=ORANGE if wrong else "#555555",
+            color=ORANGE if wrong else SOFT,
         )
     figure.text(0.12 / figure.get_figwidth(), 1 - 0.1 / figure.get_figheight(), title, size=11, color=INK, va="top")
     words = f"{len(images)} images of {height} by {width} pixels, labelled {', '.join(map(str, labels))}."
@@ -164,7 +163,7 @@ def _draw_slope(axis: Axes, slope: np.ndarray) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     most = max(float(np.abs(slope).max()), 1e-12)
-    tones = LinearSegmentedColormap.from_list("help and hurt", [BLUE, "#ffffff", ORANGE])
+    tones = LinearSegmentedColormap.from_list("hurt and help", [ORANGE, "#ffffff", BLUE])
     axis.imshow(slope, cmap=tones, vmin=-most, vmax=most)
     _frame(axis)
     if max(slope.shape) <= LARGEST_WITH_NUMBERS:
@@ -180,7 +179,7 @@ def _draw_slope(axis: Axes, slope: np.ndarray) -> None:
                 color="white",
             )
     axis.set_title(f"slope of the loss, up to {most:.2g}", loc="left", size=11, color=INK)
-    axis.set_xlabel("orange, +: ink here hurts    blue, \N{MINUS SIGN}: it helps", size=9, color=INK)
+    axis.set_xlabel("ink raises the loss: blue, +    lowers it: orange, \N{MINUS SIGN}", size=8, color=INK)
 
 
 def draw_confusion(
@@ -252,7 +251,7 @@ def _flat_images(images: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 def _frame(axis: Axes) -> None:
     axis.set(xticks=[], yticks=[])
     for spine in axis.spines.values():
-        spine.set_color("#999999")
+        spine.set_color(EDGE)
 
 
 def _box(left: float, top: float, size: float, edge: str, line: float, fill: str = "none", alpha: float = 1.0):

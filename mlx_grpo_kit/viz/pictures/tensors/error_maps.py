@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, INK, plain_axes
+from mlx_grpo_kit.viz.style import COLORS, EDGE, INK, SOFT, plain_axes, two_sided
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,10 +39,9 @@ def draw_map(
     *,
     limit: float | None = None,
     wrong: np.ndarray | None = None,
-    colors: str = "RdBu_r",
     zero: float = ROUNDING,
 ) -> None:
-    """An array as coloured cells, red above 0, blue below, numbers in them where there is room.
+    """An array as coloured cells, blue above 0, orange below, numbers in them where there is room.
 
     limit   the value that has the full colour; the largest if not given, but no less than rounding
     wrong   booleans of the array's shape: these cells get a cross where there is no room for numbers
@@ -53,7 +52,7 @@ def draw_map(
         max(float(np.nanmax(np.abs(picture[np.isfinite(picture)]), initial=0.0)), ROUNDING) if limit is None else limit
     )
     axis.set_facecolor("#eeeeee")  # where there is no number
-    axis.imshow(np.ma.masked_invalid(picture), cmap=colors, vmin=-limit, vmax=limit, aspect="auto")
+    axis.imshow(np.ma.masked_invalid(picture), cmap=two_sided(), vmin=-limit, vmax=limit, aspect="auto")
     for edge in range(rows, picture.shape[0], rows):
         axis.axhline(edge - 0.5, color="white", linewidth=3)
     for edge in range(columns, picture.shape[1], columns):
@@ -68,14 +67,14 @@ def draw_map(
                 ha="center",
                 va="center",
                 size=size,
-                color="white" if abs(value) > 0.6 * limit else INK,
+                color=INK,
             )
     if wrong is not None and picture.size > WRITTEN:
         at = np.argwhere(tiles(wrong)[0])
         axis.plot(at[:, 1], at[:, 0], "x", color=INK, markersize=5, markeredgewidth=1.4)
     axis.set(xticks=[], yticks=[])
     for spine in axis.spines.values():
-        spine.set_color("#999999")
+        spine.set_color(EDGE)
 
 
 def short(value: float, zero: float = ROUNDING) -> str:
@@ -109,7 +108,7 @@ def draw_check(
     rows = -(-count // columns)
     figure = new_figure(min(4.0 * columns, 10.0), 2.75 * rows)
     figure.set_layout_engine("constrained", wspace=0.04, hspace=0.06)
-    figure.suptitle("backward \N{MINUS SIGN} measured", x=0.005, ha="left", size=9, color="#666666")
+    figure.suptitle("backward \N{MINUS SIGN} measured", x=0.005, ha="left", size=9, color=SOFT)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     words = ["Maps of analytic minus numeric, one for each input."]
     for axis, name, own, seen, off in zip(axes, names, analytic, numeric, wrong, strict=False):
@@ -155,12 +154,12 @@ def _draw_steps(axis: Axes, steps: np.ndarray, errors: np.ndarray, where: str, i
             "flat at the bottom:\nthe gradient is off",
             transform=axis.transAxes,
             size=9,
-            color="#666666",
+            color=SOFT,
             ha="center",
             va="center",
         )
     axis.set_xlabel("step", size=9, color=INK, labelpad=1)
-    axis.set_ylabel("|measured \N{MINUS SIGN} backward|", size=8, color="#555555")
+    axis.set_ylabel("|measured \N{MINUS SIGN} backward|", size=8, color=SOFT)
     plain_axes(axis, 7)
     axis.minorticks_off()
     if not finite.any():

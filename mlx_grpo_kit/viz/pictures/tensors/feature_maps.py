@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.pictures.tensors.sliding import two_sided
-from mlx_grpo_kit.viz.style import COLORS, INK, plain_axes
+from mlx_grpo_kit.viz.style import COLORS, INK, ORANGE, SOFT, plain_axes, two_sided
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,13 +120,13 @@ def draw_feature_maps(
         [step for step, _ in accuracies],
         [100 * value for _, value in accuracies],
         "-o",
-        color="#b35900",
+        color=ORANGE,
         linewidth=1.6,
         markersize=3,
     )
     share.axhline(97, color="#777777", linewidth=0.9, linestyle=":")
     share.set(xlim=(0, last), ylim=(0, 102), xlabel="step")
-    share.text(last * 0.99, 93, "97%", size=8.5, color="#555555", ha="right", va="top")
+    share.text(last * 0.99, 93, "97%", size=8.5, color=SOFT, ha="right", va="top")
     _caption(share, "right, of the images held out (%)", f"{accuracies[-1][1]:.1%}" if accuracies else "")
     silent = int((maps.reshape(len(maps), -1).max(axis=1) < 0.02 * strongest).sum())
     words = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, INK, plain_axes
+from mlx_grpo_kit.viz.style import COLORS, EDGE, INK, ORANGE, plain_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,12 +37,12 @@ def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0, same_sca
         above, below = axes[:, column]
         above.plot(x, y, color=COLORS[0], linewidth=2)
         line, alone = broken_at_jumps(x, slope)
-        below.plot(*line, "--", color="#b35900", linewidth=1.8)
-        below.plot(*alone, "o", color="#b35900", markersize=5)
+        below.plot(*line, "--", color=ORANGE, linewidth=1.8)
+        below.plot(*alone, "o", color=ORANGE, markersize=5)
         below.set_ylim(*_room(slopes if same_scale else slope, steepest))
         above.set_title(name, size=11, color=INK, loc="left")
         for axis in (above, below):
-            axis.axhline(0, color="#999999", linewidth=0.8, zorder=0)
+            axis.axhline(0, color=EDGE, linewidth=0.8, zorder=0)
             plain_axes(axis)
         known = slope[np.isfinite(slope)]
         steep = " and beyond" if len(known) < len(slope) or np.abs(slope).max() > steepest else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import FAINT, INK
+from mlx_grpo_kit.viz.style import EDGE, FAINT, INK, NEGATIVE, POSITIVE, ZERO
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 CELL_WIDTH, CELL_HEIGHT = 0.54, 0.34  # inches, as is everything below
 MARGIN, GAP, ARROW, HEADING = 0.2, 0.45, 1.25, 0.3
-NEGATIVE, ZERO, POSITIVE = "#f89c20", "#ffffff", "#5790fc"
 PLAIN, UNKNOWN = "#f3f3f3", "#d0d0d0"
 ROUNDING = 1e-12  # smaller numbers are what rounding leaves of a 0
 MINUS = "\N{MINUS SIGN}"
@@ -173,7 +172,7 @@ def _draw_table(
             size=9,
             ha="center",
             va="center",
-            color="#999999" if faint else "#1a1a1a",
+            color=EDGE if faint else "#1a1a1a",
         )
     framed = np.zeros(array.shape, bool) if framed is None else np.asarray(framed)
     frames = [(0, 0, *array.shape)] if framed.all() else [(i, j, 1, 1) for i, j in np.argwhere(framed)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, INK, plain_axes, three_digits
+from mlx_grpo_kit.viz.style import COLORS, INK, SOFT, plain_axes, three_digits, two_sided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ def draw_mismatch(
 
     differences = np.asarray(next(iter(runs.values()))[2])[order][:, order]
     far = np.abs(differences).max()
-    shown = image.imshow(differences, cmap="PuOr", vmin=-far, vmax=far)
+    shown = image.imshow(differences, cmap=two_sided(), vmin=-far, vmax=far)
     count = len(differences)
     image.plot([-0.5, count - 0.5], [-0.5, count - 0.5], color=INK, linewidth=1.6)
     image.set(xlabel="target j", ylabel="prediction i")
@@ -55,7 +55,7 @@ def draw_mismatch(
     bar = figure.colorbar(shown, ax=image, fraction=0.046, pad=0.03)
     bar.outline.set_visible(False)
     for axis in (image, bar.ax):
-        axis.tick_params(labelsize=8, colors="#555555")
+        axis.tick_params(labelsize=8, colors=SOFT)
     for axis in (curve, plane):
         plain_axes(axis)
         axis.legend(fontsize=8.5, frameon=False, labelcolor=INK)

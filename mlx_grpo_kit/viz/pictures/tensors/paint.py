@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 SPILL = 0.3  # of the ink that lands on the four neighbours, as a pen on paper blurs when it is scanned
 CELL = "30px"
+SECONDS_OF_REST = 0.03  # after a dab, before the picture follows
 
 
 def dab(image: np.ndarray, row: int, column: int, erase: bool = False) -> np.ndarray:
@@ -54,10 +56,12 @@ class PaintBox(PictureWidget):
                 button = widgets.Button(layout=pixel, tooltip=f"row {row}, column {column}")
                 button.on_click(lambda _, row=row, column=column: self._click(row, column))
                 self._pixels[row, column] = button
+        self._drawing: asyncio.TimerHandle | None = None
         sheet = widgets.GridBox(
             [*self._pixels.values()],
             layout=widgets.Layout(grid_template_columns=f"repeat({columns}, {CELL})", grid_gap="0"),
         )
+        sheet.add_class("kit-sheet")  # the pointer paints where it is drawn over, and the arrow keys move (picture.py)
         self._tool = widgets.ToggleButtons(options=["ink", "eraser"], style={"button_width": "70px"})
         clear, restart = widgets.Button(description="Clear"), widgets.Button(description="Start again")
         clear.on_click(lambda _: self.clear())
@@ -85,11 +89,25 @@ class PaintBox(PictureWidget):
         self._set(self._start.copy())
 
     def _click(self, row: int, column: int) -> None:
-        self._set(dab(self.image, row, column, erase=self._tool.value == "eraser"))
+        self._set(dab(self.image, row, column, erase=self._tool.value == "eraser"), soon=True)
 
-    def _set(self, image: np.ndarray) -> None:
+    def _set(self, image: np.ndarray, soon: bool = False) -> None:
         self.image = image
         for place, button in self._pixels.items():
             shade = round(255 * (1 - image[place]))
             button.style.button_color = f"#{shade:02x}{shade:02x}{shade:02x}"
-        self._show(lambda: self._draw(image))
+        self._redraw(soon)
+
+    def _redraw(self, soon: bool) -> None:
+        """Draw now, or `soon`: a stroke is many clicks in a row, of which only the last one is drawn."""
+        if self._drawing is not None:
+            self._drawing.cancel()
+            self._drawing = None
+        try:
+            loop = asyncio.get_running_loop() if soon else None
+        except RuntimeError:
+            loop = None  # outside of a kernel
+        if loop is None:
+            self._show(lambda: self._draw(self.image))
+        else:
+            self._drawing = loop.call_later(SECONDS_OF_REST, self._redraw, False)

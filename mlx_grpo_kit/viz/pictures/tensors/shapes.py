@@ -183,7 +183,16 @@ def shape_explorer() -> Panel:
         view=Dropdown(options=["forward", "backward"], layout=Layout(width="150px")),
         follow=Dropdown(options=["a", "b"], value="b", layout=Layout(width="110px")),
         element=IntSlider(2, min=1, max=24, description="number", layout=Layout(width="280px")),
+        limits=_last_number,
     )
+
+
+def _last_number(follow: str, **typed: Any) -> dict[str, int]:
+    """How many numbers the array has whose number is followed; as many as before where no shape is typed."""
+    try:
+        return {"element": max(1, min(math.prod(parse_shape(typed[follow])), 999))}
+    except ValueError:
+        return {}
 
 
 # -- words ------------------------------------------------------------------------------------------------------------

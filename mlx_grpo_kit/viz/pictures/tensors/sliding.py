@@ -6,15 +6,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import INK
+from mlx_grpo_kit.viz.style import BLUE, INK, ORANGE, SOFT, two_sided
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GRID, BORDER = "#1f5fc4", "#e07b00", "#c9c9c9", "#ececec"
-NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
+GRID, BORDER = "#c9c9c9", "#ececec"
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d)?")
 
 
 def stops(shape: tuple[int, int], size: int, stride: int = 1, padding: int = 0) -> tuple[int, int]:
@@ -32,11 +32,19 @@ def stops(shape: tuple[int, int], size: int, stride: int = 1, padding: int = 0) 
 
 
 def read_kernel(text: str, size: int = 3) -> np.ndarray:
-    """The numbers in `text` as a kernel [size, size], row after row. Those that are missing are 0, more are ignored."""
+    """The numbers in `text` as a kernel [size, size], row after row; commas, brackets and line breaks are spaces.
+
+    Raises ValueError for a word that is no number, and for more or fewer than size * size of them.
+    """
     import numpy as np
 
-    numbers = [float(number) for number in NUMBER.findall(text)][: size * size]
-    return np.array(numbers + [0.0] * (size * size - len(numbers))).reshape(size, size)
+    words = re.sub(r"[][(),;]", " ", text).split()
+    strange = next((word for word in words if not NUMBER.fullmatch(word)), None)
+    if strange is not None:
+        raise ValueError(f"{strange!r} is no number; a {size} x {size} kernel is {size * size} of them: 0 0 0  0 1 0")
+    if len(words) != size * size:
+        raise ValueError(f"{len(words)} numbers; a {size} x {size} kernel has {size * size}, row after row")
+    return np.array([float(word) for word in words]).reshape(size, size)
 
 
 def draw_convolution(
@@ -92,7 +100,7 @@ def draw_convolution(
     figure.text(0.558, 2.18 / 3.9, "=", size=15, color=INK, ha="center", va="center")
     figure.text(0.497, 0.285, f"their sum is {_short(total)}", size=13, color=ORANGE, weight="bold", ha="center")
     figure.text(
-        0.497, 0.21, f"stop {position + 1} of {down * across}, stride {stride}", size=10, color="#555555", ha="center"
+        0.497, 0.21, f"stop {position + 1} of {down * across}, stride {stride}", size=10, color=SOFT, ha="center"
     )
 
     right = _axes(figure, 7.0, 0.5, 2.85)
@@ -100,7 +108,7 @@ def draw_convolution(
     _paint(right, output, two_sided(), -far, far)
     _frame(right, row, column, 1, 1, ORANGE, 2.6)
     right.set_title(f"output {down} x {across}", loc="left", size=11, color=INK)
-    right.set_xlabel(f"orange {_short(-far)}, white 0, blue {_short(far)}", size=9, color="#555555", labelpad=5)
+    right.set_xlabel(f"orange {_short(-far)}, white 0, blue {_short(far)}", size=9, color=SOFT, labelpad=5)
     words = (
         f"A {size} x {size} kernel at stop {position + 1} of {down * across} on an image of {image.shape[0]} x "
         f"{image.shape[1]} with stride {stride} and padding {padding}. The products of window and kernel add up "
@@ -229,13 +237,6 @@ def _mark_padding(axis: Axes, shape: tuple[int, int], padding: int) -> None:
                 zorder=1.5,
             )
         )
-
-
-def two_sided() -> Any:
-    """Colours from orange through white to blue, for numbers on both sides of 0."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("two sides", ["#f08c00", "#ffffff", "#5790fc"])
 
 
 def _tones() -> Any:

@@ -50,12 +50,12 @@ def draw_switch(
     error = analytic - numeric
     off = np.abs(error) > 1e-5 * np.abs(numeric) + 1e-7
     largest = float(np.abs(error).max())
-    for axis, title, array, limit, colors in (
-        (maps[0], "what the values say", numeric, scale, "PRGn"),
-        (maps[1], "what backward says", analytic, scale, "PRGn"),
-        (maps[2], "backward \N{MINUS SIGN} values", error, None, "RdBu_r"),
+    for axis, title, array, limit in (
+        (maps[0], "what the values say", numeric, scale),
+        (maps[1], "what backward says", analytic, scale),
+        (maps[2], "backward \N{MINUS SIGN} values", error, None),
     ):
-        draw_map(axis, array, limit=limit, colors=colors)
+        draw_map(axis, array, limit=limit)
         axis.set_title(title, loc="left", size=10, color=INK)
     what = (
         f"{off.sum()} of {off.size} wrong, by up to {largest:.2g}"
@@ -176,11 +176,9 @@ def draw_patients(patients: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Fi
         error = analytic - numeric
         largest = max(float(np.abs(error).max()), 1e-300)
         scale = max(float(np.abs(numeric).max()), float(np.abs(analytic).max()))
-        for row, (array, limit, colors) in enumerate(
-            ((numeric, scale, "PRGn"), (analytic, scale, "PRGn"), (error, largest, "RdBu_r"))
-        ):
+        for row, (array, limit) in enumerate(((numeric, scale), (analytic, scale), (error, largest))):
             axis = axes[row, column]
-            draw_map(axis, array, limit=limit, colors=colors, zero=min(ROUNDING, 1e-3 * limit))
+            draw_map(axis, array, limit=limit, zero=min(ROUNDING, 1e-3 * limit))
             if row == 0:
                 axis.set_title(f"Patient {column + 1}", loc="left", size=11, color=INK)
             if column == 0:

@@ -1,0 +1,94 @@
+"""The style sheets and scripts that pictures carry onto a notebook's page, where it lets them run."""
+
+from __future__ import annotations
+
+# JupyterLab, before a notebook is trusted, and GitHub take an inline SVG apart, but leave an image alone. Where scripts
+# run, the image is replaced by the SVG that it holds, which follows the page's theme and says more where you point.
+UNFOLD = (
+    "<script>(() => {const image = document.currentScript?.previousElementSibling; if (!image) return;"
+    "const bytes = Uint8Array.from(atob(image.src.split(',')[1]), c => c.charCodeAt(0));"
+    "const place = document.createElement('div'); place.style.overflowX = 'auto';"
+    "place.innerHTML = new TextDecoder().decode(bytes); image.replaceWith(place);})()</script>"
+)
+
+# In the dark theme a picture of ink on white paper is turned into its negative with the same hues.
+PICTURE_STYLE = """<style>
+.kit-picture {border-radius: 6px}
+[data-jp-theme-light="false"] .kit-picture {filter: brightness(.9)}
+[data-jp-theme-light="false"] .kit-picture.kit-ink {filter: invert(.93) hue-rotate(180deg) brightness(1.12)}
+</style>"""
+
+# A live thing is two outputs: its widget, then a still picture. The page shows one of them: the widget while a kernel
+# is behind it, and the picture once that kernel is gone or the notebook is opened again, where JupyterLab puts a
+# complaint in the widget's place (an output that has the class jupyter-widgets itself).
+# A picture that takes longer than half a second to draw fades, so that the old one is not taken for the new one.
+LIVE, STILL = "kit-live", "kit-still"
+STILL_STYLE = f"""<style>
+.jp-OutputArea-child:has(.{LIVE}:not(.jupyter-widgets-disconnected)) + .jp-OutputArea-child:has(.{STILL})
+  {{display: none}}
+.jp-OutputArea-child:has(> .jupyter-widgets, .{LIVE}.jupyter-widgets-disconnected):has(+ .jp-OutputArea-child .{STILL})
+  {{display: none}}
+.kit-busy {{opacity: .45; transition: opacity .1s .5s}}
+</style>"""
+
+# Runs beside a live thing. ipywidgets gives a slider no accessible name, though its label stands beside it: the name
+# follows from that label. What a widget draws comes and goes while it lives, so the names are given again whenever the
+# output changes. A sheet of pixels (PaintBox) is painted by drawing over it, and is one stop of the Tab key, within
+# which the arrow keys move. JupyterLab's own keys are off there: ArrowDown on a menu would go to the next cell.
+CONTROLS = """<script>(() => {
+const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
+if (!place) return;
+const name = (node, words) => node.getAttribute("aria-label") === words || node.setAttribute("aria-label", words);
+const nameAll = () => {
+  for (const row of place.querySelectorAll(".widget-inline-hbox")) {
+    const label = row.querySelector(".widget-label")?.textContent.trim();
+    if (!label) continue;
+    row.querySelectorAll(".noUi-handle, input, select, textarea").forEach(node => name(node, label));
+    row.querySelectorAll(".widget-readout").forEach(node => {
+      name(node, label + ", typed");
+      node.setAttribute("role", "textbox");
+    });
+  }
+  for (const button of place.querySelectorAll(".widget-play button")) {
+    const icon = button.firstElementChild?.className ?? button.className;
+    const kind = ["play", "pause", "step-backward", "stop", "retweet"].find(kind => icon.includes("fa-" + kind));
+    name(button, {play: "Play", pause: "Pause", "step-backward": "Back to the start", stop: "Stop",
+                  retweet: "Repeat"}[kind] ?? "Play");
+  }
+  place.querySelectorAll(".kit-sheet:not([role])").forEach(makeSheet);
+  place.querySelector(".kit-live")?.setAttribute("data-lm-suppress-shortcuts", "true");
+};
+const makeSheet = sheet => {
+  const pixels = [...sheet.querySelectorAll("button")];
+  const columns = getComputedStyle(sheet).gridTemplateColumns.split(" ").length;
+  let pressed = null;
+  if (!pixels.length) return;
+  sheet.setAttribute("role", "grid");
+  const stand = pixel => { pixels.forEach(each => each.tabIndex = each === pixel ? 0 : -1); };
+  stand(pixels[0]);
+  pixels.forEach((pixel, at) => {
+    name(pixel, pixel.title);
+    pixel.addEventListener("pointerdown", event => {
+      event.target.releasePointerCapture?.(event.pointerId);
+      pressed = pixel;
+    });
+    pixel.addEventListener("pointerup", () => { pressed = null; });
+    pixel.addEventListener("pointerenter", event => {
+      if (!(event.buttons & 1)) return;
+      pressed?.click();  // a press that moves on is no click of its own
+      pressed = null;
+      pixel.click();
+    });
+    pixel.addEventListener("focus", () => stand(pixel));
+    pixel.addEventListener("keydown", event => {
+      const step = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns}[event.key];
+      if (!step) return;
+      event.preventDefault();
+      if (Math.abs(step) > 1 || Math.floor(at / columns) === Math.floor((at + step) / columns))
+        pixels[at + step]?.focus();
+    });
+  });
+};
+nameAll();
+new MutationObserver(nameAll).observe(place, {childList: true, subtree: true, attributeFilter: ["class"]});
+})()</script>"""
