@@ -28,11 +28,17 @@ class _NamedParams(dict):
 def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tuple[mx.array, dict[str, mx.array]]:
     """The loss and its gradient. `loss_fn(params)` computes a scalar from the dictionary it is given.
 
-    Returns `(loss, grads)`, evaluated: a scalar array, and for each parameter a gradient under the same name, of the
-    same shape and dtype. A parameter that the loss does not use has gradient zero.
+    Args:
+        loss_fn: computes a scalar from the dictionary it is given.
+        params: floating-point arrays by name.
 
-    Raises GradientError when the loss is no scalar array, is NaN, or does not depend on the parameters at all, when
-    `loss_fn` asks for a parameter that is not there, and when a parameter is no floating-point array.
+    Returns:
+        (loss, grads), evaluated: a scalar array, and for each parameter a gradient under the same name, of the same
+        shape and dtype. A parameter that the loss does not use has gradient zero.
+
+    Raises:
+        GradientError: the loss is no scalar array, is NaN, or does not depend on the parameters at all; `loss_fn` asks
+            for a parameter that is not there; a parameter is no floating-point array.
     """
     refuse_after_fork()
     if not params:

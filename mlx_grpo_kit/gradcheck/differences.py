@@ -20,7 +20,10 @@ Place = tuple[int, tuple[int, ...]]  # which input, which element of it
 class Precision:
     """What central differences can tell in a floating-point format.
 
-    step   relative to max(1, |x|): large enough against rounding, small enough against curvature
+    Attributes:
+        step: relative to max(1, |x|): large enough against rounding, small enough against curvature.
+        rtol: how far a derivative may be off, relative to itself.
+        atol: and beside that.
     """
 
     step: float
@@ -33,9 +36,13 @@ PRECISIONS = {np.dtype(np.float64): Precision(1e-5, 1e-5, 1e-7), np.dtype(np.flo
 
 
 class Probe:
-    """evaluate  list of arrays -> the outputs as one vector
-    arrays       the point, one array for each input
-    weights      of the outputs in the sum whose derivatives are compared
+    """A function of arrays at a point, with its outputs weighted and summed to one number.
+
+    Attributes:
+        evaluate: list of arrays -> the outputs as one vector.
+        arrays: the point, one array for each input.
+        weights: of the outputs in the sum whose derivatives are compared.
+        here: the outputs at the point.
     """
 
     def __init__(
@@ -79,12 +86,6 @@ class Probe:
         """
         outputs, _ = self.moved(place, complex(0, COMPLEX_STEP))
         return float(self.weights @ outputs.imag) / COMPLEX_STEP
-
-    def along(self, directions: list[np.ndarray], step: float) -> float:
-        """The slope along a direction through all inputs at once."""
-        above = self.evaluate([x + (step * d).astype(x.dtype) for x, d in zip(self.arrays, directions, strict=True)])
-        below = self.evaluate([x - (step * d).astype(x.dtype) for x, d in zip(self.arrays, directions, strict=True)])
-        return self._slope(above, below, 2 * step)
 
     def kink(self, place: Place, relative: float) -> tuple[float, float] | None:
         """The two slopes where they differ, however near one looks; None where the function is smooth."""

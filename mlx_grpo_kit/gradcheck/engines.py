@@ -19,7 +19,9 @@ from mlx_grpo_kit.tensor.tensor import result
 class Engine:
     """One kind of array with gradients.
 
-    smooth  the operations whose complex step is their derivative: analytic functions, computed without |x| inside
+    Attributes:
+        name: what reports call it.
+        smooth: the operations whose complex step is their derivative: analytic functions, computed without |x| inside.
     """
 
     name = ""

@@ -20,9 +20,12 @@ class LockstepError(ValueError):
 class LockstepStep:
     """One step that agreed.
 
-    loss, torch_loss     before the step
-    largest_difference   of the loss, of all gradients, and of all weights and running statistics after the step
-    where                the tensor it was in
+    Attributes:
+        step: its number, from 1.
+        loss: before the step.
+        torch_loss: the same in torch.
+        largest_difference: of the loss, of all gradients, and of all weights and running statistics after the step.
+        where: the tensor it was in.
     """
 
     step: int
@@ -52,13 +55,22 @@ def lockstep(
         for step in lockstep(model, torch_model, batches, optimizer="Adam", lr=1e-3):
             plot.update(step.metrics)
 
-    model takes over torch_model's weights first, by name, and its dtype. batches are pairs (x, targets) of arrays.
-    `optimizer` is a name in both libraries, with `options` for both; `loss` is a pair of functions (outputs, targets),
-    for here and for torch, cross-entropy if not given.
+    The first number that differs names the tensor. Gradients are searched from the last parameter to the first, the way
+    that backward goes, so the one it names is where the error came in.
 
-    Raises LockstepError at the first number that differs by more than `tolerance`, and at the first nan: gradients are
-    searched from the last parameter to the first, the way that backward goes, so the one it names is where the error
-    came in. Raises TypeError or ValueError, when the loop begins, for arguments that do not fit together.
+    Args:
+        model: takes over torch_model's weights first, by name, and its dtype.
+        torch_model: its twin.
+        batches: pairs (x, targets) of arrays.
+        optimizer: the name of one that both libraries have.
+        loss: a pair of functions (outputs, targets), for here and for torch; cross-entropy if not given.
+        tolerance: how far two numbers may be apart.
+        options: of the optimizer, for both.
+
+    Raises:
+        LockstepError: a number differs by more than `tolerance`, or is nan.
+        TypeError: when the loop begins, arguments that do not fit together.
+        ValueError: when the loop begins, arguments that do not fit together.
     """
     import torch
 

@@ -89,7 +89,8 @@ class MLP(Module):
 def hinge_loss(scores: Sequence[Value], labels: Sequence[float]) -> Value:
     """The mean of max(0, 1 - label * score), labels -1 or 1: nothing to gain beyond a margin of 1 on the right side.
 
-    Raises ValueError for other labels, or when there is not one label for each score.
+    Raises:
+        ValueError: another label, or not one label for each score.
     """
     margins = _margins(scores, labels)
     return sum((1 - margin).relu() for margin in margins) / len(margins)
@@ -98,7 +99,8 @@ def hinge_loss(scores: Sequence[Value], labels: Sequence[float]) -> Value:
 def logistic_loss(scores: Sequence[Value], labels: Sequence[float]) -> Value:
     """The mean of log(1 + e**(-label * score)), labels -1 or 1: minus the log-probability of the right label.
 
-    Raises ValueError for other labels, or when there is not one label for each score.
+    Raises:
+        ValueError: another label, or not one label for each score.
     """
     # log(1 + e**-m) = max(-m, 0) + log(1 + e**-|m|) never overflows. At m = 0 max shares its slope, and abs has none.
     margins = _margins(scores, labels)

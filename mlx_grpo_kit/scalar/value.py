@@ -202,7 +202,8 @@ def dot(weights: Sequence[Value], inputs: Sequence[Value | float], bias: Value |
     """w1 * x1 + w2 * x2 + ... + bias as one value, with 2n + 1 parents.
 
     Written with + and * it is 2n values. Both give the same gradients; the cost of an engine is its number of values.
-    Raises ValueError when there is not one input for each weight.
+    Raises:
+        ValueError: there is not one input for each weight.
     """
     weights, inputs, bias = [as_value(w) for w in weights], [as_value(x) for x in inputs], as_value(bias)
     if len(weights) != len(inputs):
@@ -232,7 +233,8 @@ def as_value(number: Value | float) -> Value:
 def as_float(number: float) -> float:
     """Any real number (of Python, NumPy, or an array of no dimensions) as a Python float, which is the fastest.
 
-    Raises TypeError for anything else.
+    Raises:
+        TypeError: for anything else.
     """
     real = isinstance(number, numbers.Real)
     if not real and (getattr(number, "shape", None) != () or isinstance(number, numbers.Complex)):

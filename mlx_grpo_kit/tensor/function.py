@@ -55,8 +55,11 @@ class Function:
 
     @classmethod
     def apply(cls, *inputs: Any, **settings: Any) -> Tensor:
-        """Compute the result, and record how, if one of the inputs requires a gradient. Raises ValueError, IndexError
-        or TypeError with the shapes of the inputs where forward cannot do with them."""
+        """Compute the result, and record how, if one of the inputs requires a gradient.
+
+        Raises:
+            ValueError, IndexError, TypeError: forward cannot do with these inputs; the message has their shapes.
+        """
         operands = tensor.as_tensors(inputs)
         arrays = [x._data if x is not None else None for x in operands]
         needs = tuple([x is not None and x._requires_grad for x in operands])

@@ -78,9 +78,11 @@ class Constant(Node):
 class BackwardFunction(Node):
     """A step of the way back: from the gradient of an operation's result to the gradients of its inputs.
 
-    next_functions   the nodes of the inputs, in their order
-    shape, dtype     of the operation's result
-    saved            the arrays of inputs and result that forward kept, and at which version each was
+    Attributes:
+        next_functions: the nodes of the inputs, in their order.
+        shape: of the operation's result.
+        dtype: of the operation's result.
+        saved: the arrays of inputs and result that forward kept, and at which version each was.
     """
 
     __slots__ = ("ctx", "dtype", "fingerprint", "function", "hooks", "line", "next_functions", "saved", "shape")
@@ -199,11 +201,13 @@ def topological_order(root: AccumulateGrad | BackwardFunction) -> list[Accumulat
 
 
 def unbroadcast(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The gradient of an array of `shape` that was broadcast to the shape of `grad`: an element that was repeated gets
-    the sum of the gradients of its copies.
+    """The gradient of an array of `shape` that was broadcast to the shape of `grad`.
 
-    Broadcasting lines shapes up at the right, so leading axes are new, and an axis of length 1 was stretched.
-    Raises ValueError when `shape` does not broadcast to the shape of `grad`.
+    An element that was repeated gets the sum of the gradients of its copies. Broadcasting lines shapes up at the right,
+    so leading axes are new, and an axis of length 1 was stretched.
+
+    Raises:
+        ValueError: `shape` does not broadcast to the shape of `grad`.
     """
     new = grad.ndim - len(shape)
     if new < 0 or any(size not in (1, long) for size, long in zip(shape, grad.shape[new:], strict=True)):

@@ -23,13 +23,15 @@ class Tensor(Operators):
         loss = (w * w).sum()
         loss.backward()         # w.grad is now d(loss)/dw = array([2., 4.])
 
-    data           the numbers, a NumPy array; the constructor copies what it is given, and keeps its dtype
-    grad           d(the tensor whose backward() was called) / d(this leaf): an array of the same shape, None before
-    requires_grad  whether anything is to be recorded for it. Results require a gradient if one of their inputs does
-    grad_fn        the node of the graph that made this tensor; None for a leaf, a tensor that you made yourself
-    label          a name for pictures and messages, if you give one
+    Attributes:
+        data: the numbers, a NumPy array; the constructor copies what it is given, and keeps its dtype.
+        grad: d(the tensor whose backward() was called) / d(this leaf): an array of the same shape, None before.
+        requires_grad: whether anything is recorded for it. Results require a gradient if one of their inputs does.
+        grad_fn: the node of the graph that made this tensor; None for a leaf, a tensor that you made yourself.
+        label: a name for pictures and messages, if you give one.
 
-    Raises TypeError for what is no array of numbers, and for integers that are asked for a gradient.
+    Raises:
+        TypeError: what was given is no array of numbers, or integers were asked for a gradient.
     """
 
     __slots__ = ("_data", "_hooks", "_requires_grad", "_version", "grad", "grad_fn", "label")
@@ -102,9 +104,13 @@ class Tensor(Operators):
     def backward(self, grad: Any = None, retain_graph: bool = False) -> None:
         """Add d(self) / d(leaf) to the `.grad` of every leaf that requires one.
 
-        grad: the gradient to start with, an array of self's shape; 1 for a single number, which may leave it out.
-        The graph is freed on the way, unless `retain_graph`. Raises AutogradError when there is nothing to
-        differentiate, when the graph was freed before, and when an array that a backward needs has been modified.
+        Args:
+            grad: the gradient to start with, an array of self's shape; a single number may leave it out, it is 1.
+            retain_graph: keep the graph, for another backward(); without it the graph is freed on the way.
+
+        Raises:
+            AutogradError: there is nothing to differentiate, the graph was freed before, or an array that a backward
+                needs has been modified.
         """
         if not self._requires_grad:
             raise AutogradError(

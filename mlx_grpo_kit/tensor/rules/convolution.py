@@ -118,9 +118,11 @@ class AvgPool2d(Function):
 class Windows:
     """Where a kernel of some size stops on its way over padded images.
 
-    out            how many stops there are down and across
-    padded_shape   of the padded images, channels first: [C, N, H + 2 * padding, W + 2 * padding]
-    iteration      row and column in the kernel, and the slice of the padded images that it sees over all stops
+    To iterate gives row and column in the kernel, and the slice of the padded images that it sees over all stops.
+
+    Attributes:
+        out: how many stops there are down and across.
+        padded_shape: of the padded images, channels first: [C, N, H + 2 * padding, W + 2 * padding].
     """
 
     def __init__(

@@ -33,9 +33,10 @@ RULES: dict[str, Callable[..., Tensor]] = {}  # every operation written with @ru
 class Rule(Function):
     """A Function made of formulas.
 
-    compute    arrays and settings -> an array
-    gradients  for each input, in the order of compute's arguments: (g, what it names) -> its gradient
-    names      for each input, what its formula names
+    Attributes:
+        compute: arrays and settings -> an array.
+        gradients: for each input, in the order of compute's arguments: (g, what it names) -> its gradient.
+        names: for each input, what its formula names.
     """
 
     compute: Callable[..., np.ndarray]
@@ -129,7 +130,10 @@ def _explain(name: str, signature: inspect.Signature, args: tuple, kwargs: dict[
 def replaced_gradient(operation: str, **gradients: Callable[..., np.ndarray]) -> Iterator[None]:
     """Inside the block, `operation` has other formulas: replaced_gradient("mul", a=lambda g, b: -g * b).
 
-    For breaking a rule on purpose and seeing who notices. Raises KeyError for an operation or input that has no rule.
+    For breaking a rule on purpose and seeing who notices.
+
+    Raises:
+        KeyError: an operation or an input that has no rule.
     """
     function = RULES[operation].function
     before = {name: function.gradients[name] for name in gradients}
