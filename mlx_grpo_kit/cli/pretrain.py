@@ -87,8 +87,10 @@ HOMEWORK_LENGTH = {"addition": 10, "countdown": 22}
 
 @dataclass(frozen=True)
 class PretrainReport:
-    """What came out, by task name: the `loss` (mean of the last 50 batches) and the accuracy on 512 held-out problems,
-    of answers `sampled` at temperature 1 and of `greedy` ones. `str(report)` is a table.
+    """What came out, by task name. `str(report)` is a table.
+
+    That is the `loss` (mean of the last 50 batches), and the accuracy on 512 held-out problems of answers `sampled` at
+    temperature 1 and of `greedy` ones.
     """
 
     folder: Path

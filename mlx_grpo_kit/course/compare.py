@@ -104,8 +104,10 @@ def told_apart(got: Any, expected: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it stands in a message: functions by name, numbers with few digits, arrays with their shape, long
-    things cut."""
+    """A value as it stands in a message.
+
+    Functions by name, numbers with few digits, arrays with their shape, long things cut.
+    """
     if isinstance(value, BaseException):
         return f"a {type(value).__name__}"
     if isinstance(value, float):

@@ -131,8 +131,11 @@ class Exercise:
         return self._wrong(f"{complaint} {mistake.message}", mistake.hint)
 
     def _find_mistake(self, results: Sequence[Any]) -> Mistake | None:
-        """The mistake that gives these results. An exception counts by its kind; where nothing but exceptions came, it
-        has to speak of the same thing too. Of several mistakes that fit, the first with the fewest other words."""
+        """The mistake that gives these results.
+
+        An exception counts by its kind; where nothing but exceptions came, it has to speak of the same thing too. Of
+        several mistakes that fit, the first with the fewest other words.
+        """
         found, fewest = None, math.inf
         nothing_else = all(isinstance(got, BaseException) for got in results)
         for mistake in self.mistakes:

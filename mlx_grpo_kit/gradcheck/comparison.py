@@ -111,8 +111,10 @@ class Comparison:
                 self.look_at(self.place(int(number)))
 
     def errors_by_step(self) -> tuple[np.ndarray, np.ndarray]:
-        """Steps from 0.1 to 1e-12, and how far the central difference with each is from the engine's derivative, at the
-        worst element. A V where the derivative is right; flat at the bottom where it is not."""
+        """Steps from 0.1 to 1e-12, and how far the central difference with each is from the engine's derivative.
+
+        At the worst element. A V where the derivative is right; flat at the bottom where it is not.
+        """
         steps = 10.0 ** np.arange(-1, -12.5, -0.5)
         place = self.worst.input, self.worst.index
         return steps, np.array([abs(self.probe.central(place, step) - self.worst.analytic) for step in steps])

@@ -202,6 +202,7 @@ def dot(weights: Sequence[Value], inputs: Sequence[Value | float], bias: Value |
     """w1 * x1 + w2 * x2 + ... + bias as one value, with 2n + 1 parents.
 
     Written with + and * it is 2n values. Both give the same gradients; the cost of an engine is its number of values.
+
     Raises:
         ValueError: there is not one input for each weight.
     """

@@ -35,8 +35,10 @@ def manual_seed(seed: int) -> None:
 
 
 class Module:
-    """Something with parameters: attributes that are tensors which require a gradient, modules that have some, or lists
-    of modules. Arrays among the attributes are state that is saved but not trained, such as running means.
+    """Something with parameters.
+
+    They are found among its attributes: tensors that require a gradient, modules that have some, and lists of modules.
+    Arrays among the attributes are state that is saved but not trained, such as running means.
     """
 
     training = True
@@ -65,8 +67,10 @@ class Module:
                     yield prefix + attribute, module, attribute, value
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Names as torch's: "hidden.weight", "blocks.0.weight" in a list, "0.weight" in a Sequential. A tensor that has
-        two names comes once, under the first."""
+        """Names as torch's: "hidden.weight", "blocks.0.weight" in a list, "0.weight" in a Sequential.
+
+        A tensor that has two names comes once, under the first.
+        """
         parameters = {}
         for name, _, _, value in self._named():
             if isinstance(value, Tensor) and value.requires_grad:

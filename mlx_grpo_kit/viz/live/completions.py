@@ -34,8 +34,7 @@ class CompletionsTable:
 
 
 def completions_table(records: Iterable[Any], *, title: str = "") -> CompletionsTable:
-    """A table of `records`, each with `.prompt` and `.completion` (text) and, if they have them, `.reward` and
-    `.advantage` (floats).
+    """A table of `records`, with `.prompt`, `.completion` and, where they have them, `.reward` and `.advantage`.
 
     A row with a positive advantage says "▲ up": GRPO's step pushes the probability of that completion up; one with a
     negative advantage says "▼ down". All text is escaped: what a model wrote cannot become markup.

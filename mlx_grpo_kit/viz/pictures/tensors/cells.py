@@ -45,8 +45,14 @@ FAINT_FILL = {"a": ("#f1f6ff", "#8fb2f2", "#cfdffb"), "b": ("#fff7ea", "#dfa759"
 
 @dataclass(frozen=True)
 class Look:
-    """How a cell is drawn. kind: "a" blue, "b" orange, "r" light grey, "s" darker grey; a copy is faint and hatched;
-    `ring` draws a thick line around it; `tip` is shown where one points at it."""
+    """How a cell is drawn.
+
+    Attributes:
+        kind: "a" blue, "b" orange, "r" light grey, "s" darker grey.
+        copy: faint and hatched.
+        ring: a thick line around it.
+        tip: shown where one points at it.
+    """
 
     kind: str = "r"
     copy: bool = False

@@ -102,8 +102,11 @@ def draw_matrices(
     framed: Mapping[str, Any] | None = None,
     title: str = "",
 ) -> tuple[Figure, str]:
-    """(figure, words): matrices [R, C] side by side under their names. Those in `colored` are blue above 0 and orange
-    below; `framed` has, by name, an array of booleans of the matrix's shape: these elements get a frame."""
+    """(figure, words): matrices [R, C] side by side under their names.
+
+    Those in `colored` are blue above 0 and orange below; `framed` has, by name, an array of booleans of the matrix's
+    shape: these elements get a frame.
+    """
     arrays = {key: table(array) for key, array in matrices.items()}
     # A heading may be wider than its matrix.
     widths = {key: max(array.shape[1] * CELL_WIDTH, 0.085 * len(key)) for key, array in arrays.items()}

@@ -297,8 +297,10 @@ def _sum_code(shape: Shape, result: Shape) -> str:
 
 
 def _numbers(a: Any, b: Any, shapes: Sequence[Shape]) -> list[dict[Index, float]]:
-    """The numbers of both inputs by index, made up where there is only a shape: a has 1, 2, 3 and b has 10, 20, 30, so
-    that a sum tells what it was made of. Nothing for shapes that are too large to be drawn."""
+    """The numbers of both inputs by index; nothing for shapes that are too large to be drawn.
+
+    Made up where there is only a shape: a has 1, 2, 3 and b has 10, 20, 30, so that a sum tells what it was made of.
+    """
     if not can_be_drawn(*[shape for shape in shapes if shape]):
         return [{}, {}]
     step = 10 ** len(str(math.prod(shapes[0])))
