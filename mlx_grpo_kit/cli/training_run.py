@@ -162,7 +162,7 @@ def _run(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: S
         return stop.words if stop.number is not None else ""
 
     try:
-        with RunDisplay(_title(settings), settings.max_steps, trainer.task.is_correct, note) as display:
+        with RunDisplay(_title(settings), settings.max_steps, trainer.task.is_correct, note, console) as display:
             _train_steps(folder, settings, trainer, stop, display)
             if folder.is_open:
                 display.phase("saving")

@@ -120,7 +120,7 @@ def _flat(state: dict) -> dict[str, mx.array]:
     flat = {}
     for name, value in state.items():
         flat |= {f"{name}/{part}": array for part, array in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
+    return dict(sorted(flat.items()))  # MLX keeps the order: the same state, the same file
 
 
 def _nested(flat: dict[str, mx.array]) -> dict:

@@ -503,6 +503,21 @@ def test_sigterm_saves_too(train, tmp_path, monkeypatch):
     assert checkpoints_of(tmp_path / "out") == ["step-000002"]
 
 
+def test_a_reader_that_goes_away_stops_the_run_like_ctrl_c(model, task, tmp_path):
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "mlx_grpo_kit", *arguments(model, task, output, "--max-steps", "100000")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("measuring accuracy")
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(60) == 128 + signal.SIGPIPE
+    done = lines_of(output)[-1]["step"]
+    assert checkpoints_of(output)[-1] == f"step-{done:06d}"
+    assert "Nobody reads the output any more. Stopping after this step." in err
+    assert f"Stopped: {done} of 100000 steps." in err
+    assert f"train --output {output} --resume" in err
+
+
 def test_a_second_ctrl_c_quits_at_once(train, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DIGITS", "SIGINT+SIGINT@7")
     output = tmp_path / "out"

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.cli import main, training_run
+from mlx_grpo_kit.cli import main, run_folder, training_run
 from mlx_grpo_kit.cli.run_folder import RunFolder
 from mlx_grpo_kit.files import check_saved, read_json, read_manifest, replaced_folder, write_file
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
@@ -190,3 +190,172 @@ def test_a_kill_at_any_moment_loses_nothing(after, train, kill_at, tmp_path, cap
         number += MOMENTS
     assert number > 50
     assert seen == set(range(len(ends)))
+
+
+# Whose the folder is.
+
+
+def test_nobody_else_gets_the_folder_from_the_very_start(train, tmp_path, monkeypatch, capsys):
+    """The second of two runs is refused while the first loads its model, before there is a file."""
+    output, seen = tmp_path / "runs" / "out", []
+
+    def slow(settings, task):
+        seen.append([train(output), train(output, "--overwrite"), train(output, "--resume")])
+        return Counter(GRPOConfig(**settings.args))
+
+    monkeypatch.setattr(training_run, "_trainer", slow)
+    assert train(output, "--seed", "1") == 0
+    assert seen == [[2, 2, 2]]
+    assert capsys.readouterr().err.count("Another process is training in") == 3
+    assert policy_of(output)[-1][0] == 1
+
+
+def test_a_run_that_fails_to_start_leaves_no_folder(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(training_run, "_trainer", lambda *_: (_ for _ in ()).throw(ValueError("no model")))
+    (tmp_path / "mine").mkdir()
+    assert train(tmp_path / "runs" / "out") == 2
+    assert train(tmp_path / "mine") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["checkpoints/thesis.tex", "checkpoints/mine/thesis.tex", "checkpoints/step-000004/thesis.tex",
+     "checkpoints/step-000004/model/thesis.tex", "policy/thesis.tex", "policy/optimizer.pt"],
+)  # fmt: skip
+def test_what_no_run_wrote_is_neither_deleted_nor_in_the_way_of_reading(place, train, tmp_path, capsys):
+    assert train(tmp_path) == 0
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("mine")
+    before = files_of(tmp_path)
+    for option in (["--overwrite"], ["--resume", "--max-steps", "9"]):
+        assert train(tmp_path, *option) == 2
+        assert place.replace("mine/thesis.tex", "mine/") in capsys.readouterr().err
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("content", ["{}", '{"name": "my app"}', "[]", "{", "null"])
+def test_a_run_json_of_another_program(content, train, tmp_path, capsys):
+    (tmp_path / "run.json").write_text(content)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "thesis.tex").write_text("mine")
+    before = files_of(tmp_path)
+    for option in ([], ["--overwrite"], ["--resume"]):
+        assert train(tmp_path, *option) == 2
+    assert "run.json cannot be read" in capsys.readouterr().err
+    assert files_of(tmp_path) == before
+
+
+def test_a_link_in_the_place_of_the_policy(train, tmp_path, capsys):
+    (tmp_path / "elsewhere").mkdir()
+    assert train(tmp_path / "out") == 0
+    shutil.rmtree(tmp_path / "out" / "policy")
+    (tmp_path / "out" / "policy").symlink_to(tmp_path / "elsewhere")
+    assert train(tmp_path / "out", "--overwrite") == 2
+    assert "holds policy, which no run wrote there" in capsys.readouterr().err
+
+
+# Reading what is there.
+
+
+@pytest.mark.parametrize("number", range(0, 1000, 83))
+def test_a_bit_that_flipped_in_run_json(number, train, tmp_path, capsys):
+    assert train(tmp_path, "--seed", "1") == 0
+    content = bytearray((tmp_path / "run.json").read_bytes())
+    content[number % len(content)] ^= 1 << number % 7
+    (tmp_path / "run.json").write_bytes(content)
+    capsys.readouterr()
+    status = train(tmp_path, "--resume", "--max-steps", "6")
+    assert status == 0 if content.isspace() else "run.json cannot be read" in capsys.readouterr().err
+
+
+def test_broken_lines_take_no_others_with_them(train, tmp_path, capsys):
+    assert train(tmp_path / "undisturbed", "--max-steps", "7") == 0
+    output = tmp_path / "out"
+    assert train(output) == 0
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    lines[1:1] = ["", "garbage", '{"step": 2, "reward": "high"}', '{"step": 1e999}', "[]"]
+    (output / "metrics.jsonl").write_text("\n".join(lines))  # nor is there an end to the last line
+    capsys.readouterr()
+    assert train(output, "--resume", "--max-steps", "7") == 0
+    warnings = capsys.readouterr().err.splitlines()
+    assert [line.partition(" of ")[0] for line in warnings] == [f"warning: Line {number}" for number in (3, 4, 5, 6)]
+    assert lines_of(output) == lines_of(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "checkpoints/step-000005/trainer_state.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_pipe_or_a_device_is_not_waited_for(name, kind, train, tmp_path, capsys):
+    assert train(tmp_path) == 0
+    (tmp_path / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero")
+    status = train(tmp_path, "--resume", "--max-steps", "7")
+    assert Path(name).name in capsys.readouterr().err
+    assert status == 2
+
+
+# Settings.
+
+
+def test_how_fast_it_learns_may_change_and_is_kept(train, tmp_path):
+    assert train(tmp_path, "--learning-rate", "0.5") == 0
+    assert train(tmp_path, "--resume", "--max-steps", "7", "--learning-rate", "0.25", "--eval-problems", "3") == 0
+    assert [rate for _, _, rate in policy_of(tmp_path)] == [0.5] * 5 + [0.25] * 2
+    settings = json.loads((tmp_path / "run.json").read_text())
+    assert (settings["args"]["learning_rate"], settings["max_steps"], settings["eval_problems"]) == (0.25, 7, 3)
+    assert train(tmp_path, "--resume", "--max-steps", "8") == 0
+    assert policy_of(tmp_path)[-1] == [0, 8, 0.25]
+
+
+def test_a_new_learning_rate_survives_a_kill_before_the_next_checkpoint(train, tmp_path, monkeypatch):
+    assert train(tmp_path, "--learning-rate", "0.5") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "append", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            train(tmp_path, "--resume", "--max-steps", "7", "--learning-rate", "0.25")
+    assert train(tmp_path, "--resume") == 0
+    assert [rate for _, _, rate in policy_of(tmp_path)] == [0.5] * 5 + [0.25] * 2
+
+
+# Names, pipes, disks.
+
+
+def test_no_name_and_a_name_that_is_not_utf_8(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in (train, lambda output: main(["pretrain", "--output", str(output)])):
+        assert command("") == 2
+        assert "--output is empty" in capsys.readouterr().err
+        assert command(os.fsdecode(b"caf\xe9")) == 2
+        assert "--output 'caf\\udce9' is not UTF-8" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_s_title_is_no_formula():
+    assert run_folder._curves([{"step": 1, "reward": 1.0}], [], r"m$\frac$ learns addition").startswith(b"\x89PNG")
+
+
+def test_a_disk_that_fills_up_within_a_line(train, tmp_path, monkeypatch, capsys):
+    """What was written of it is taken back; the file is named."""
+    with RunFolder(tmp_path / "out") as folder:
+        folder.begin(run_folder.RunSettings("tiny", "addition", 1, 1, 1, 1, {}))
+        folder.append({"step": 0})
+        folder._lines = Short(folder._lines)
+        with pytest.raises(OSError, match=r"No space left on device: '.*/out/metrics.jsonl'"):
+            folder.append({"step": 1})
+    assert lines_of(tmp_path / "out") == [{"step": 0}]
+
+
+class Short:
+    """A file on a disk with room for five more bytes."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, content):
+        return self.file.write(content[:5])
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
