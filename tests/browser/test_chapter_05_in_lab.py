@@ -28,6 +28,8 @@ def test_the_heatmaps_and_the_table_of_edges(open_notebook):
     def wait_for_picture(words):
         notebook.cell(panel).locator(f'.widget-html img[alt*="{words}"]').wait_for(timeout=60_000)
 
+    wait_for_picture("x * x. Starting with out[1, 2] = 2.25: 1 of the 20 numbers of x")
+    notebook.cell(panel).locator("select").first.select_option("softmax(x)")
     wait_for_picture("softmax(x). Starting with out[1, 2] = 0.17: 5 of the 20 numbers of x get a gradient, all in row")
     notebook.cell(panel).locator("select").first.select_option("x @ w")
     wait_for_picture("4 of the 15 numbers of w get a gradient, all in column 2; they sum to 2.")

@@ -150,6 +150,26 @@ def test_every_case_of_unbroadcast_tells_the_mistakes_apart():
             assert results[first] != results[second], (exercise.mistakes[first].name, exercise.mistakes[second].name)
 
 
+def fits_if_divisible(a, b):
+    longest = max(len(a), len(b))
+    pairs = list(zip((1,) * (longest - len(a)) + a, (1,) * (longest - len(b)) + b, strict=True))
+    return tuple(map(max, pairs)) if all(max(pair) % min(pair) == 0 for pair in pairs) else None
+
+
+def squeezed(grad, shape, axis, keepdims):
+    return np.broadcast_to(np.expand_dims(np.squeeze(grad), axis), shape)
+
+
+def repeated_until_it_fits(grad, shape, axis, keepdims):
+    return np.resize(grad, shape)
+
+
+def spoils_grad(grad, shape):
+    result = chapter_04.unbroadcast(grad, shape)
+    grad *= 0
+    return result
+
+
 def without_backward(parameters, compute_loss, learning_rate):
     for p in parameters:
         p.grad = None
@@ -168,7 +188,16 @@ def without_backward(parameters, compute_loss, learning_rate):
             lambda a, b: chapter_04.broadcast_shape(a, b) or False,
             "expected None, which says that they do not fit.",
         ),
+        ("04.3", fits_if_divisible, "only a 1 is stretched"),
+        ("04.3", lambda a, b: None if (a, b) == ((4, 3), (3, 4)) else a, "expected"),
         ("04.4", lambda grad, shape: grad.sum(), "gave 21 of shape ()"),
+        ("04.4", spoils_grad, "new numbers in what it was given"),
+        ("04.5", squeezed, "`squeeze` takes *every* axis of length 1 away"),
+        (
+            "04.5",
+            repeated_until_it_fits,
+            "`sum_backward(array([1, 2]), (2, 3), 1, False)` gave array([[1, 2, 1], [2, 1, 2]])",
+        ),
         ("04.7", without_backward, "A gradient was None when the update wanted it"),
         ("04.7", lambda parameters, compute_loss, learning_rate: compute_loss, "as the loss, expected"),
     ],

@@ -44,6 +44,13 @@ def test_softmax_backward():
     np.testing.assert_allclose(chapter_05.softmax_backward(g, p), expected, atol=1e-14)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_rms_norm_backward(scale):
+    x, g = scale * numbers(4, 5), numbers(4, 5, seed=1)
+    [expected] = torch_gradients(lambda x: F.rms_norm(x, (5,), eps=1e-6), g, x)
+    np.testing.assert_allclose(chapter_05.rms_norm_backward(g, x), expected, rtol=1e-9, atol=1e-12 / scale)
+
+
 def test_logsumexp():
     x = np.concatenate([numbers(3, 5), 1000 + numbers(1, 5), numbers(1, 5) - 1000, 1e4 * numbers(2, 5)])
     np.testing.assert_allclose(chapter_05.logsumexp(x), torch.logsumexp(torch.tensor(x), 1), rtol=1e-14)
@@ -103,6 +110,31 @@ def root_with_a_zero_inside(x):
     return T.sqrt(T.where(x > 0, x, 0.0))  # where's rule filters, so the inf of sqrt at 0 does not pass
 
 
+def root_of_a_clip(x):
+    return T.where(x > 0, T.sqrt(T.clip(x, 1e-12, None)), 0.0)
+
+
+def rms_norm_with_einsum(g, x, eps=1e-6):
+    r = np.sqrt(np.einsum("ij,ij->i", x, x) / x.shape[1] + eps)[:, None]
+    return g / r - x * np.einsum("ij,ij->i", g, x)[:, None] / (x.shape[1] * r**3)
+
+
+def rms_norm_in_a_loop(g, x, eps=1e-6):
+    rows = []
+    for gi, xi in zip(g, x, strict=True):
+        r = np.sqrt((xi**2).mean() + eps)
+        rows.append(gi @ (np.eye(len(xi)) / r - np.outer(xi, xi) / (len(xi) * r**3)))
+    return rows
+
+
+def rms_norm_by_torch(g, x, eps=1e-6):
+    return torch_gradients(lambda x: F.rms_norm(x, (x.shape[1],), eps=eps), g, x)[0]
+
+
+def softmax_with_einsum(g, p):
+    return g * p - p * np.einsum("ij,ij->i", g, p)[:, None]
+
+
 def silu_that_saves_x_alone(x):
     class Silu(T.Function):
         @staticmethod
@@ -123,11 +155,14 @@ def silu_that_saves_x_alone(x):
     [
         ("05.1", silu_that_saves_x_alone),
         ("05.2", max_in_a_loop),
-        ("05.3", softmax_through_jacobians),
-        ("05.4", lambda x: np.logaddexp.reduce(x, axis=1)),
-        ("05.5", cross_entropy_with_one_hot),
-        ("05.6", root_with_the_kits_own),
-        ("05.6", root_with_a_zero_inside),
+        ("05.3", softmax_with_einsum),
+        ("05.4", rms_norm_with_einsum),
+        ("05.4", rms_norm_in_a_loop),
+        ("05.4", rms_norm_by_torch),
+        ("05.5", lambda x: np.logaddexp.reduce(x, axis=1)),
+        ("05.6", cross_entropy_with_one_hot),
+        ("05.7", root_with_the_kits_own),
+        ("05.7", lambda x: T.sqrt(T.where(x > 0, x, 1.0)) * (x > 0)),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
@@ -145,15 +180,100 @@ def silu_with_a_list(x):
     return Silu.apply(x)
 
 
+def silu_that_spoils_x(x):
+    class Silu(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.x = x.copy()
+            x /= 1 + np.exp(-x)
+            return x.copy()
+
+        @staticmethod
+        def backward(ctx, grad):
+            s = 1 / (1 + np.exp(-ctx.x))
+            return grad * s * (1 + ctx.x * (1 - s))
+
+    return Silu.apply(x)
+
+
+def silu_that_spoils_x_in_backward(x):
+    class Silu(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.x = x
+            return x / (1 + np.exp(-x))
+
+        @staticmethod
+        def backward(ctx, grad):
+            s = 1 / (1 + np.exp(-ctx.x))
+            slope = s * (1 + ctx.x * (1 - s))
+            ctx.x[...] = 0
+            return grad * slope
+
+    return Silu.apply(x)
+
+
+def max_that_spoils_x(g, x):
+    x -= x.max(axis=1, keepdims=True)
+    wins = x == 0
+    return g[:, None] * wins / wins.sum(axis=1, keepdims=True)
+
+
+def max_with_a_tolerance(tolerance):
+    def max_backward(g, x):
+        wins = np.abs(x - x.max(axis=1, keepdims=True)) < tolerance
+        return g[:, None] * wins / wins.sum(axis=1, keepdims=True)
+
+    return max_backward
+
+
+def logsumexp_that_spoils_x(x):
+    largest = x.max(axis=1, keepdims=True)
+    x -= largest
+    return largest[:, 0] + np.log(np.exp(x).sum(axis=1))
+
+
+def cross_entropy_that_spoils_the_logits(logits, targets):
+    logits -= logits.max(axis=1, keepdims=True)
+    return cross_entropy_with_one_hot(logits, targets)
+
+
+def softmax_with_all_jacobians(g, p):
+    eye = np.eye(p.shape[1])
+    return (g[:, None] @ (p[:, :, None] * (eye - p[:, None]))).squeeze(1)
+
+
+def norm_that_spoils_g(g, x, eps=1e-6):
+    r = np.sqrt((x * x).mean(axis=1, keepdims=True) + eps)
+    g -= x / r * (g * x / r).mean(axis=1, keepdims=True)
+    return g / r
+
+
+SPOILED = "new numbers in what it was given"
+
+
 @pytest.mark.parametrize(
     ("exercise", "answer", "words"),
     [
+        ("05.1", silu_that_spoils_x, SPOILED),
+        ("05.1", silu_that_spoils_x_in_backward, "`ctx.x` is not a copy"),
+        ("05.2", max_that_spoils_x, SPOILED),
+        ("05.2", max_with_a_tolerance(2e-3), "A number that is 0.001 behind has lost"),
+        ("05.2", max_with_a_tolerance(1e-6), "differ in their ninth digit only are told apart"),
+        ("05.3", softmax_through_jacobians, "each row takes a Jacobian and a turn of a Python loop"),
+        ("05.3", softmax_with_all_jacobians, "the Jacobians are all there"),
+        ("05.4", lambda g, x, eps=1e-6: g / np.sqrt((x * x).mean(1, keepdims=True) + eps), "as if `r` were a constant"),
+        ("05.4", norm_that_spoils_g, SPOILED),
+        ("05.5", logsumexp_that_spoils_x, SPOILED),
+        ("05.6", cross_entropy_that_spoils_the_logits, SPOILED),
+        ("05.7", root_of_a_clip, "A number between 0 and the limit of the clip is positive too"),
+        ("05.7", root_with_a_zero_inside, "The numbers are right, since the root of 0 is 0"),
         ("05.1", lambda x: x.data * 0.5, "which is no Tensor. Return Silu.apply(x)"),
         ("05.1", lambda x: T.silu(x), "the result of the kit's own Silu"),
         ("05.1", silu_with_a_list, "raised NotImplementedError: a Function needs a backward"),
         ("05.2", lambda g, x: x.argmax(axis=1), "of shape (2,), expected"),
-        ("05.6", lambda x: np.sqrt(x), "raised TypeError: np.sqrt got a Tensor"),
-        ("05.7", lambda g, base, exponent: g * exponent * base ** (exponent - 1), "expected ("),
+        ("05.7", lambda x: np.sqrt(x), "raised TypeError: np.sqrt got a Tensor"),
+        ("05.8", lambda g, base, exponent: g * exponent * base ** (exponent - 1), "expected ("),
     ],
 )
 def test_slips_are_answered_in_words(exercise, answer, words):
@@ -184,4 +304,4 @@ def test_what_forgets_its_history_is_told_so():
         lambda x: T.sqrt(T.relu(x.detach())),
         lambda x: T.Tensor(np.sqrt(np.maximum(x.data, 0))),
     ):
-        assert "x gets no gradient at all" in check("05.6", answer).text
+        assert "x gets no gradient at all" in check("05.7", answer).text

@@ -41,7 +41,7 @@ def test_a_broken_rule_is_caught_and_a_right_one_passes(rule):
 def test_a_plain_sum_misses_some_and_weights_by_the_engine_another():
     missed = {rule.name for rule in BROKEN_RULES if try_out(rule, True, {"it": plain_sum}).verdicts["it"] == "missed"}
     assert missed == {"transpose: never turned back", "softmax: 1% too much", "layer_norm: a mean is missing"}
-    weighted = chapter_06._weighted_by_the_engine
+    [weighted] = [each.wrong for each in chapter_06.OWN_GRADCHECK.mistakes if each.name == "weights by the engine"]
     missed = {rule.name for rule in BROKEN_RULES if try_out(rule, True, {"it": weighted}).verdicts["it"] == "missed"}
     assert missed == {"mul: wrong sign"}
 
@@ -167,6 +167,53 @@ def test_two_slopes_and_culprits():
     assert len(asked) <= 2 * 3 * 9 + 1
 
 
+def flattened_and_shaped_again(f, x, h=1e-5):
+    shape, x = np.shape(x), np.array(x, dtype=float).ravel()
+    return np.array([(f(x + way) - f(x - way)) / (2 * h) for way in h * np.eye(x.size)]).reshape(shape)
+
+
+def in_one_buffer(f, x, h=1e-5):
+    moved, gradient = np.array(x, dtype=float), []
+    for index in np.ndindex(moved.shape):
+        kept = moved[index]
+        moved[index] = kept + h
+        ahead = f(moved)
+        moved[index] = kept - h
+        gradient.append((ahead - f(moved)) / (2 * h))
+        moved[index] = kept
+    return np.reshape(gradient, moved.shape)
+
+
+def gradcheck_with(weights_of, compare=chapter_06.is_close):
+    def my_gradcheck(fn, x):
+        leaf = T.Tensor(x, requires_grad=True)
+        out = fn(leaf)
+        weights = weights_of(out, x)
+        out.backward(weights)
+        return compare(
+            leaf.grad, chapter_06.numeric_gradient(lambda array: (fn(T.Tensor(array)).data * weights).sum(), x)
+        )
+
+    return my_gradcheck
+
+
+def weighted_with_a_star(fn, x):
+    leaf = T.Tensor(x, requires_grad=True)
+    out = fn(leaf)
+    weights = np.random.default_rng(3).uniform(1, 2, out.shape)
+    (out * weights).sum().backward()
+    return chapter_06.is_close(
+        leaf.grad, chapter_06.numeric_gradient(lambda array: (fn(T.Tensor(array)).data * weights).sum(), x)
+    )
+
+
+def slopes_that_move_x(f, gradient, x, direction, h=1e-5):
+    x += h * direction
+    ahead = f(x)
+    x -= 2 * h * direction
+    return np.sum(gradient * direction), (ahead - f(x)) / (2 * h)
+
+
 def as_a_generator(differs, numbers):
     yield from chapter_06.culprits(differs, numbers)
 
@@ -175,6 +222,9 @@ def as_a_generator(differs, numbers):
     ("id", "answer"),
     [
         ("06.1", lambda f, x, h=1e-5: chapter_06.numeric_gradient(f, x, h).tolist()),
+        ("06.1", in_one_buffer),
+        ("06.4", gradcheck_with(lambda out, x: np.random.default_rng(5).uniform(1, 2, out.shape))),
+        ("06.4", gradcheck_with(lambda out, x: np.random.default_rng(5).normal(size=out.shape), np.allclose)),
         ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.allclose(a, n, rtol, atol)),
         ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.array(np.allclose(a, n, rtol, atol))),
         ("06.3", lambda f, x, h=1e-20: f(x + complex(0, h)).imag / h),
@@ -194,7 +244,23 @@ def test_other_ways_to_the_answer_pass(id, answer):
 @pytest.mark.parametrize(
     ("id", "answer", "words"),
     [
+        ("06.1", flattened_and_shaped_again, "call it with an array of x's own shape"),
         ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: 1.0, "gave 1, expected True"),
+        ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.allclose(a, n, rtol, atol, equal_nan=True), "Two nans passed"),
+        ("06.4", gradcheck_with(lambda out, x: np.random.default_rng(0).normal(size=x.shape)), "the shape of `out`"),
+        ("06.4", gradcheck_with(lambda out, x: np.ones(out.shape)), "A plain sum of the outputs is blind here"),
+        ("06.4", weighted_with_a_star, "`out * weights` is an operation of the engine too"),
+        (
+            "06.5",
+            lambda f, gradient, x, d, h=1e-5: chapter_06.two_slopes(f, gradient, x, np.sign(d), h),
+            "A direction need not be made of signs",
+        ),
+        ("06.5", slopes_that_move_x, "new numbers in what it was given"),
+        (
+            "06.6",
+            lambda differs, numbers: [i for i, number in enumerate(numbers) if differs([number])],
+            "asked more than 100 times: True",
+        ),
         ("06.6", lambda differs, numbers: [[137]], "gave [[137]], which is not a list of numbers"),
         ("06.7", "FECG", "2 of the 4 are right."),
         ("06.7", "FEG", "is not a string of 4 letters"),

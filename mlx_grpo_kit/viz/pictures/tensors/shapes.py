@@ -133,7 +133,7 @@ def draw_broadcast(
         sentences = _what_happens(aligned.result, shapes, names, numbers, chosen, backward)
         if can_be_drawn(aligned.result, *[shape for shape in shapes if shape]):
             grids = _backward_grids if backward else _forward_grids
-            _draw_row(drawing, *grids(aligned.result, shapes, names, SIGNS[sign], numbers, chosen))
+            draw_row(drawing, *grids(aligned.result, shapes, names, SIGNS[sign], numbers, chosen))
         else:
             sentences.append(
                 "Not drawn cell by cell: "
@@ -448,7 +448,7 @@ def _backward_grids(
     return grids, ["\N{RIGHTWARDS ARROW}", ""]
 
 
-def _draw_row(drawing: Drawing, grids: Sequence[tuple], signs: Sequence[str]) -> None:
+def draw_row(drawing: Drawing, grids: Sequence[tuple], signs: Sequence[str]) -> None:
     """Grids side by side with a title, a line of small print, and a sign between them."""
     y = drawing.height + 44
     columns = sum((1, *shape)[-1] for _, _, shape, _, _ in grids)
