@@ -1,16 +1,19 @@
 """The solutions of the first chapters against calculus and torch, not against themselves."""
 
+import functools
 import math
+import random
 
 import pytest
 import torch
+from sklearn.datasets import make_moons
 
+from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_01 import exercises as chapter_01
 from mlx_grpo_kit.course.chapters.chapter_02 import exercises as chapter_02
 from mlx_grpo_kit.course.chapters.chapter_03 import exercises as chapter_03
-from mlx_grpo_kit.scalar import Value
-from mlx_grpo_kit.scalar.nn import MLP
+from mlx_grpo_kit.scalar import Value, nn
 
 F64 = torch.float64
 
@@ -32,7 +35,7 @@ def test_slopes():
 def test_values_worked_out_by_hand():
     assert list(find("01.3").solution) == torch_gradients(lambda a, b, c: a * b + c, 2, -3, 10)
     assert list(find("02.1").solution) == torch_gradients(lambda a, b, c, f: (a * b + c) * f, 1, 4, -2, 3)
-    assert find("03.2").solution == len(MLP(2, [16, 16, 1]).parameters())
+    assert find("03.5").solution == len(nn.MLP(2, [16, 16, 1]).parameters())
 
 
 @pytest.mark.parametrize("op", ["+", "-", "*", "/"])
@@ -67,3 +70,269 @@ def test_neuron_loss_and_accuracy():
     expected = torch_gradients(lambda *s: (1 - labels * torch.stack(s)).relu().mean(), 0.3, -2.0, -0.5)
     assert [score.grad for score in scores] == pytest.approx(expected)
     assert chapter_03.accuracy(scores, [1, -1, 1]) == pytest.approx(2 / 3)
+
+
+def test_the_network_is_the_kits_network():
+    inputs = [1.5, -0.25]
+    outputs = []
+    for make in (chapter_03.MLP, nn.MLP):
+        random.seed(2)
+        model = make(2, [5, 4, 1])
+        score = model(inputs)
+        score.backward()
+        outputs.append([score.data, *(p.data for p in model.parameters()), *(p.grad for p in model.parameters())])
+        model.zero_grad()
+        assert not any(p.grad for p in model.parameters())
+    assert outputs[0] == outputs[1]
+
+
+def test_the_engine_against_torch():
+    def program(x, y):
+        return (2 * x * y - 0.3).tanh() * (1 + x) - y * y
+
+    x, y = chapter_02.Num(0.7), chapter_02.Num(-1.1)
+    result = program(x, y)
+    result.backward()
+    expected = torch_gradients(program, 0.7, -1.1)
+    assert [x.grad, y.grad] == pytest.approx(expected)
+    result.backward()
+    assert [x.grad, y.grad] == pytest.approx([2 * slope for slope in expected])
+
+
+# -- Wrong answers that look right: each is refused, with words that say why -------------------------------------------
+
+
+def over_the_rounded_way(f, x, h):
+    return (f(x + h) - f(x)) / ((x + h) - x)
+
+
+def over_the_length(f, x, h):
+    return (f(x + h) - f(x)) / abs(h)
+
+
+def moves_the_number_and_back(f, args, i, h):
+    args[i] += h
+    ahead = f(*args)
+    args[i] -= 2 * h
+    behind = f(*args)
+    args[i] += h
+    return (ahead - behind) / (2 * h)
+
+
+def measured_slopes(op, a, b, h=1e-6):
+    functions = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b}
+    f = functions[op]
+    return (f(a + h, b) - f(a - h, b)) / (2 * h), (f(a, b + h) - f(a, b - h)) / (2 * h)
+
+
+def each_number_once(root):
+    order = []
+
+    def visit(value):
+        for parent in value.parents:
+            if parent not in order:  # compares the numbers
+                visit(parent)
+        order.append(value)
+
+    visit(root)
+    return order
+
+
+VISITED = set()
+
+
+def once_for_good(root):
+    order = []
+    if root not in VISITED:
+        VISITED.add(root)
+        for parent in root.parents:
+            order += once_for_good(parent)
+        order.append(root)
+    return order
+
+
+def one_too_many(root):
+    return [*chapter_02.topological_order(root), Value(0.0)]
+
+
+def along_every_path(root):
+    order = []
+
+    def visit(value):
+        for parent in value.parents:
+            visit(parent)
+        if not any(value is other for other in order):
+            order.append(value)
+
+    visit(root)
+    return order
+
+
+def as_a_generator(root):
+    yield from chapter_02.topological_order(root)
+
+
+def by_the_place_of_the_parent(order):
+    order[-1].grad = 1.0
+    for value in reversed(order):
+        for parent in value.parents:
+            parent.grad += value.derivatives[value.parents.index(parent)] * value.grad
+
+
+def without_the_result(order):
+    order[-1].grad = 1.0
+    for value in reversed(order[:-1]):
+        for parent, derivative in zip(value.parents, value.derivatives, strict=True):
+            parent.grad += derivative * value.grad
+
+
+def times_the_parents_grad(order):
+    order[-1].grad = 1.0
+    for value in reversed(order):
+        for parent, derivative in zip(value.parents, value.derivatives, strict=True):
+            parent.grad += derivative * parent.grad
+
+
+def with_the_kits_backward(order):
+    order[-1].backward()
+
+
+def composed(x):
+    return (x.exp() + 1).log()
+
+
+def with_pythons_max(scores, labels):
+    return sum(max(0, 1 - label * score) for score, label in zip(scores, labels, strict=True)) / len(scores)
+
+
+def names_another_value(model, inputs, labels, learning_rate):
+    loss = chapter_03.hinge([model(x) for x in inputs], labels)
+    model.zero_grad()
+    loss.backward()
+    for p in model.parameters():
+        p = p - learning_rate * p.grad
+    return loss.data
+
+
+class WithoutChance(chapter_03.Neuron):
+    def __init__(self, nin, nonlin=True):
+        super().__init__(nin, nonlin)
+        self.w = [Value(0.5) for _ in range(nin)]
+
+
+class ReluAtTheEnd(chapter_03.MLP):
+    def __call__(self, x):
+        return super().__call__(x).relu()
+
+
+REFUSED = [
+    ("01.1", over_the_rounded_way, "The way is h"),
+    ("01.1", over_the_length, "divide by h itself"),
+    ("01.4", moves_the_number_and_back, "Work on copies"),
+    ("02.2", measured_slopes, "The rule of each operation is exact"),
+    ("02.3", each_number_once, "with the same number are taken for one"),
+    ("02.3", once_for_good, "outlives the call"),
+    ("02.3", one_too_many, "it ends with root"),
+    ("02.3", along_every_path, "along every path"),
+    ("02.3", as_a_generator, "make a list of it"),
+    ("02.4", by_the_place_of_the_parent, "each place has a derivative of its own"),
+    ("02.4", without_the_result, "Does the loop begin with the result itself"),
+    ("02.4", times_the_parents_grad, "the value's own grad"),
+    ("02.4", with_the_kits_backward, "you are writing it"),
+    ("02.5", composed, "Here it has to be one new one"),
+    ("03.2", WithoutChance, "stay alike"),
+    ("03.4", ReluAtTheEnd, "The last layer has no relu"),
+    ("03.6", with_pythons_max, "`(1 - label * score).relu()` is max(0, ...)"),
+    ("03.7", names_another_value, "Change the number inside, `p.data -= ...`"),
+]
+
+
+@pytest.mark.parametrize(("id", "answer", "words"), REFUSED, ids=lambda each: getattr(each, "__name__", None))
+def test_refused_with_words_that_help(id, answer, words):
+    for _ in range(2):  # what an answer remembers of the first try makes no difference
+        note = check(id, answer)
+        assert not note.passed
+        assert words in note.text
+
+
+def as_a_tuple(root):
+    return tuple(chapter_02.topological_order(root))
+
+
+def empties_the_list(order):
+    order[-1].grad = 1.0
+    while order:
+        value = order.pop()
+        for parent, derivative in zip(value.parents, value.derivatives, strict=True):
+            parent.grad += derivative * value.grad
+
+
+def with_its_own_loop(nin, nonlin=True):
+    class Looping(chapter_03.Neuron):
+        def __call__(self, x):
+            total = self.b + sum(w * number for w, number in zip(self.w, x, strict=True))
+            return total.relu() if self.nonlin else total
+
+    return Looping(nin, nonlin)
+
+
+def zero_grad_at_the_end(model, inputs, labels, learning_rate):
+    loss = chapter_03.hinge([model(x) for x in inputs], labels)
+    loss.backward()
+    nn.sgd_step(model.parameters(), learning_rate)
+    model.zero_grad()
+    return loss.data
+
+
+@pytest.mark.parametrize(
+    ("id", "answer"),
+    [
+        ("01.2", lambda f, x, h: 0.5 * ((f(x + h) - f(x)) / h + (f(x) - f(x - h)) / h)),
+        ("01.4", lambda f, args, i, h: chapter_01.central_slope(lambda x: f(*args[:i], x, *args[i + 1 :]), args[i], h)),
+        ("02.2", lambda op, a, b: {"+": (1, 1), "-": (1, -1), "*": (b, a), "/": (1 / b, -a / b / b)}[op]),
+        ("02.3", as_a_tuple),
+        ("02.4", empties_the_list),
+        ("03.2", with_its_own_loop),
+        ("03.6", lambda scores, labels: sum((1 - s * y).max(0) for s, y in zip(scores, labels)) / len(labels)),  # noqa: B905
+        ("03.7", zero_grad_at_the_end),
+        ("03.8", lambda scores, labels: sum(s * y > 0 for s, y in zip(scores, labels)) / len(scores)),  # noqa: B905
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_right_in_another_style(id, answer):
+    note = check(id, answer)
+    assert note.passed, note
+
+
+# -- What notebook 03 says of more than one seed -----------------------------------------------------------------------
+
+
+@functools.cache
+def moons():
+    points, labels = make_moons(n_samples=100, noise=0.1, random_state=1)
+    return points[:50].tolist(), (2 * labels - 1)[:50].tolist()
+
+
+def scores_after(steps, *, seed, width, learning_rate):
+    points, labels = moons()
+    random.seed(seed)
+    model = chapter_03.MLP(2, [width, width, 1])
+    for _ in range(steps):
+        chapter_03.train_step(model, points, labels, learning_rate)
+    return [model(point).data for point in points]
+
+
+def share_right(scores):
+    return sum((score > 0) == (label > 0) for score, label in zip(scores, moons()[1], strict=True)) / len(scores)
+
+
+@pytest.mark.parametrize("seed", [0, 4, 7])
+def test_far_above_a_good_rate_all_scores_become_one(seed):
+    assert len(set(scores_after(10, seed=seed, width=8, learning_rate=30))) == 1
+
+
+def test_with_a_width_of_1_most_seeds_never_begin():
+    dead = {seed for seed in range(8) if len(set(scores_after(0, seed=seed, width=1, learning_rate=0.5))) == 1}
+    assert dead == {0, 2, 3, 4, 6}
+    for seed in {1, 5, 7}:
+        assert share_right(scores_after(40, seed=seed, width=1, learning_rate=0.5)) > 0.85

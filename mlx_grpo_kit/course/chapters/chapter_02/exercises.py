@@ -50,9 +50,9 @@ def equal_numbers():
 
 
 def minus_itself():
-    """(a - a) + a / a"""
+    """(a - a) - a / a"""
     (a,) = _leaves(1.5)
-    return (a - a) + a / a
+    return (a - a) - a / a
 
 
 def doubled_thirty_times():
@@ -307,6 +307,8 @@ def _verdict(order, wanted, earlier):
     if len(order) != len(set(order)):
         return Told("a list with a value in it twice")
     missing = [value for value in wanted if value not in set(order)]
+    if missing and all(value.data in [other.data for other in order] for value in missing):
+        return Told("a list in which one value stands for another that has the same number")
     if missing:
         kinds = {"the root" if each is wanted[-1] else "a result" if each.parents else "a leaf" for each in missing}
         return Told(f"a list without {' and '.join(sorted(kinds))}")

@@ -3,19 +3,16 @@
 
 import random
 
-from mlx_grpo_kit.course.compare import show
-from mlx_grpo_kit.course.exercise import Exercise, Mistake
-from mlx_grpo_kit.scalar import Value
-from mlx_grpo_kit.scalar.nn import MLP, hinge_loss, sgd_step
+from mlx_grpo_kit.course.compare import Told, show
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.scalar import Value, dot
 
 POINTS, SIDES = ((2.0, 3.0), (3.0, -1.0), (0.5, 1.0), (1.0, 1.0)), (1, -1, -1, 1)
 
 
 def _not_a_value(result):
-    return result if result is None else f"{show(result)}, which is not a Value"
-
-
-# -- 03.1 -------------------------------------------------------------------------------------------------------------
+    return result if result is None else Told(f"{show(result)}, which is not a Value")
 
 
 def neuron(weights, inputs, bias):
@@ -24,26 +21,6 @@ def neuron(weights, inputs, bias):
     for w, x in zip(weights, inputs):
         total = total + w * x
     return total.relu()
-
-
-def _no_bias(weights, inputs, bias):
-    return sum(w * x for w, x in zip(weights, inputs)).relu()
-
-
-def _no_relu(weights, inputs, bias):
-    return sum((w * x for w, x in zip(weights, inputs)), bias)
-
-
-def _relu_of_each(weights, inputs, bias):
-    return sum(((w * x).relu() for w, x in zip(weights, inputs)), bias)
-
-
-def _without_graph(weights, inputs, bias):
-    return Value(neuron(weights, inputs, bias).data)
-
-
-def _plain_number(weights, inputs, bias):
-    return neuron(weights, inputs, bias).data
 
 
 def _output_and_gradients(function, weights, inputs, bias):
@@ -55,29 +32,492 @@ def _output_and_gradients(function, weights, inputs, bias):
     return {"output": result.data, "gradients of the weights": [w.grad for w in weights], "of the bias": bias.grad}
 
 
-# -- 03.3 -------------------------------------------------------------------------------------------------------------
+ONE_NEURON = Exercise(
+    id="03.1",
+    title="One neuron",
+    prompt="Write `neuron(weights, inputs, bias)`: multiply each weight by its input, add everything up with the bias, "
+    "and apply `.relu()`. Weights and bias are Values, inputs are numbers; the result is a Value that knows where it "
+    "came from.",
+    minutes=6,
+    difficulty=1,
+    solution=neuron,
+    hints=(
+        "Start with `total = bias` and add one product after the other.",
+        "`for w, x in zip(weights, inputs): total = total + w * x`, and at the end `return total.relu()`.",
+    ),
+    cases=(
+        ([1.0, -2.0], [3.0, 0.5], 0.25),
+        ([1.0, -2.0], [0.5, 2.0], 0.25),
+        ([0.5, 0.5, 2.0], [1.0, -4.0, 1.5], 1.0),
+        ([-1.5], [-2.0], 0.5),
+        *drawn(2, lambda rng: (rng.normal(size=4).tolist(), rng.normal(size=4).tolist(), 2.0)),
+    ),
+    run=_output_and_gradients,
+    mistakes=(
+        *slips(
+            neuron,
+            ("no bias", {"total = bias": "total = 0 * bias"}, 1, "The bias is missing."),
+            (
+                "no relu",
+                {"total.relu()": "total"},
+                2,
+                "A neuron below zero is silent: relu of the whole sum is still missing.",
+            ),
+            (
+                "relu of each",
+                {"w * x": "(w * x).relu()", "total.relu()": "total"},
+                2,
+                "relu belongs around the whole sum, not around each product.",
+            ),
+            (
+                "a Value without a past",
+                {"total.relu()": "Value(total.relu().data)"},
+                1,
+                "The number is right, but the gradients do not arrive: compute with the Values themselves, not with "
+                "their .data.",
+            ),
+            (
+                "a plain number",
+                {"total.relu()": "total.relu().data"},
+                1,
+                "Compute with the Values themselves, not with their .data: a plain number has no gradient.",
+            ),
+            (
+                "Python's max",
+                {"total.relu()": "max(total, 0)"},
+                2,
+                "Python's max gives the plain number 0 where the sum is negative, and that has no gradient. `.relu()` "
+                "is max(0, ...) as an operation of the graph.",
+            ),
+        ),
+    ),
+)
+
+
+class Neuron:
+    """relu of a weighted sum of nin inputs; the sum itself when nonlin is False."""
+
+    def __init__(self, nin, nonlin=True):
+        self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]
+        self.b = Value(0.0)
+        self.nonlin = nonlin
+
+    def __call__(self, x):
+        total = dot(self.w, x, self.b)
+        return total.relu() if self.nonlin else total
+
+    def parameters(self):
+        return [*self.w, self.b]
+
+
+def _keep_random(run):
+    """`run` with random numbers of its own: the learner's stay where they are."""
+
+    def call(make, *arguments):
+        before = random.getstate()
+        random.seed(5)
+        try:
+            return run(make, *arguments)
+        finally:
+            random.setstate(before)
+
+    return call
+
+
+@_keep_random
+def _use_neuron(make, weights, bias, inputs, nonlin):
+    """How neurons start, and what one with given numbers gives."""
+    many = [make(len(weights), nonlin) for _ in range(50)]
+    neuron = many[0]
+    complaint = _about_start([w for each in many for w in each.w], neuron, len(weights))
+    if complaint:
+        return Told(complaint)
+    neuron.b.data = bias
+    for w, number in zip(neuron.w, weights):
+        w.data = number
+    output = neuron(inputs)
+    if not isinstance(output, Value):
+        return _not_a_value(output)
+    output.backward()
+    return {
+        "output": output.data,
+        "gradients of w": [w.grad for w in neuron.w],
+        "of b": neuron.b.grad,
+        "parameters": _about_parameters(neuron, [*neuron.w, neuron.b]),
+    }
+
+
+def _about_start(all_weights, neuron, nin):
+    """What is wrong with how a neuron starts, in words, or nothing."""
+    if not isinstance(neuron.w, list) or len(neuron.w) != nin or not all(isinstance(w, Value) for w in all_weights):
+        return f"a neuron whose `w` is no list of {nin} Value{'s' * (nin > 1)}"
+    numbers = [w.data for w in all_weights]
+    if len(set(numbers)) == 1:
+        return "weights that all start at the same number"
+    if len(set(numbers)) < len(numbers):
+        return "weights that start alike, where each should get a random number of its own"
+    if min(numbers) < -1 or max(numbers) > 1:
+        return "a weight that starts outside of -1 to 1"
+    if min(numbers) > -0.5 or max(numbers) < 0.5:
+        return f"weights that start between {min(numbers):.1f} and {max(numbers):.1f}, where -1 to 1 was asked for"
+    if not isinstance(neuron.b, Value) or neuron.b.data != 0:
+        return "a neuron whose `b` does not start as Value(0.0)"
+    return None
+
+
+def _about_parameters(owner, wanted):
+    """How many parameters it gives, if they are those and each once; otherwise what is wrong, in words."""
+    given = owner.parameters()
+    if not isinstance(given, list):
+        return Told(f"a {type(given).__name__}, not a list")
+    if any(not isinstance(each, Value) for each in given):
+        return Told(f"a list with a {next(type(each).__name__ for each in given if not isinstance(each, Value))} in it")
+    if len({id(each) for each in given}) != len(given):
+        return Told("a list with a Value in it twice")
+    if {id(each) for each in given} - {id(each) for each in wanted}:
+        return Told("a list with other Values than the weights and biases themselves")
+    return len(given)
+
+
+NEURON = Exercise(
+    id="03.2",
+    title="A neuron that owns its weights",
+    prompt="Write the class `Neuron`. `Neuron(nin)` makes a list `self.w` of `nin` Values, each with a random number "
+    "from -1 to 1, and `self.b`, a Value that starts at 0. Called with `nin` inputs (numbers or Values) it returns the "
+    "relu of the weighted sum, and the sum itself if it was made with `nonlin=False`. `parameters()` is a list of all "
+    "its weights and its bias. For the sum take `dot(self.w, x, self.b)`: your loop of 03.1 in one Value, which makes "
+    "the training below several times faster.",
+    minutes=8,
+    difficulty=2,
+    solution=Neuron,
+    hints=(
+        "`__init__` puts three things into self: `w`, `b` and `nonlin`. A random number from -1 to 1 is "
+        "`random.uniform(-1, 1)`.",
+        "`self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]`. `__call__` computes `total = dot(self.w, x, "
+        "self.b)` and returns `total.relu()` or, without nonlin, `total`.",
+        "`parameters` returns `[*self.w, self.b]`, the Values themselves and not their numbers.",
+    ),
+    cases=(
+        ([1.0, -2.0], 0.25, [3.0, 0.5], True),
+        ([1.0, -2.0], 0.25, [0.5, 2.0], True),
+        ([1.0, -2.0], 0.25, [0.5, 2.0], False),
+        ([1.5], -0.5, [2.0], True),
+        *drawn(2, lambda rng: (rng.normal(size=3).tolist(), rng.normal(), rng.normal(size=3).tolist(), False)),
+    ),
+    run=_use_neuron,
+    mistakes=slips(
+        Neuron,
+        (
+            "all alike",
+            {"random.uniform(-1, 1)": "0.0"},
+            1,
+            "Neurons that start alike see the same gradients and stay alike for ever: a layer of them is one neuron. "
+            "Chance makes them different.",
+        ),
+        (
+            "never negative",
+            {"random.uniform(-1, 1)": "random.random()"},
+            1,
+            "`random.random()` is from 0 to 1. From -1 to 1 it is `random.uniform(-1, 1)`.",
+        ),
+        (
+            "plain weights",
+            {"Value(random.uniform(-1, 1))": "random.uniform(-1, 1)"},
+            1,
+            "Plain numbers have no gradient: make a Value of each.",
+        ),
+        (
+            "one weight for all",
+            {"[Value(random.uniform(-1, 1)) for _ in range(nin)]": "[Value(random.uniform(-1, 1))] * nin"},
+            2,
+            "`[v] * nin` is one Value that stands in the list nin times. A list comprehension makes a fresh one for "
+            "each.",
+        ),
+        (
+            "always a relu",
+            {"total.relu() if self.nonlin else total": "total.relu()"},
+            2,
+            "With `nonlin=False` the sum is returned as it is, negative or not.",
+        ),
+        (
+            "never a relu",
+            {"total.relu() if self.nonlin else total": "total"},
+            2,
+            "Without the relu there is no kink, and neurons in a row would make nothing but straight lines.",
+        ),
+        ("no bias in the sum", {", self.b)": ")"}, 2, "The bias is missing in the sum: `dot(self.w, x, self.b)`."),
+        ("no bias in parameters", {"[*self.w, self.b]": "list(self.w)"}, 3, "The bias is a parameter too."),
+        (
+            "numbers as parameters",
+            {"[*self.w, self.b]": "[w.data for w in self.w] + [self.b.data]"},
+            3,
+            "Training changes what `parameters()` gives: that has to be the Values themselves, not their numbers.",
+        ),
+        (
+            "list of lists",
+            {"[*self.w, self.b]": "[self.w, self.b]"},
+            3,
+            "One flat list is wanted: `[*self.w, self.b]`, or `self.w + [self.b]`.",
+        ),
+    ),
+)
+
+
+class Layer:
+    """nout neurons that look at the same nin inputs."""
+
+    def __init__(self, nin, nout, nonlin=True):
+        self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]
+
+    def __call__(self, x):
+        return [neuron(x) for neuron in self.neurons]
+
+    def parameters(self):
+        return [p for neuron in self.neurons for p in neuron.parameters()]
+
+
+def _set_weights(neurons, rng):
+    """Other numbers in all weights and biases, the same in every answer."""
+    for neuron in neurons:
+        for parameter in [*neuron.w, neuron.b]:
+            parameter.data = rng.uniform(-1, 1)
+
+
+@_keep_random
+def _use_layer(make, nin, nout, nonlin, inputs):
+    layer = make(nin, nout, nonlin)
+    if not isinstance(layer.neurons, list) or len({id(neuron) for neuron in layer.neurons}) != nout:
+        return Told(f"a layer whose `neurons` is no list of {nout} different neurons")
+    _set_weights(layer.neurons, random.Random(3))
+    outputs = layer(inputs)
+    if not isinstance(outputs, (list, tuple)) or not all(isinstance(output, Value) for output in outputs):
+        what = show(outputs) if outputs is None else type(outputs).__name__
+        return Told(f"{what} for the outputs, where a list of {nout} Value{'s' * (nout > 1)} was asked for")
+    wanted = [p for neuron in layer.neurons for p in [*neuron.w, neuron.b]]
+    if outputs:
+        sum(outputs).backward()
+    return {
+        "outputs": [output.data for output in outputs],
+        "gradients": [parameter.grad for parameter in wanted],
+        "parameters": _about_parameters(layer, wanted),
+    }
+
+
+LAYER = Exercise(
+    id="03.3",
+    title="A layer",
+    prompt="Write the class `Layer`. `Layer(nin, nout)` makes a list `self.neurons` of `nout` Neurons with `nin` "
+    "inputs each, all with the given `nonlin`. Called with `nin` inputs it returns the list of their outputs, also "
+    "where there is only one. `parameters()` is one flat list.",
+    minutes=6,
+    difficulty=1,
+    solution=Layer,
+    hints=(
+        "Three list comprehensions: one makes the neurons, one calls each with the same x, one collects the "
+        "parameters.",
+        "`[Neuron(nin, nonlin) for _ in range(nout)]` and `[neuron(x) for neuron in self.neurons]`.",
+        "`[p for neuron in self.neurons for p in neuron.parameters()]`",
+    ),
+    cases=(
+        (2, 3, True, [1.0, -2.0]),
+        (2, 4, False, [0.5, 2.0]),
+        (3, 1, True, [1.0, 1.0, 0.5]),
+        (1, 2, False, [-1.5]),
+    ),
+    run=_use_layer,
+    mistakes=slips(
+        Layer,
+        (
+            "one neuron for all",
+            {"[Neuron(nin, nonlin) for _ in range(nout)]": "[Neuron(nin, nonlin)] * nout"},
+            2,
+            "`[neuron] * nout` is one neuron that stands in the list nout times: all outputs would stay equal.",
+        ),
+        (
+            "sizes swapped",
+            {"[Neuron(nin, nonlin) for _ in range(nout)]": "[Neuron(nout, nonlin) for _ in range(nin)]"},
+            2,
+            "nout neurons with nin weights each, not the other way round.",
+        ),
+        ("nonlin lost", {"Neuron(nin, nonlin)": "Neuron(nin)"}, 2, "Hand `nonlin` on to each Neuron."),
+        (
+            "a chain",
+            {"return [neuron(x) for neuron in self.neurons]": "return [self.neurons[0](x)]"},
+            2,
+            "Every neuron of the layer looks at the same x, and each gives one output.",
+        ),
+        (
+            "a sum",
+            {"[neuron(x) for neuron in self.neurons]": "sum(neuron(x) for neuron in self.neurons)"},
+            2,
+            "The outputs stay apart: a list with one for each neuron.",
+        ),
+        (
+            "list of lists",
+            {"[p for neuron in self.neurons for p in neuron.parameters()]": "[n.parameters() for n in self.neurons]"},
+            3,
+            "One flat list is wanted: with two `for`s in the brackets, or with `+=` in a loop.",
+        ),
+        (
+            "weights alone",
+            {"neuron.parameters()": "neuron.w"},
+            3,
+            "Ask each neuron for its `parameters()`: the biases belong to them.",
+        ),
+    ),
+)
+
+
+class MLP:
+    """Layers in a row, all but the last with a relu: MLP(2, [16, 1]) makes one number of two."""
+
+    def __init__(self, nin, nouts):
+        sizes = [nin, *nouts]
+        last = len(nouts) - 1
+        self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x[0]
+
+    def parameters(self):
+        return [p for layer in self.layers for p in layer.parameters()]
+
+    def zero_grad(self):
+        for p in self.parameters():
+            p.grad = 0.0
+
+
+@_keep_random
+def _use_mlp(make, nin, nouts, inputs):
+    model = make(nin, nouts)
+    shape = [(len(layer.neurons), len(layer.neurons[0].w)) for layer in model.layers]
+    sizes = [nin, *nouts]
+    if shape != list(zip(nouts, sizes)):
+        return Told(f"layers of {_sizes(shape)}, where {_sizes(zip(nouts, sizes))} were asked for")
+    _set_weights([neuron for layer in model.layers for neuron in layer.neurons], random.Random(4))
+    score = model(inputs)
+    if not isinstance(score, Value):
+        return _not_a_value(score)
+    score.backward()
+    wanted = [p for layer in model.layers for neuron in layer.neurons for p in [*neuron.w, neuron.b]]
+    gradients = [p.grad for p in wanted]
+    numbers = [p.data for p in wanted]
+    returned = model.zero_grad()
+    if numbers != [p.data for p in wanted]:
+        return Told("a network that has lost its numbers after zero_grad()")
+    return {
+        "score": score.data,
+        "gradients": gradients,
+        "parameters": _about_parameters(model, wanted),
+        "grads other than 0 after zero_grad()": sum(p.grad != 0 for p in wanted),
+        **({"zero_grad() gave": returned} if returned is not None else {}),
+    }
+
+
+def _sizes(shape):
+    return ", ".join(f"{count} x {nin}" for count, nin in shape)
+
+
+NETWORK = Exercise(
+    id="03.4",
+    title="A network",
+    prompt="Write the class `MLP`. `MLP(nin, nouts)` makes a list `self.layers`: the first Layer has `nin` inputs, "
+    "each further one as many as the one before has neurons, and `nouts` says how many neurons each has. All have a "
+    "relu but the last. Called with `nin` numbers it sends them through one layer after the other and returns the one "
+    "Value that comes out of the last. `parameters()` is one flat list; `zero_grad()` sets the grad of each to 0.",
+    minutes=12,
+    difficulty=3,
+    solution=MLP,
+    hints=(
+        "`sizes = [nin, *nouts]` holds all sizes in a row: layer i leads from sizes[i] to sizes[i + 1].",
+        "`Layer(sizes[i], sizes[i + 1], nonlin=i != len(nouts) - 1)`. In `__call__` the output of one layer is the "
+        "input of the next: `x = layer(x)`.",
+        "The last layer returns a list of one, so `__call__` returns `x[0]`. `zero_grad` is a loop with `p.grad = "
+        "0.0`.",
+    ),
+    cases=((2, [3, 1], [1.0, -2.0]), (2, [4, 4, 1], [0.5, 2.0]), (1, [2, 3, 1], [-0.5]), (3, [1], [1.0, -1.0, 2.0])),
+    run=_use_mlp,
+    mistakes=slips(
+        MLP,
+        (
+            "a relu at the end",
+            {", nonlin=i != last": ""},
+            2,
+            "The last layer has no relu: a score has to be able to be negative, for the points of label -1.",
+        ),
+        (
+            "no relu anywhere",
+            {"nonlin=i != last": "nonlin=False"},
+            2,
+            "Only the last layer is without relu. Without any, layers in a row are one straight line.",
+        ),
+        (
+            "relu only at the end",
+            {"i != last": "i == last"},
+            2,
+            "It is the other way round: all layers have a relu but the last.",
+        ),
+        (
+            "all look at the inputs",
+            {"sizes[i], sizes": "nin, sizes"},
+            1,
+            "A layer looks at what the layer before gives, not at the inputs of the network.",
+        ),
+        (
+            "a list of one",
+            {"return x[0]": "return x"},
+            3,
+            "Your last layer gives a list of one Value. The Value itself is wanted.",
+        ),
+        (
+            "zero_grad in vain",
+            {"p.grad = 0.0": "p = 0.0"},
+            3,
+            "`p = 0.0` gives the name p to another thing. It is `p.grad` that has to become 0.",
+        ),
+        (
+            "zero_grad of everything",
+            {"p.grad = 0.0": "p.grad = p.data = 0.0"},
+            3,
+            "Only the gradients are forgotten.",
+        ),
+        (
+            "list of lists",
+            {"p for layer in self.layers for p in layer.parameters()": "each.parameters() for each in self.layers"},
+            1,
+            "`parameters()` is one flat list of Values.",
+        ),
+    ),
+)
+
+
+COUNT = Exercise(
+    id="03.5",
+    title="Count the parameters",
+    prompt="How many parameters has `MLP(2, [16, 16, 1])`? A neuron has a weight for each input and a bias. Count "
+    "before you run `len(model.parameters())`.",
+    minutes=3,
+    difficulty=1,
+    solution=337,
+    hints=(
+        "The first layer has 16 neurons, each with 2 weights and a bias: 48 parameters.",
+        "The second layer has 16 neurons of 17 parameters each, the last one neuron of 17.",
+    ),
+    mistakes=(
+        Mistake("no biases", 304, "Those are the weights. Each of the 33 neurons has a bias too."),
+        Mistake("neurons", 33, "That is the number of neurons; each has several parameters."),
+        Mistake("last bias", 336, "One bias is missing: the last neuron has one too.", hint=2),
+        Mistake("the first two layers", 320, "The last layer is missing: one neuron of 17 parameters.", hint=2),
+    ),
+)
 
 
 def hinge(scores, labels):
     """The mean of max(0, 1 - label * score) over all samples, as a Value."""
     losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]
     return sum(losses) / len(losses)
-
-
-def _hinge_sum(scores, labels):
-    return sum((1 - label * score).relu() for score, label in zip(scores, labels))
-
-
-def _no_margin(scores, labels):
-    return sum((-label * score).relu() for score, label in zip(scores, labels)) / len(scores)
-
-
-def _plus(scores, labels):
-    return sum((1 + label * score).relu() for score, label in zip(scores, labels)) / len(scores)
-
-
-def _no_hinge(scores, labels):
-    return sum(1 - label * score for score, label in zip(scores, labels)) / len(scores)
 
 
 def _loss_and_gradients(function, scores, labels):
@@ -89,12 +529,89 @@ def _loss_and_gradients(function, scores, labels):
     return {"loss": loss.data, "gradients of the scores": [score.grad for score in scores]}
 
 
-# -- 03.4 -------------------------------------------------------------------------------------------------------------
+HINGE = Exercise(
+    id="03.6",
+    title="The hinge loss",
+    prompt="Write `hinge(scores, labels)`: the mean over all samples of `max(0, 1 - label * score)`. Scores are "
+    "Values, labels are -1 or 1, and the loss is a Value: max(0, ...) is what `.relu()` does. A sample on the right "
+    "side with a margin of 1 costs nothing.",
+    minutes=6,
+    difficulty=2,
+    solution=hinge,
+    hints=(
+        "For one sample: `(1 - label * score).relu()` is max(0, 1 - label * score).",
+        "Collect these in a list and divide their `sum` by how many they are.",
+    ),
+    cases=(
+        ([2.0, -0.5], [1, 1]),
+        ([0.3, -0.4, 3.0], [1, -1, -1]),
+        ([-2.0], [-1]),
+        ([-0.999, 1.001, 0.25], [-1, 1, 1]),
+        ([1.5, -1.25], [1, -1]),
+        *drawn(2, lambda rng: (rng.normal(size=4).tolist(), rng.choice([-1, 1], size=4).tolist())),
+    ),
+    run=_loss_and_gradients,
+    mistakes=slips(
+        hinge,
+        (
+            "sum",
+            {" / len(losses)": ""},
+            2,
+            "That is the sum. The mean does not grow with the number of samples, so the same learning rate serves for "
+            "10 and for 100.",
+        ),
+        (
+            "no margin",
+            {"1 - label": "-label"},
+            1,
+            "Without the 1 a score of exactly 0 would cost nothing, and the network could stop at saying nothing.",
+        ),
+        (
+            "sign",
+            {"1 - label": "1 + label"},
+            1,
+            "The sign: a score on the side of its label should make the loss smaller, so it is 1 minus label * score.",
+        ),
+        (
+            "no hinge",
+            {".relu()": ""},
+            1,
+            "Without max(0, ...), the relu, the loss can be pushed below zero forever by samples that are right "
+            "already.",
+        ),
+        (
+            "Python's max",
+            {"(1 - label * score).relu()": "max(0, 1 - label * score)"},
+            1,
+            "Where no sample costs anything, Python's max leaves nothing but plain zeros, and there is no graph to go "
+            "back through. `(1 - label * score).relu()` is max(0, ...) that stays a Value.",
+        ),
+        (
+            "relu of the mean",
+            {".relu()": "", "sum(losses) / len(losses)": "(sum(losses) / len(losses)).relu()"},
+            1,
+            "The relu belongs around each sample. Around the mean, a sample that is very right would pay for one that "
+            "is wrong.",
+        ),
+        (
+            "plain numbers",
+            {"sum(losses) / len(losses)": "(sum(losses) / len(losses)).data"},
+            1,
+            "Compute with the Values themselves, not with their .data: training has to go back through the loss.",
+        ),
+        (
+            "squared",
+            {".relu()": ".relu() ** 2"},
+            1,
+            "That is the squared hinge. Here the cost grows in a straight line.",
+        ),
+    ),
+)
 
 
 def train_step(model, inputs, labels, learning_rate):
     """One step of gradient descent on the hinge loss. Returns the loss before it, a number."""
-    loss = hinge_loss([model(x) for x in inputs], labels)
+    loss = hinge([model(x) for x in inputs], labels)
     model.zero_grad()
     loss.backward()
     for p in model.parameters():
@@ -102,46 +619,111 @@ def train_step(model, inputs, labels, learning_rate):
     return loss.data
 
 
-def _never_zero(model, inputs, labels, learning_rate):
-    loss = hinge_loss([model(x) for x in inputs], labels)
-    loss.backward()
-    sgd_step(model.parameters(), learning_rate)
-    return loss.data
-
-
-def _uphill(model, inputs, labels, learning_rate):
-    return train_step(model, inputs, labels, -learning_rate)
-
-
-def _no_step(model, inputs, labels, learning_rate):
-    return hinge_loss([model(x) for x in inputs], labels).data
-
-
-def _returns_the_value(model, inputs, labels, learning_rate):
-    return Value(train_step(model, inputs, labels, learning_rate))
-
-
 def a_small_model():
     """MLP(2, [3, 1]) with four points"""
     before = random.getstate()  # the learner's random numbers stay where they are
-    random.seed(5)
+    random.seed(1)
     model = MLP(2, [3, 1])
     random.setstate(before)
     return model
 
 
 def _three_steps(function, build, learning_rate):
-    """The losses of three steps, and a weight afterwards."""
+    """The losses of three steps, and all parameters afterwards."""
     model = build()
+    before = [p.data for p in model.parameters()]
     losses = [function(model, POINTS, SIDES, learning_rate) for _ in range(3)]
+    after = [p.data for p in model.parameters()]
+    if any(isinstance(number, Value) for number in after):
+        return Told("nothing wrong yet, but the `.data` of a parameter is now a Value, where a number belongs")
     if None in losses:
         return None
     if any(isinstance(loss, Value) for loss in losses):
-        return "a Value"
-    return {"losses": losses, "first weight": model.parameters()[0].data}
+        return Told("a Value")
+    if after == before:
+        has_grads = any(p.grad for p in model.parameters())
+        return Told(f"losses, and no parameter has moved; {'the' if has_grads else 'no'} gradients are there")
+    return {"losses": losses, "parameters": after}
 
 
-# -- 03.5 -------------------------------------------------------------------------------------------------------------
+STEP = Exercise(
+    id="03.7",
+    title="A training step",
+    prompt="Write `train_step(model, inputs, labels, learning_rate)`: the loss of all samples with `hinge(scores, "
+    "labels)`, `model.zero_grad()`, `loss.backward()`, and then a step of every `p` in `model.parameters()` against "
+    "its gradient. Return the loss as a number, `loss.data`.",
+    minutes=8,
+    difficulty=2,
+    solution=train_step,
+    hints=(
+        "Four lines: loss, zero_grad, backward, update. The scores are `[model(x) for x in inputs]`.",
+        "The update: `for p in model.parameters(): p.data -= learning_rate * p.grad`.",
+        "zero_grad comes before backward: backward adds to what is there.",
+    ),
+    cases=((a_small_model, 0.1), (a_small_model, 0.02)),
+    run=_three_steps,
+    mistakes=slips(
+        train_step,
+        (
+            "never zero",
+            {"    model.zero_grad()\n": ""},
+            3,
+            "The first step is right and the second is not: the gradients of the first are still there, and backward "
+            "adds to them.",
+        ),
+        (
+            "uphill",
+            {"p.data -=": "p.data +="},
+            2,
+            "The loss grows: the gradient points uphill, so the step goes against it, `-=`.",
+        ),
+        (
+            "another thing called p",
+            {"p.data -= learning_rate * p.grad": "p = p - learning_rate * p.grad"},
+            2,
+            "`p = p - ...` makes a new Value and calls it p, and so does `p -= ...`: the model keeps the old one. "
+            "Change the number inside, `p.data -= ...`.",
+        ),
+        (
+            "no step",
+            {"    loss.backward()\n": ""},
+            3,
+            "All gradients are 0 when the update looks at them. Is there a `backward()`, and no `zero_grad()` between "
+            "it and the update?",
+        ),
+        (
+            "returns a Value",
+            {"return loss.data": "return loss"},
+            1,
+            "Return `loss.data`: a Value would keep its whole graph in memory for as long as you keep the history of "
+            "losses.",
+        ),
+        (
+            "the loss afterwards",
+            {"return loss.data": "return hinge([model(x) for x in inputs], labels).data"},
+            1,
+            "That is the loss after the step, for a second forward pass: return the one that you have.",
+        ),
+        (
+            "no learning rate",
+            {"learning_rate * p.grad": "p.grad"},
+            2,
+            "The step is the gradient times the learning rate.",
+        ),
+        (
+            "one sample",
+            {"for x in inputs], labels)": "for x in inputs[:1]], labels[:1])"},
+            1,
+            "The loss is that of all samples.",
+        ),
+        (
+            "the data a Value",
+            {"p.data -= learning_rate * p.grad": "p.data = p - learning_rate * p.grad"},
+            2,
+            "`p` is a Value, `p.data` the number in it: compute with `p.data`.",
+        ),
+    ),
+)
 
 
 def accuracy(scores, labels):
@@ -150,192 +732,55 @@ def accuracy(scores, labels):
     return right / len(labels)
 
 
-def _count(scores, labels):
-    return sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))
-
-
-def _equal(scores, labels):
-    return sum(score.data == label for score, label in zip(scores, labels)) / len(labels)
-
-
-def _percent(scores, labels):
-    return 100 * accuracy(scores, labels)
-
-
-def _margin(scores, labels):
-    return sum(score.data * label >= 1 for score, label in zip(scores, labels)) / len(labels)
-
-
-def _with_values(function, scores, labels):
-    return function([Value(score) for score in scores], labels)
-
-
-EXERCISES = (
-    Exercise(
-        "03.1",
-        "One neuron",
-        "Write `neuron(weights, inputs, bias)`: multiply each weight by its input, add "
-        "everything up with the bias, and apply `.relu()`. Weights and bias are Values, inputs are numbers; the result "
-        "is a Value that knows where it came from.",
-        6,
-        1,
-        neuron,
-        hints=(
-            "Start with `total = bias` and add one product after the other.",
-            "`for w, x in zip(weights, inputs): total = total + w * x`, and at the end `return total.relu()`.",
-        ),
-        cases=(
-            ([1.0, -2.0], [3.0, 0.5], 0.25),
-            ([1.0, -2.0], [0.5, 2.0], 0.25),
-            ([0.5, 0.5, 2.0], [1.0, -4.0, 1.5], 1.0),
-        ),
-        mistakes=(
-            Mistake("no bias", _no_bias, "The bias is missing.", 1),
-            Mistake("no relu", _no_relu, "A neuron below zero is silent: relu of the whole sum is still missing.", 2),
-            Mistake("relu of each", _relu_of_each, "relu belongs around the whole sum, not around each product.", 2),
-            Mistake(
-                "a Value without a past",
-                _without_graph,
-                "The number is right, but the gradients do not arrive: "
-                "compute with the Values themselves, not with their .data.",
-                1,
-            ),
-            Mistake(
-                "a plain number",
-                _plain_number,
-                "Compute with the Values themselves, not with their .data: a plain number has no gradient.",
-                1,
-            ),
-        ),
-        run=_output_and_gradients,
+ACCURACY = Exercise(
+    id="03.8",
+    title="Accuracy",
+    prompt="Write `accuracy(scores, labels)`: the share of samples whose score (a Value) has the sign of its label (-1 "
+    "or 1), a number between 0 and 1.",
+    minutes=4,
+    difficulty=1,
+    solution=accuracy,
+    hints=(
+        "`score.data > 0` says that the network means +1, `label > 0` that it should.",
+        "`(score.data > 0) == (label > 0)` is True for a right answer, and `sum` counts True as 1. Divide by the "
+        "number of samples.",
     ),
-    Exercise(
-        "03.2",
-        "Count the parameters",
-        "How many parameters has `MLP(2, [16, 16, 1])`? A neuron has a weight for each "
-        "input and a bias. Count before you run `len(model.parameters())`.",
-        3,
-        1,
-        337,
-        hints=(
-            "The first layer has 16 neurons, each with 2 weights and a bias: 48 parameters.",
-            "The second layer has 16 neurons of 17 parameters each, the last one neuron of 17.",
-        ),
-        mistakes=(
-            Mistake("no biases", 304, "Those are the weights. Each of the 33 neurons has a bias too.", 1),
-            Mistake("neurons", 33, "That is the number of neurons; each has several parameters.", 1),
-            Mistake("last bias", 336, "One bias is missing: the last neuron has one too.", 2),
-        ),
+    cases=(
+        ([2.0, -0.5, 0.1, -3.0], [1, 1, 1, -1]),
+        ([0.2, -0.2], [-1, 1]),
+        ([1.0, -1.0, 5.0], [1, -1, -1]),
+        ([1e-9], [1]),
+        *drawn(3, lambda rng: (rng.normal(size=7).tolist(), rng.choice([-1, 1], size=7).tolist())),
     ),
-    Exercise(
-        "03.3",
-        "The hinge loss",
-        "Write `hinge(scores, labels)`: the mean over all samples of `max(0, 1 - label * "
-        "score)`. Scores are Values, labels are -1 or 1. A sample on the right side with a margin of 1 costs nothing.",
-        6,
-        2,
-        hinge,
-        hints=(
-            "For one sample: `(1 - label * score).relu()` is max(0, 1 - label * score).",
-            "Collect these in a list and divide their `sum` by how many they are.",
-        ),
-        cases=(([2.0, -0.5], [1, 1]), ([0.3, -0.4, 3.0], [1, -1, -1]), ([-2.0], [-1])),
-        mistakes=(
-            Mistake(
-                "sum",
-                _hinge_sum,
-                "That is the sum. The mean does not grow with the number of samples, so the "
-                "same learning rate serves for 10 and for 100.",
-                2,
-            ),
-            Mistake(
-                "no margin",
-                _no_margin,
-                "Without the 1 a score of exactly 0 would cost nothing, and the network could stop at saying nothing.",
-                1,
-            ),
-            Mistake(
-                "sign",
-                _plus,
-                "The sign: a score on the side of its label should make the loss smaller, so it is "
-                "1 minus label * score.",
-                1,
-            ),
-            Mistake(
-                "no hinge",
-                _no_hinge,
-                "Without max(0, ...), the relu, the loss can be pushed below zero forever "
-                "by samples that are right already.",
-                1,
-            ),
-        ),
-        run=_loss_and_gradients,
-    ),
-    Exercise(
-        "03.4",
-        "A training step",
-        "Write `train_step(model, inputs, labels, learning_rate)`: the loss of all samples "
-        "with `hinge_loss(scores, labels)`, `model.zero_grad()`, `loss.backward()`, and then a step of every `p` in "
-        "`model.parameters()` against its gradient. Return the loss as a number, `loss.data`.",
-        8,
-        2,
-        train_step,
-        hints=(
-            "Four lines: loss, zero_grad, backward, update. The scores are `[model(x) for x in inputs]`.",
-            "The update: `for p in model.parameters(): p.data -= learning_rate * p.grad`.",
-            "zero_grad comes before backward: backward adds to what is there.",
-        ),
-        cases=((a_small_model, 0.1), (a_small_model, 0.02)),
-        mistakes=(
-            Mistake(
-                "never zero",
-                _never_zero,
-                "The first step is right and the second is not: the gradients of the "
-                "first are still there, and backward adds to them.",
-                3,
-            ),
-            Mistake(
-                "uphill", _uphill, "The loss grows: the gradient points uphill, so the step goes against it, `-=`.", 2
-            ),
-            Mistake(
-                "no step",
-                _no_step,
-                "The loss does not change, so no parameter has moved. Is there a "
-                "`backward()`, an update, and no `zero_grad()` between the two?",
-                3,
-            ),
-            Mistake(
-                "returns a Value",
-                _returns_the_value,
-                "Return `loss.data`: a Value would keep its whole graph in "
-                "memory for as long as you keep the history of losses.",
-                1,
-            ),
-        ),
-        run=_three_steps,
-    ),
-    Exercise(
-        "03.5",
-        "Accuracy",
-        "Write `accuracy(scores, labels)`: the share of samples whose score (a Value) has the sign "
-        "of its label (-1 or 1), a number between 0 and 1.",
-        4,
-        1,
+    run=lambda function, scores, labels: function([Value(score) for score in scores], labels),
+    mistakes=slips(
         accuracy,
-        hints=(
-            "`score.data > 0` says that the network means +1, `label > 0` that it should.",
-            "`(score.data > 0) == (label > 0)` is True for a right answer, and `sum` counts True as 1. Divide by "
-            "the number of samples.",
+        ("count", {" / len(labels)": ""}, 2, "That is how many are right. Divide by the number of samples."),
+        (
+            "equal",
+            {"(score.data > 0) == (label > 0)": "score.data == label"},
+            1,
+            "A score is almost never exactly -1 or 1. Only its sign counts.",
         ),
-        cases=(([2.0, -0.5, 0.1, -3.0], [1, 1, 1, -1]), ([0.2, -0.2], [-1, 1]), ([1.0, -1.0, 5.0], [1, -1, -1])),
-        mistakes=(
-            Mistake("count", _count, "That is how many are right. Divide by the number of samples.", 2),
-            Mistake("equal", _equal, "A score is almost never exactly -1 or 1. Only its sign counts.", 1),
-            Mistake("percent", _percent, "That is in percent; a share is between 0 and 1.", 2),
-            Mistake(
-                "margin", _margin, "A sample counts as right on the right side of 0; it need not have a margin of 1.", 1
-            ),
+        ("percent", {"return right": "return 100 * right"}, 2, "That is in percent; a share is between 0 and 1."),
+        (
+            "margin",
+            {"(score.data > 0) == (label > 0)": "score.data * label >= 1"},
+            1,
+            "A sample counts as right on the right side of 0; it need not have a margin of 1.",
         ),
-        run=_with_values,
+        (
+            "rounded",
+            {"(score.data > 0) == (label > 0)": "round(score.data) == label"},
+            1,
+            "Rounding makes 0 of a small score and 2 of a large one. Only the sign counts.",
+        ),
+        (
+            "label 1 alone",
+            {"(score.data > 0) == (label > 0)": "score.data > 0 and label > 0"},
+            1,
+            "A negative score at a label of -1 is right as well.",
+        ),
+        ("errors", {"== (label": "!= (label"}, 1, "That is the share of wrong answers."),
     ),
 )
