@@ -148,12 +148,13 @@ def grpo_loss_and_metrics(
     ref_logps: mx.array | None = None,
     num_items_in_batch: int | mx.array | None = None,
 ) -> tuple[mx.array, dict[str, mx.array]]:
-    """The loss, and what TRL logs about it: (scalar, {metric name: scalar}).
+    """The loss, and what TRL logs about it.
 
     The metrics come from the same forward pass, so `mx.value_and_grad` of this function gives all three; they are lazy
     until they are evaluated together with the loss.
 
     Args:
+        config: what the loss looks like.
         logps: [B, T] log-probabilities of the sampled tokens under the policy that is trained, at the temperature they
             were sampled with. Half precision is computed in float32.
         old_logps: [B, T] the same under the policy that sampled. None means it is this very policy: every ratio is 1,
@@ -168,10 +169,12 @@ def grpo_loss_and_metrics(
             Then the gradients of its micro-batches add up to that of the batch. None counts this batch's tokens. The
             others are means over their micro-batch: average those (see `GRPOLossConfig.micro_batches_add_up`).
 
-    Metrics: "kl" when ref_logps is given (times the ratio with use_bias_correction_kl, as TRL logs it);
-    "clip_ratio/low_mean", "clip_ratio/high_mean" and "clip_ratio/region_mean", the share of completion tokens (of
-    completions, at level "sequence") whose gradient is clipped away because the token fell too far (low), rose too far
-    (high), or either; for cispo "cispo_clip_ratio"; for vespo "vespo/phi_seq_mean".
+    Returns:
+        The loss, a scalar, and the metrics, scalars by name: "kl" when ref_logps is given (times the ratio with
+        use_bias_correction_kl, as TRL logs it); "clip_ratio/low_mean", "clip_ratio/high_mean" and
+        "clip_ratio/region_mean", the share of completion tokens (of completions, at level "sequence") whose gradient is
+        clipped away because the token fell too far (low), rose too far (high), or either; for cispo "cispo_clip_ratio";
+        for vespo "vespo/phi_seq_mean".
 
     Raises:
         ValueError: an array whose shape does not fit, beta without ref_logps.

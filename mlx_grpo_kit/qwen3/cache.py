@@ -8,11 +8,13 @@ from mlx_grpo_kit.blas import mx
 class KVCache:
     """Keys and values of every layer for the tokens seen so far, in buffers that may have room for more.
 
-    `keys[layer]` and `values[layer]` have shape [B, num_key_value_heads, capacity, head_dim]; positions from `length`
-    on are empty, and attention never looks at them. A cache made inside a loss function carries gradients like any
-    other array.
+    A cache made inside a loss function carries gradients like any other array.
 
-    `length` is an int, or a scalar int32 array inside a compiled step: one compiled graph then serves every position.
+    Attributes:
+        keys: a layer's are [B, num_key_value_heads, capacity, head_dim]; None before the first tokens.
+        values: the same shapes.
+        length: positions from here on are empty, and attention never looks at them. An int, or a scalar int32 array
+            inside a compiled step: one compiled graph then serves every position.
     """
 
     def __init__(self, num_hidden_layers: int):

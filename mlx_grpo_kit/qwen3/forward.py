@@ -80,7 +80,10 @@ def attention(
 ) -> mx.array:
     """Qwen3's attention, [B, T, hidden] -> [B, T, hidden]: project, normalise per head, turn, attend, project.
 
-    `prefix` is where the weights stand in `params`, such as "layers.3.self_attn.".
+    Args:
+        prefix: where the weights stand in `params`, such as "layers.3.self_attn.".
+        mask: which keys each query may look at, as `visible` returns it.
+        layer: which of the cache's layers is this one's.
     """
     batch, num_tokens, _ = x.shape
 
@@ -160,8 +163,13 @@ def qwen3_forward(
 ) -> mx.array:
     """Logits of the next token after every position: int [B, T] -> [B, T, V].
 
-    `cache` holds the tokens before `input_ids`; it is read and extended. `attention_mask`, [B, S] with 1 for a token
-    and 0 for padding, covers the cached positions too; positions that it is too short for count as tokens.
+    Args:
+        config: sizes and constants of the model.
+        params: every weight by its name in the kit.
+        input_ids: [B, T].
+        cache: holds the tokens before `input_ids`; it is read and extended.
+        attention_mask: [B, S] with 1 for a token and 0 for padding. It covers the cached positions too; positions that
+            it is too short for count as tokens.
     """
     hidden_states = qwen3_hidden_states(config, params, input_ids, cache=cache, attention_mask=attention_mask)
     return output_logits(config, params, hidden_states)

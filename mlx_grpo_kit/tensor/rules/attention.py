@@ -18,9 +18,12 @@ __all__ = ["dropout", "scaled_dot_product_attention"]
 def scaled_dot_product_attention(query, key, value, mask=None, is_causal=False, scale=None) -> Tensor:
     """softmax(query @ key^T * scale) @ value (Vaswani et al., 2017, equation 1).
 
-    query [..., L, D], key [..., S, D], value [..., S, E] -> [..., L, E]. `mask`, broadcast to [..., L, S], is True
-    where a query may look, or numbers that are added to the scores; `is_causal` lets a query look at its own position
-    and those before. `scale` is 1 / sqrt(D) if not given. A query that may look nowhere gives nan.
+    query [..., L, D], key [..., S, D], value [..., S, E] -> [..., L, E]. A query that may look nowhere gives nan.
+
+    Args:
+        mask: broadcast to [..., L, S]: True where a query may look, or numbers that are added to the scores.
+        is_causal: a query looks at its own position and those before.
+        scale: of the scores; 1 / sqrt(D) if not given.
     """
     if is_causal:
         if mask is not None:
@@ -39,7 +42,9 @@ def scaled_dot_product_attention(query, key, value, mask=None, is_causal=False, 
 def dropout(x, p=0.5, training=True, rng=None) -> Tensor:
     """Set each element to 0 with probability p and scale the others by 1 / (1 - p), so that the mean stays.
 
-    rng: a numpy.random.Generator, for results that can be repeated. Without `training` x comes back unchanged.
+    Args:
+        x: comes back unchanged without `training`.
+        rng: a numpy.random.Generator, for results that can be repeated.
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}.")

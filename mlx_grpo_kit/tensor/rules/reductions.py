@@ -121,7 +121,9 @@ def _log_softmax(x, axis=-1):
 def cross_entropy(logits, targets):
     """The mean of -log softmax(logits)[target]: how surprised the model is by the right answers, in nats.
 
-    logits: [N, C], one row of scores for each example; targets: [N], integers from 0 to C - 1.
+    Args:
+        logits: [N, C], one row of scores for each example.
+        targets: [N], integers from 0 to C - 1.
     """
     targets = np.asarray(targets)
     if logits.ndim != 2 or targets.shape != logits.shape[:1]:
