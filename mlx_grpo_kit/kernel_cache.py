@@ -12,11 +12,16 @@ is, and its folder is this user's alone, nothing has to be done. Otherwise TMPDI
 
 import os
 import stat
+import struct
 import sys
+import time
 from pathlib import Path
 
 UNKNOWN_USER = 65534
 """Whom files belong to that a container's users do not include: as a rule, the machine's root."""
+
+SECONDS_TO_WRITE = 10
+"""A compiled function has some 16 kB, which the linker writes within milliseconds."""
 
 
 def use_private_folder() -> tuple[Path | None, str]:
@@ -29,11 +34,14 @@ def use_private_folder() -> tuple[Path | None, str]:
     chosen = next((name for name in ("TMPDIR", "TMP", "TEMP") if name in os.environ), None)
     if chosen:
         try:
-            return _check_private(Path(os.environ[chosen])), f"{chosen} names it, and it is this user's alone"
+            folder = _check_private(Path(os.environ[chosen]))
+            _remove_cut_off(folder)
+            return folder, f"{chosen} names it, and it is this user's alone"
         except OSError:
             pass
     try:
         folder = _cache_folder()
+        _remove_cut_off(folder)
     except OSError as error:
         return None, str(error)
     os.putenv("TMPDIR" if chosen else "TEMPDIR", str(folder))
@@ -73,3 +81,16 @@ def _check_private(folder: Path) -> Path:
         if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
             raise OSError(f"everybody can write to {parent}, above {folder}")
     return folder
+
+
+def _remove_cut_off(folder: Path) -> None:
+    """Delete libraries that a kill or a full disk left half-written: MLX would try to load them for ever after."""
+    for library in folder.glob("mlx/*/cpu/*.so"):
+        found = library.stat()
+        header = library.read_bytes()[:64]
+        # The table of sections comes last in an ELF file. Its place, the size of an entry, and their number:
+        is_elf = len(header) == 64 and header[:5] == b"\x7fELF\x02"
+        start, size, number = struct.unpack_from("<40xQ10xHH", header) if is_elf else (0, 0, 0)
+        whole = is_elf and 0 < start + size * number <= found.st_size
+        if not whole and time.time() - found.st_mtime > SECONDS_TO_WRITE:  # else somebody may be writing it now
+            library.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,27 @@ def test_what_lies_in_a_shared_folder_is_neither_run_nor_in_the_way(tmp_path, sh
     (shared / "mlx" / version / "cpu" / kernel).write_text("not a library")
     assert probe(HOME=str(tmp_path / "second"), TMPDIR=str(shared))[1] == [kernel]
     assert (shared / "mlx" / version / "cpu" / kernel).read_text() == "not a library"
+
+
+@linux_cpu_wheel
+def test_a_library_that_a_kill_left_half_written_is_made_again(tmp_path):
+    """MLX would find it, fail to load it, and never write another in its place."""
+    folder, [kernel], _ = probe(HOME=str(tmp_path))
+    [library] = Path(folder).glob(f"mlx/*/cpu/{kernel}")
+    whole = library.read_bytes()
+    kernel_cache._remove_cut_off(Path(folder))
+    assert library.read_bytes() == whole
+    for content in (b"", whole[:30], whole[:64], whole[: len(whole) // 2], whole[:-1], b"\0" * len(whole)):
+        library.write_bytes(content)
+        kernel_cache._remove_cut_off(Path(folder))
+        assert library.exists(), "another process may just be writing it"
+        os.utime(library, (1, 1))
+        kernel_cache._remove_cut_off(Path(folder))
+        assert not library.exists()
+    library.write_bytes(whole[:4096])
+    os.utime(library, (1, 1))
+    assert probe(HOME=str(tmp_path))[1] == [kernel]
+    assert library.stat().st_size == len(whole)
 
 
 @linux_cpu_wheel

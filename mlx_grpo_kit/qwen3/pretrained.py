@@ -29,8 +29,10 @@ def load_pretrained(
     (float32 is the fast and exact choice on a CPU; None keeps the file's own). In a folder that the kit wrote, each
     file is compared with what was saved.
 
-    Raises FileNotFoundError when the folder or one of its files is missing, and ValueError when a file is cut off,
-    corrupt or changed, or is another model's; either way the message names the file.
+    Raises:
+        FileNotFoundError: the folder or one of its files is missing.
+        ValueError: a file is cut off, corrupt or changed, or is another model's; or a parameter is not finite. The
+            message names the file or the parameter.
     """
     folder = whole_folder(folder)
     check_saved(folder, ["config.json", INDEX, WEIGHTS])
