@@ -26,6 +26,7 @@ STYLE = """<style>
 .kit-chart {--ink: var(--jp-ui-font-color1, #24292f); --soft: var(--jp-ui-font-color2, #59636e);
   --page: var(--jp-layout-color0, #fff); --faint: var(--jp-border-color2, #e0e0e0)}
 .kit-chart .ink {stroke: var(--ink)} .kit-chart .soft {stroke: var(--soft)} .kit-chart .faint {stroke: var(--faint)}
+.kit-chart tspan.ink {fill: var(--ink); stroke: none} .kit-chart tspan.soft {fill: var(--soft); stroke: none}
 .kit-chart text.ink {fill: var(--ink); stroke: none} .kit-chart text.soft {fill: var(--soft); stroke: none}
 .kit-chart .page {fill: var(--page)}
 </style>"""
@@ -47,6 +48,19 @@ class Chart:
     def text(self, x: float, y: float, words: str, **options) -> None:
         """Words on the page with their baseline at y; see `text`."""
         self._parts.append(text(x, y, words, **options))
+
+    def digits(self, x: float, y: float, runs: Iterable[tuple[str, str]], *, size: float = 16) -> None:
+        """Characters of one width in several colours: `runs` are (words, colour); a colour of its own is bold."""
+        spans = "".join(
+            f'<tspan class="{color}" fill="{INK_COLORS[color]}">{escape(words)}</tspan>'
+            if color in INK_COLORS
+            else f'<tspan fill="{color}" font-weight="700">{escape(words)}</tspan>'
+            for words, color in runs
+        )
+        self._parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" xml:space="preserve" '
+            f'font-family="DejaVu Sans Mono, ui-monospace, monospace">{spans}</text>'
+        )
 
     def svg(self, alt: str) -> str:
         """The picture as SVG text, with `alt` for readers who cannot see it."""
@@ -224,7 +238,6 @@ def text(
     anchor: str = "start",
     color: str = "ink",
     bold: bool = False,
-    mono: bool = False,
     turned: bool = False,
 ) -> str:
     """Words with their baseline at y. `words` may hold "10^-3": the exponent stands high. `turned` reads upwards."""
@@ -232,15 +245,13 @@ def text(
         return ""
     look = f'class="{color}" fill="{INK_COLORS[color]}"' if color in INK_COLORS else f'fill="{color}"'
     weight = ' font-weight="700"' if bold else ""
-    family = ' font-family="ui-monospace, DejaVu Sans Mono, monospace" xml:space="preserve"' if mono else ""
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
     base, caret, exponent = words.partition("10^")
     inner = escape(words)
     if caret and not base:
         inner = f'10<tspan dy="{-0.42 * size:.1f}" font-size="{0.74 * size:.1f}">{escape(exponent)}</tspan>'
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" {look}{weight}{family}{turn}>'
-        f"{inner}</text>"
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" {look}{weight}{turn}>{inner}</text>'
     )
 
 

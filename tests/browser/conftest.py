@@ -183,7 +183,16 @@ class NotebookPage:
     def save(self):
         """Save, and read the file that was written."""
         self.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+        return self.saved()
+
+    def saved(self):
+        """The file as it is now."""
         return nbformat.read(self.path, as_version=4)
+
+    def close(self):
+        """Shut the kernel down and close the page."""
+        self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        self.page.close()
 
 
 @pytest.fixture
@@ -204,5 +213,6 @@ def open_notebook(lab, browser):
 
     yield open_notebook
     for notebook in opened:
-        notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        if not notebook.page.is_closed():
+            notebook.close()
     context.close()

@@ -27,13 +27,13 @@ Panel(lambda method, h: draw_step_sizes(np.sin, np.cos, 1.0, h, method=method),
 
 
 def wait_for_picture(notebook, index, words):
-    image = notebook.cell(index).locator(".widget-html img")
     notebook.page.wait_for_function(
-        "([selector, words]) => [...document.querySelectorAll(selector)].some(image => image.alt.includes(words))",
-        arg=[f'.jp-Cell[data-windowed-list-index="{index}"] .widget-html img', words],
+        "([cell, words]) => [...document.querySelectorAll(`${cell} img, ${cell} svg[role=img]`)].some(picture =>"
+        " (picture.alt ?? picture.querySelector('title').textContent).includes(words)"
+        " && picture.getBoundingClientRect().width > 500)",
+        arg=[f'.jp-Cell[data-windowed-list-index="{index}"] .widget-html', words],
         timeout=30_000,
     )
-    assert image.evaluate("image => image.naturalWidth") > 500
 
 
 def test_the_switchboard_and_the_steps(open_notebook):

@@ -75,14 +75,13 @@ def test_the_panel_of_steps():
     )
     assert panel.picture.alt.startswith("The slope of sin(x) at x = 1 in float64, by both sides. With h = 1.0e-05 the")
     assert "a V: rounding on its left arm" in panel.picture.alt
-    curves, digits = panel.picture.figure.axes
-    assert next(line for line in curves.lines if line.get_label() == "both sides").get_linewidth() > 2
+    assert 'stroke-width="2.4"' in panel.picture.svg
     # The digits that are written: cos(1) is 0.5403023058681398.
-    assert "+0.5403023058681398" in texts(digits)
+    assert ">+0.5403023058681398</tspan>" in panel.picture.svg
     panel.set(h=1e-12)
-    assert any("Grey digits cancel; 5 are left" in text for text in texts(panel.picture.figure.axes[1]))
+    assert "Grey digits cancel; 5 are left" in panel.picture.svg
     panel.set(method="complex step")
-    assert "All digits agree." in texts(panel.picture.figure.axes[1])
+    assert "All digits agree." in panel.picture.svg
     panel.set(function="|x|")
     assert "a flat line: this method is wrong here" in panel.picture.alt
 

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import BLUE, COLORS, INK, SOFT, plain_axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.style import COLORS
 
 Function = Callable[[Any], Any]  # a number or an array in, the same kind out; made of NumPy's functions
 METHODS = ("one side", "both sides", "complex step")
 STEPS = 10.0 ** np.arange(0, -14.01, -0.125)
 FLOOR = 1e-18  # an error of 0 has to stand somewhere on a logarithmic axis
-GREY = "#8a8f98"
-CHARACTER = 0.602  # the width of a letter of DejaVu Sans Mono, in parts of its size
-SIZE = 11.5
+LEFT = 566  # pixels: where the digits begin
 
 
 def measured_slope(f: Function, x: float, h: float, method: str = "both sides", dtype: Any = "float64") -> float:
@@ -62,25 +56,21 @@ def draw_step_sizes(
     dtype: str = "float64",
     method: str = "both sides",
     name: str = "f(x)",
-) -> tuple[Figure, str]:
-    """(figure, words): on the left the error for all steps by each method, on the right what the step h computes.
+) -> tuple[Chart, str]:
+    """(chart, words): on the left the error for all steps by each method, on the right what the step h computes.
 
     df is the true slope. `dtype` is "float64" or "float32", `method` one of METHODS. Raises ValueError unless h > 0.
     """
     if not h > 0:
         raise ValueError(f"h is {h}; expected a positive step")
-    figure = new_figure(10, 3.9)
-    curves, digits = figure.subplots(1, 2, width_ratios=(11, 9))
-    figure.subplots_adjust(left=0.065, right=0.99, bottom=0.14, top=0.9, wspace=0.06)
+    chart = Chart(1000, 390)
     error = abs(measured_slope(f, x, h, method, dtype) - float(df(float(x))))
-    best = _draw_curves(curves, f, df, x, dtype, method)
-    curves.axvline(h, color=GREY, linewidth=0.8)
-    curves.plot([h], [max(error, FLOOR)], "o", color=INK, markersize=8, zorder=5)
-    curves.set_title(f"{name} at x = {x:g} in {dtype}", loc="left", size=11, color=INK)
-    count = _draw_digits(digits, f, df, x, h, dtype, method)
-    return figure, (
+    title = f"{name} at x = {x:g} in {dtype}: error of the slope"
+    best = _draw_curves(chart, title, f, df, x, (h, error), dtype, method)
+    count = _draw_digits(chart, f, df, x, h, dtype, method)
+    return chart, (
         f"The slope of {name} at x = {x:g} in {dtype}, by {method}. With h = {h:.1e} the error is {error:.1e}: {count} "
-        f"digits after the point agree. {_shape(*best[method], method)}"
+        f"digits after the point agree. {_shape(*best, method)}"
     )
 
 
@@ -98,50 +88,43 @@ def _shape(step: float, least: float, method: str) -> str:
     )
 
 
-def _draw_curves(axis: Axes, f: Function, df: Function, x: float, dtype: str, chosen: str) -> dict[str, tuple]:
-    best = {}
+def _draw_curves(
+    chart: Chart, title: str, f: Function, df: Function, x: float, now: tuple[float, float], dtype: str, chosen: str
+) -> tuple[float, float]:
+    """The error by each method, with `now`, a (step, error). Returns the best (step, error) of the chosen method."""
+    plane = chart.plane(
+        *(62, 36, 470, 300),
+        x=(STEPS[-1], 1.3),
+        y=(FLOOR / 50, 3e5),
+        log_x=True,
+        log_y=True,
+        title=title,
+        xlabel="step h",
+    )
+    plane.upright(now[0])
     for method, color, style in zip(METHODS, (COLORS[2], COLORS[0], COLORS[4]), ("-", "-", "--"), strict=True):
         errors = slope_errors(f, df, x, method, dtype)
-        best[method] = best_step(errors)
         strong = method == chosen
-        axis.loglog(
-            STEPS,
-            np.maximum(errors, FLOOR),
-            style,
-            color=color,
-            linewidth=2.2 if strong else 1.1,
-            alpha=1 if strong else 0.45,
-            label=method,
-            zorder=3 if strong else 2,
-        )
-    step, least = best[chosen]
+        if strong:
+            step, least = best_step(errors)
+        look = {"width": 2.4, "opacity": 1.0} if strong else {"width": 1.2, "opacity": 0.5}
+        plane.line(STEPS, np.maximum(errors, FLOOR), color, style=style, label=method, **look)
     if least < 1e-2:
         where = "any shorter step" if chosen == "complex step" else f"h near {step:.0e}"
-        axis.plot(
-            [step],
-            [max(least, FLOOR)],
-            "*",
-            color=COLORS[1],
-            markersize=15,
-            markeredgecolor=INK,
-            zorder=4,
-            label=f"best: {where}, error {least or 0:.0e}".replace("0e+00", "0"),
-        )
+        label = f"best: {where}, error {least or 0:.0e}".replace("0e+00", "0")
+        plane.dots([step], [max(least, FLOOR)], COLORS[1], marker="D", size=13, label=label)
+    plane.dots([now[0]], [max(now[1], FLOOR)], "ink", size=10)
     short = "never too short" if chosen == "complex step" else "too short: rounding"
-    axis.text(0.01, 0.02, short, transform=axis.transAxes, size=9, color=SOFT)
-    axis.text(0.99, 0.02, "too long: the curve bends", transform=axis.transAxes, size=9, color=SOFT, ha="right")
-    axis.set(xlabel="step h", ylim=(FLOOR / 50, 3e5), xlim=(STEPS[-1], 1.3))
-    axis.set_yticks(10.0 ** np.arange(-18, 1, 3))
-    axis.set_title("error of the slope", loc="right", size=10, color=SOFT)
-    plain_axes(axis)
-    axis.minorticks_off()
-    axis.legend(fontsize=9, frameon=False, labelcolor=INK, loc="upper left", ncols=2, columnspacing=1.2)
-    return best
+    for at, words, anchor in ((STEPS[-1], short, "start"), (1.3, "too long: the curve bends", "end")):
+        plane.text(
+            at, FLOOR / 50, words, dx=6 if anchor == "start" else -6, dy=-7, size=12, anchor=anchor, color="soft"
+        )
+    plane.legend("upper left")
+    return step, least
 
 
-def _draw_digits(axis: Axes, f: Function, df: Function, x: float, h: float, dtype: str, method: str) -> int:
+def _draw_digits(chart: Chart, f: Function, df: Function, x: float, h: float, dtype: str, method: str) -> int:
     """The numbers that the step makes, digit under digit. Returns how many digits of the slope are the true ones."""
-    axis.axis("off")
     places = 16 if dtype == "float64" else 8
     real = np.dtype(dtype).type
     true, slope = float(df(float(x))), measured_slope(f, x, h, method, dtype)
@@ -151,58 +134,36 @@ def _draw_digits(axis: Axes, f: Function, df: Function, x: float, h: float, dtyp
     def text(value: float) -> str:
         return f"{value:+.{places}f}" if abs(value) < 1e6 else f"{value:+.{places}e}"
 
-    axis.text(0, 1.0, f"With h = {h:.1e}", transform=axis.transAxes, size=11, color=INK, va="bottom")
-    row = 0.84
+    chart.text(LEFT, 27, f"With h = {h:.1e}", size=15)
+    rows: list[tuple[str, str, int, str, str]] = []  # label, number, how many digits have the first colour, colours
     if method == "complex step":
         kind = np.complex64 if dtype == "float32" else np.complex128
         value = f(kind(complex(real(x), real(h))))
-        _write(axis, row, "real part of f(x + ih)", text(float(np.real(value))), 0, INK)
-        _write(axis, row - 0.17, "imaginary part", f"{float(np.imag(value)):+.{places - 4}e}", 0, INK)
+        rows.append(("real part of f(x + ih)", text(float(np.real(value))), 0, "ink", "ink"))
+        rows.append(("imaginary part", f"{float(np.imag(value)):+.{places - 4}e}", 0, "ink", "ink"))
         note = "Nothing is subtracted, so nothing cancels."
     else:
         left = x if method == "one side" else x - h
         with np.errstate(all="ignore"):
             above, below = f(real(x) + real(h)), f(real(x) - real(h) if method == "both sides" else real(x))
         same = _agreement(text(float(above)), text(float(below)))
-        _write(axis, row, "f(x + h)", text(float(above)), same, INK, GREY)
-        _write(axis, row - 0.17, "f(x)" if left == x else "f(x \N{MINUS SIGN} h)", text(float(below)), same, INK, GREY)
+        rows.append(("f(x + h)", text(float(above)), same, "soft", "ink"))
+        rows.append(("f(x)" if left == x else "f(x \N{MINUS SIGN} h)", text(float(below)), same, "soft", "ink"))
         rest = max(0, len(text(float(above))) - max(same, 1 + longest + 1))
         note = f"Grey digits cancel; {rest} are left for the slope."
-    axis.text(0, row - 0.30, note, transform=axis.transAxes, size=10, color=SOFT, va="center")
     right = _agreement(text(slope), text(true))
-    _write(axis, row - 0.47, "measured slope", text(slope), right, COLORS[2], BLUE)
-    _write(axis, row - 0.64, "true slope", text(true), len(text(true)), INK, INK)
+    rows.append(("measured slope", text(slope), right, COLORS[0], COLORS[2]))
+    rows.append(("true slope", text(true), 0, "ink", "ink"))
     count = max(0, right - text(true).find(".") - 1)
-    axis.text(
-        0,
-        row - 0.76,
-        f"{count} digits after the point agree; the red ones do not." if count < places else "All digits agree.",
-        transform=axis.transAxes,
-        size=10,
-        color=SOFT,
-        va="center",
-    )
+    for (label, number, first, *colors), y in zip(rows, (62, 120, 222, 280), strict=True):
+        chart.text(LEFT, y, label, size=12, color="soft")
+        chart.digits(LEFT, y + 24, zip((number[:first], number[first:]), colors, strict=True))
+    agree = f"{count} digits after the point agree; the red ones do not." if count < places else "All digits agree."
+    chart.text(LEFT, 176, note, size=13, color="soft")
+    chart.text(LEFT, 336, agree, size=13, color="soft")
     return count
 
 
 def _agreement(one: str, other: str) -> int:
     """How many characters at the beginning are the same."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def _write(axis: Axes, y: float, label: str, number: str, count: int, color: str, first_color: str = INK) -> None:
-    """A label, and a number below it whose first `count` characters have a colour of their own."""
-    axis.text(0, y + 0.045, label, transform=axis.transAxes, size=9, color=SOFT, va="bottom")
-    for part, offset, tone in ((number[:count], 0, first_color), (number[count:], count, color)):
-        axis.annotate(
-            part,
-            (0, y),
-            xycoords="axes fraction",
-            xytext=(offset * CHARACTER * SIZE, 0),
-            textcoords="offset points",
-            family="DejaVu Sans Mono",
-            size=SIZE,
-            color=tone,
-            va="center",
-            weight="bold" if tone not in (GREY, INK) else "normal",
-        )

@@ -1,0 +1,79 @@
+"""Every notebook as stored, as run, and as opened again after its kernel is gone: each picture is there, with words."""
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import TimeoutError
+
+pytestmark = pytest.mark.timeout(600)
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+SECONDS_TO_RUN = 400
+SECONDS_TO_SHOW = 10  # JupyterLab looks two seconds for a widget that is gone
+
+# Of one cell: how many pictures the page shows, and what is wrong with them. Only what takes up room is shown.
+LOOK = """index => {
+  const cell = document.querySelector(`.jp-Cell[data-windowed-list-index="${index}"]`);
+  const seen = [...cell.querySelectorAll(".jp-OutputArea-output")].filter(output => output.offsetHeight);
+  const complaints = [];
+  let pictures = 0;
+  for (const output of seen) {
+    if (/Error displaying widget|Loading widget/.test(output.innerText)) complaints.push(output.innerText);
+    for (const image of output.querySelectorAll("img")) {
+      pictures += 1;
+      if (!image.alt.trim()) complaints.push("an image without words");
+      if (!(image.complete && image.naturalWidth > 1 && image.offsetWidth > 1)) complaints.push("an image not shown");
+    }
+    for (const svg of output.querySelectorAll("svg[role=img]")) {
+      pictures += 1;
+      if (!svg.querySelector("title")?.textContent.trim()) complaints.push("a drawing without words");
+      if (svg.getBoundingClientRect().width < 2) complaints.push("a drawing not shown");
+    }
+  }
+  return {pictures, complaints};
+}"""
+
+GOOD = "return seen.pictures === expected && seen.complaints.length === 0;"
+
+
+def is_picture(output):
+    markup = "".join(output.get("data", {}).get("text/html", ""))
+    return "<img" in markup
+
+
+def look_at_pictures(notebook, cells):
+    """Look at each cell that holds pictures; returns how many there are in all."""
+    count = 0
+    for index, cell in enumerate(cells):
+        expected = sum(map(is_picture, cell.get("outputs", [])))
+        if not expected:
+            continue
+        notebook.show(index)
+        good = f"([index, expected]) => {{ const seen = ({LOOK})(index); {GOOD} }}"
+        with contextlib.suppress(TimeoutError):
+            notebook.page.wait_for_function(good, arg=[index, expected], timeout=SECONDS_TO_SHOW * 1000)
+        assert notebook.page.evaluate(LOOK, index) == {"pictures": expected, "complaints": []}, f"cell {index}"
+        count += expected
+    return count
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")))
+def test_every_picture_stays_and_has_words(open_notebook, lab, name):
+    _, root = lab
+    copy = f"kept_{name}"
+    shutil.copy(NOTEBOOKS / f"{name}.ipynb", root / f"{copy}.ipynb")
+    notebook = open_notebook(copy)
+    stored = look_at_pictures(notebook, notebook.saved().cells)  # not trusted yet: no script runs, no style is read
+    assert stored > 0
+
+    notebook.run_all()
+    notebook.page.wait_for_timeout(1000)
+    notebook.wait_until_idle(seconds=SECONDS_TO_RUN)
+    cells = notebook.save().cells
+    assert look_at_pictures(notebook, cells) == stored  # the live things, and not their still pictures as well
+
+    notebook.close()
+    again = open_notebook(copy)
+    assert look_at_pictures(again, cells) == stored
