@@ -19,7 +19,7 @@ PARTS = 16  # into which the row of derivatives is split: a shorter sum has less
 LEAST_WEIGHT, MOST_WEIGHT = 0.5, 1.5  # sizes differ, so that two equal errors do not cancel; the signs are random
 SLACK = 6  # how many times the usual noise a sum may be off
 FACTORS = (1, 10, 100)  # smaller steps, where one reaches over a kink: the noise grows by as much
-SEARCHED = 200  # sums that a search may look at before it gives up
+SEARCHED = 300  # sums that a search may look at before it gives up
 NEAR = 4  # so few derivatives are looked at one by one
 
 
@@ -46,8 +46,10 @@ class Sums:
         self.parts = self._parts()
         self.weights = [self._random_weights() for _ in range(ROUNDS)]
         self.sums = [[self._sum(part, weights) for part in self.parts] for weights in self.weights]
-        spreads = [found.spread for row in self.sums for found in row if np.isfinite(found.spread)]
-        self.tolerance = SLACK * median(spreads or [0.0]) + self._rounding()
+        self.tolerance = SLACK * self._noise() + self._rounding()
+        usual = np.concatenate(self.grads)
+        usual = usual[np.isfinite(usual)]
+        self.useful = max(self.tolerance, 1e-3 * float(np.linalg.norm(usual)) / max(1.0, usual.size**0.5))
         self.visible = np.inf
         self.searched = self.wrong = 0
 
@@ -63,11 +65,19 @@ class Sums:
             for column, part in enumerate(self.parts):
                 agrees, bounds[row, column] = self._verdict(part, weights, self.sums[row][column])
                 if not agrees and self.wrong < enough:
-                    self._search(part, weights, look_at, enough)
+                    bounds[row, column] = self._search(part, weights, look_at, enough)
             if self.wrong:
                 return False
         self.visible = float(np.max(np.min(bounds, axis=0))) / LEAST_WEIGHT
         return True
+
+    def _noise(self) -> float:
+        """What two steps usually differ by. Where that is kinks, shorter steps reach over fewer."""
+        shorter = [self._sum(part, self.weights[0], FACTORS[1]) for part in self.parts]
+        noises = []
+        for sums, factor in (([found for row in self.sums for found in row], 1), (shorter, FACTORS[1])):
+            noises.append(median([found.spread for found in sums if np.isfinite(found.spread)] or [np.inf]) / factor)
+        return min(noises) if np.isfinite(min(noises)) else 0.0
 
     def _rounding(self) -> float:
         """The least noise: outputs are rounded once each, and so are the terms of a sum."""
@@ -95,23 +105,29 @@ class Sums:
         for factor in FACTORS:
             found = first if first is not None and factor == 1 else self._sum(part, weights, factor)
             tolerance = self.tolerance * factor
+            if tolerance > self.useful:  # it would hide what it should show
+                break
             if np.isfinite(found.off) and abs(found.off) <= tolerance and found.spread <= tolerance:
                 return True, abs(found.off) + tolerance
-        return False, np.nan_to_num(abs(found.off), nan=np.inf) + tolerance
+        return False, float(np.nan_to_num(abs(found.off), nan=np.inf)) + self.tolerance
 
-    def _search(self, part: tuple[int, int], weights: np.ndarray, look_at: Callable[[int], bool], enough: int) -> None:
-        """Halve a part whose sum is off until the wrong derivatives stand alone."""
-        to_search = [part]
-        while to_search and self.searched < SEARCHED and self.wrong < enough:
+    def _search(self, part: tuple[int, int], weights: np.ndarray, look_at: Callable[[int], bool], enough: int) -> float:
+        """Halve a part whose sum is off until the wrong derivatives stand alone; what the others may be off at most."""
+        to_search, bound = [part], 0.0
+        while to_search and self.wrong < enough:
             start, end = to_search.pop()
             if end - start <= NEAR:
-                self.wrong += sum(not look_at(number) for number in range(start, end))
+                self.wrong += sum([not look_at(number) for number in range(start, end)])
                 continue
             middle = (start + end) // 2
             for half in ((middle, end), (start, middle)):
                 self.searched += 1
-                if not self._verdict(half, weights)[0]:
+                agrees, off = self._verdict(half, weights)
+                if agrees or self.searched > SEARCHED:
+                    bound = max(bound, off)
+                else:
                     to_search.append(half)
+        return bound
 
     def _sum(self, part: tuple[int, int], weights: np.ndarray, factor: int = 1) -> Sum:
         step = self.precision.step / factor
