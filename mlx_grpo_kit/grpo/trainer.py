@@ -236,30 +236,12 @@ class GRPOTrainer:
         sampling = args.sampling(self.max_completion_length)
         prompts, rollout, texts = self._complete(problems, sampling, int(sampling_seed))
 
-        rewards, rewards_by_name = compute_rewards(self.task.reward_funcs, problems, texts)
+        rewards, by_name = compute_rewards(self.task.reward_funcs, problems, texts)
 
-        advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards).tolist()
+        advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards)
 
-        completions = [
-            Completion(
-                problem=problem,
-                prompt=problem.prompt,
-                prompt_ids=prompts[i],
-                completion=texts[i],
-                completion_ids=rollout.completions[i],
-                logps=rollout.logps[i],
-                finished=rollout.finished[i],
-                rewards={
-                    name: None if math.isnan(values[i]) else float(values[i])
-                    for name, values in rewards_by_name.items()
-                },
-                reward=float(rewards[i]),
-                advantage=advantages[i],
-            )
-            for i, problem in enumerate(problems)
-        ]
-        metrics = sampling_metrics(completions, rewards, rewards_by_name, args.num_generations)
-
+        completions = _records(problems, prompts, rollout, texts, rewards, by_name, advantages)
+        metrics = sampling_metrics(completions, rewards, by_name, args.num_generations)
         metrics |= self._update(completions, self._learning_rate(max_steps))
 
         self.step += 1
@@ -370,3 +352,29 @@ class GRPOTrainer:
         if self.args.lr_scheduler_type == "linear":
             return rate * (max_steps - self.step) / max(max_steps - self.args.warmup_steps, 1)
         return rate
+
+
+def _records(
+    problems: Sequence[Problem],
+    prompts: Sequence[list[int]],
+    rollout: Rollout,
+    texts: Sequence[str],
+    rewards: np.ndarray,
+    by_name: Mapping[str, np.ndarray],
+    advantages: mx.array,
+) -> list[Completion]:
+    return [
+        Completion(
+            problem=problem,
+            prompt=problem.prompt,
+            prompt_ids=prompts[i],
+            completion=texts[i],
+            completion_ids=rollout.completions[i],
+            logps=rollout.logps[i],
+            finished=rollout.finished[i],
+            rewards={name: None if math.isnan(values[i]) else float(values[i]) for name, values in by_name.items()},
+            reward=float(rewards[i]),
+            advantage=advantage,
+        )
+        for i, (problem, advantage) in enumerate(zip(problems, advantages.tolist(), strict=True))
+    ]
