@@ -371,6 +371,17 @@ def test_a_run_that_the_plot_refuses_is_closed():
     assert closed != [threading.get_ident()]
 
 
+def test_a_run_gives_mlx_streams_back_in_its_own_thread_before_it_is_over(monkeypatch):
+    """Left to the end of the thread, they abort most scripts that end right after `run.wait()`."""
+    cleared = []
+    monkeypatch.setitem(
+        sys.modules, "mlx.core", SimpleNamespace(clear_streams=lambda: cleared.append(threading.get_ident()))
+    )
+    training = Training(2)
+    LivePlot("reward").start(training).wait()
+    assert cleared == [training.closed_in]
+
+
 def test_a_forked_child_has_no_run():
     plot = LivePlot("reward")
     run = plot.start(Training(10_000, seconds=0.005))
