@@ -30,18 +30,22 @@ class LivePlot:
         run = plot.start(trainer.train(max_steps=200))            # in a thread, with Pause and Stop; then: await run
         plot.update(metrics)                                      # in a loop of your own
 
-    In a notebook the growing picture is replaced by a still one when the run ends, so that a reopened notebook shows
-    it too. In a plain script nothing is shown; `history` is kept all the same and `save(path)` writes the picture.
-
-    metrics      names, each drawn in a panel of its own, or a mapping: a panel's title -> the names drawn in it
-    max_steps    the length of the run, if known: the axis is that long, and the status says "step 37 of 60"
-    smoothing    weight of the past in the line over the raw points, in [0, 1); 0 draws the values themselves
-    completions  how many of each step's sampled completions to show beneath, each for another prompt
-    log          titles of the panels with a logarithmic axis; triangles at its bottom stand for 0
+    In a notebook a still picture stands beside the growing one, unseen while that lives: it is what a reader finds
+    who opens the notebook again, even one that was closed in mid-run. In a plain script nothing is shown; `history`
+    is kept all the same and `save(path)` writes the picture.
 
     A metric that comes now and then, such as an evaluation every 50 steps, is drawn as joined points, unsmoothed.
 
-    `steps` is the list of step numbers, `history` maps each metric seen to its values, NaN where a step had none.
+    Args:
+        metrics: names, each drawn in a panel of its own, or a mapping: a panel's title -> the names drawn in it.
+        max_steps: the length of the run, if known: the axis is that long, and the status says "step 37 of 60".
+        smoothing: weight of the past in the line over the raw points, in [0, 1); 0 draws the values themselves.
+        completions: how many of each step's sampled completions to show beneath, each for another prompt.
+        log: titles of the panels with a logarithmic axis; triangles at its bottom stand for 0.
+
+    Attributes:
+        steps: the list of step numbers.
+        history: maps each metric seen to its values, NaN where a step had none.
     """
 
     def __init__(

@@ -80,8 +80,10 @@ def draw_slope(
 
 
 def step_words(h: float) -> str:
-    """A step in three digits, as the readout of a FloatLogSlider shows it: 0.562, 0.00100, 1.00e-7."""
-    return f"{h:#.3g}" if h >= 1e-3 else f"{h:.2e}".replace("e-0", "e-")
+    """A step in three digits, as a slider with readout_format=".3g" shows it: 0.562, 0.000100, 1.00e-7."""
+    if h < 1e-6:
+        return f"{h:.2e}".replace("e-0", "e-")
+    return f"{h:.{max(0, 2 - math.floor(math.log10(h)))}f}"
 
 
 def best_step(f: Function, df: Function, x: float, both_sides: bool) -> float:

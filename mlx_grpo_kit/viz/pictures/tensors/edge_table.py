@@ -158,9 +158,9 @@ def _in_words(row: EdgeRow, cells: dict[str, str]) -> str:
 
 def _style(column: str) -> str:
     if column == "why":
-        return STYLE["td"] + TIGHT + "min-width:13em;overflow-wrap:normal;"
+        return STYLE["td"] + TIGHT + "min-width:8em;overflow-wrap:normal;"
     font = STYLE["code"] if column in ("operation", "at", "value", "gradient") else ""
-    return STYLE["td"] + TIGHT + font + "white-space:pre;"
+    return STYLE["td"] + TIGHT + font + "white-space:pre-wrap;overflow-wrap:normal;"
 
 
 def _flat(numbers: Iterable[Number]) -> list[float]:

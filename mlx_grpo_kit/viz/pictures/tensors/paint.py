@@ -31,15 +31,18 @@ def dab(image: np.ndarray, row: int, column: int, erase: bool = False) -> np.nda
 
 
 class PaintBox(PictureWidget):
-    """Pixels to click on, and beside them what `draw` makes of the image.
+    """Pixels to draw over, and beside them what `draw` makes of the image.
 
         PaintBox(lambda image: draw_reading(image, probabilities_of(image)), start=np.zeros((8, 8)))
 
-    draw   called with the image, [H, W] from 0 (paper) to 1 (ink); returns a Picture, or (Matplotlib figure, words)
-    start  the image to begin with, and to go back to
+    `paint(row, column)`, `wipe(row, column)`, `clear()` and `restart()` do what the mouse does, without a browser.
 
-    `image` is what is painted now; `paint(row, column)`, `wipe(row, column)`, `clear()` and `restart()` do what the
-    mouse does, without a browser.
+    Args:
+        draw: called with the image, [H, W] from 0 (paper) to 1 (ink); returns a Picture, or (figure or Chart, words).
+        start: the image to begin with, and to go back to.
+
+    Attributes:
+        image: what is painted now.
     """
 
     def __init__(self, draw: Callable[[np.ndarray], Any], start: np.ndarray):
