@@ -28,7 +28,7 @@ def test_the_heatmaps_and_the_table_of_edges(open_notebook):
     def wait_for_picture(words):
         notebook.cell(panel).locator(f'.widget-html img[alt*="{words}"]').wait_for(timeout=60_000)
 
-    wait_for_picture("x * x. Starting with out[1, 2] = 2.25: 1 of the 20 numbers of x")
+    wait_for_picture("x * x. Starting with out[1, 2] = 2.25: only x[1, 2] gets a gradient, 3.")
     notebook.cell(panel).locator("select").first.select_option("softmax(x)")
     wait_for_picture("softmax(x). Starting with out[1, 2] = 0.17: 5 of the 20 numbers of x get a gradient, all in row")
     notebook.cell(panel).locator("select").first.select_option("x @ w")
@@ -37,6 +37,11 @@ def test_the_heatmaps_and_the_table_of_edges(open_notebook):
     handle.focus()
     handle.press("ArrowRight")
     wait_for_picture("Heatmaps of x @ w. Starting with out[2, 2]")
+    notebook.cell(panel).locator("select").first.select_option("sum(x, axis=1)")
+    wait_for_picture("Starting with out[2, 0]")  # the result has one column, and the slider knows
+    assert notebook.cell(panel).locator(".widget-readout").nth(1).inner_text() == "0"
+    notebook.cell(panel).locator("select").first.select_option("x @ w")
+    wait_for_picture("Heatmaps of x @ w. Starting with out[2, 0]")
     notebook.cell(panel).locator("select").nth(1).select_option("all of out")
     wait_for_picture("Starting with the sum of all of out: 16 of the 20 numbers of x get a gradient, all in columns 0")
 
@@ -48,7 +53,7 @@ def test_the_heatmaps_and_the_table_of_edges(open_notebook):
     everything = rows.count()
     assert everything > 35
     assert rows.evaluate_all("rows => Math.max(...rows.map(row => row.offsetHeight))") < 90  # no column is squeezed,
-    page, right = notebook.cell(table).locator(".jp-OutputArea-output").last, "box => box.getBoundingClientRect().right"
+    page, right = notebook.cell(table).locator(".jp-OutputArea-output").first, "box => box.getBoundingClientRect().right"
     assert rows.nth(1).evaluate(right) <= page.evaluate(right)  # and none is cut off
     notebook.cell(table).locator("select").first.select_option("kinks and ties")
     notebook.page.wait_for_function(

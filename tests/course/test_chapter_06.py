@@ -184,6 +184,11 @@ def in_one_buffer(f, x, h=1e-5):
     return np.reshape(gradient, moved.shape)
 
 
+def within_one_of_two(analytic, numeric, rtol=1e-5, atol=1e-7):
+    difference = np.abs(analytic - numeric)
+    return bool(np.all((difference <= atol) | (difference <= rtol * np.abs(numeric))))
+
+
 def gradcheck_with(weights_of, compare=chapter_06.is_close):
     def my_gradcheck(fn, x):
         leaf = T.Tensor(x, requires_grad=True)
@@ -254,6 +259,12 @@ def test_other_ways_to_the_answer_pass(id, answer):
             "06.5",
             lambda f, gradient, x, d, h=1e-5: chapter_06.two_slopes(f, gradient, x, np.sign(d), h),
             "A direction need not be made of signs",
+        ),
+        ("06.2", within_one_of_two, "an element may use both"),
+        (
+            "06.5",
+            lambda f, gradient, x, d, h=1e-5: (np.sum(gradient * d), np.sum(chapter_06.numeric_gradient(f, x, h) * d)),
+            "an answer after 12 runs of f, where two are enough",
         ),
         ("06.5", slopes_that_move_x, "new numbers in what it was given"),
         (

@@ -182,7 +182,7 @@ LARGEST = Exercise(
         (_array([1, 10, 100]), _array([[2, 1, 2], [0, 4, 1], [3, 3, 3]])),
         (_array([6, -1]), _array([[7, 7], [-2, -1]])),
         (_array([4]), _array([[0.75, 0.751, 0.75]])),
-        (_array([4, 1]), _array([[0.75, 0.75 + 1e-9], [-0.5, -0.5 - 1e-9]])),
+        (_array([4, 1]), _array([[0.75, np.nextafter(0.75, 1)], [-0.5, np.nextafter(-0.5, -1)]])),
         *drawn(4, _rows_with_ties),
         *drawn(2, lambda rng: (rng.normal(size=3), rng.normal(size=(3, 4)))),
     ),
@@ -234,7 +234,7 @@ LARGEST = Exercise(
                     "x == x.max(axis=1, keepdims=True)": "np.isclose(x, x.max(axis=1, keepdims=True))",
                 },
                 1,
-                "Two numbers that differ in their ninth digit only are told apart by the maximum, and so they are no "
+                "Two numbers that differ in their last digit only are told apart by the maximum, and so they are no "
                 "tie: compare with `==`, and round nothing. (The largest was copied, not computed.)",
             ),
         ),
@@ -305,7 +305,7 @@ SOFTMAX = Exercise(
         (_array([[2, 2], [3, -1]]), _array([[0.9, 0.1], [0.5, 0.5]])),
         *drawn(1, _g_and_p(4, 1)),
         *drawn(1, _g_and_p(1, 5)),
-        *drawn(1, _g_and_p(500, 3)),
+        *drawn(1, _g_and_p(2000, 3)),
         *drawn(1, _g_and_p(2, 500)),
     ),
     mistakes=(
@@ -348,6 +348,13 @@ SOFTMAX = Exercise(
                 3,
                 "The distance from the mean is right. A logit moves the result in proportion to its p: multiply.",
             ),
+        ),
+        Mistake(
+            "a loop over the rows",
+            lambda g, p: np.array([pi * (gi - gi @ pi) for gi, pi in zip(g, p, strict=True)]),
+            "The numbers are right and no Jacobian is built, but Python takes a turn for each row. NumPy does all rows "
+            "at once, if the axis of the sum is kept: `(g * p).sum(axis=1, keepdims=True)`.",
+            hint=2,
         ),
         Mistake(
             "a Jacobian for each row",
@@ -691,7 +698,8 @@ def _value_and_gradient(function, numbers):
             except T.AnomalyError:
                 on_the_way = "inf or nan"
     gradient = None if x.grad is None else x.grad.tolist()
-    return {"result": out.data.tolist(), "gradient": gradient, "on the way": Told(on_the_way)}
+    zeros = f"{on_the_way}, {np.sum(out.data == 0)} zeros in the result"  # exact ones: 1e-15 is not told from 0
+    return {"result": out.data.tolist(), "gradient": gradient, "on the way": Told(zeros)}
 
 
 TWO_WHERES = Exercise(

@@ -211,6 +211,7 @@ CLOSE = Exercise(
         (np.array([1.1, 1.9]), np.array([1.0, 2.0])),
         (np.array([-20000.1, 2.0]), np.array([-20000.0, 2.0])),
         (np.array([0.011, 1e4]), np.array([0.01, 1e4])),
+        (np.array([0.01 + 1.5e-7]), np.array([0.01])),
         (np.array([1.0]), np.array([1.25]), 0.22, 0.0),
         (np.array([1.25]), np.array([1.0]), 0.22, 0.0),
         *drawn(6, _nearly_alike),
@@ -265,6 +266,12 @@ CLOSE = Exercise(
                 {"all(difference": "all(np.max(difference)", "np.abs(numeric)))": "np.max(np.abs(numeric))))"},
                 2,
                 "Each element has a tolerance of its own. A large neighbour does not excuse an error.",
+            ),
+            (
+                "the larger of the two",
+                {"atol + rtol * np.abs(numeric)": "np.maximum(atol, rtol * np.abs(numeric))"},
+                1,
+                "The two tolerances are added, and an element may use both: it need not be within one of them alone.",
             ),
             ("any", {"np.all": "np.any"}, 2, "One element that agrees is not enough: all have to."),
             (
@@ -545,9 +552,17 @@ def two_slopes(f, gradient, x, direction, h=1e-5):
     return claimed, measured
 
 
-def _a_pair(function, *arguments):
-    """Two numbers in an array are a pair too."""
-    slopes = function(*arguments)
+def _a_pair(function, f, *arguments):
+    """Two numbers in an array are a pair too. Two runs of f are enough."""
+    runs = []
+
+    def counted(x):
+        runs.append(1)
+        return f(x)
+
+    slopes = function(counted, *arguments)
+    if len(runs) > 2:
+        return Told(f"an answer after {len(runs)} runs of f, where two are enough")
     return tuple(slopes) if isinstance(slopes, np.ndarray) and slopes.ndim == 1 else slopes
 
 
