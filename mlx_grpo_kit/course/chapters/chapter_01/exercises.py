@@ -78,7 +78,7 @@ TWO_POINTS = Exercise(
         (cube, -1.0, 0.5),
         (three, 2.0, -0.25),
         (square, 1.0, 1e-17),
-        (square, 0.0, 0.5),
+        (square, -0.5, 0.5),
         *drawn(2, _point_and_step),
     ),
     mistakes=(
@@ -103,6 +103,12 @@ TWO_POINTS = Exercise(
                 2,
                 "The sign is the wrong way round: a function that rises to the right has a positive slope, so the "
                 "later point comes first in the difference.",
+            ),
+            (
+                "size only",
+                {"(f(x + h) - f(x)) / h": "abs((f(x + h) - f(x)) / h)"},
+                2,
+                "A function that falls to the right has a negative slope: no abs.",
             ),
             (
                 "length of the way",
@@ -154,11 +160,24 @@ BOTH_SIDES = Exercise(
         (cube, -1.0, 0.01),
         (three, 2.0, -0.25),
         (square, 1.0, 1e-17),
+        (square, -0.5, 0.5),
         *drawn(2, _point_and_step),
     ),
     mistakes=(
         *slips(
             central_slope,
+            (
+                "size only",
+                {"return (f(x + h) - f(x - h)) / (2 * h)": "return abs((f(x + h) - f(x - h)) / (2 * h))"},
+                2,
+                "Where f falls to the right its slope is negative: leave the sign as it comes out, without abs.",
+            ),
+            (
+                "backwards",
+                {"f(x + h) - f(x - h)": "f(x - h) - f(x + h)"},
+                2,
+                "The sign is the wrong way round: the point to the right comes first in the difference.",
+            ),
             (
                 "over h",
                 {"(2 * h)": "h"},
@@ -316,6 +335,18 @@ ONE_OF_SEVERAL = Exercise(
                 1,
                 "The slope is always 0, because `ahead = args` makes no copy: both names are the same list. "
                 "`list(args)` is a copy.",
+            ),
+            (
+                "one copy",
+                {"ahead, behind = list(args), list(args)": "ahead = behind = list(args)"},
+                1,
+                "The slope is always 0: `ahead` and `behind` are two names of one copy. Each needs a copy of its own.",
+            ),
+            (
+                "no star",
+                {"f(*ahead) - f(*behind)": "f(ahead) - f(behind)"},
+                2,
+                "f takes several numbers, not a list of them: the star in `f(*ahead)` hands them over one by one.",
             ),
             (
                 "forward",

@@ -4,7 +4,7 @@
 import inspect
 import math
 
-from mlx_grpo_kit.course.compare import Told, same
+from mlx_grpo_kit.course.compare import Told, same, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.scalar import Value
@@ -380,6 +380,12 @@ ORDER = Exercise(
                 "because Values compare by their numbers; a set tells them apart.",
             ),
             (
+                "an attribute of its own",
+                {"value not in seen": "not hasattr(value, 'visited')", "seen.add(value)": "value.visited = True"},
+                2,
+                "A Value has no room for attributes of your own. Remember in a set what you have seen.",
+            ),
+            (
                 "an extra value",
                 {"visit(root)\n    return order": "visit(root)\n    return [*order, Value(1.0)]"},
                 1,
@@ -410,7 +416,8 @@ ORDER = Exercise(
         Mistake(
             "marks in the values",
             _without_marks,
-            "Remember what was seen in a set of your own: the walk backwards will want the grads at 0.",
+            "Remember what was seen in a set of your own. The walk backwards wants the grads at 0, and the pictures "
+            "want the labels.",
             hint=2,
         ),
         Mistake("a generator", _generates, "The walk backwards begins at the end of it, so it has to be a list."),
@@ -436,7 +443,7 @@ class _Unfinished(Value):
 
 
 def _gradients(function, build):
-    """The grad of each leaf, and of the result."""
+    """The grad of every value, by its label or its place in the order; of a long graph, of leaves and result."""
     copies = {}
     for value in topological_order(build()):
         parents = tuple(copies[parent] for parent in value.parents)
@@ -447,7 +454,22 @@ def _gradients(function, build):
     returned = function(list(order))
     if inspect.isgenerator(returned):
         return Told("a generator, which has not begun to run (there is a `yield` in it)")
-    return {value.label or "the result": value.grad for value in order if value.label or value is order[-1]}
+    if returned is not None and not any(value.grad for value in order):
+        return Told(f"a {type(returned).__name__}, and no grad filled in: write into the `.grad` of the values")
+    names = [value.label or f"{value.op} at place {place}" for place, value in enumerate(order)]
+    names[-1] = "the result"
+    return {
+        name: value.grad for name, value in zip(names, order) if value.label or value is order[-1] or len(order) < 10
+    }
+
+
+def _along_every_path(order):
+    def hand_on(value, share):
+        value.grad += share
+        for parent, derivative in zip(value.parents, value.derivatives):
+            hand_on(parent, share * derivative)
+
+    hand_on(order[-1], 1.0)
 
 
 BACKWARD = Exercise(
@@ -470,61 +492,82 @@ BACKWARD = Exercise(
     run=_gradients,
     in_place=True,
     work=20,
-    mistakes=slips(
-        backward,
-        (
-            "overwrites",
-            {"parent.grad +=": "parent.grad ="},
-            3,
-            "A value that is used in two places gets a share from each. `=` forgets the first; add instead.",
+    mistakes=(
+        Mistake(
+            "every path",
+            _along_every_path,
+            "The numbers would be right, but you follow every path from the result to the leaves. Go through `order` "
+            "once, from its end: when a value's turn comes, its grad is complete.",
         ),
-        (
-            "no start",
-            {"    order[-1].grad = 1.0\n": ""},
-            1,
-            "All grads stay 0, because the first one is 0 too. How fast does the result change when the result "
-            "changes?",
-        ),
-        (
-            "from the leaves",
-            {"reversed(order)": "order"},
-            1,
-            "The gradient starts at the result, which is the last in the list: go through it backwards.",
-        ),
-        (
-            "derivatives alone",
-            {" * value.grad": ""},
-            3,
-            "The local derivative alone says how the next value changes, not the result: multiply it by `value.grad`.",
-        ),
-        (
-            "nothing leaves the result",
-            {"reversed(order)": "reversed(order[:-1])"},
-            2,
-            "The result has its 1, and nothing of it arrives at its parents. Does the loop begin with the result "
-            "itself, and is it the value's own grad that you multiply, not its parent's (which is still 0)?",
-        ),
-        (
-            "the first place of a parent",
-            {
-                "parent, derivative in zip(value.parents, value.derivatives)": "parent in value.parents",
-                "derivative * value": "value.derivatives[list(value.parents).index(parent)] * value",
-            },
-            2,
-            "`index` finds the first parent that is equal: in a - a both are the same, and each place has a derivative "
-            "of its own. Walk through parents and derivatives together, with zip.",
-        ),
-        (
-            "everybody starts",
-            {"order[-1].grad = 1.0": "for value in order:\n        value.grad = 1.0"},
-            1,
-            "Only the result starts at 1; everybody else collects from 0.",
-        ),
-        (
-            "values in place of derivatives",
-            {"derivative * value.grad": "parent.data * value.grad"},
-            2,
-            "What is handed on is multiplied by the local derivative, not by the parent's number.",
+        *slips(
+            backward,
+            (
+                "overwrites",
+                {"parent.grad +=": "parent.grad ="},
+                3,
+                "A value that is used in two places gets a share from each. `=` forgets the first; add instead.",
+            ),
+            (
+                "no start",
+                {"    order[-1].grad = 1.0\n": ""},
+                1,
+                "All grads stay 0, because the first one is 0 too. How fast does the result change when the result "
+                "changes?",
+            ),
+            (
+                "the first of the list",
+                {"order[-1].grad": "order[0].grad"},
+                1,
+                "The result, which starts with 1, is the last of the list as you were given it: `order[-1]`.",
+            ),
+            (
+                "leaves only",
+                {"parent.grad +=": "parent.grad += 0.0 if parent.parents else"},
+                2,
+                "The values in between need their grads too: they are what is handed on.",
+            ),
+            (
+                "from the leaves",
+                {"reversed(order)": "order"},
+                1,
+                "The gradient starts at the result, which is the last in the list: go through it backwards.",
+            ),
+            (
+                "derivatives alone",
+                {" * value.grad": ""},
+                3,
+                "The local derivative alone says how the next value changes, not the result: multiply it by "
+                "`value.grad`.",
+            ),
+            (
+                "nothing leaves the result",
+                {"reversed(order)": "reversed(order[:-1])"},
+                2,
+                "The result has its 1, and nothing of it arrives at its parents. Does the loop begin with the result "
+                "itself, and is it the value's own grad that you add (`+=`), not its parent's (which is still 0)?",
+            ),
+            (
+                "the first place of a parent",
+                {
+                    "parent, derivative in zip(value.parents, value.derivatives)": "parent in value.parents",
+                    "derivative * value": "value.derivatives[list(value.parents).index(parent)] * value",
+                },
+                2,
+                "`index` finds the first parent that is equal: in a - a both are the same, and each place has a "
+                "derivative of its own. Walk through parents and derivatives together, with zip.",
+            ),
+            (
+                "everybody starts",
+                {"order[-1].grad = 1.0": "for value in order:\n        value.grad = 1.0"},
+                1,
+                "Only the result starts at 1; everybody else collects from 0.",
+            ),
+            (
+                "values in place of derivatives",
+                {"derivative * value.grad": "parent.data * value.grad"},
+                2,
+                "What is handed on is multiplied by the local derivative, not by the parent's number.",
+            ),
         ),
     ),
 )
@@ -544,13 +587,15 @@ def _number_and_gradient(function, number):
     x = Value(number)
     result = function(x)
     if not isinstance(result, Value):
-        return result
+        return result if result is None else Told(f"{show(result)}, which is not a Value")
     if not isinstance(result.parents, tuple) or not isinstance(result.derivatives, tuple):
         return Told("a Value whose parents or derivatives are not a tuple; a tuple of one has a comma: (x,)")
     if any(isinstance(each, Value) for each in result.derivatives):
         return Told("a Value whose derivative is a Value, not a plain number (compute it from x.data)")
     if len(result.parents) != len(result.derivatives):
         return Told(f"a Value with {len(result.parents)} parents and {len(result.derivatives)} derivatives")
+    if not all(isinstance(parent, Value) for parent in result.parents):
+        return Told("a Value whose parent is a plain number, not x itself")
     if result.parents and not (len(result.parents) == 1 and result.parents[0] is x):
         return Told("a Value with other parents than x alone")
     result.backward()
@@ -582,6 +627,12 @@ OWN_OPERATION = Exercise(
                 {', op="softplus", parents=(x,), derivatives=(slope,)': ""},
                 1,
                 "The number is right, but the result does not know x: `(x,)` belongs into its parents.",
+            ),
+            (
+                "by position",
+                {'op="softplus", parents=(x,), derivatives=(slope,)': '"softplus", (x,), (slope,)'},
+                1,
+                "What follows the number is given by name: `op=`, `parents=`, `derivatives=`.",
             ),
             (
                 "mirrored",

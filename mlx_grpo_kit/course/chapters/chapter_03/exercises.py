@@ -1,6 +1,7 @@
 """Exercises of notebook 03: a scalar MLP."""
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
+import math
 import random
 
 from mlx_grpo_kit.course.compare import Told, show
@@ -86,8 +87,14 @@ ONE_NEURON = Exercise(
                 "Python's max",
                 {"total.relu()": "max(total, 0)"},
                 2,
-                "Python's max gives the plain number 0 where the sum is negative, and that has no gradient. `.relu()` "
-                "is max(0, ...) as an operation of the graph.",
+                "Where the sum is negative that gives the plain number 0, as Python's max does, and a plain number has "
+                "no gradient. `.relu()` is max(0, ...) as an operation of the graph.",
+            ),
+            (
+                "bias outside",
+                {"total = bias": "total = 0 * bias", "total.relu()": "total.relu() + bias"},
+                2,
+                "The bias belongs inside: relu looks at the whole sum.",
             ),
         ),
     ),
@@ -286,9 +293,10 @@ def _set_weights(neurons, rng):
 @_keep_random
 def _use_layer(make, nin, nout, nonlin, inputs):
     layer = make(nin, nout, nonlin)
-    if not isinstance(layer.neurons, list) or len({id(neuron) for neuron in layer.neurons}) != nout:
-        return Told(f"a layer whose `neurons` is no list of {nout} different neurons")
-    _set_weights(layer.neurons, random.Random(3))
+    count = len({id(neuron) for neuron in layer.neurons})
+    if count != nout:
+        return Told(f"a layer with {count} different neuron{'s' * (count > 1)}, where {nout} were asked for")
+    _set_weights(layer.neurons, random.Random(20))
     outputs = layer(inputs)
     if not isinstance(outputs, (list, tuple)) or not all(isinstance(output, Value) for output in outputs):
         what = show(outputs) if outputs is None else type(outputs).__name__
@@ -402,17 +410,17 @@ def _use_mlp(make, nin, nouts, inputs):
         return _not_a_value(score)
     score.backward()
     wanted = [p for layer in model.layers for neuron in layer.neurons for p in [*neuron.w, neuron.b]]
-    gradients = [p.grad for p in wanted]
+    length = math.hypot(*[p.grad for p in wanted])
     numbers = [p.data for p in wanted]
     returned = model.zero_grad()
     if numbers != [p.data for p in wanted]:
         return Told("a network that has lost its numbers after zero_grad()")
     return {
         "score": score.data,
-        "gradients": gradients,
+        "length of the gradient": length,
         "parameters": _about_parameters(model, wanted),
         "grads other than 0 after zero_grad()": sum(p.grad != 0 for p in wanted),
-        **({"zero_grad() gave": returned} if returned is not None else {}),
+        **({} if returned is None else {"zero_grad() gave": returned}),
     }
 
 
@@ -643,7 +651,7 @@ def _three_steps(function, build, learning_rate):
     if after == before:
         has_grads = any(p.grad for p in model.parameters())
         return Told(f"losses, and no parameter has moved; {'the' if has_grads else 'no'} gradients are there")
-    return {"losses": losses, "parameters": after}
+    return {"losses": losses, "length of all parameters": math.hypot(*after)}
 
 
 STEP = Exercise(
@@ -703,6 +711,18 @@ STEP = Exercise(
             {"return loss.data": "return hinge([model(x) for x in inputs], labels).data"},
             1,
             "That is the loss after the step, for a second forward pass: return the one that you have.",
+        ),
+        (
+            "return in the loop",
+            {"    return loss.data": "        return loss.data"},
+            2,
+            "Only the first parameter has moved: the `return` stands inside the loop.",
+        ),
+        (
+            "minus itself",
+            {"* p.grad": "* p.data"},
+            2,
+            "The step goes along the gradient, `p.grad`; this only makes every number smaller.",
         ),
         (
             "no learning rate",
