@@ -27,11 +27,13 @@ class Rollout:
         completions: token ids, the end token kept.
         logps: the log-probability of each of them under softmax(logits / temperature), before filters: what the
             policy that is trained says, and so the `old_logps` of its loss.
+        entropies: the entropy of the distribution that each of them was drawn from, in nats, of the same softmax.
         finished: whether the completion ended with an end token, rather than at max_new_tokens.
     """
 
     completions: list[list[int]]
     logps: list[list[float]]
+    entropies: list[list[float]]
     finished: list[bool]
 
 
@@ -43,11 +45,16 @@ def generate(
     sampling: SamplingConfig | None = None,
     eos_token_ids: Collection[int] = (),
     seed: int = 0,
+    first_row: int = 0,
+    num_rows: int | None = None,
 ) -> Rollout:
     """Continue every prompt until one of `eos_token_ids` or `sampling.max_new_tokens` tokens.
 
     Prompts may differ in length. Equal prompts that stand next to each other in groups of one size, as GRPO's do, are
     read once. The same seed and arguments give the same rollout on the same machine.
+
+    A large batch may be generated in pieces: `prompts` are then the rows of a batch of `num_rows` from `first_row` on,
+    and each draws what it would have drawn in the whole batch.
 
     Raises:
         ValueError: no prompts, an empty one, token ids outside the vocabulary, an end token outside it, more tokens
@@ -67,7 +74,7 @@ def generate(
     prompt_ids, attention_mask = left_padded(unique_prompts)
     ends = mx.array(sorted(eos_token_ids) or [-1], mx.int32)
     # A key for every row: what it draws does not depend on the rows beside it.
-    row_keys = mx.random.split(mx.random.key(seed), len(prompts))
+    row_keys = mx.random.split(mx.random.key(seed), num_rows or len(prompts))[first_row : first_row + len(prompts)]
 
     cache = KVCache(config.num_hidden_layers)
     last_hidden = qwen3_hidden_states(config, params, prompt_ids, cache=cache, attention_mask=attention_mask)[:, -1]
@@ -77,23 +84,23 @@ def generate(
         attention_mask = mx.repeat(attention_mask, group_size, axis=0)
 
     decode = _decode_step(config, sampling)
-    tokens, logps = _draw(sampling, logits, row_keys, mx.array(0))
-    all_tokens, all_logps = [tokens], [logps]
+    tokens, *said = _draw(sampling, logits, row_keys, mx.array(0))
+    all_tokens, all_said = [tokens], [said]
     done = _is_end(tokens, ends)
     for step in range(1, sampling.max_new_tokens):
         if mx.all(done).item():
             break
         if cache.length == cache.capacity:
             cache.reserve(cache.length + min(BLOCK, sampling.max_new_tokens - step))
-        tokens, logps, cache.keys, cache.values = decode(
+        tokens, *said, cache.keys, cache.values = decode(
             params, cache.keys, cache.values, mx.array(cache.length), attention_mask, tokens, row_keys, mx.array(step)
         )
         cache.advance(1)
         all_tokens.append(tokens)
-        all_logps.append(logps)
+        all_said.append(said)
         done = done | _is_end(tokens, ends)
-    tokens, logps = np.array(mx.stack(all_tokens, axis=1)), np.array(mx.stack(all_logps, axis=1))
-    return _cut_at_ends(tokens, logps, set(eos_token_ids))
+    logps, entropies = (np.array(mx.stack(each, axis=1)) for each in zip(*all_said, strict=True))
+    return _cut_at_ends(np.array(mx.stack(all_tokens, axis=1)), logps, entropies, set(eos_token_ids))
 
 
 @lru_cache(maxsize=16)
@@ -110,8 +117,10 @@ def _decode_step(config: Qwen3Config, sampling: SamplingConfig) -> Callable:
     return decode
 
 
-def _draw(sampling: SamplingConfig, logits: mx.array, row_keys: mx.array, step: mx.array) -> tuple[mx.array, mx.array]:
-    """A token and its log-probability for each row of [B, V], drawn with the row's key for this step."""
+def _draw(
+    sampling: SamplingConfig, logits: mx.array, row_keys: mx.array, step: mx.array
+) -> tuple[mx.array, mx.array, mx.array]:
+    """For each row of [B, V] a token drawn with the row's key for this step, its log-probability, and the entropy."""
 
     def one_row(row: mx.array, key: mx.array) -> mx.array:
         s = sampling
@@ -119,20 +128,20 @@ def _draw(sampling: SamplingConfig, logits: mx.array, row_keys: mx.array, step: 
 
     # A key is two random numbers, and any other key draws other numbers: the row's key moved on by the step will do.
     tokens = mx.vmap(one_row)(logits, row_keys + step.astype(mx.uint32)).astype(mx.int32)
-    return tokens, token_logps(logits, tokens, sampling.temperature)
+    return tokens, *token_logps(logits, tokens, sampling.temperature, with_entropy=True)
 
 
 def _is_end(tokens: mx.array, ends: mx.array) -> mx.array:
     return mx.any(tokens[:, None] == ends, axis=1)
 
 
-def _cut_at_ends(tokens: np.ndarray, logps: np.ndarray, ends: set[int]) -> Rollout:
+def _cut_at_ends(tokens: np.ndarray, logps: np.ndarray, entropies: np.ndarray, ends: set[int]) -> Rollout:
     """Rows of [B, T], each up to and including its first end token."""
-    completions, cut_logps, finished = [], [], []
     is_end = np.isin(tokens, list(ends))
-    for row in range(len(tokens)):
-        length = int(is_end[row].argmax()) + 1 if is_end[row].any() else tokens.shape[1]
-        completions.append(tokens[row, :length].tolist())
-        cut_logps.append(logps[row, :length].tolist())
-        finished.append(bool(is_end[row].any()))
-    return Rollout(completions, cut_logps, finished)
+    finished = is_end.any(axis=1)
+    lengths = np.where(finished, is_end.argmax(axis=1) + 1, tokens.shape[1]).tolist()
+
+    def cut(rows: np.ndarray) -> list[list]:
+        return [row[:length] for row, length in zip(rows.tolist(), lengths, strict=True)]
+
+    return Rollout(cut(tokens), cut(logps), cut(entropies), finished.tolist())

@@ -12,7 +12,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.batching import TokenIds, pad
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
-from mlx_grpo_kit.grpo.loss import GRPOLossConfig, grpo_loss_and_metrics
+from mlx_grpo_kit.grpo.loss import GRPOLossConfig, Part, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 
 
@@ -88,7 +88,7 @@ def batch_loss(
     old_logps: mx.array | None = None,
     ref_logps: mx.array | None = None,
     temperature: float = 1.0,
-    num_items_in_batch: int | None = None,
+    part: Part | None = None,
 ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
     """params -> logits -> log-probs -> loss, the one path that GRPO differentiates: (loss, logps [B, T], metrics).
 
@@ -96,16 +96,16 @@ def batch_loss(
         advantages: [B].
         old_logps: [B, T], or None for the log-probabilities that are computed here: every ratio is then exactly 1.
         ref_logps: [B, T], those of the reference policy; needed with beta > 0.
-        num_items_in_batch: completion tokens of the whole batch that this one is a part of (`grpo_loss_and_metrics`).
+        part: what these completions weigh in a larger batch, if they are a part of one.
 
     The metrics are those of `grpo_loss_and_metrics` and "entropy", the mean over completion tokens.
     """
     mask = batch.completion_mask
     logps, entropy = score(config, params, batch, temperature)
     loss, metrics = grpo_loss_and_metrics(
-        loss_config, logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=num_items_in_batch
+        loss_config, logps, old_logps, advantages, mask, ref_logps=ref_logps, part=part
     )
-    metrics["entropy"] = mx.sum(entropy * mask) / mx.maximum(mask.sum(), 1)
+    metrics["entropy"] = token_mean(entropy, mask, part)
     return loss, logps, metrics
 
 

@@ -138,6 +138,20 @@ def compute_grpo_loss(
     return loss
 
 
+class Part(NamedTuple):
+    """What completions weigh that are part of a larger batch: the losses and metrics of all its parts add up.
+
+    Attributes:
+        token_weight: [B, 1], the share of the loss that one token of each completion has (`token_weights`).
+        metric_weight: [B, 1], the share that it has in a metric which is a mean over tokens.
+        num_completions: completions of the whole batch, for metrics which are a mean over completions.
+    """
+
+    token_weight: mx.array
+    metric_weight: mx.array
+    num_completions: int
+
+
 def grpo_loss_and_metrics(
     config: GRPOLossConfig,
     logps: mx.array,
@@ -147,6 +161,7 @@ def grpo_loss_and_metrics(
     *,
     ref_logps: mx.array | None = None,
     num_items_in_batch: int | mx.array | None = None,
+    part: Part | None = None,
 ) -> tuple[mx.array, dict[str, mx.array]]:
     """The loss, and what TRL logs about it.
 
@@ -168,6 +183,8 @@ def grpo_loss_and_metrics(
         num_items_in_batch: completion tokens in the whole batch of one optimizer step, for "dapo", "cispo" and "vespo".
             Then the gradients of its micro-batches add up to that of the batch. None counts this batch's tokens. The
             others are means over their micro-batch: average those (see `GRPOLossConfig.micro_batches_add_up`).
+        part: what these completions weigh in a larger batch, if they are not to be weighed among themselves; then
+            num_items_in_batch is not looked at.
 
     Returns:
         The loss, a scalar, and the metrics, scalars by name: "kl" when ref_logps is given (times the ratio with
@@ -223,8 +240,9 @@ def grpo_loss_and_metrics(
         if config.beta != 0:
             per_token_loss = per_token_loss + config.beta * kl
 
-    loss = mx.sum(mask * token_weight(mask, config, num_items_in_batch) * per_token_loss)
-    return loss, {name: _token_mean(mx.stop_gradient(values), mask) for name, values in events.items()}
+    weight = token_weight(mask, config, num_items_in_batch) if part is None else part.token_weight
+    loss = mx.sum(mask * weight * per_token_loss)
+    return loss, {name: token_mean(mx.stop_gradient(values), mask, part) for name, values in events.items()}
 
 
 class _Batch(NamedTuple):
@@ -350,6 +368,13 @@ LOSS_TYPES: dict[str, tuple[_Objective, _TokenWeight]] = {
 }
 
 
+def metric_names(config: GRPOLossConfig) -> list[str]:
+    """The metrics that a loss has, with "kl" where it pulls towards a reference."""
+    one = mx.zeros((1, 1))
+    _, metrics = grpo_loss_and_metrics(config, one, None, mx.zeros(1), one == 0, ref_logps=one if config.beta else None)
+    return list(metrics)
+
+
 def token_weights(
     config: GRPOLossConfig, completion_mask: mx.array, num_items_in_batch: int | mx.array | None = None
 ) -> mx.array:
@@ -369,11 +394,11 @@ def _lengths(mask: mx.array) -> mx.array:
     return mx.maximum(mask.sum(axis=1, keepdims=True), 1)
 
 
-def _token_mean(values: mx.array, mask: mx.array) -> mx.array:
-    """Mean over completion tokens; over completions where a whole completion shares one value."""
+def token_mean(values: mx.array, mask: mx.array, part: Part | None = None) -> mx.array:
+    """Mean over completion tokens; over completions where a whole completion shares one value. Of a part: its share."""
     if values.shape != mask.shape:
-        return values.astype(mx.float32).mean()
-    return mx.sum(mask * values) / mx.maximum(mask.sum(), 1)
+        return values.astype(mx.float32).sum() / (part.num_completions if part else mask.shape[0])
+    return mx.sum(mask * values * (part.metric_weight if part else 1 / mx.maximum(mask.sum(), 1)))
 
 
 def _as_floats(values) -> mx.array:

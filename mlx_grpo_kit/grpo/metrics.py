@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from mlx_grpo_kit.grpo.trainer import Completion
-
 
 def sampling_metrics(
-    completions: Sequence[Completion], rewards: np.ndarray, by_name: Mapping[str, np.ndarray], num_generations: int
+    rewards: np.ndarray,
+    by_name: Mapping[str, np.ndarray],
+    lengths: np.ndarray,
+    finished: np.ndarray,
+    num_generations: int,
 ) -> dict[str, float]:
-    """TRL's metrics of a batch of completions. A metric without a value in this step (no scored completion) is NaN."""
+    """TRL's metrics of N completions, from what is [N] of each. One without a value (no scored completion) is NaN."""
     metrics = {"reward": mean(rewards), "reward_std": _std(rewards)}
     for name, values in by_name.items():
         metrics |= {f"rewards/{name}/mean": mean(values), f"rewards/{name}/std": _std(values)}
@@ -23,14 +23,12 @@ def sampling_metrics(
     groups = rewards.reshape(-1, num_generations)
     ranges = np.fmax.reduce(groups, axis=1) - np.fmin.reduce(groups, axis=1)
     metrics["frac_reward_zero_std"] = float((ranges == 0).mean())
-    lengths = [len(completion.completion_ids) for completion in completions]
-    metrics |= {
+    return metrics | {
         "completions/mean_length": mean(lengths),
-        "completions/min_length": float(min(lengths)),
-        "completions/max_length": float(max(lengths)),
-        "completions/clipped_ratio": mean([not completion.finished for completion in completions]),
+        "completions/min_length": float(lengths.min()),
+        "completions/max_length": float(lengths.max()),
+        "completions/clipped_ratio": mean(finished == 0),
     }
-    return metrics
 
 
 def mean(values: Sequence[float] | np.ndarray) -> float:

@@ -29,8 +29,10 @@ from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mlx_grpo_kit.grpo.config import MAY_CHANGE, GRPOConfig
 from mlx_grpo_kit.grpo.gradients import batch_loss
-from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
+from mlx_grpo_kit.grpo.logps import score
+from mlx_grpo_kit.grpo.loss import GRPOLossConfig, metric_names
 from mlx_grpo_kit.grpo.metrics import mean, sampling_metrics
+from mlx_grpo_kit.grpo.micro_batches import MicroBatch, micro_batches
 from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.grpo.turns import Turns
 from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
@@ -56,6 +58,7 @@ class Completion:
     completion: str
     completion_ids: list[int]
     logps: list[float]
+    entropies: list[float]
     finished: bool
     rewards: dict[str, float | None]
     reward: float
@@ -69,20 +72,6 @@ class TrainStep:
     step: int
     metrics: dict[str, float]
     completions: list[Completion]
-
-
-@dataclass
-class _MicroBatch:
-    """Completions that go through the model together.
-
-    On the first pass over them the policy is the one that sampled, and every ratio is exactly 1: its log-probabilities
-    become `old_logps` for the passes after it.
-    """
-
-    batch: PaddedBatch
-    advantages: mx.array
-    ref_logps: mx.array | None
-    old_logps: mx.array | None = None
 
 
 class GRPOTrainer:
@@ -241,22 +230,28 @@ class GRPOTrainer:
         advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards)
 
         completions = _records(problems, prompts, rollout, texts, rewards, by_name, advantages)
-        metrics = sampling_metrics(completions, rewards, by_name, args.num_generations)
-        metrics |= self._update(completions, self._learning_rate(max_steps))
+        lengths, finished = np.array([*map(len, rollout.completions)]), np.array(rollout.finished)
+        metrics = sampling_metrics(rewards, by_name, lengths, finished, args.num_generations)
+        num_counted = np.where(finished, lengths, 0) if args.mask_truncated_completions else lengths
+        metrics |= self._update(completions, num_counted, self._learning_rate(max_steps))
 
         self.step += 1
         metrics["step_time"] = time.perf_counter() - started
         return TrainStep(self.step, metrics, completions)
 
-    def _update(self, completions: Sequence[Completion], learning_rate: float) -> dict[str, float]:
+    def _update(
+        self, completions: Sequence[Completion], num_counted: np.ndarray, learning_rate: float
+    ) -> dict[str, float]:
         """`num_iterations` updates from one batch of completions; returns the means of their metrics."""
-        size = self.args.per_device_train_batch_size
-        micro_batches = [
-            self._micro_batch(completions[start : start + size]) for start in range(0, len(completions), size)
-        ]
+        loss_config = self.args.loss(self.max_completion_length)
+        batches, left_out = micro_batches(self.config, self.args, loss_config, completions, num_counted)
+        if self.ref_params is not None:
+            for micro in batches:
+                micro.ref_logps, _ = score(self.config, self.ref_params, micro.batch, self.args.temperature)
+                mx.eval(micro.ref_logps)
         history: list[dict[str, float]] = []
         for _ in range(self.args.num_iterations):
-            grads, metrics = self._gradients(micro_batches)
+            grads, metrics = self._gradients(batches, loss_config, left_out)
             grads, grad_norm = optim.clip_grad_norm(grads, self.args.max_grad_norm)
             metrics["grad_norm"] = grad_norm.item()
             if not (math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])):
@@ -266,19 +261,17 @@ class GRPOTrainer:
         means = {name: mean([metrics[name] for metrics in history]) for name in history[0]}
         return means | {"learning_rate": learning_rate}
 
-    def _gradients(self, micro_batches: Sequence[_MicroBatch]) -> tuple[dict[str, mx.array], dict[str, float]]:
-        """The gradient of all micro-batches together, and their metrics."""
-        loss_config = self.args.loss(self.max_completion_length)
-        num_tokens = sum(micro.batch.completion_mask.sum().item() for micro in micro_batches)
-        # A loss that is a mean over the whole batch's tokens adds up over micro-batches; any other is averaged.
-        share = 1.0 if loss_config.micro_batches_add_up else 1 / len(micro_batches)
+    def _gradients(
+        self, batches: Sequence[MicroBatch], loss_config: GRPOLossConfig, left_out: Mapping[str, float]
+    ) -> tuple[dict[str, mx.array], dict[str, float]]:
+        """The gradient of all micro-batches together, and their metrics. Without any it is 0: moments still decay."""
         total_grads: dict[str, mx.array] | None = None
-        means = {"loss": 0.0}
-        for micro in micro_batches:
+        totals = dict.fromkeys(("loss", *metric_names(loss_config)), 0.0) | left_out
+        for micro in batches:
 
-            def loss_fn(masters: dict[str, mx.array], micro: _MicroBatch = micro):
+            def loss_fn(masters: dict[str, mx.array], micro: MicroBatch = micro):
                 params = {name: value.astype(self.compute_dtype) for name, value in masters.items()}
-                loss, logps, metrics = batch_loss(
+                return batch_loss(
                     self.config,
                     params,
                     micro.batch,
@@ -287,21 +280,22 @@ class GRPOTrainer:
                     old_logps=micro.old_logps,
                     ref_logps=micro.ref_logps,
                     temperature=self.args.temperature,
-                    num_items_in_batch=num_tokens,
+                    part=micro.part,
                 )
-                return loss * share, logps, metrics
 
             (loss, logps, metrics), grads = mx.value_and_grad(loss_fn)(self.master_params)
             if total_grads is not None:
-                grads = {name: total_grads[name] + grad for name, grad in grads.items()}
+                # Taken out of the dictionary, so that MLX adds in place.
+                grads = {name: total_grads.pop(name) + grads.pop(name) for name in [*grads]}
             total_grads = grads
             mx.eval(loss, logps, metrics, total_grads)
             if micro.old_logps is None:
                 micro.old_logps = mx.stop_gradient(logps)
-            means["loss"] += loss.item()
-            for name, value in metrics.items():
-                means[name] = means.get(name, 0.0) + value.item() / len(micro_batches)
-        return total_grads, means
+            for name, value in {"loss": loss, **metrics}.items():
+                totals[name] = totals.get(name, 0.0) + value.item()
+        if total_grads is None:
+            total_grads = {name: mx.zeros_like(value) for name, value in self.master_params.items()}
+        return total_grads, totals
 
     def _apply(self, grads: dict[str, mx.array], learning_rate: float) -> None:
         """One step of AdamW, evaluated. A finite norm of the gradient, a sum of squares, leaves its moments finite."""
@@ -333,18 +327,6 @@ class GRPOTrainer:
             self.step, self.master_params, self.optimizer.state = before
             raise
 
-    def _micro_batch(self, completions: Sequence[Completion]) -> _MicroBatch:
-        prompts = [completion.prompt_ids for completion in completions]
-        batch = pad_batch(self.config, prompts, [completion.completion_ids for completion in completions])
-        if self.args.mask_truncated_completions:
-            finished = mx.array([completion.finished for completion in completions])
-            batch = replace(batch, completion_mask=batch.completion_mask & finished[:, None])
-        ref_logps = None
-        if self.ref_params is not None:
-            ref_logps, _ = score(self.config, self.ref_params, batch, self.args.temperature)
-            mx.eval(ref_logps)
-        return _MicroBatch(batch, mx.array([completion.advantage for completion in completions]), ref_logps)
-
     def _learning_rate(self, max_steps: int) -> float:
         rate = self.args.learning_rate
         if self.step < self.args.warmup_steps:
@@ -371,6 +353,7 @@ def _records(
             completion=texts[i],
             completion_ids=rollout.completions[i],
             logps=rollout.logps[i],
+            entropies=rollout.entropies[i],
             finished=rollout.finished[i],
             rewards={name: None if math.isnan(values[i]) else float(values[i]) for name, values in by_name.items()},
             reward=float(rewards[i]),

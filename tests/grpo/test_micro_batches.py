@@ -1,0 +1,217 @@
+"""Leaving out completions without an advantage, and grouping by length, change neither gradient nor metrics."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics
+from mlx_grpo_kit.grpo.gradients import batch_loss
+from mlx_grpo_kit.grpo.logps import pad_batch, score
+from mlx_grpo_kit.grpo.micro_batches import micro_batches
+from mlx_grpo_kit.grpo.trainer import Completion
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.tasks import Problem
+
+GROUP = 4
+SHAPE = dict(
+    vocab_size=17,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    rms_norm_eps=1e-6,
+    rope_theta=10000.0,
+    max_position_embeddings=64,
+    tie_word_embeddings=True,
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = Qwen3Config(**SHAPE)
+    rng = np.random.default_rng(0)
+    params = {
+        name: value + mx.array(rng.normal(size=value.shape).astype(np.float32) * 0.1)
+        for name, value in init_params(config, seed=0).items()
+    }
+    return config, params
+
+
+def sampled(model, seed, num_groups=6, share_without_advantage=0.5):
+    """Completions of random lengths; of some groups all advantages are 0, and of the others some are."""
+    config, params = model
+    rng = np.random.default_rng(seed)
+    completions = []
+    for group in range(num_groups):
+        prompt = rng.integers(2, 17, rng.integers(1, 6)).tolist()
+        tied = rng.random() < share_without_advantage
+        for _ in range(GROUP):
+            ids = rng.integers(2, 17, rng.integers(1, 9)).tolist()
+            _, entropy = score(config, params, pad_batch(config, [prompt], [ids]))
+            advantage = 0.0 if tied or rng.random() < 0.2 else float(rng.normal())
+            completions.append(
+                Completion(
+                    problem=Problem("", ""),
+                    prompt=str(group),
+                    prompt_ids=prompt,
+                    completion="",
+                    completion_ids=ids,
+                    logps=[],
+                    entropies=entropy[0].tolist(),
+                    finished=bool(rng.random() < 0.8),
+                    rewards={},
+                    reward=0.0,
+                    advantage=advantage,
+                )
+            )
+    return completions
+
+
+def arguments(loss_type, **settings):
+    settings = {"epsilon_high": 5.0} | settings if loss_type == "cispo" else settings
+    return GRPOConfig(loss_type=loss_type, num_generations=GROUP, **settings)
+
+
+def noise(completion, column):
+    """How far the policy that sampled was from the one that learns, by the completion's own numbers."""
+    rng = np.random.default_rng([*completion.completion_ids, column])
+    return rng.normal(size=len(completion.completion_ids)) * 0.5
+
+
+def padded(rows, width):
+    out = np.zeros((len(rows), width), np.float32)
+    for row, values in zip(out, rows, strict=True):
+        row[: len(values)] = values
+    return mx.array(out)
+
+
+def off_policy(model, batch, completions, beta):
+    """(old_logps, ref_logps): the same for a completion wherever it stands."""
+    logps, _ = score(*model, batch)
+    width = logps.shape[1]
+    old, ref = (logps + padded([noise(each, column) for each in completions], width) for column in (0, 1))
+    return old, ref if beta else None
+
+
+def in_full(model, args, completions):
+    """Every completion through the model, in TRL's micro-batches: (gradient, metrics)."""
+    loss_config = args.loss(16)
+    size = args.per_device_train_batch_size
+    chunks = [completions[start : start + size] for start in range(0, len(completions), size)]
+    counted = [[args.mask_truncated_completions <= each.finished for each in chunk] for chunk in chunks]
+    num_items = sum(
+        len(each.completion_ids) for each in completions if each.finished or not args.mask_truncated_completions
+    )
+    share = 1.0 if loss_config.micro_batches_add_up else 1 / len(chunks)
+    grads, totals = None, {}
+    for chunk, keep in zip(chunks, counted, strict=True):
+        batch = pad_batch(model[0], [each.prompt_ids for each in chunk], [each.completion_ids for each in chunk])
+        mask = batch.completion_mask & mx.array(keep)[:, None]
+        advantages = mx.array([each.advantage for each in chunk])
+        old, ref = off_policy(model, batch, chunk, args.beta) if args.num_iterations > 1 or args.beta else (None, None)
+
+        def loss_fn(params, batch=batch, mask=mask, advantages=advantages, old=old, ref=ref):
+            logps, entropy = score(model[0], params, batch)
+            loss, metrics = grpo_loss_and_metrics(
+                loss_config, logps, old, advantages, mask, ref_logps=ref, num_items_in_batch=num_items
+            )
+            metrics["entropy"] = mx.sum(entropy * mask) / mx.maximum(mask.sum(), 1)
+            return loss * share, metrics
+
+        (loss, metrics), more = mx.value_and_grad(loss_fn)(model[1])
+        grads = more if grads is None else {name: grads[name] + more[name] for name in grads}
+        totals["loss"] = totals.get("loss", 0.0) + loss.item()
+        for name, value in metrics.items():
+            totals[name] = totals.get(name, 0.0) + value.item() / len(chunks)
+    return grads, totals
+
+
+def with_some_left_out(model, args, completions):
+    loss_config = args.loss(16)
+    lengths = np.array([len(each.completion_ids) for each in completions])
+    finished = np.array([each.finished for each in completions])
+    num_counted = np.where(finished, lengths, 0) if args.mask_truncated_completions else lengths
+    batches, left_out = micro_batches(model[0], args, loss_config, completions, num_counted)
+    grads, totals = None, dict(left_out)
+    for micro in batches:
+        place = {tuple(each.completion_ids): each for each in completions}
+        rows = [
+            next(each for ids, each in place.items() if (*ids, *[0] * (len(row) - len(ids))) == tuple(row))
+            for row in micro.batch.completion_ids.tolist()
+        ]
+        old, ref = (
+            off_policy(model, micro.batch, rows, args.beta) if args.num_iterations > 1 or args.beta else (None, None)
+        )
+
+        def loss_fn(params, micro=micro, old=old, ref=ref):
+            loss, _, metrics = batch_loss(
+                model[0], params, micro.batch, micro.advantages, loss_config, old_logps=old, ref_logps=ref,
+                part=micro.part,
+            )  # fmt: skip
+            return loss, metrics
+
+        (loss, metrics), more = mx.value_and_grad(loss_fn)(model[1])
+        grads = more if grads is None else {name: grads[name] + more[name] for name in grads}
+        for name, value in {"loss": loss, **metrics}.items():
+            totals[name] = totals.get(name, 0.0) + value.item()
+    return batches, grads, totals
+
+
+@pytest.mark.parametrize(("per_device", "accumulation"), [(24, 1), (8, 3), (6, 4)])
+@pytest.mark.parametrize("off_policy", [False, True])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_gradients_and_metrics_are_those_of_the_full_pass(model, loss_type, off_policy, per_device, accumulation):
+    args = arguments(
+        loss_type,
+        per_device_train_batch_size=per_device,
+        gradient_accumulation_steps=accumulation,
+        num_iterations=2 if off_policy else 1,
+        mask_truncated_completions=per_device == 8,
+    )
+    completions = sampled(model, seed=per_device)
+    batches, grads, metrics = with_some_left_out(model, args, completions)
+    expected_grads, expected = in_full(model, args, completions)
+    for name, grad in grads.items():
+        largest = mx.abs(expected_grads[name]).max().item()
+        np.testing.assert_allclose(np.array(grad), np.array(expected_grads[name]), atol=3e-6 * largest, err_msg=name)
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
+    through = sum(micro.batch.completion_ids.shape[0] for micro in batches)
+    all_are_needed = loss_type == "vespo" and off_policy
+    assert through < len(completions) if not all_are_needed else through > 0
+
+
+def test_a_kl_penalty_needs_them_all(model):
+    args = arguments("dapo", per_device_train_batch_size=8, gradient_accumulation_steps=3, beta=0.1)
+    completions = sampled(model, seed=1, share_without_advantage=1.0)
+    batches, grads, metrics = with_some_left_out(model, args, completions)
+    expected_grads, expected = in_full(model, args, completions)
+    assert sum(micro.batch.completion_ids.shape[0] for micro in batches) == len(completions)
+    assert metrics["kl"] == pytest.approx(expected["kl"], rel=1e-5)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(np.array(grad), np.array(expected_grads[name]), atol=1e-6, err_msg=name)
+
+
+def test_where_nothing_is_left_the_entropy_is_still_told(model):
+    args = arguments("dapo", per_device_train_batch_size=24)
+    completions = sampled(model, seed=1, share_without_advantage=1.0)
+    batches, _, metrics = with_some_left_out(model, args, completions)
+    assert batches == []
+    assert metrics["entropy"] == pytest.approx(in_full(model, args, completions)[1]["entropy"], rel=1e-5)
+
+
+def test_completions_of_like_length_go_together(model):
+    args = arguments("dapo", per_device_train_batch_size=8, gradient_accumulation_steps=3)
+    completions = [
+        dataclasses.replace(each, completion_ids=each.completion_ids[: 8 if int(each.prompt) % 2 else 2])
+        for each in sampled(model, seed=2, share_without_advantage=0.0)
+    ]
+    lengths = np.array([len(each.completion_ids) for each in completions])
+    batches, _ = micro_batches(model[0], args, GRPOLossConfig(), completions, lengths)
+    places = sum(micro.batch.completion_ids.size for micro in batches)
+    assert lengths.sum() <= places < sum(8 * lengths[start : start + 8].max() for start in (0, 8, 16))
+    assert {micro.batch.group_size for micro in batches} == {GROUP}
