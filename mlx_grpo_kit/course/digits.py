@@ -69,6 +69,16 @@ def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.
     return Digits(**parts, source=source)
 
 
+def shifted(images: np.ndarray, down: int = 0, right: int = 0) -> np.ndarray:
+    """Images [..., H, W] moved by some pixels, up and left below 0: what leaves is lost, and paper, 0, comes in."""
+    moved = np.zeros_like(images)
+    height, width = images.shape[-2:]
+    rows, columns = slice(max(down, 0), height + min(down, 0)), slice(max(right, 0), width + min(right, 0))
+    from_rows, from_columns = slice(max(-down, 0), height - max(down, 0)), slice(max(-right, 0), width - max(right, 0))
+    moved[..., rows, columns] = images[..., from_rows, from_columns]
+    return moved
+
+
 def _mnist(folder: Path) -> dict[str, np.ndarray]:
     parts = {name: read_idx(_found(folder, file)) for name, file in FILES.items()}
     for kind in ("train", "test"):

@@ -8,8 +8,10 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_08 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_08.twins import torch_resnet
+from mlx_grpo_kit.course.digits import load_digits
 from mlx_grpo_kit.tensor import nn
-from mlx_grpo_kit.tensor.resnet import BasicBlock
+from mlx_grpo_kit.tensor.resnet import BasicBlock, ResNet
 
 F = torch.nn.functional
 RNG = np.random.default_rng(0)
@@ -120,6 +122,43 @@ def test_a_1x1_kernel_with_stride_2_never_looks_at_three_quarters():
     assert (x.grad == 0).mean() == 0.75
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_first_weights_decide_what_arrives_behind_24_convolutions(seed):
+    """The kit's draw as torch's loses the differences between images, He's does not; and so do the gradients."""
+    images = load_digits().train_images[:32]
+
+    def differences_and_gradients(start):
+        nn.manual_seed(seed)
+        layers = nn.Sequential(*(nn.Conv2d(8 if i else 1, 8, 3, padding=1) for i in range(24))).astype(np.float64)
+        draw = np.random.default_rng(seed)
+        for layer in layers if start == "He" else ():
+            layer.weight.data[...] = draw.normal(size=layer.weight.shape) * np.sqrt(2 / layer.weight.data[0].size)
+            layer.bias.data[...] = 0
+        x, spread = T.Tensor(images), []
+        for layer in layers:
+            x = T.relu(layer(x))
+            spread.append(np.sqrt(x.data.var(axis=0).mean()))
+        T.sum(T.mul(T.mean(x, axis=(2, 3)), image(32, 8))).backward()
+        lengths = [np.linalg.norm(layer.weight.grad) for layer in layers]
+        return spread[-1] / spread[0], lengths[0] / lengths[-1]
+
+    spread, gradient = differences_and_gradients("as usual")
+    assert spread < 1e-8
+    assert gradient < 1e-6
+    spread, gradient = differences_and_gradients("He")
+    assert spread > 1e-3
+    assert 0.05 < gradient < 20
+
+
+def test_the_small_twin_has_the_names_of_the_kits():
+    twin = torch_resnet([4, 8], blocks=2, channels=1)
+    nn.manual_seed(0)
+    own = ResNet([4, 8], blocks=2, in_channels=1).astype(np.float64)
+    own.load_state_dict(twin.state_dict())
+    x = image(2, 1, 6, 6)
+    np.testing.assert_allclose(own(T.Tensor(x)).data, twin(torch.tensor(x)).detach(), atol=1e-12)
+
+
 def a_list_of_sums(image, kernels, stride, padding):
     padded = np.pad(image, [(0, 0)] + [(padding, padding)] * 2).tolist()
     _, _, size, _ = kernels.shape
@@ -184,6 +223,14 @@ def test_answers_in_another_style_pass(id, answer):
     assert note.passed, note
 
 
+def float32(solution):
+    return lambda *given: solution(*given).astype(np.float32)
+
+
+def whole_numbers(solution):
+    return lambda *given: solution(*given).astype(int)
+
+
 def into_the_image(image, grad, size):
     image[...] = chapter.max_pool_backward(image, grad, size)
     return image
@@ -200,10 +247,233 @@ def into_the_image(image, grad, size):
         ("08.3", lambda *given: chapter.im2col(*given).tolist(), "gave a list (later cells need a NumPy array"),
         ("08.4", lambda *given: torch.tensor(chapter.col2im(*given)), "gave a Tensor (later cells need a NumPy array"),
         ("08.5", lambda *given: chapter.max_pool_backward(*given).tolist(), "gave a list (later cells"),
-        ("08.5", into_the_image, "gave new numbers in an array that it was given (work on a copy"),
+        ("08.5", into_the_image, "the right result, but also new numbers in what it was given"),
+        ("08.2", float32(chapter.conv2d), "gave an array of float32, which cuts digits off"),
+        ("08.2", whole_numbers(chapter.conv2d), "gave an array of int64, which cuts digits off"),
+        ("08.3", whole_numbers(chapter.im2col), "gave an array of int64, which cuts digits off"),
+        ("08.4", whole_numbers(chapter.col2im), "gave an array of int64, which cuts digits off"),
     ],
 )
 def test_what_would_break_a_later_cell_is_said_here(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text
+
+
+# -- a layer of one's own ---------------------------------------------------------------------------------------------
+
+
+def layer_of(function, **parameters):
+    """A module whose forward is `function(x, *parameters)`."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            for name, value in parameters.items():
+                setattr(self, name, T.Tensor(value, requires_grad=True))
+
+        def forward(self, x):
+            return function(x, *(getattr(self, name) for name in parameters))
+
+    return Layer()
+
+
+def twin_of(function, **parameters):
+    class Twin(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, value in parameters.items():
+                setattr(self, name, torch.nn.Parameter(torch.tensor(value)))
+
+        def forward(self, x):
+            return function(x, *(getattr(self, name) for name in parameters))
+
+    return Twin()
+
+
+class Leak(T.Function):
+    @staticmethod
+    def forward(ctx, x, slope):
+        ctx.x, ctx.slope = x, slope
+        return np.where(x > 0, x, slope * x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * np.where(ctx.x > 0, 1, ctx.slope), grad * np.where(ctx.x > 0, 0, ctx.x)
+
+
+class ChannelScale(T.Function):
+    """Undoes its broadcasting by hand, and needs no second place for its numbers."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.arrays = x, scale
+        return x * scale[:, None, None]
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, scale = ctx.arrays
+        return grad * scale[:, None, None], np.sum(grad * x, axis=(0, 2, 3))
+
+
+class Root(T.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.y = np.sqrt(x)
+        return ctx.y
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / (2 * ctx.y)
+
+
+def noise(*shape):
+    return np.random.default_rng(3).normal(size=shape)
+
+
+def leaky_of_one(count):
+    return layer_of(Leak.apply, slope=[0.25]), twin_of(torch.nn.functional.prelu, slope=[0.25]), noise(count, 4)
+
+
+def scaled_channels(count):
+    parameters = {"scale": [1.0, 1.0]}
+    twin = twin_of(lambda x, scale: x * scale[:, None, None], **parameters)
+    return layer_of(ChannelScale.apply, **parameters), twin, noise(count, 2, 3, 4).astype(np.float32)
+
+
+def root_mean_square(count):
+    """Windows as in pooling, an operation of one's own among the kit's, and examples that have to be positive."""
+
+    def pooled(root, mean):
+        return lambda x, weight: root(mean(x * x) * weight * weight)
+
+    ours = pooled(Root.apply, lambda x: T.mean(x.reshape(len(x), 2, 3), axis=2))
+    theirs = pooled(torch.sqrt, lambda x: x.reshape(len(x), 2, 3).mean(dim=2))
+    return [layer_of(ours, weight=[1.0, 2.0]), twin_of(theirs, weight=[1.0, 2.0]), np.abs(noise(count, 6)) + 0.1]
+
+
+def with_layers_inside(count):
+    """Linear layers around the operation, and so parameters in modules within."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            self.first, self.slope = nn.Linear(3, 5), T.Tensor([0.1], requires_grad=True)
+
+        def forward(self, x):
+            return Leak.apply(self.first(x), self.slope)
+
+    class Twin(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.slope = torch.nn.Linear(3, 5), torch.nn.Parameter(torch.tensor([0.1]))
+
+        def forward(self, x):
+            return torch.nn.functional.prelu(self.first(x), self.slope)
+
+    return Layer(), Twin(), noise(count, 3)
+
+
+@pytest.mark.parametrize("answer", [leaky_of_one, scaled_channels, root_mean_square, with_layers_inside])
+def test_layers_of_many_kinds_pass(answer):
+    note = check("08.10", answer)
+    assert note.passed, note
+
+
+def broken(function=Leak, **changed):
+    """leaky_of_one with another forward or backward."""
+    own = type("Own", (function,), {name: staticmethod(value) for name, value in changed.items()})
+
+    def answer(count):
+        return layer_of(own.apply, slope=[0.25]), *leaky_of_one(count)[1:]
+
+    return answer
+
+
+def in_place(ctx, x, slope):
+    result = Leak.forward(ctx, x.copy(), slope)
+    x[...] = result
+    return x
+
+
+def noisy(ctx, x, slope):
+    return Leak.forward(ctx, x, slope) + np.random.normal(size=x.shape)
+
+
+def in_float32(ctx, x, slope):
+    return Leak.forward(ctx, x, slope).astype(np.float32)
+
+
+def a_twin_of_relu(count):
+    return leaky_of_one(count)[0], twin_of(lambda x, slope: torch.relu(x) + 0 * slope, slope=[0.25]), noise(count, 4)
+
+
+def other_names(count):
+    return leaky_of_one(count)[0], twin_of(torch.nn.functional.prelu, leak=[0.25]), noise(count, 4)
+
+
+def without_operation(count):
+    layer = layer_of(lambda x, slope: T.relu(x) + slope * (x - T.relu(x)), slope=[0.25])
+    return layer, *leaky_of_one(count)[1:]
+
+
+def an_idle_parameter(count):
+    def ours(x, slope, idle):
+        return Leak.apply(x, slope) + 0.0 * idle
+
+    def theirs(x, slope, idle):
+        return torch.nn.functional.prelu(x, slope) + 0.0 * idle
+
+    parameters = {"slope": [0.25], "idle": [1.0]}
+    return layer_of(ours, **parameters), twin_of(theirs, **parameters), noise(count, 4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda count: leaky_of_one(count)[:2], "and not three things: layer, twin and x"),
+        (lambda count: (Leak, *leaky_of_one(count)[1:]), "a layer that is a type and no nn.Module"),
+        (lambda count: (leaky_of_one(count)[0], Leak, noise(count, 4)), "a twin that is a type and no torch.nn.Module"),
+        (lambda count: (*leaky_of_one(count)[:2], noise(7, 4)), "has to count 2 examples"),
+        (lambda count: (*leaky_of_one(count)[:2], torch.zeros(count, 4)), "it has to be a NumPy array"),
+        (lambda count: (*leaky_of_one(count)[:2], noise(count, 5000)), "an x of 10,000 numbers"),
+        (lambda count: (nn.Sequential(T.relu), torch.nn.ReLU(), noise(count, 4)), "a layer without parameters"),
+        (without_operation, "a layer made of the kit's operations alone"),
+        (broken(backward=lambda ctx, grad: (grad, grad * np.minimum(ctx.x, 0))), "a wrong gradient: for x["),
+        (broken(backward=lambda ctx, grad: (Leak.backward(ctx, grad)[0], None)), "a wrong gradient: for slope[0]"),
+        (broken(backward=lambda ctx, grad: grad), "raised AutogradError"),
+        (broken(forward=in_place), "a layer that cannot be examined: fn changed"),
+        (broken(forward=noisy), "a layer that cannot be examined: fn is not deterministic"),
+        (broken(forward=in_float32), "an output of float32 for an x of float64"),
+        (a_twin_of_relu, "raised LockstepError: Step 1: the loss differs"),
+        (other_names, "missing ['slope'], unexpected ['leak']"),
+        (an_idle_parameter, "a parameter, `idle`, that the output does not depend on"),
+    ],
+)
+def test_a_layer_that_is_not_right_is_told_why(answer, words):
+    note = check("08.10", answer)
+    assert not note.passed
+    assert words in note.text
+
+
+def test_numbers_kept_in_the_class_are_those_of_another_call():
+    class Keeps(Leak):
+        @staticmethod
+        def forward(ctx, x, slope):
+            return Leak.forward(Keeps, x, slope)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return Leak.backward(Keeps, grad)
+
+    def answer(count):
+        return layer_of(Keeps.apply, slope=[0.25]), *leaky_of_one(count)[1:]
+
+    note = check("08.10", answer)
+    assert not note.passed
+    assert "a backward that changes when the layer is called again" in note.text
+
+
+def test_a_norm_that_ignores_training_is_told_so():
+    def answer(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
+        return chapter.batch_norm(x, running_mean, running_var, True, momentum, eps)
+
+    assert "`training` is ignored" in check("08.6", answer).text

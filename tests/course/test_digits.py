@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits as sklearn_digits
 
-from mlx_grpo_kit.course.digits import FILES, load_digits, read_idx
+from mlx_grpo_kit.course.digits import FILES, load_digits, read_idx, shifted
 
 
 def idx(array):
@@ -141,3 +141,13 @@ def test_a_dtype_in_any_form(dtype):
 def test_pixels_are_floating_point():
     with pytest.raises(TypeError, match=r"dtype is int64; expected np\.float32"):
         load_digits(dtype=np.int64)
+
+
+def test_shifted_images_lose_what_leaves():
+    image = np.array([[[[1.0, 2, 3], [4, 5, 6]]]])
+    assert shifted(image).tolist() == image.tolist()
+    assert shifted(image, down=1).tolist() == [[[[0, 0, 0], [1, 2, 3]]]]
+    assert shifted(image, down=-1).tolist() == [[[[4, 5, 6], [0, 0, 0]]]]
+    assert shifted(image, right=1).tolist() == [[[[0, 1, 2], [0, 4, 5]]]]
+    assert shifted(image, down=1, right=-2).tolist() == [[[[0, 0, 0], [3, 0, 0]]]]
+    assert shifted(image, right=3).sum() == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_grpo_kit.viz.pictures.tensors.comparisons import draw_depth, draw_differences, draw_shares
+from mlx_grpo_kit.viz.pictures.tensors.comparisons import draw_depth, draw_differences, draw_running, draw_shares
 
 
 def test_gradients_by_layer_and_smoothed_losses():
@@ -44,3 +44,16 @@ def test_differences():
     assert set(allowed.get_ydata()) == {1e-9}
     assert kernels.get_label() == "kernels (2)"
     assert axis.get_ylim()[0] <= 1e-17 < 1e-9 < axis.get_ylim()[1]
+
+
+def test_running_statistics_are_told_with_the_truth():
+    figure, words = draw_running([(2.0, 3.0, 0.2, 1.2), (4.0, 5.0, 0.6, 1.6)], true_mean=3.0, true_var=4.0)
+    assert "the running mean ends at 0.60 (true 3), the running variance at 1.60 (true 4)" in words
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["mean", "variance"]
+
+
+def test_long_names_of_bars_have_room():
+    figure, _ = draw_shares({"ResNet, scrambled, moved by a pixel": 0.5}, best="none")
+    figure.draw_without_rendering()
+    [label] = figure.axes[0].get_yticklabels()
+    assert label.get_window_extent().x0 >= 0

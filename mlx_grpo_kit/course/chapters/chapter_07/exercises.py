@@ -699,6 +699,17 @@ def nearly_tied_kernels():
     return {"kernels": ours, "bias": np.zeros(1)}, {"kernels": theirs, "bias": np.ones(1)}
 
 
+def a_larger_one_later():
+    """two arrays of one element: "a" is off by 1e-6, and "b" by 1"""
+    return {"a": np.array([1.0]), "b": np.array([1.0])}, {"a": np.array([1.0 + 1e-6]), "b": np.array([2.0])}
+
+
+def _the_worst_of_all(ours, theirs, tolerance):
+    largest = {name: np.abs(ours[name] - theirs[name]).max() for name in ours}
+    worst = max(largest, key=lambda name: (np.isnan(largest[name]), largest[name]))
+    return first_difference({worst: ours[worst]}, theirs, tolerance)
+
+
 FIRST_DIFFERENCE = Exercise(
     "07.6",
     "The first difference",
@@ -725,79 +736,89 @@ FIRST_DIFFERENCE = Exercise(
         (a_nan_in_ours, 1e-9),
         (a_weight_much_too_small, 1e-9),
         (nearly_tied_kernels, 1e-9),
+        (a_larger_one_later, 1e-9),
     ),
-    mistakes=slips(
-        first_difference,
-        (
-            "nan slips through",
-            {"if not difference.max() <=": "if difference.max() >"},
-            2,
-            "A nan went unnoticed: `nan > tolerance` is False, like every comparison with nan. Ask whether the "
-            "difference is *not* `<= tolerance`.",
-        ),
-        (
-            "or equal",
-            {"<= tolerance": "< tolerance"},
-            2,
-            "Differences that equal the tolerance are not *more* than it. With tolerance 0 you would report arrays "
-            "that are the same.",
-        ),
-        (
-            "no abs",
-            {"np.abs(ours[name] - theirs[name])": "ours[name] - theirs[name]"},
-            1,
-            "An element that is too small got through: a difference of -1 is below any tolerance. Take the absolute "
-            "value.",
-        ),
-        (
-            "relative too",
-            {"not difference.max() <= tolerance": "not np.allclose(ours[name], theirs[name], atol=tolerance)"},
-            2,
-            "`np.allclose` and `np.isclose` allow a hundred-thousandth of the number besides what you say: `rtol`. "
-            "Give them `rtol=0`, or compare with `tolerance` yourself.",
-        ),
-        (
-            "sorted names",
-            {"in ours:": "in sorted(ours):"},
+    mistakes=(
+        Mistake(
+            "the worst of all",
+            _the_worst_of_all,
+            "That is the array with the largest difference of all. Asked is the first that differs: later ones may "
+            "be off because of it.",
             3,
-            "The names are sorted here. Take them in the order in which they stand in `ours`.",
         ),
-        (
-            "no tuple",
-            {"name, tuple(int(i) for i in index)": "(name, *map(int, index))"},
-            3,
-            "The index has to be a tuple of its own: `(name, index)`, and not `(name, *index)`.",
-        ),
-        (
-            "flat index",
-            {"tuple(int(i) for i in index)": "int(difference.argmax())"},
-            3,
-            "The index is that of the flattened array: make it a tuple with np.unravel_index.",
-        ),
-        (
-            "first element",
-            {"np.unravel_index(difference.argmax(), difference.shape)": "np.argwhere(~(difference <= tolerance))[0]"},
-            3,
-            "That is the first element beyond the tolerance. Asked is the one that differs most: where the trouble is "
-            "largest.",
-        ),
-        (
-            "on average",
-            {"difference.max()": "difference.mean()"},
-            2,
-            "The mean hides it: one wrong number among a million hardly moves it. Compare the largest difference.",
-        ),
-        (
-            "first array only",
-            {"    return None": "        return None"},
-            3,
-            "Only the first array was compared. Is a `return None` inside the loop? It belongs after it.",
-        ),
-        (
-            "only the name",
-            {"return name, tuple(int(i) for i in index)": "return name"},
-            3,
-            "The name is right; return the index too, `(name, index)`.",
+        *slips(
+            first_difference,
+            (
+                "nan slips through",
+                {"if not difference.max() <=": "if difference.max() >"},
+                2,
+                "A nan went unnoticed: `nan > tolerance` is False, like every comparison with nan. Ask whether the "
+                "difference is *not* `<= tolerance`.",
+            ),
+            (
+                "or equal",
+                {"<= tolerance": "< tolerance"},
+                2,
+                "Differences that equal the tolerance are not *more* than it. With tolerance 0 you would report arrays "
+                "that are the same.",
+            ),
+            (
+                "no abs",
+                {"np.abs(ours[name] - theirs[name])": "ours[name] - theirs[name]"},
+                1,
+                "An element that is too small got through: a difference of -1 is below any tolerance. Take the "
+                "absolute value.",
+            ),
+            (
+                "relative too",
+                {"not difference.max() <= tolerance": "not np.allclose(ours[name], theirs[name], atol=tolerance)"},
+                2,
+                "`np.allclose` and `np.isclose` allow a hundred-thousandth of the number besides what you say: `rtol`. "
+                "Give them `rtol=0`, or compare with `tolerance` yourself.",
+            ),
+            (
+                "sorted names",
+                {"in ours:": "in sorted(ours):"},
+                3,
+                "The names are sorted here. Take them in the order in which they stand in `ours`.",
+            ),
+            (
+                "no tuple",
+                {"name, tuple(int(i) for i in index)": "(name, *map(int, index))"},
+                3,
+                "The index has to be a tuple of its own: `(name, index)`, and not `(name, *index)`.",
+            ),
+            (
+                "flat index",
+                {"tuple(int(i) for i in index)": "int(difference.argmax())"},
+                3,
+                "The index is that of the flattened array: make it a tuple with np.unravel_index.",
+            ),
+            (
+                "first element",
+                {"difference.argmax()": "(~(difference <= tolerance)).argmax()"},
+                3,
+                "That is the first element beyond the tolerance. Asked is the one that differs most: where the trouble "
+                "is largest.",
+            ),
+            (
+                "on average",
+                {"difference.max()": "difference.mean()"},
+                2,
+                "The mean hides it: one wrong number among a million hardly moves it. Compare the largest difference.",
+            ),
+            (
+                "first array only",
+                {"    return None": "        return None"},
+                3,
+                "Only the first array was compared. Is a `return None` inside the loop? It belongs after it.",
+            ),
+            (
+                "only the name",
+                {"return name, tuple(int(i) for i in index)": "return name"},
+                3,
+                "The name is right; return the index too, `(name, index)`.",
+            ),
         ),
     ),
     run=lambda function, build, tolerance: function(*build(), tolerance),

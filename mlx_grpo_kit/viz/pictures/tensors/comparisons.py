@@ -48,11 +48,43 @@ def draw_depth(
     return figure, " ".join(words)
 
 
+def draw_running(
+    track: Sequence[tuple[float, float, float, float]], *, true_mean: float, true_var: float
+) -> tuple[Figure, str]:
+    """(figure, words): what batches say about a mean and a variance, the running values, and the truth.
+
+    track  for each batch its mean, its variance, the running mean and the running variance after it
+    """
+    figure = new_figure(10, 3)
+    batch_means, batch_vars, means, variances = zip(*track, strict=True)
+    for axis, name, batches, running, true in zip(
+        figure.subplots(1, 2),
+        ("mean", "variance"),
+        (batch_means, batch_vars),
+        (means, variances),
+        (true_mean, true_var),
+        strict=True,
+    ):
+        axis.plot(batches, "o", color="#9c9ca1", markersize=3.5, label="a batch")
+        axis.plot(running, color=LOOKS[0][0], linewidth=2.2, label="running")
+        axis.axhline(true, color=LOOKS[1][0], linestyle="--", label=f"true: {true:g}")
+        axis.set_xlabel("batch", size=9.5, color=INK)
+        axis.set_ylim(0, 1.25 * max(batches))
+        _tidy(axis, name)
+        axis.legend(fontsize=9, ncols=3, loc="upper left", frameon=False, columnspacing=1, labelcolor=INK)
+    figure.tight_layout()
+    return figure, (
+        f"Mean and variance of {len(track)} batches scatter widely; the running mean ends at {means[-1]:.2f} (true "
+        f"{true_mean:g}), the running variance at {variances[-1]:.2f} (true {true_var:g})."
+    )
+
+
 def draw_shares(shares: Mapping[str, float], *, best: str, title: str = "") -> tuple[Figure, str]:
     """(figure, words): a bar for each share between 0 and 1, by name, from top to bottom; `best` in another colour."""
     height = 0.34 * len(shares) + 0.75
     figure = new_figure(9, height)
-    axis = figure.add_axes((0.19, 0.48 / height, 0.78, 1 - 0.78 / height))
+    left = max(0.19, 0.02 + 0.0088 * max(map(len, shares)))
+    axis = figure.add_axes((left, 0.48 / height, 0.97 - left, 1 - 0.78 / height))
     for row, (name, share) in enumerate(shares.items()):
         axis.barh(row, 100 * share, height=0.68, color=LOOKS[0][0] if name == best else COLORS[1])
         axis.text(100 * share + 1, row, f"{share:.0%}", va="center", size=10, color=INK)

@@ -125,8 +125,9 @@ def draw_feature_maps(
         markersize=3,
     )
     share.axhline(97, color="#777777", linewidth=0.9, linestyle=":")
-    share.set(xlim=(0, last), ylim=(0, 102), xlabel="step")
-    share.text(last * 0.99, 93, "97%", size=8.5, color=SOFT, ha="right", va="top")
+    lowest = min([0.7, *(value for _, value in accuracies)])
+    share.set(xlim=(0, last), ylim=(10 * math.floor(10 * lowest), 101), xlabel="step")
+    share.text(last * 0.99, 96, "97%", size=8.5, color=SOFT, ha="right", va="top")
     _caption(share, "right, of the images held out (%)", f"{accuracies[-1][1]:.1%}" if accuracies else "")
     silent = int((maps.reshape(len(maps), -1).max(axis=1) < 0.02 * strongest).sum())
     words = [
