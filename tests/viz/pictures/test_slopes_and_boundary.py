@@ -88,3 +88,18 @@ def test_a_score_of_one_sign_has_no_boundary():
     assert "has 2 of them on their own side" in words
     assert "from 1.000 to 0.500 in 2 steps" in words
     assert figure.axes[1].lines[0].get_ydata().tolist() == [1.0, 0.5]
+
+
+def test_the_line_keeps_its_kinks():
+    """Of a score that bends along a corner, the line bends there too, and within a fraction of a cell."""
+    calls = []
+
+    def score(point):
+        calls.append(point)
+        return point[1] - abs(point[0] - 0.33)
+
+    figure, _ = draw_boundary(score, POINTS, LABELS, cells=24)
+    [path] = figure.axes[0].collections[-1].get_paths()
+    middles = (path.vertices[1:] + path.vertices[:-1]) / 2
+    assert np.abs(middles[:, 1] - np.abs(middles[:, 0] - 0.33)).max() < 0.015
+    assert len(calls) < 2 * 24 * 24

@@ -9,10 +9,12 @@ from mlx_grpo_kit.viz.picture import new_figure
 from mlx_grpo_kit.viz.style import BLUE, COLORS, INK, ORANGE, SOFT, plain_axes
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
 
 Point = Sequence[float]
 MARGIN = 0.5
+FINER = 3  # how much finer the plane is looked at near the line, so that its kinks can be seen
 
 
 def draw_boundary(
@@ -27,7 +29,7 @@ def draw_boundary(
     """(figure, words): the points, the score of the plane behind them, and the line where it is 0.
 
     score   point (x, y) -> a number, positive where the classifier says label 1; None draws the points alone. It is
-            asked cells * cells times.
+            asked cells * cells times, and about as often again near the line.
     inputs  points; `labels` -1 or 1, one for each
     losses  the history of the loss, drawn beside the plane if there is one
     """
@@ -49,7 +51,7 @@ def draw_boundary(
         tones = LinearSegmentedColormap.from_list("sides", ["#fbc88a", "#ffffff", "#a9c7fd"])
         plane.contourf(xs, ys, np.clip(grid, -1.5, 1.5), levels=np.linspace(-1.5, 1.5, 13), cmap=tones)
         if grid.min() < 0 < grid.max():
-            plane.contour(xs, ys, grid, levels=[0.0], colors=INK, linewidths=2)
+            plane.contour(*_near_the_line(score, xs, ys, grid), levels=[0.0], colors=INK, linewidths=2)
         right_side = np.array([score(tuple(map(float, point))) > 0 for point in points]) == sides
         words.append(
             f"The line where the score is 0 has {int(right_side.sum())} of them on their own side; scores "
@@ -80,3 +82,22 @@ def draw_boundary(
         plain_axes(curve)
         words.append(f"The loss went from {losses[0]:.3f} to {losses[-1]:.3f} in {len(losses)} steps.")
     return figure, " ".join([f"{title}." if title else "", *words]).strip()
+
+
+def _near_the_line(
+    score: Callable[[Point], float], xs: np.ndarray, ys: np.ndarray, grid: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(xs, ys, grid), FINER times as fine: asked again where the sign changes, interpolated where it does not."""
+    import numpy as np
+
+    fine_xs, fine_ys = (np.linspace(each[0], each[-1], FINER * (len(each) - 1) + 1) for each in (xs, ys))
+    rows = np.array([np.interp(fine_xs, xs, row) for row in grid])
+    fine = np.array([np.interp(fine_ys, ys, column) for column in rows.T]).T
+    positive = grid > 0
+    corners = np.stack([positive[:-1, :-1], positive[1:, :-1], positive[:-1, 1:], positive[1:, 1:]])
+    again = np.zeros(fine.shape, dtype=bool)
+    for row, column in np.argwhere(corners.any(axis=0) & ~corners.all(axis=0)) * FINER:
+        again[row : row + FINER + 1, column : column + FINER + 1] = True
+    for row, column in np.argwhere(again):
+        fine[row, column] = score((float(fine_xs[column]), float(fine_ys[row])))
+    return fine_xs, fine_ys, fine
