@@ -403,3 +403,11 @@ def test_checking_a_tensor_imports_neither_torch_nor_mlx():
         "print(sorted({'mlx', 'torch', 'matplotlib'} & {m.split('.')[0] for m in sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_what_lets_something_through_is_wrong_where_the_slope_is_0():
+    x = np.array([0.5, -0.3, 2.0, -3.0])
+    words = "lets something through"
+    assert words in str(check_gradient(lambda x: np.clip(x, -1, 1), lambda g, x: g, x))
+    nearly = np.array([1.0, 1.0005, 1.0, 1.0])  # a small error where the slope is not 0
+    assert words not in str(check_gradient(np.sin, lambda g, x: nearly * g * np.cos(x), x))
