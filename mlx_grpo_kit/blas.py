@@ -12,9 +12,10 @@ Candidates, best first. float32 GFLOP/s at 1024 x 1024 x 1024 on two cores with 
 2. an installed MKL (408; `pip install mkl`).
 3. an OpenBLAS of the environment (conda) or of the system (86; Debian's 0.3.21).
 
-These are with two threads; one alone has half. For MLX the kit takes one all the same: at the sizes it trains on a CPU
-a second one gains a tenth on an idle machine, and loses a factor of five when anything else wants the core, because
-threads spin while they wait for each other. For a large model on an idle machine set OMP_NUM_THREADS to its cores.
+These are with two threads; one alone has half. Decoding, where products are small, takes one all the same, and so does
+learning with small models: a second thread gains nothing there, and loses a factor of five when anything else wants the
+core, because threads spin while they wait for each other. What is large goes through `all_cores()`. OMP_NUM_THREADS,
+where it is set, holds for everything.
 
 `MLX_GRPO_KIT_BLAS=off` leaves MLX as it is; `MLX_GRPO_KIT_BLAS=/path/to/lib.so` takes exactly that library.
 On macOS MLX uses Metal and Accelerate, and this module does nothing.
@@ -26,7 +27,9 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from mlx_grpo_kit.kernel_cache import use_private_folder
@@ -110,6 +113,33 @@ def _load(library: Path | str) -> None:
             handle.omp_set_num_threads(len(os.sched_getaffinity(0)))
 
 
+@contextmanager
+def all_cores() -> Iterator[None]:
+    """MLX's products of matrices run on all cores within and on one afterwards, where that can be set: MKL, OpenBLAS.
+
+    The number holds for the whole process, torch included: call `torch.set_num_threads` after it where torch is to have
+    all cores again. Where OMP_NUM_THREADS is set nothing changes.
+    """
+    set_threads = None if bound is None or "OMP_NUM_THREADS" in os.environ else _thread_setter()
+    if set_threads is None:
+        yield
+        return
+    set_threads(len(os.sched_getaffinity(0)))
+    try:
+        yield
+    finally:
+        set_threads(1)
+
+
+@cache
+def _thread_setter() -> Callable[[int], None] | None:
+    """What sets the number of threads of the bound library for every thread that calls it, or None."""
+    library = ctypes.CDLL(str(bound))
+    # omp_set_num_threads will not do: it reaches the calling thread alone, and MLX computes in one of its own.
+    names = ("mkl_serv_set_num_threads", "MKL_Set_Num_Threads", "openblas_set_num_threads")
+    return next((getattr(library, name) for name in names if hasattr(library, name)), None)
+
+
 def _bind() -> tuple[Path | None, str]:
     """Bind the first candidate that loads; -> (library, reason)."""
     if sys.platform != "linux":
@@ -173,4 +203,14 @@ def _run_uncompiled() -> None:
 if sys.platform == "linux" and kernels is None and mx.default_device() == mx.cpu and shutil.which("g++"):
     _run_uncompiled()
 
-__all__ = ["VARIABLE", "bound", "candidates", "global_blas", "kernels", "mx", "reason", "wheel_has_reference_blas"]
+__all__ = [
+    "VARIABLE",
+    "all_cores",
+    "bound",
+    "candidates",
+    "global_blas",
+    "kernels",
+    "mx",
+    "reason",
+    "wheel_has_reference_blas",
+]

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -127,6 +128,29 @@ class TestChoice:
             ]
         )
         assert check(run_python(code, **variables)) == f"{threads} {variables.get('OMP_NUM_THREADS')}"
+
+    @pytest.mark.parametrize(("variables", "threads"), [({}, "1 all 1"), ({"OMP_NUM_THREADS": "1"}, "1 1 1")])
+    def test_large_work_gets_all_cores_and_gives_them_back(self, variables, threads, monkeypatch):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        code = textwrap.dedent("""
+            import ctypes, threading
+            from mlx_grpo_kit import blas
+            library = ctypes.CDLL(str(blas.bound))
+            names = "mkl_serv_get_max_threads", "MKL_Get_Max_Threads", "openblas_get_num_threads"
+            number = next(getattr(library, name) for name in names if hasattr(library, name))
+            def in_a_thread():
+                found = []
+                thread = threading.Thread(target=lambda: found.append(number()))
+                thread.start()
+                thread.join()
+                return found[0]
+            before = in_a_thread()
+            with blas.all_cores():
+                within = in_a_thread()
+            print(before, within, in_a_thread())
+        """)
+        expected = threads.replace("all", str(len(os.sched_getaffinity(0))))
+        assert check(run_python(code, **variables)) == expected
 
     def test_torch_keeps_all_cores(self, monkeypatch):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

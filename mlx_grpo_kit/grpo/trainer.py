@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_map
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.blas import all_cores, mx
 from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate
 from mlx_grpo_kit.grpo.advantages import compute_advantages
@@ -39,6 +39,10 @@ from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task
+
+# Tokens times parameters of a micro-batch, above which learning gains from a second thread (measured on two cores: 0.3M
+# parameters with 500 tokens lose, 0.8M with 1,100 gain 8%, 5.2M 17%). A fixed bound keeps a seed's run the same run.
+MANY_PRODUCTS = 5e8
 
 
 class TrainingDivergedError(RuntimeError):
@@ -109,6 +113,7 @@ class GRPOTrainer:
         self.args = args or GRPOConfig()
         self.step = 0
         self._turns = Turns()
+        self._num_parameters = sum(value.size for value in params.values())
         self.compute_dtype = params["embedding.weight"].dtype
         self.master_params = {name: value.astype(mx.float32) for name, value in params.items()}
         # `beta` pulls towards the policy that training started from; without it nobody needs that policy.
@@ -283,12 +288,14 @@ class GRPOTrainer:
                     part=micro.part,
                 )
 
-            (loss, logps, metrics), grads = mx.value_and_grad(loss_fn)(self.master_params)
-            if total_grads is not None:
-                # Taken out of the dictionary, so that MLX adds in place.
-                grads = {name: total_grads.pop(name) + grads.pop(name) for name in [*grads]}
-            total_grads = grads
-            mx.eval(loss, logps, metrics, total_grads)
+            num_tokens = micro.batch.prompt_ids.size + micro.batch.completion_ids.size
+            with all_cores() if num_tokens * self._num_parameters > MANY_PRODUCTS else nullcontext():
+                (loss, logps, metrics), grads = mx.value_and_grad(loss_fn)(self.master_params)
+                if total_grads is not None:
+                    # Taken out of the dictionary, so that MLX adds in place.
+                    grads = {name: total_grads.pop(name) + grads.pop(name) for name in [*grads]}
+                total_grads = grads
+                mx.eval(loss, logps, metrics, total_grads)
             if micro.old_logps is None:
                 micro.old_logps = mx.stop_gradient(logps)
             for name, value in {"loss": loss, **metrics}.items():
