@@ -38,9 +38,10 @@ STYLE = """<style>
 class Marks:
     """What one moment of a walk through a graph changes in its picture; nodes by their positions.
 
-    data, grad  texts instead of the node's own; a node that is not in a mapping given keeps an empty place
-    current     the node the walk is at
-    edges       (parent, child) -> the text on that line; those lines are highlighted
+    Attributes:
+        data, grad: texts instead of the node's own; a node that is not in a mapping given keeps an empty place
+        current: the node the walk is at
+        edges: (parent, child) -> the text on that line; those lines are highlighted
     """
 
     data: Mapping[int, str] | None = None
@@ -56,7 +57,9 @@ def draw_graph(node: Any, *, max_nodes: int = MAX_NODES) -> SvgPicture:
     operation, the label, the number (a shape, for an array) and the gradient; pointing at it shows more. In a graph of
     more than `max_nodes` nodes, nodes of the same operation and layer are drawn as one box with their count.
 
-    Raises TypeError for anything else, ValueError for max_nodes below 2.
+    Raises:
+        TypeError: `node` is something else.
+        ValueError: max_nodes is below 2.
     """
     if max_nodes < 2:
         raise ValueError(f"max_nodes is {max_nodes}; expected at least 2: the result and everything before it.")

@@ -18,9 +18,11 @@ Point = tuple[float, float]
 class Layout:
     """Places of the boxes in pixels, the picture growing to the right.
 
-    centers  (x, y) of the middle of each box
-    routes   (parent, child) -> the points its line runs through, from the parent's right side to the child's left side
-    width, height  of the whole picture, without a margin
+    Attributes:
+        centers: (x, y) of the middle of each box
+        routes: (parent, child) -> the points its line runs through, from the parent's right side to the child's left
+            side
+        width, height: of the whole picture, without a margin
     """
 
     centers: list[Point]

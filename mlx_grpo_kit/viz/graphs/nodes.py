@@ -28,12 +28,13 @@ SYMBOLS = {
 class Node:
     """One box. Nodes are listed parents first; `parents` are positions in that list, one for each argument.
 
-    title        what the reader called it, else ""
-    op           the operation in the engine's word; "" for a leaf
-    data, grad   short texts, "" where there is none
-    derivatives  d(node) / d(parent) as numbers, one for each parent, where the engine keeps them
-    number       the data as a number, where it is one
-    count        how many nodes of the graph this box stands for
+    Attributes:
+        title: what the reader called it, else ""
+        op: the operation in the engine's word; "" for a leaf
+        data, grad: short texts, "" where there is none
+        derivatives: d(node) / d(parent) as numbers, one for each parent, where the engine keeps them
+        number: the data as a number, where it is one
+        count: how many nodes of the graph this box stands for
     """
 
     title: str = ""

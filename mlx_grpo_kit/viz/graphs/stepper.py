@@ -36,7 +36,10 @@ class Stepper:
     touched; the gradients shown are worked out here, from 0.
 
     `moments` lists the steps; `at(step)` is the picture of one; `panel` holds the widgets.
-    Raises TypeError for a graph that does not keep its derivatives, ValueError for one too large to follow by eye.
+
+    Raises:
+        TypeError: the graph does not keep its derivatives.
+        ValueError: it is too large to follow by eye.
     """
 
     def __init__(self, root: Any):

@@ -23,8 +23,9 @@ class BackgroundRun:
     There is one at a time. Starting another stops the one before, which might otherwise train on unseen and without
     buttons: a cell that is run again loses both its picture and its variable.
 
-    last    the latest step's record, None before the first
-    error   the exception that ended the run, None if there was none; waiting for the run raises it
+    Attributes:
+        last: the latest step's record, None before the first
+        error: the exception that ended the run, None if there was none; waiting for the run raises it
     """
 
     _current: BackgroundRun | None = None
@@ -42,7 +43,11 @@ class BackgroundRun:
 
     @classmethod
     def end_the_one_before(cls) -> None:
-        """Stop the run that there is, if any, and wait for its end. Raises RuntimeError in that run's own thread."""
+        """Stop the run that there is, if any, and wait for its end.
+
+        Raises:
+            RuntimeError: called in that run's own thread.
+        """
         previous = cls._current
         if previous is not None:
             previous._refuse_in_own_thread("start another run, which would wait for the end of this one")
@@ -86,8 +91,10 @@ class BackgroundRun:
         """Block until the run is over and raise the error that ended it, if one did. Interrupting stops the run.
 
         A click on a button waits as long as this blocks: in a notebook write `await run` instead.
-        Raises TimeoutError when the run is not over after `timeout` seconds; the run goes on. Raises RuntimeError in
-        the run's own thread.
+
+        Raises:
+            TimeoutError: the run is not over after `timeout` seconds; it goes on.
+            RuntimeError: called in the run's own thread.
         """
         self._refuse_in_own_thread("wait for the end of this run")
         try:

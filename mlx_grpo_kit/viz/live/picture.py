@@ -19,7 +19,10 @@ class LivePicture:
             live.update(lambda: draw_boundary(...))  # draws at most four times a second
         live.finish(lambda: draw_boundary(...))      # the last one stays in the notebook
 
-    `draw` returns (Matplotlib figure or Chart, words for it). `frames` counts what was drawn.
+    `draw` returns (Matplotlib figure or Chart, words for it).
+
+    Attributes:
+        frames: how many pictures were drawn.
     """
 
     def __init__(self):

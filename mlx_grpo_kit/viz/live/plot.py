@@ -81,8 +81,9 @@ class LivePlot:
     def update(self, metrics: Mapping[str, float], step: int | None = None, completions: Iterable[Any] = ()) -> None:
         """Add one step's metrics. `step` counts on from the last one where it is not given.
 
-        Raises TypeError for a value that is not a Python number (an MLX array would keep its whole computation alive),
-        ValueError for a step that is not after the last one.
+        Raises:
+            TypeError: a value is not a Python number; an MLX array would keep its whole computation alive.
+            ValueError: the step is not after the last one.
         """
         last = self.steps[-1] if self.steps else 0
         step = last + 1 if step is None else step

@@ -27,8 +27,9 @@ def draw_lines(
 ) -> tuple[Figure, str]:
     """(figure, words): lines over the same x, on a logarithmic y axis, each with its name at its right end.
 
-    lines   name -> values above 0, as many as x
-    levels  name -> height of a dotted line across, to compare with
+    Args:
+        lines: name -> values above 0, as many as x
+        levels: name -> height of a dotted line across, to compare with
     """
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -77,7 +78,8 @@ def draw_clouds(
 ) -> tuple[Figure, str]:
     """(figure, words): clouds of points side by side on the same logarithmic axes; the highest of each has a ring.
 
-    clouds  title -> (x, y), arrays of one length; points with an x or y of 0 are left out, and counted in words
+    Args:
+        clouds: title -> (x, y), arrays of one length; points with an x or y of 0 are left out, and counted in words
     """
     import numpy as np
 

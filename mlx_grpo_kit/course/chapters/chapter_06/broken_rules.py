@@ -26,11 +26,12 @@ Checker = Callable[[Callable[[T.Tensor], T.Tensor], np.ndarray], bool]
 class BrokenRule:
     """One rule, right and wrong.
 
-    name      the operation and what is wrong
-    healthy   the formula as it should be, in short; `broken` as it is with the mistake
-    program   a function of one tensor in which the rule matters
-    x         the array at which it is tried
-    breaking  a context in which the engine uses the broken rule
+    Attributes:
+        name: the operation and what is wrong
+        healthy: the formula as it should be, in short; `broken` as it is with the mistake
+        program: a function of one tensor in which the rule matters
+        x: the array at which it is tried
+        breaking: a context in which the engine uses the broken rule
     """
 
     name: str

@@ -28,10 +28,11 @@ def draw_boundary(
 ) -> tuple[Figure, str]:
     """(figure, words): the points, the score of the plane behind them, and the line where it is 0.
 
-    score   point (x, y) -> a number, positive where the classifier says label 1; None draws the points alone. It is
+    Args:
+        score: point (x, y) -> a number, positive where the classifier says label 1; None draws the points alone. It is
             asked cells * cells times, and about as often again near the line.
-    inputs  points; `labels` -1 or 1, one for each
-    losses  the history of the loss, drawn beside the plane if there is one
+        inputs: points; `labels` -1 or 1, one for each
+        losses: the history of the loss, drawn beside the plane if there is one
     """
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap

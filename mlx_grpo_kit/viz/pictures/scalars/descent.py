@@ -22,9 +22,10 @@ def draw_descent(
 ) -> tuple[Figure, str]:
     """(figure, words): contour lines of a valley with some paths in it, and beside it the height along each path.
 
-    height  two arrays of one shape -> the height above each point (a, b), at least 0
-    paths   name -> [steps + 1, 2], the points that were visited, the start first
-    reach   how far the plane is drawn to either side of 0
+    Args:
+        height: two arrays of one shape -> the height above each point (a, b), at least 0
+        paths: name -> [steps + 1, 2], the points that were visited, the start first
+        reach: how far the plane is drawn to either side of 0
     """
     import numpy as np
 

@@ -21,8 +21,9 @@ def draw_depth(
 ) -> tuple[Figure, str]:
     """(figure, words): for each network, by its name, the length of every layer's gradient, and its loss.
 
-    gradients  from the first layer to the last, on a logarithmic axis
-    losses     of every step, drawn as the mean of `window` steps
+    Args:
+        gradients: from the first layer to the last, on a logarithmic axis
+        losses: of every step, drawn as the mean of `window` steps
     """
     figure = new_figure(10, 3.4)
     left, right = figure.subplots(1, 2)
@@ -53,7 +54,8 @@ def draw_running(
 ) -> tuple[Figure, str]:
     """(figure, words): what batches say about a mean and a variance, the running values, and the truth.
 
-    track  for each batch its mean, its variance, the running mean and the running variance after it
+    Args:
+        track: for each batch its mean, its variance, the running mean and the running variance after it
     """
     figure = new_figure(10, 3)
     batch_means, batch_vars, means, variances = zip(*track, strict=True)
@@ -103,8 +105,9 @@ def draw_differences(
 ) -> tuple[Figure, str]:
     """(figure, words): how far two engines differ, on a logarithmic axis, for kinds of parameters by name.
 
-    differences  for each kind, pairs (place of the parameter in the network, relative difference)
-    allowed      where a line is drawn
+    Args:
+        differences: for each kind, pairs (place of the parameter in the network, relative difference)
+        allowed: where a line is drawn
     """
     figure = new_figure(10, 3.0)
     axis = figure.add_axes((0.07, 0.165, 0.915, 0.71))

@@ -113,10 +113,11 @@ def draw_reading(
 ) -> tuple[Figure, str]:
     """(figure, words): an image, the probability that the network gives each class, and what each pixel does to it.
 
-    image          [H, W] or [1, H, W], from 0 (paper) to 1 (ink)
-    probabilities  [C], which sum to 1
-    label          the right class, if it is known
-    slope          d(loss) / d(pixel), the shape of image: where it is positive, more ink makes the answer worse
+    Args:
+        image: [H, W] or [1, H, W], from 0 (paper) to 1 (ink)
+        probabilities: [C], which sum to 1
+        label: the right class, if it is known
+        slope: d(loss) / d(pixel), the shape of image: where it is positive, more ink makes the answer worse
     """
     import numpy as np
 

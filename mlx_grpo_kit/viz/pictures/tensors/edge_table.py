@@ -22,13 +22,14 @@ HEADER = ("operation", "at", "value", "gradient", "torch", "elsewhere", "why")
 class EdgeRow:
     """One edge, measured.
 
-    family, operation   the group of rows, and the operation as it is written
-    point               its inputs, each a number or several
-    value, gradients    what came out, and for each input its gradient
-    torch_value, torch_gradients   the same from torch
-    why                 a short clause
-    is_choice           whether the mathematics leaves it open, so that somebody had to choose
-    elsewhere           gradients of frameworks that give others: {"JAX": (0.5,)}
+    Attributes:
+        family, operation: the group of rows, and the operation as it is written
+        point: its inputs, each a number or several
+        value, gradients: what came out, and for each input its gradient
+        torch_value, torch_gradients: the same from torch
+        why: a short clause
+        is_choice: whether the mathematics leaves it open, so that somebody had to choose
+        elsewhere: gradients of frameworks that give others: {"JAX": (0.5,)}
     """
 
     family: str

@@ -43,9 +43,10 @@ def draw_map(
 ) -> None:
     """An array as coloured cells, blue above 0, orange below, numbers in them where there is room.
 
-    limit   the value that has the full colour; the largest if not given, but no less than rounding
-    wrong   booleans of the array's shape: these cells get a cross where there is no room for numbers
-    zero    what is smaller is written as 0
+    Args:
+        limit: the value that has the full colour; the largest if not given, but no less than rounding
+        wrong: booleans of the array's shape: these cells get a cross where there is no room for numbers
+        zero: what is smaller is written as 0
     """
     picture, (rows, columns) = tiles(array)
     limit = (
@@ -99,9 +100,10 @@ def draw_check(
 ) -> tuple[Figure, str]:
     """(figure, words): for each input the map of analytic - numeric, and the error against the step at one element.
 
-    names, analytic, numeric, wrong   one for each input: a name, two arrays, booleans; numeric is nan where an element
-                                      was not compared by itself
-    steps, errors, where              |central difference - analytic| for each step, at the element `where`
+    Args:
+        names, analytic, numeric, wrong: one for each input: a name, two arrays, booleans; numeric is nan where an
+            element was not compared by itself
+        steps, errors, where: |central difference - analytic| for each step, at the element `where`
     """
     count = len(names) + (steps is not None)
     columns = min(count, COLUMNS)

@@ -28,11 +28,14 @@ def draw_images(
 ) -> tuple[Figure, str]:
     """(figure, words): images in a grid, a title above each.
 
-    images   arrays [H, W], not necessarily of one size; a [N, H, W] array will do
-    signed   one scale for all, orange below 0 and blue above; otherwise each from white (0) to black (its largest)
-    numbers  write the values into the pixels, on lighter colours
-    words    what the picture shows, for those who cannot see it
-    Raises ValueError without an image, and when there are fewer titles than images.
+    Args:
+        images: arrays [H, W], not necessarily of one size; a [N, H, W] array will do
+        signed: one scale for all, orange below 0 and blue above; otherwise each from white (0) to black (its largest)
+        numbers: write the values into the pixels, on lighter colours
+        words: what the picture shows, for those who cannot see it
+
+    Raises:
+        ValueError: there is no image, or fewer titles than images.
     """
     import numpy as np
 
@@ -83,12 +86,13 @@ def draw_feature_maps(
 ) -> tuple[Figure, str]:
     """(figure, words): an image, what each channel of a layer answers to it, the loss and the accuracy so far.
 
-    image       [H, W]
-    maps        [C, H, W], none negative, at most 16 of them are drawn, from 0 (white) to the map's largest (black);
-                a map that is weak beside the others stays pale
-    losses      of each step
-    accuracies  (step, share between 0 and 1) of the images held out
-    steps       how long the run will be, for the length of the axes
+    Args:
+        image: [H, W]
+        maps: [C, H, W], none negative, at most 16 of them are drawn, from 0 (white) to the map's largest (black); a map
+            that is weak beside the others stays pale
+        losses: of each step
+        accuracies: (step, share between 0 and 1) of the images held out
+        steps: how long the run will be, for the length of the axes
     """
     import numpy as np
 

@@ -20,9 +20,10 @@ FAR = 8  # a slope that runs off to infinity changes fast too, but not that sudd
 def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0, same_scale: bool = False) -> tuple[Figure, str]:
     """(figure, words): for each name a column with the function above and its slope below.
 
-    curves       name -> (x, y, slope), three sequences of the same length, x rising
-    steepest     slopes beyond +-`steepest` are cut off
-    same_scale   all slopes on one scale, to be compared
+    Args:
+        curves: name -> (x, y, slope), three sequences of the same length, x rising
+        steepest: slopes beyond +-`steepest` are cut off
+        same_scale: all slopes on one scale, to be compared
 
     Where the slope jumps the line is broken, and a value that stands alone between two jumps is a dot.
     """

@@ -41,11 +41,12 @@ def draw_gradient_heatmap(
 ) -> tuple[Figure, str]:
     """(figure, words): above, inputs and result of an operation; below, the gradient of the result and of each input.
 
-    name     the operation as it is written: "softmax(x)"
-    inputs   by name, arrays [R, C], [C] or []
-    out, g   the result, and the gradient that backward starts with, of its shape. The elements where g is not 0 are
-             framed.
-    grads    the gradient of each input, by the same names
+    Args:
+        name: the operation as it is written: "softmax(x)"
+        inputs: by name, arrays [R, C], [C] or []
+        out, g: the result, and the gradient that backward starts with, of its shape. The elements where g is not 0 are
+            framed.
+        grads: the gradient of each input, by the same names
 
     Blue is positive, orange negative, white is 0; each gradient has a scale of its own.
     """

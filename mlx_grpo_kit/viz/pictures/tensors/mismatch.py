@@ -19,9 +19,10 @@ def draw_mismatch(
 ) -> tuple[Figure, str]:
     """(figure, words): the loss of each run, the line each found, and the differences of the first run as an image.
 
-    x, targets  [N]
-    runs        name -> (its losses, its predictions [N, 1], predictions - targets as the run computed them); the first
-                is the one that went wrong, with differences [N, N]
+    Args:
+        x, targets: [N]
+        runs: name -> (its losses, its predictions [N, 1], predictions - targets as the run computed them); the first is
+            the one that went wrong, with differences [N, N]
     """
     import numpy as np
 

@@ -19,8 +19,9 @@ MOST_TERMS = 8
 def draw_sum(x: Any, axis: Axis = None, keepdims: bool = False, *, name: str = "x") -> CellPicture:
     """`x.sum(axis, keepdims)`: which numbers are added up, and what remains.
 
-    x  a shape of up to three axes, filled with 1, 2, 3 ..., or an array. Neighbouring sums differ in their tone; the
-       numbers of the first one have a ring.
+    Args:
+        x: a shape of up to three axes, filled with 1, 2, 3 ..., or an array. Neighbouring sums differ in their tone;
+            the numbers of the first one have a ring.
 
     An axis that x does not have is answered in words. Raises ValueError for an array too large to look at.
     """

@@ -45,8 +45,9 @@ EXAMPLES = (
 class Alignment:
     """Two shapes lined up on the right. `a` and `b` have None where a shape has no such axis.
 
-    result  the shape of the broadcast, None where they do not fit
-    clash   the axis at which they do not fit, None where they do. Where there are several it is the rightmost, which
+    Attributes:
+        result: the shape of the broadcast, None where they do not fit
+        clash: the axis at which they do not fit, None where they do. Where there are several it is the rightmost, which
             is the one torch names.
     """
 
@@ -110,9 +111,10 @@ def draw_broadcast(
 ) -> CellPicture:
     """What happens to the shapes of `a` and `b` in a + b: which axes are stretched, every copy, and the result.
 
-    a, b      shapes, whose numbers are then made up, or arrays
-    backward  draw the way back instead: g, the gradient of the result, and what of it each input gets
-    follow    "a" or "b" (or its name): put a ring around number `element` of it, counted from 0, and all of its uses
+    Args:
+        a, b: shapes, whose numbers are then made up, or arrays
+        backward: draw the way back instead: g, the gradient of the result, and what of it each input gets
+        follow: "a" or "b" (or its name): put a ring around number `element` of it, counted from 0, and all of its uses
 
     Shapes that do not fit are answered in torch's words. More than three axes, or more cells than one can look at, are
     told and not drawn.

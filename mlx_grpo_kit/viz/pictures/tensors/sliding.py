@@ -20,7 +20,8 @@ NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d)?")
 def stops(shape: tuple[int, int], size: int, stride: int = 1, padding: int = 0) -> tuple[int, int]:
     """How many stops a kernel of size x size makes down and across an image of `shape` (height, width).
 
-    Raises ValueError when the kernel is larger than the padded image.
+    Raises:
+        ValueError: the kernel is larger than the padded image.
     """
     padded = [length + 2 * padding for length in shape]
     if min(padded) < size:
@@ -34,7 +35,8 @@ def stops(shape: tuple[int, int], size: int, stride: int = 1, padding: int = 0) 
 def read_kernel(text: str, size: int = 3) -> np.ndarray:
     """The numbers in `text` as a kernel [size, size], row after row; commas, brackets and line breaks are spaces.
 
-    Raises ValueError for a word that is no number, and for more or fewer than size * size of them.
+    Raises:
+        ValueError: a word is no number, or there are more or fewer than size * size of them.
     """
     import numpy as np
 
@@ -52,9 +54,10 @@ def draw_convolution(
 ) -> tuple[Figure, str]:
     """(figure, words): the kernel at one stop. Image and window, kernel, their products, and the output with their sum.
 
-    image     [H, W], values from 0 (white) to 1; `padding` zeros are drawn around it
-    kernel    [K, K]
-    position  which stop, counted along the rows of the output from 0; the last one if there are not that many
+    Args:
+        image: [H, W], values from 0 (white) to 1; `padding` zeros are drawn around it
+        kernel: [K, K]
+        position: which stop, counted along the rows of the output from 0; the last one if there are not that many
     """
     import numpy as np
 
@@ -123,10 +126,11 @@ def draw_im2col(
 ) -> tuple[Figure, str]:
     """(figure, words): an image whose pixels are numbered, and the matrix with a column for each stop of the kernel.
 
-    shape     height and width of the image
-    size      of the kernel, size x size
-    position  the stop whose window and column are framed; the last one if there are not that many
-    pixel     a pixel whose every copy in the matrix is filled with a colour
+    Args:
+        shape: height and width of the image
+        size: of the kernel, size x size
+        position: the stop whose window and column are framed; the last one if there are not that many
+        pixel: a pixel whose every copy in the matrix is filled with a colour
     """
     import numpy as np
 

@@ -38,7 +38,8 @@ def draw_switch(
 ) -> tuple[Figure, str]:
     """(figure, words): the formula in use, the gradient by measuring and by backward, and what each checker said.
 
-    verdicts   checker -> a key of VERDICTS. The maps show arrays of one shape, up to four axes.
+    Args:
+        verdicts: checker -> a key of VERDICTS. The maps show arrays of one shape, up to four axes.
     """
     figure = new_figure(10, 4.1)
     formulas, *maps = figure.subplot_mosaic(
@@ -110,7 +111,8 @@ def draw_verdicts(
 ) -> tuple[Figure, str]:
     """(figure, words): a table of what each checker said of each rule, with the mistake in it and without.
 
-    broken, healthy   rule -> (checker -> a key of VERDICTS); the same rules and checkers in both
+    Args:
+        broken, healthy: rule -> (checker -> a key of VERDICTS); the same rules and checkers in both
     """
     checkers = list(next(iter(broken.values())))
     figure = new_figure(10, 0.75 + 0.27 * len(broken))
