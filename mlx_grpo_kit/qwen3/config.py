@@ -8,6 +8,8 @@ from typing import Any
 
 MAX_LAYERS = 1000
 """No Qwen3 has a tenth of it; with a million, listing the parameters' names alone would take the memory."""
+MAX_ATTENTION_FACTOR = 1000
+"""A text of 10^40 tokens would ask for 10; far beyond, attention is all rounding, and then overflows."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class YarnScaling:
                     raise ValueError(f"YaRN's truncate is {value!r}; expected true or false.")
             elif not (value is None and field.default is None):
                 _check_number(f"YaRN's {field.name}", value, whole=field.type == "int")
+        if self.attention_factor is not None and self.attention_factor > MAX_ATTENTION_FACTOR:
+            raise ValueError(
+                f"YaRN's attention_factor is {self.attention_factor}; expected at most {MAX_ATTENTION_FACTOR}."
+            )
         if self.factor < 1:
             raise ValueError(f"YaRN's factor is {self.factor}; expected at least 1.")
         if self.beta_fast <= self.beta_slow:

@@ -41,9 +41,9 @@ def load_pretrained(
     for file in _weight_files(folder):
         stored |= load_arrays(file)
     params = {_kit_name(name): value for name, value in stored.items() if not name.endswith("rotary_emb.inv_freq")}
-    if config.tie_word_embeddings:
-        params.pop("lm_head.weight", None)  # some writers store the embedding a second time under this name
     try:
+        if config.tie_word_embeddings:
+            _drop_second_embedding(params)
         validate_params(params, config)
     except ValueError as error:
         raise ValueError(f"The weights in {folder} do not fit its config.json. {error}") from error
@@ -122,6 +122,17 @@ def _weight_files(folder: Path) -> list[Path]:
             advice = f" It has {kept[0]}, an older format: save it again as safetensors." if kept else ""
             raise FileNotFoundError(f"{folder} has no {file.name}, which holds the weights.{advice}")
     return files
+
+
+def _drop_second_embedding(params: dict[str, mx.array]) -> None:
+    """Some writers store a tied embedding a second time, as the output layer. One that differs was trained untied."""
+    output = params.pop("lm_head.weight", None)
+    embedding = params.get("embedding.weight", output)
+    if output is not None and not mx.array_equal(output, embedding, equal_nan=True).item():
+        raise ValueError(
+            "tie_word_embeddings is true, but lm_head.weight is not the embedding. Set it to false if the model was "
+            "trained with an output layer of its own."
+        )
 
 
 def _write_weights(folder: Path, weights: dict[str, mx.array], max_shard_size: int) -> None:

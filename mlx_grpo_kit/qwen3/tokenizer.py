@@ -177,7 +177,10 @@ def _knows(tokenizer: tokenizers.Tokenizer, token_id: object) -> bool:
 def _id_of(folder: Path, tokenizer: tokenizers.Tokenizer, role: str, token: str | dict) -> int:
     """The id of a token that tokenizer_config.json names as a string or, in older folders, as {"content": string}."""
     text = token["content"] if isinstance(token, dict) and "content" in token else token
-    token_id = tokenizer.token_to_id(text) if isinstance(text, str) else None
+    try:
+        token_id = tokenizer.token_to_id(text)
+    except (TypeError, UnicodeEncodeError):  # no text, or half of a character that UTF-16 writes as two
+        token_id = None
     if token_id is None:
         raise ValueError(f"{folder}/tokenizer_config.json names {role} {text!r}, which tokenizer.json does not know.")
     return token_id

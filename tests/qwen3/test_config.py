@@ -104,6 +104,7 @@ def test_the_number_of_parameters_of_qwen3_0_6b():
         ({"rope_scaling": YARN | {"factor": math.nan}}, "YaRN's factor is nan"),
         ({"rope_scaling": YARN | {"original_max_position_embeddings": 1.5}}, "is 1.5; expected a whole number"),
         ({"rope_scaling": YARN | {"attention_factor": -1.0}}, "attention_factor is -1.0; expected a positive number"),
+        ({"rope_scaling": YARN | {"attention_factor": 1e38}}, r"attention_factor is 1e\+38; expected at most 1000"),
         ({"rope_scaling": YARN | {"beta_fast": 1}}, "beta_fast is 1; expected more than beta_slow, which is 1.0"),
         ({"rope_scaling": YARN | {"truncate": 1}}, "truncate is 1; expected true or false"),
         ({"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta is 1.0; YaRN expects more than 1"),

@@ -104,6 +104,16 @@ def test_a_tied_model_with_a_copy_of_its_output_layer(tmp_path):
     assert_same_bits(params, reference.state_dict())
 
 
+def test_a_tied_model_with_another_output_layer(tmp_path):
+    """transformers would use the layer of the file."""
+    reference = make_reference(False)
+    reference.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": True}))
+    with pytest.raises(ValueError, match=r"tie_word_embeddings is true, but lm_head.weight is not the embedding"):
+        load_pretrained(tmp_path)
+
+
 # What the kit writes.
 
 

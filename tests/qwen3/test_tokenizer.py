@@ -234,6 +234,16 @@ def test_what_is_no_file_is_refused(tmp_path, name):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("token", ["</s>", "\ud800", 1, ["<eos>"], {"content": None}, {"content": "\udfff"}, {}])
+@pytest.mark.parametrize("role", ["eos_token", "pad_token", "unk_token"])
+def test_tokens_that_no_tokenizer_has(tmp_path, role, token):
+    save_character_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    write(tmp_path, "tokenizer_config.json", **({"eos_token": "<eos>"} | {role: token}))
+    with pytest.raises(ValueError, match=f"names {role} .*which tokenizer.json does not know"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_token_id_that_is_not_in_the_vocabulary(folder):
     for token_id in (-1, 64, 2**40):
         with pytest.raises(ValueError, match=f"Token id {token_id} is not in the vocabulary"):
