@@ -162,10 +162,10 @@ def _draw_shares(chart: Chart, shares: np.ndarray, label: int | None, title: str
 def _draw_slope(chart: Chart, slope: np.ndarray) -> None:
     """Blue where ink raises the loss, orange where it lowers it; a sign where it does so strongly."""
     most = max(float(abs(slope).max()), 1e-12)
-    below = "ink raises the loss: blue, +   lowers it: orange, \N{MINUS SIGN}"
+    below = "more ink raises it: blue, +; lowers it: orange, \N{MINUS SIGN}"
     title = f"slope of the loss, up to {most:.2g}"
     colors = shades(-most, most, (ORANGE, ZERO, BLUE))
-    sheet = chart.add(Sheet(690, 38, 252, slope, colors, title=title, below=below))
+    sheet = chart.add(Sheet(640, 38, 252, slope, colors, title=title, below=below))
     if max(slope.shape) <= LARGEST_WITH_NUMBERS:
         signs = [
             ["" if abs(each) <= most / 2 else "+" if each > 0 else "\N{MINUS SIGN}" for each in row] for row in slope
