@@ -175,6 +175,8 @@ def _add_train(commands: Any) -> None:
     run.add_argument("--eval-every", type=count, metavar="N", help=words)
     words = f"held-out problems that accuracy is measured on (default {EVAL_PROBLEMS})"
     run.add_argument("--eval-problems", type=count, metavar="N", help=words)
+    words = "train in N processes on this machine, to the same numbers; mlx.launch starts them on several machines"
+    run.add_argument("--processes", type=count, metavar="N", help=words)
     again = run.add_mutually_exclusive_group()
     words = (
         "go on with the run in DIR, to the numbers it would have had without a break. Its settings are kept there; "
@@ -230,6 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
     parser, commands = build_parser()
     options, unknown = parser.parse_known_args(argv)
+    options.arguments = sys.argv[1:] if argv is None else argv
     if unknown:
         parser.error(_unknown(unknown[0], commands.get(options.command, parser)))
     if options.command is None:
@@ -268,12 +271,32 @@ def _train(options: argparse.Namespace) -> int:
         options.save_every = options.save_every or SAVE_EVERY
         options.eval_every = options.eval_every or EVAL_EVERY
         options.eval_problems = options.eval_problems or EVAL_PROBLEMS
+    if options.processes == 1:
+        options.processes = None
+    if options.processes and "MLX_RANK" not in os.environ:
+        return _train_in_processes(options)
     from mlx_grpo_kit.cli.training_run import train
 
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: a task of one's own may lie in the current folder
     names = [setting.name for group in SETTINGS.values() for setting in group]
     return train(options, {name: getattr(options, name) for name in names if getattr(options, name) is not None})
+
+
+def _train_in_processes(options: argparse.Namespace) -> int:
+    from mlx_grpo_kit.cli.processes import ProcessDiedError, run_processes
+    from mlx_grpo_kit.cli.run_folder import RunFolder
+
+    folder = RunFolder(options.output)
+    before = folder.written_at()
+    try:
+        return run_processes(options.arguments, options.processes)
+    except ProcessDiedError as error:
+        from mlx_grpo_kit.cli.training_run import way_on
+
+        begun = folder.written_at() not in (None, before) or options.resume
+        end = way_on(folder, options.processes) if begun else "Nothing was written."
+        raise ProcessDiedError(f"{error} {end}") from error
 
 
 def _generate(options: argparse.Namespace) -> int:

@@ -42,6 +42,7 @@ from mlx_grpo_kit.grpo.config import MAY_CHANGE
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo import GRPOTrainer
+    from mlx_grpo_kit.grpo.processes import World
     from mlx_grpo_kit.tasks import Task
 
 SETTINGS, METRICS, PICTURE, CHECKPOINTS, POLICY = "run.json", "metrics.jsonl", "reward.png", "checkpoints", "policy"
@@ -159,12 +160,17 @@ class RunFolder:
             message = f"{file} cannot be read ({error}); it was changed by hand or written by another version."
             raise ValueError(message) from error
 
+    def written_at(self) -> int | None:
+        """When a run last made the folder its own, in nanoseconds; None where none did."""
+        file = self.path / SETTINGS
+        return file.stat().st_mtime_ns if file.exists() else None
+
     def checkpoints(self) -> list[Path]:
         """The checkpoints that are here, good or not, the newest first."""
         numbered = {_step_of(folder): folder for folder in (self.path / CHECKPOINTS).glob("step-*") if _step_of(folder)}
         return [numbered[step] for step in sorted(numbered, reverse=True)]
 
-    def load_newest(self, task: Task, settings: RunSettings) -> GRPOTrainer | None:
+    def load_newest(self, task: Task, settings: RunSettings, world: World) -> GRPOTrainer | None:
         """The trainer at the newest checkpoint that is whole, with a warning for each newer one that is not.
 
         None where the run has no checkpoints. Raises ValueError when there are some and none can be read.
@@ -175,7 +181,7 @@ class RunFolder:
         changes = {name: settings.args[name] for name in MAY_CHANGE if name in settings.args}
         for folder in checkpoints:
             try:
-                trainer = GRPOTrainer.resume(folder, task, **changes)
+                trainer = GRPOTrainer.resume(folder, task, world=world, **changes)
                 if asdict(trainer.args) != settings.args:
                     raise ValueError(f"{folder} is of a run with other settings than {SETTINGS} has.")
             except (OSError, ValueError, TypeError) as error:  # TypeError: settings of another version of GRPOConfig

@@ -10,16 +10,20 @@ import signal
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from mlx_grpo_kit.cli.display import RunDisplay
+from mlx_grpo_kit.cli.processes import LOST, end_with_parent
 from mlx_grpo_kit.cli.run_folder import RunFolder, RunSettings
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError
 from mlx_grpo_kit.grpo.config import MAY_CHANGE
+from mlx_grpo_kit.grpo.processes import ProcessLostError, World
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.recipe import TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.tasks import Task, TaskError, get_task
@@ -34,11 +38,15 @@ class StopSignal:
     """While this is open, Ctrl-C or SIGTERM asks the run to stop after its step; a second raises KeyboardInterrupt.
 
     So does a reader of the output that goes away (`train | head -1`), as if the SIGPIPE had come that Python ignores.
+
+    Args:
+        world: the processes that stop together, after the same step; the first says so.
     """
 
     words = "Stopping after this step; Ctrl-C again quits at once."
 
-    def __init__(self):
+    def __init__(self, world: World):
+        self._world = world
         self.number: int | None = None
         """The signal that came, None before any did."""
         self._before: dict[int, Any] = {}
@@ -55,8 +63,14 @@ class StopSignal:
         if self.number is not None:
             raise KeyboardInterrupt
         self.number = number
-        if not sys.stdout.isatty():  # where there is no display that says it
+        if self._world.rank == 0 and not sys.stdout.isatty():  # where there is no display that says it
             os.write(2, f"{self.words}\n".encode())  # print may be in the middle of a line
+
+    def came(self) -> bool:
+        """Whether any of the processes was asked to stop. All have to call this at the same point of the run."""
+        number = self._world.gather(np.array([self.number or 0])).max().item()
+        self.number = self.number or number or None
+        return self.number is not None
 
     def output_is_gone(self) -> None:
         """Ask the run to stop; what it has to say goes to standard error from now on."""
@@ -82,25 +96,71 @@ class _Console(Console):
 def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
     """Run the command; returns the exit status.
 
-    `options` has output, model, task, max_steps, save_every, eval_every, eval_problems (None where not given), resume
-    and overwrite; `args` are the fields of GRPOConfig that were given. Raises ValueError, TypeError or OSError for bad
-    input, before anything is written, and RunFailedError.
+    `options` has output, model, task, max_steps, save_every, eval_every, eval_problems, processes (None where not
+    given), resume and overwrite; `args` are the fields of GRPOConfig that were given. Raises ValueError, TypeError or
+    OSError for bad input, before anything is written, and RunFailedError.
+
+    Among several processes the first writes, evaluates and talks; the others do their share of each step.
     """
-    with RunFolder(options.output) as folder:
-        settings, trainer = (_resumed if options.resume else _fresh)(options, args, folder)
-        held_out_problems(trainer.task, settings.eval_problems)  # more than there are: bad input, no run that failed
+    world = World.join()
+    if options.processes:
+        if options.processes != world.size:
+            raise ValueError(f"--processes is {options.processes}, and this is one of {world.size}. Leave it out.")
+        end_with_parent()
+    if world.rank:
+        return _follow(options, args, world)
+    folder = RunFolder(options.output)
+    with ExitStack() as stack:
         try:
-            with StopSignal() as stop:
+            with world.together(ValueError, Exception):
+                stack.enter_context(folder)
+                settings, trainer = (_resumed if options.resume else _fresh)(options, args, folder, world)
+                # More than there are: bad input, no run that failed.
+                held_out_problems(trainer.task, settings.eval_problems)
+            with StopSignal(world) as stop:
                 console = _Console(stop)
-                _run(folder, settings, trainer, stop, console)
-            return _report(folder, settings, trainer, stop, console)
+                _run(folder, settings, trainer, stop, console, options.processes)
+            return _report(folder, settings, trainer, stop, console, options.processes)
         except KeyboardInterrupt:
-            print(f"Stopped at once. {_way_on(folder)}", file=sys.stderr)
+            print(f"Stopped at once. {_way_on(folder, options.processes)}", file=sys.stderr)
             return 128 + signal.SIGINT
+        except ProcessLostError as error:
+            if options.processes:
+                return LOST  # whoever started the processes knows which one it was, and says so
+            raise RunFailedError(f"{error} {_way_on(folder, None)}") from error
 
 
-def _fresh(options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder) -> tuple[RunSettings, GRPOTrainer]:
-    folder.check_free(options.overwrite)
+def _follow(options: argparse.Namespace, args: Mapping[str, Any], world: World) -> int:
+    """What every process but the first does. It writes nothing; what fails in all of them the first one says."""
+    warnings.simplefilter("ignore")
+    try:
+        try:
+            with world.together(ValueError, Exception):
+                folder = RunFolder(options.output)
+                settings, trainer = (_resumed if options.resume else _fresh)(options, args, folder, world)
+        except ProcessLostError:
+            raise
+        except Exception:
+            return 0
+        with StopSignal(world) as stop:
+            if not stop.came():
+                for _ in trainer.train(settings.max_steps):
+                    if stop.came():
+                        break
+    except (TaskError, TrainingDivergedError):
+        return 0
+    except ProcessLostError:
+        return LOST
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _fresh(
+    options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder, world: World
+) -> tuple[RunSettings, GRPOTrainer]:
+    if world.rank == 0:
+        folder.check_free(options.overwrite)
     model = _name_of(options.model or TINY_NAME)
     settings = RunSettings(
         model=model,
@@ -111,13 +171,13 @@ def _fresh(options: argparse.Namespace, args: Mapping[str, Any], folder: RunFold
         eval_problems=options.eval_problems,
         args=asdict(GRPOConfig(**(default_args(model) | args))),
     )
-    return settings, _trainer(settings, get_task(settings.task))
+    return settings, _trainer(settings, get_task(settings.task), world)
 
 
 def _resumed(
-    options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder
+    options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder, world: World
 ) -> tuple[RunSettings, GRPOTrainer]:
-    """The run in the folder, at its newest good checkpoint."""
+    """The run in the folder, at its newest good checkpoint. Every process reads it, the first makes it ready."""
     settings = folder.read_settings()
     model = options.model and _name_of(options.model)
     changes = {name: value for name, value in args.items() if name in MAY_CHANGE}
@@ -133,14 +193,16 @@ def _resumed(
     given = {name: value for name, value in given.items() if value is not None}
     settings = replace(settings, **given, args=asdict(GRPOConfig(**(settings.args | changes))))
     task = get_task(settings.task)
-    trainer = folder.load_newest(task, settings)
+    trainer = folder.load_newest(task, settings, world)
     if trainer is None:
-        folder.check_ours()
+        if world.rank == 0:
+            folder.check_ours()
         warnings.warn(f"{folder.path} has no checkpoint yet, so its run starts again from step 0.", stacklevel=2)
-        return settings, _trainer(settings, task)
+        return settings, _trainer(settings, task, world)
     if trainer.step > settings.max_steps:
         raise ValueError(f"--max-steps is {settings.max_steps}, and the run in {folder.path} has done {trainer.step}.")
-    folder.go_on(settings, trainer.step)
+    if world.rank == 0:
+        folder.go_on(settings, trainer.step)
     return settings, trainer
 
 
@@ -149,13 +211,20 @@ def _name_of(model: str) -> str:
     return model if model == TINY_NAME else os.path.abspath(model)
 
 
-def _trainer(settings: RunSettings, task: Task) -> GRPOTrainer:
+def _trainer(settings: RunSettings, task: Task, world: World) -> GRPOTrainer:
     source = model_folder(settings.model)
     config, params = load_pretrained(source)
-    return GRPOTrainer(config, params, load_tokenizer(source), task, GRPOConfig(**settings.args))
+    return GRPOTrainer(config, params, load_tokenizer(source), task, GRPOConfig(**settings.args), world)
 
 
-def _run(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, console: Console) -> None:
+def _run(
+    folder: RunFolder,
+    settings: RunSettings,
+    trainer: GRPOTrainer,
+    stop: StopSignal,
+    console: Console,
+    processes: int | None,
+) -> None:
     """Train until the last step or until told to stop, and save what there is."""
 
     def note() -> str:
@@ -172,7 +241,7 @@ def _run(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: S
     except (TaskError, TrainingDivergedError, OSError) as error:
         if isinstance(error, TaskError) and folder.is_open:
             folder.save(trainer)  # a step that fails changes nothing, so the policy is that of the step before
-        raise RunFailedError(f"{str(error).rstrip('.')}. {_way_on(folder)}") from error
+        raise RunFailedError(f"{str(error).rstrip('.')}. {_way_on(folder, processes)}") from error
 
 
 def _train_steps(
@@ -185,7 +254,7 @@ def _train_steps(
         display.phase(f"measuring accuracy before training, on {settings.eval_problems} held-out problems")
         before = {"step": 0, **trainer.evaluate(settings.eval_problems)}
         display.measured(0, before["eval/accuracy"])
-    if stop.number is not None:
+    if stop.came():
         return
     display.begin_steps()
     for step in trainer.train(settings.max_steps):
@@ -200,17 +269,24 @@ def _train_steps(
         if step.step % settings.save_every == 0:
             folder.save(trainer)
             folder.draw(_title(settings))
-        if stop.number is not None:
+        if stop.came():
             return
 
 
-def _report(folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, console: Console) -> int:
+def _report(
+    folder: RunFolder,
+    settings: RunSettings,
+    trainer: GRPOTrainer,
+    stop: StopSignal,
+    console: Console,
+    processes: int | None,
+) -> int:
     """Say what was learned, where it is and what to do next; returns the exit status."""
     if not folder.is_open:
         console.print("Stopped before the first step was done; nothing was written.")
         return 128 + stop.number
     done = trainer.step == settings.max_steps
-    train_on = ["train", "--output", folder.path, "--resume"]
+    train_on = _train_on(folder, processes)
     lines = [
         f"\n{'Done' if done else 'Stopped'}: {trainer.step} of {settings.max_steps} steps.",
         f"  accuracy  {_before_and_after(folder)}, sampled on {settings.eval_problems} held-out problems",
@@ -239,12 +315,21 @@ def _title(settings: RunSettings) -> str:
     return f"{Path(settings.model).name} learns {settings.task}"
 
 
-def _way_on(folder: RunFolder) -> str:
+def _way_on(folder: RunFolder, processes: int | None) -> str:
     if not folder.is_open:
         return "Nothing was written."
+    return way_on(folder, processes)
+
+
+def way_on(folder: RunFolder, processes: int | None) -> str:
+    """How to go on with a run that has begun."""
     if not (checkpoints := folder.checkpoints()):
         return f"There is no checkpoint in {folder.path} yet; --overwrite starts again."
-    return f"Go on from {checkpoints[0].name}: {_command('train', '--output', folder.path, '--resume')}"
+    return f"Go on from {checkpoints[0].name}: {_command(*_train_on(folder, processes))}"
+
+
+def _train_on(folder: RunFolder, processes: int | None) -> list[object]:
+    return ["train", "--output", folder.path, "--resume", *(["--processes", processes] if processes else [])]
 
 
 def _command(*arguments: object) -> str:

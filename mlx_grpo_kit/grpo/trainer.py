@@ -10,6 +10,7 @@ whatever should happen during training happens in the body of the loop, and leav
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import time
@@ -18,7 +19,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import mlx.optimizers as optim
 import numpy as np
+from mlx.utils import tree_map
 
 from mlx_grpo_kit.blas import all_cores, mx
 from mlx_grpo_kit.fork import refuse_after_fork
@@ -31,13 +34,13 @@ from mlx_grpo_kit.grpo.logps import score
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig, metric_names
 from mlx_grpo_kit.grpo.metrics import mean, sampling_metrics
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch, micro_batches
-from mlx_grpo_kit.grpo.optimizer import LARGEST_RATE, AdamW, interrupts_wait
+from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.grpo.turns import Turns
 from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
-from mlx_grpo_kit.tasks.task import Problem, Task
+from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 
 # Tokens times parameters of a micro-batch, above which learning gains from a second thread (measured on two cores: 0.3M
 # parameters with 500 tokens lose, 0.8M with 1,100 gain 8%, 5.2M 17%). A fixed bound keeps a seed's run the same run.
@@ -70,7 +73,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class TrainStep:
-    """One step: its number from 1, its metrics (Python floats under TRL's names), and what it learned from."""
+    """One step: its number from 1, its metrics (Python floats under TRL's names), and what it learned from.
+
+    Among several processes the metrics are of all their completions, and `completions` this process's own.
+    """
 
     step: int
     metrics: dict[str, float]
@@ -89,8 +95,11 @@ class GRPOTrainer:
         tokenizer: as `load_tokenizer` returns it.
         task: where problems and rewards come from (mlx_grpo_kit.tasks).
         args: the settings.
+        world: the processes that train this policy together. Each makes a trainer of the same arguments, and goes
+            through the same steps of `train` with it. Reward functions then see this process's groups only.
 
-    Raises ValueError where parameters and configuration, or tokenizer and vocabulary, do not fit each other.
+    Raises ValueError where parameters and configuration, tokenizer and vocabulary, or groups and processes, do not fit
+    each other.
     """
 
     def __init__(
@@ -100,6 +109,7 @@ class GRPOTrainer:
         tokenizer: Tokenizer,
         task: Task,
         args: GRPOConfig | None = None,
+        world: World | None = None,
     ):
         refuse_after_fork()
         validate_params(params, config)
@@ -110,6 +120,15 @@ class GRPOTrainer:
             )
         self.config, self.tokenizer, self.task = config, tokenizer, task
         self.args = args or GRPOConfig()
+        self.world = world or World()
+        num_groups = self.args.generation_batch_size // self.args.num_generations
+        if num_groups % self.world.size:
+            raise ValueError(
+                f"A step has {num_groups} groups of {self.args.num_generations} completions, which do not go evenly "
+                f"into {self.world.size} processes. Expected per_device_train_batch_size * gradient_accumulation_steps "
+                f"(now {self.args.generation_batch_size}) to be a multiple of num_generations * processes "
+                f"({self.args.num_generations * self.world.size})."
+            )
         self.step = 0
         self._turns = Turns()
         self._num_parameters = sum(value.size for value in params.values())
@@ -118,7 +137,12 @@ class GRPOTrainer:
         # `beta` pulls towards the policy that training started from; without it nobody needs that policy.
         self.ref_params = dict(params) if self.args.beta else None
         self.max_completion_length = self.args.max_completion_length or task.max_completion_length
-        self.optimizer = AdamW(self.master_params, self.args.learning_rate)
+        self.optimizer = optim.AdamW(
+            learning_rate=self.args.learning_rate,
+            weight_decay=self.args.weight_decay,
+            bias_correction=True,  # MLX leaves it out by default, and its first step is then 3.16 times as long
+        )
+        self.optimizer.init(self.master_params)
         # Computed now, because training may move to another thread: MLX cannot finish there what was begun here.
         mx.eval(self.master_params, self.ref_params, self.optimizer.state)
 
@@ -132,14 +156,16 @@ class GRPOTrainer:
     def train(self, max_steps: int) -> Iterator[TrainStep]:
         """Yield each step after it is done, until `max_steps` have been done in all (resumed ones included).
 
-        A step that fails or is interrupted changes nothing, and another loop may go on from there. (Once a model of
-        more than 64 MB is being updated, Ctrl-C waits until that step is done.) Between steps other threads may
-        evaluate and save.
+        A step that fails or is interrupted changes nothing, and another loop may go on from there. Between steps other
+        threads may evaluate and save.
 
         Raises TaskError for problems that are none, RewardError for a reward function that fails,
-        TrainingDivergedError, and RuntimeError while a loop over this trainer is open in another thread.
+        TrainingDivergedError, RuntimeError while a loop over this trainer is open in another thread, ProcessLostError
+        when another process is gone, and ValueError when the others are not at the same point of the same run.
         """
         with self._turns.loop() as turn:
+            with turn():
+                self._check_same_in_all()
             while self.step < max_steps:
                 with turn(), self._all_or_nothing():
                     step = self._one_step(max_steps)
@@ -148,7 +174,8 @@ class GRPOTrainer:
     def evaluate(self, num_problems: int = 256, seed: int = 0) -> dict[str, float]:
         """Answer held-out problems once each, sampled at temperature 1 without filters.
 
-        Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". Training is unaffected.
+        Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". Training is unaffected;
+        one process of several may do this by itself.
         """
         with self._turns.turn():
             problems = held_out_problems(self.task, num_problems)
@@ -178,12 +205,15 @@ class GRPOTrainer:
             save_checkpoint(folder, checkpoint)
 
     @classmethod
-    def resume(cls, folder: str | os.PathLike, task: Task, **changes: Any) -> GRPOTrainer:
+    def resume(
+        cls, folder: str | os.PathLike, task: Task, *, world: World | None = None, **changes: Any
+    ) -> GRPOTrainer:
         """A trainer that goes on from a checkpoint with the numbers the saved one would have had.
 
         Args:
             folder: what `save_checkpoint` wrote.
             task: the same as before.
+            world: the processes that go on together, as many as one likes; each reads the folder.
             changes: settings to go on with instead of the saved ones, such as `learning_rate=1e-4`; those in
                 `MAY_CHANGE` only.
 
@@ -196,7 +226,7 @@ class GRPOTrainer:
         saved = load_checkpoint(folder)
         if task.name != saved.task:
             raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Give the same task.")
-        trainer = cls(saved.config, saved.master_params, saved.tokenizer, task, replace(saved.args, **changes))
+        trainer = cls(saved.config, saved.master_params, saved.tokenizer, task, replace(saved.args, **changes), world)
         trainer.step = saved.step
         trainer.compute_dtype = saved.compute_dtype
         trainer.ref_params = saved.ref_params
@@ -204,12 +234,27 @@ class GRPOTrainer:
         return trainer
 
     def _complete(
-        self, problems: Sequence[Problem], sampling: SamplingConfig, seed: int
+        self,
+        problems: Sequence[Problem],
+        sampling: SamplingConfig,
+        seed: int,
+        first_row: int = 0,
+        num_rows: int | None = None,
     ) -> tuple[list[list[int]], Rollout, list[str]]:
-        """One completion a problem: the prompts' tokens, the completions' tokens, and their text."""
+        """One completion a problem: the prompts' tokens, the completions' tokens, and their text.
+
+        `first_row` and `num_rows` are `generate`'s: which part of a larger batch the problems are.
+        """
         prompts = [self.tokenizer.encode(problem.prompt) for problem in problems]
         rollout = generate(
-            self.config, self.params, prompts, sampling=sampling, eos_token_ids=self.tokenizer.eos_token_ids, seed=seed
+            self.config,
+            self.params,
+            prompts,
+            sampling=sampling,
+            eos_token_ids=self.tokenizer.eos_token_ids,
+            seed=seed,
+            first_row=first_row,
+            num_rows=num_rows,
         )
         return prompts, rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
 
@@ -222,28 +267,40 @@ class GRPOTrainer:
         num_problems = args.generation_batch_size // args.num_generations
         problems = sample_problems(self.task, np.random.default_rng(problem_seed), num_problems)
         problems = [problem for problem in problems for _ in range(args.num_generations)]
-        sampling = args.sampling(self.max_completion_length)
-        prompts, rollout, texts = self._complete(problems, sampling, int(sampling_seed))
+        own, num_rows = self.world.share(range(len(problems))), len(problems)
+        problems = problems[own.start : own.stop]
+        with self.world.together(TaskError, ValueError):
+            sampling = args.sampling(self.max_completion_length)
+            prompts, rollout, texts = self._complete(problems, sampling, int(sampling_seed), own.start, num_rows)
+            own_rewards, own_by_name = compute_rewards(self.task.reward_funcs, problems, texts)
 
-        rewards, by_name = compute_rewards(self.task.reward_funcs, problems, texts)
-
+        # From here on [N], the rows of all processes.
+        columns = [own_rewards, *own_by_name.values(), [*map(len, rollout.completions)], rollout.finished]
+        rewards, *scores, lengths, finished = self.world.gather(np.column_stack(columns)).T
         advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards)
 
-        completions = _records(problems, prompts, rollout, texts, rewards, by_name, advantages)
-        lengths, finished = np.array([*map(len, rollout.completions)]), np.array(rollout.finished)
-        metrics = sampling_metrics(rewards, by_name, lengths, finished, args.num_generations)
-        num_counted = np.where(finished, lengths, 0) if args.mask_truncated_completions else lengths
-        metrics |= self._update(completions, num_counted, self._learning_rate(max_steps))
+        completions = _records(
+            problems, prompts, rollout, texts, own_rewards, own_by_name, advantages[own.start : own.stop]
+        )
+        metrics = sampling_metrics(
+            rewards, dict(zip(own_by_name, scores, strict=True)), lengths, finished, args.num_generations
+        )
+        counted = finished if args.mask_truncated_completions else 1
+        metrics |= self._update(completions, (lengths * counted).astype(int), own.start, self._learning_rate(max_steps))
 
+        self.step += 1
         metrics["step_time"] = time.perf_counter() - started
         return TrainStep(self.step, metrics, completions)
 
     def _update(
-        self, completions: Sequence[Completion], num_counted: np.ndarray, learning_rate: float
+        self, completions: Sequence[Completion], num_counted: np.ndarray, first_row: int, learning_rate: float
     ) -> dict[str, float]:
-        """`num_iterations` updates from one batch of completions; returns the means of their metrics."""
+        """`num_iterations` updates from one batch of completions; returns the means of their metrics.
+
+        `completions` are this process's, from `first_row` on; `num_counted` is all processes' [N] (`micro_batches`).
+        """
         loss_config = self.args.loss(self.max_completion_length)
-        batches, left_out = micro_batches(self.config, self.args, loss_config, completions, num_counted)
+        batches, left_out = micro_batches(self.config, self.args, loss_config, completions, num_counted, first_row)
         if self.ref_params is not None:
             for micro in batches:
                 micro.ref_logps, _ = score(self.config, self.ref_params, micro.batch, self.args.temperature)
@@ -251,12 +308,11 @@ class GRPOTrainer:
         history: list[dict[str, float]] = []
         for _ in range(self.args.num_iterations):
             grads, metrics = self._gradients(batches, loss_config, left_out)
-            metrics["grad_norm"] = self.optimizer.norm(grads)
+            grads, grad_norm = optim.clip_grad_norm(grads, self.args.max_grad_norm)
+            metrics["grad_norm"] = grad_norm.item()
             if not (math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])):
                 raise self._diverged(f"has loss {metrics['loss']} and gradient norm {metrics['grad_norm']}")
-            with interrupts_wait():
-                self._apply(grads, metrics["grad_norm"], learning_rate)
-                self.step += len(history) + 1 == self.args.num_iterations
+            self._apply(grads, learning_rate)
             history.append(metrics)
         means = {name: mean([metrics[name] for metrics in history]) for name in history[0]}
         return means | {"learning_rate": learning_rate}
@@ -264,7 +320,10 @@ class GRPOTrainer:
     def _gradients(
         self, batches: Sequence[MicroBatch], loss_config: GRPOLossConfig, left_out: Mapping[str, float]
     ) -> tuple[dict[str, mx.array], dict[str, float]]:
-        """The gradient of all micro-batches together, and their metrics. Without any it is 0: moments still decay."""
+        """The gradient of all micro-batches of all processes together, and their metrics.
+
+        Without any micro-batch it is 0: moments still decay.
+        """
         total_grads: dict[str, mx.array] | None = None
         totals = dict.fromkeys(("loss", *metric_names(loss_config)), 0.0) | left_out
         for micro in batches:
@@ -297,21 +356,35 @@ class GRPOTrainer:
                 totals[name] = totals.get(name, 0.0) + value.item()
         if total_grads is None:
             total_grads = {name: mx.zeros_like(value) for name, value in self.master_params.items()}
-        return total_grads, totals
+        sums = self.world.gather(np.array([[*totals.values()]])).sum(axis=0)
+        return self.world.sum(total_grads), dict(zip(totals, sums.tolist(), strict=True))
 
-    def _apply(self, grads: dict[str, mx.array], grad_norm: float, learning_rate: float) -> None:
-        """One step of AdamW, evaluated. All that could leave a number that is not finite is refused before it."""
-        weight_decay, max_norm = self.args.weight_decay, self.args.max_grad_norm
-        if not (learning_rate <= LARGEST_RATE and learning_rate * weight_decay <= 2):
+    def _apply(self, grads: dict[str, mx.array], learning_rate: float) -> None:
+        """One step of AdamW, evaluated. A finite norm of the gradient, a sum of squares, leaves its moments finite."""
+        self.optimizer.learning_rate = learning_rate
+        params = self.optimizer.apply_gradients(grads, self.master_params)
+        # x - x is 0 for a finite number, and NaN for any other.
+        finite = mx.all(mx.stack([mx.all(value - value == 0) for value in params.values()]))
+        # Only what has been computed is shown: another thread could not finish what this one began.
+        mx.eval(params, self.optimizer.state, finite)
+        if not finite.item():
             raise self._diverged(
-                f"would set parameters to numbers that are not finite (learning rate {learning_rate:g}, weight decay "
-                f"{weight_decay:g})"
+                f"would set parameters to numbers that are not finite (learning rate {learning_rate:g})"
             )
-        params = dict(self.master_params)
-        if self._keeps_nothing:
-            self.master_params = params
-        self.optimizer.update(params, grads, learning_rate, weight_decay, min(max_norm / (grad_norm + 1e-6), 1.0))
         self.master_params = params
+
+    def _check_same_in_all(self) -> None:
+        """Raises ValueError where another process has other settings, another step, or a policy with other numbers."""
+        said = hashlib.sha256(repr((self.task.name, self.args, self.config, self.step)).encode())
+        for name, value in sorted(self.master_params.items()):
+            flat = value.reshape(-1)
+            said.update(name.encode() + np.array(flat[:: flat.size // 64 + 1]).tobytes())
+        hashes = self.world.gather(np.frombuffer(said.digest(), np.uint8)[None])
+        if different := [rank for rank, other in enumerate(hashes) if (other != hashes[0]).any()]:
+            raise ValueError(
+                f"Process {different[0]} is not where process 0 is; expected the same task, settings, model and step "
+                "in all of them. Do all read the same folders?"
+            )
 
     def _diverged(self, what: str) -> TrainingDivergedError:
         return TrainingDivergedError(
@@ -319,23 +392,14 @@ class GRPOTrainer:
             f"Lower learning_rate (now {self.args.learning_rate:g}) and go on from there or from an earlier checkpoint."
         )
 
-    @property
-    def _keeps_nothing(self) -> bool:
-        """Whether old numbers go as new ones come. A large model's single update is all or nothing by itself.
-
-        What can fail has been checked before it, and Ctrl-C waits until the step is counted.
-        """
-        return self.optimizer.is_large and self.args.num_iterations == 1
-
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Take back what a step has changed, if it fails."""
-        before = None if self._keeps_nothing else (self.step, self.master_params, dict(self.optimizer.state))
+        before = self.step, self.master_params, tree_map(lambda array: array, self.optimizer.state)
         try:
             yield
         except BaseException:
-            if before is not None:
-                self.step, self.master_params, self.optimizer.state = before
+            self.step, self.master_params, self.optimizer.state = before
             raise
 
     def _learning_rate(self, max_steps: int) -> float:

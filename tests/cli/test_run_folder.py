@@ -47,7 +47,7 @@ class Counter:
             (new / "trainer_state.json").write_text(json.dumps({"step": self.step, "args": asdict(self.args)}))
 
     @classmethod
-    def resume(cls, folder, task, **changes):
+    def resume(cls, folder, task, world=None, **changes):
         if read_manifest(folder) is None:
             raise FileNotFoundError(f"{folder} is no checkpoint")
         check_saved(folder, read_manifest(folder))
@@ -61,7 +61,7 @@ class Counter:
 @pytest.fixture
 def train(monkeypatch):
     """train(output, *options) -> exit status of a run of 5 steps with a checkpoint at every second."""
-    monkeypatch.setattr(training_run, "_trainer", lambda settings, task: Counter(GRPOConfig(**settings.args)))
+    monkeypatch.setattr(training_run, "_trainer", lambda settings, task, world: Counter(GRPOConfig(**settings.args)))
     monkeypatch.setattr(GRPOTrainer, "resume", Counter.resume)
     monkeypatch.setattr(Counter.train, "__doc__", None)
     monkeypatch.setattr(
@@ -199,7 +199,7 @@ def test_nobody_else_gets_the_folder_from_the_very_start(train, tmp_path, monkey
     """The second of two runs is refused while the first loads its model, before there is a file."""
     output, seen = tmp_path / "runs" / "out", []
 
-    def slow(settings, task):
+    def slow(settings, task, world):
         seen.append([train(output), train(output, "--overwrite"), train(output, "--resume")])
         return Counter(GRPOConfig(**settings.args))
 

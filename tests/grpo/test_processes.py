@@ -1,0 +1,165 @@
+"""Several processes give the run that one gives, to float32 rounding."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit.cli.processes import ring
+from mlx_grpo_kit.grpo import processes
+from mlx_grpo_kit.grpo.processes import World
+
+WORKER = '''
+import json, sys
+import numpy as np
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo import processes
+from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenizer
+from mlx_grpo_kit.tasks import Problem, TaskError
+
+folder, runs = sys.argv[1], json.loads(sys.argv[2])
+world = World.join()
+processes.MESSAGE = 500  # so that gradients go in several messages
+tokenizer = load_tokenizer(folder)
+config = Qwen3Config(vocab_size=tokenizer.vocab_size, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+    num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True)
+
+
+class Sevens:
+    name, max_completion_length = "sevens", 4
+
+    def __init__(self):
+        self.reward_funcs = [self.sevens]
+
+    def sevens(self, problems, completions):
+        """Only for some prompts, so that other groups have no advantage at all."""
+        return [c.count("7") / 4 + len(c) / 8 if len(p.prompt) % 2 else 0.0 for p, c in zip(problems, completions)]
+
+    def sample(self, rng, n):
+        return [Problem(prompt=f"{n}=", answer="") for n in rng.integers(0, 200, n)]
+
+    def held_out(self, n):
+        return [Problem(prompt="1=", answer="")] * n
+
+    def is_correct(self, problem, completion):
+        return False
+
+
+def trainer(**args):
+    args = dict(num_generations=4, per_device_train_batch_size=16, learning_rate=1e-3) | args
+    return GRPOTrainer(config, init_params(config, seed=1, scale=0.3), tokenizer, Sevens(), GRPOConfig(**args), world)
+
+
+for number, args in enumerate(runs):
+    one = trainer(**args)
+    steps = []
+    for step in one.train(3):
+        rows = [[c.prompt, c.completion_ids, c.advantage, c.reward] for c in step.completions]
+        steps.append({"metrics": step.metrics, "rows": rows})
+        if world.rank == 0:
+            one.evaluate(3)
+    np.savez(f"{folder}/{world.size}-{number}-{world.rank}.npz", **{k: np.array(v) for k, v in one.params.items()})
+    with open(f"{folder}/{world.size}-{number}-{world.rank}.json", "w") as file:
+        json.dump(steps, file)
+
+words = {}
+try:
+    with world.together(TaskError, KeyError):
+        if world.rank == world.size - 1:
+            raise KeyError("lost")
+except (TaskError, KeyError) as error:
+    words["together"] = f"{type(error).__name__}: {error}"
+try:
+    next(trainer(seed=world.rank).train(1))
+except ValueError as error:
+    words["apart"] = str(error)
+try:
+    trainer(per_device_train_batch_size=12)
+except ValueError as error:
+    words["division"] = str(error)
+with open(f"{folder}/{world.size}-words-{world.rank}.json", "w") as file:
+    json.dump(words, file)
+'''
+RUNS = {
+    "dapo, cut off completions do not count": dict(mask_truncated_completions=True),
+    "grpo": dict(loss_type="grpo", per_device_train_batch_size=8, gradient_accumulation_steps=2),
+    "advantages over the batch, two updates": dict(scale_rewards="batch", num_iterations=2),
+    "KL": dict(beta=0.1, loss_type="dr_grpo"),
+    "vespo": dict(loss_type="vespo"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What worlds of 1, 2 and 4 processes have written."""
+    from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+
+    folder = tmp_path_factory.mktemp("worlds")
+    save_character_tokenizer(folder)
+    for count in (1, 2, 4):
+        command = [sys.executable, "-c", WORKER, str(folder), json.dumps([*RUNS.values()])]
+        workers = [subprocess.Popen(command, env=environment) for environment in ring(count, folder)]
+        try:
+            assert [worker.wait(timeout=120) for worker in workers] == [0] * count
+        finally:
+            for worker in workers:
+                worker.kill()
+    return folder
+
+
+def read(folder, size, number, rank=0):
+    steps = json.loads((folder / f"{size}-{number}-{rank}.json").read_text())
+    params = np.load(folder / f"{size}-{number}-{rank}.npz")
+    return steps, np.concatenate([params[name].ravel() for name in sorted(params)])
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", RUNS)
+def test_any_number_of_processes_gives_the_same_run(folder, size, name):
+    number = [*RUNS].index(name)
+    steps, params = read(folder, 1, number)
+    others = [read(folder, size, number, rank) for rank in range(size)]
+    if name != "KL":
+        assert min(step["metrics"]["frac_reward_zero_std"] for step in steps) > 0, "some groups are left out"
+    for place, step in enumerate(steps):
+        rows = [row for other, _ in others for row in other[place]["rows"]]
+        assert [row[:2] for row in rows] == [row[:2] for row in step["rows"]], "the same draws"
+        np.testing.assert_allclose([row[2:] for row in rows], [row[2:] for row in step["rows"]], rtol=1e-6)
+        expected = {name: value for name, value in step["metrics"].items() if name != "step_time"}
+        for other, _ in others:
+            metrics = {name: value for name, value in other[place]["metrics"].items() if name != "step_time"}
+            assert metrics == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    moved = abs(params - read(folder, 1, (number + 1) % len(RUNS))[1]).mean()
+    for _, theirs in others:
+        np.testing.assert_array_equal(theirs, others[0][1], "all processes have the same policy, to the bit")
+        # AdamW divides a gradient by its own size, so where that is all rounding a number may go another way.
+        assert np.mean(abs(theirs - params) < 1e-5) > 0.999
+        assert abs(theirs - params).mean() < 1e-3 * moved
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_what_fails_in_one_process_fails_in_all(folder, size):
+    for rank in range(size):
+        words = json.loads((folder / f"{size}-words-{rank}.json").read_text())
+        kind = "KeyError" if rank == size - 1 else "TaskError"
+        assert words.get("together") == f"{kind}: 'lost'"
+        assert ("Process 1 is not where process 0 is" in words.get("apart", "")) == (size > 1)
+        assert ("3 groups of 4 completions, which do not go evenly" in words.get("division", "")) == (size > 1)
+
+
+def test_a_process_by_itself_is_a_world(monkeypatch):
+    monkeypatch.delenv("MLX_RANK", raising=False)
+    world = World.join()
+    assert (world.rank, world.size) == (0, 1)
+    assert world.share([1, 2, 3]) == [1, 2, 3]
+
+
+def test_messages_are_bounded_unless_one_parameter_is_larger(monkeypatch):
+    monkeypatch.setattr(processes, "MESSAGE", 10)
+    sizes = dict(a=4, b=6, c=1, d=25, e=9, f=1, g=1)
+    assert [*processes._messages(sizes)] == [["a", "b"], ["c"], ["d"], ["e", "f"], ["g"]]
