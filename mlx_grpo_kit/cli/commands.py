@@ -95,6 +95,7 @@ SETTINGS = {
         Setting("num_generations", whole_number, 8, "completions a prompt; each is compared with the others"),
         Setting("per_device_train_batch_size", whole_number, 8, "completions that go through the model at once"),
         Setting("gradient_accumulation_steps", whole_number, 1, "such batches a step"),
+        Setting("gradient_checkpointing", bool, False, "less memory, more time: compute again in the backward pass"),
         Setting("num_iterations", whole_number, 1, "updates from each batch of completions"),
         Setting("scale_rewards", str, "group", "divide by the standard deviation of the group, the batch, or none"),
         Setting("mask_truncated_completions", bool, False, "leave completions without an end out of the loss"),

@@ -28,6 +28,8 @@ class GRPOConfig:
         num_generations: completions a prompt (a group); at least 2, because a completion is judged against its group.
         per_device_train_batch_size: completions that go through the model at once (a micro-batch).
         gradient_accumulation_steps: micro-batches a step.
+        gradient_checkpointing: keep only the input of each transformer block for the backward pass, which computes the
+            rest again: the same gradients from less memory, in more time (TRL: True).
         num_iterations: updates made from each batch of completions (mu in the paper).
         max_completion_length: tokens a completion may have; None takes the task's own (TRL: 512).
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
@@ -49,6 +51,7 @@ class GRPOConfig:
     num_generations: int = 8
     per_device_train_batch_size: int = 8
     gradient_accumulation_steps: int = 1
+    gradient_checkpointing: bool = False
     num_iterations: int = 1
     max_completion_length: int | None = None
     temperature: float = 1.0

@@ -89,6 +89,7 @@ def batch_loss(
     ref_logps: mx.array | None = None,
     temperature: float = 1.0,
     part: Part | None = None,
+    gradient_checkpointing: bool = False,
 ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
     """params -> logits -> log-probs -> loss, the one path that GRPO differentiates: (loss, logps [B, T], metrics).
 
@@ -97,11 +98,12 @@ def batch_loss(
         old_logps: [B, T], or None for the log-probabilities that are computed here: every ratio is then exactly 1.
         ref_logps: [B, T], those of the reference policy; needed with beta > 0.
         part: what these completions weigh in a larger batch, if they are a part of one.
+        gradient_checkpointing: keep only each transformer block's input for the backward pass.
 
     The metrics are those of `grpo_loss_and_metrics` and "entropy", the mean over completion tokens.
     """
     mask = batch.completion_mask
-    logps, entropy = score(config, params, batch, temperature)
+    logps, entropy = score(config, params, batch, temperature, gradient_checkpointing)
     loss, metrics = grpo_loss_and_metrics(
         loss_config, logps, old_logps, advantages, mask, ref_logps=ref_logps, part=part
     )

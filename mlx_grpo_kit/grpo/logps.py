@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded, pad
@@ -50,26 +51,29 @@ def pad_batch(config: Qwen3Config, prompts: Sequence[TokenIds], completions: Seq
 
 
 def score(
-    config: Qwen3Config, params: Mapping[str, mx.array], batch: PaddedBatch, temperature: float = 1.0
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    batch: PaddedBatch,
+    temperature: float = 1.0,
+    gradient_checkpointing: bool = False,
 ) -> tuple[mx.array, mx.array]:
     """Log-probability of every completion token, and the entropy of what it was drawn from: float32 [B, T] twice.
 
     The completion's first token is predicted by the prompt's last position, and every other token by the one before
     it; scoring token t with the logits of position t is the classic mistake. A prompt is computed once for its whole
     group, and logits only for the positions that predict a completion token. Padded places hold numbers without
-    meaning. The entropy has no gradient.
+    meaning. The entropy has no gradient. `gradient_checkpointing` is `qwen3_hidden_states`'s.
     """
     cache = KVCache(config.num_hidden_layers)
     prompt_mask = batch.prompt_mask
-    prompt_hidden = qwen3_hidden_states(config, params, batch.prompt_ids, cache=cache, attention_mask=prompt_mask)
+    hidden_states = partial(qwen3_hidden_states, config, params, gradient_checkpointing=gradient_checkpointing)
+    prompt_hidden = hidden_states(batch.prompt_ids, cache=cache, attention_mask=prompt_mask)
     hidden = mx.repeat(prompt_hidden[:, -1:], batch.group_size, axis=0)
     if batch.completion_ids.shape[1] > 1:
         if prompt_mask is not None:
             prompt_mask = mx.repeat(prompt_mask, batch.group_size, axis=0)
         cache = cache.repeat(batch.group_size)
-        completion_hidden = qwen3_hidden_states(
-            config, params, batch.completion_ids[:, :-1], cache=cache, attention_mask=prompt_mask
-        )
+        completion_hidden = hidden_states(batch.completion_ids[:, :-1], cache=cache, attention_mask=prompt_mask)
         hidden = mx.concatenate([hidden, completion_hidden], axis=1)
     return token_logps_and_entropy(hidden, output_weight(config, params), batch.completion_ids, temperature)
 

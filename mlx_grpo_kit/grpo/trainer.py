@@ -340,6 +340,7 @@ class GRPOTrainer:
                     ref_logps=micro.ref_logps,
                     temperature=self.args.temperature,
                     part=micro.part,
+                    gradient_checkpointing=self.args.gradient_checkpointing,
                 )
 
             num_tokens = micro.batch.prompt_ids.size + micro.batch.completion_ids.size

@@ -120,6 +120,38 @@ def transformer_block(
     return x + mlp(normed, *weights)
 
 
+def checkpointed_block(
+    config: Qwen3Config,
+    params: dict[str, mx.array],
+    layer: int,
+    x: mx.array,
+    mask: mx.array,
+    cache: KVCache | None = None,
+) -> mx.array:
+    """`transformer_block`, computed once more in the backward pass, for which only its input is kept.
+
+    (Chen et al. 2016, https://arxiv.org/abs/1604.06174.) MLX sends a gradient to what is given as an argument and to
+    nothing else, without a word: weights, keys and values are arguments. The block runs again after the cache has gone
+    on, so the cache that it sees is one of its own, which stands where this one stands now.
+    """
+    prefix = f"layers.{layer}."
+    weights = {name: value for name, value in params.items() if name.startswith(prefix)}
+    length, past = 0, []
+    if cache is not None and cache.keys[layer] is not None:
+        length, past = cache.length, [cache.keys[layer], cache.values[layer]]
+
+    def block(weights, x, mask, past):
+        own = KVCache(layer + 1)
+        if past:
+            own.length, (own.keys[layer], own.values[layer]) = length, past
+        return transformer_block(config, weights, layer, x, mask, own), own.keys[layer], own.values[layer]
+
+    x, keys, values = mx.checkpoint(block)(weights, x, mask, past)
+    if cache is not None:
+        cache.keys[layer], cache.values[layer] = keys, values
+    return x
+
+
 def qwen3_hidden_states(
     config: Qwen3Config,
     params: dict[str, mx.array],
@@ -127,8 +159,12 @@ def qwen3_hidden_states(
     *,
     cache: KVCache | None = None,
     attention_mask: mx.array | None = None,
+    gradient_checkpointing: bool = False,
 ) -> mx.array:
-    """All but the output layer: [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`."""
+    """All but the output layer: [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`.
+
+    With `gradient_checkpointing` the backward pass computes each block's inside again, instead of keeping it.
+    """
     num_tokens = input_ids.shape[1]
     offset = cache.length if cache is not None else 0
     num_keys = num_tokens
@@ -136,8 +172,9 @@ def qwen3_hidden_states(
         num_keys = cache.capacity if not isinstance(offset, int) else max(cache.capacity, offset + num_tokens)
     mask = visible(num_tokens, num_keys, offset, attention_mask)
     x = embedding(params["embedding.weight"], input_ids)
+    block = checkpointed_block if gradient_checkpointing else transformer_block
     for layer in range(config.num_hidden_layers):
-        x = transformer_block(config, params, layer, x, mask, cache)
+        x = block(config, params, layer, x, mask, cache)
     if cache is not None:
         cache.advance(num_tokens)
     return rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)

@@ -20,6 +20,7 @@ def test_defaults_are_trls_but_for_these(trl):
     ours = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
     different = {name: value for name, value in ours.items() if value != trl.defaults[name]}
     assert different == {
+        "gradient_checkpointing": False,  # TRL: True; a small model has the memory
         "lr_scheduler_type": "constant",  # TRL: linear; here max_steps belongs to a call of train()
         "max_completion_length": None,  # TRL: 512; here the task knows
         "use_bias_correction_kl": False,  # the plain k3 estimator
