@@ -4,6 +4,7 @@ import functools
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import make_moons
@@ -13,6 +14,7 @@ from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_01 import exercises as chapter_01
 from mlx_grpo_kit.course.chapters.chapter_02 import exercises as chapter_02
 from mlx_grpo_kit.course.chapters.chapter_03 import exercises as chapter_03
+from mlx_grpo_kit.course.slips import edited
 from mlx_grpo_kit.scalar import Value, nn
 
 F64 = torch.float64
@@ -125,6 +127,39 @@ def measured_slopes(op, a, b, h=1e-6):
     return (f(a + h, b) - f(a - h, b)) / (2 * h), (f(a, b + h) - f(a, b - h)) / (2 * h)
 
 
+remembered = {}
+
+
+def remembers_by_the_point(f, x, h):
+    remembered.setdefault(x, f(x))
+    return (f(x + h) - remembered[x]) / h
+
+
+def slopes_never_divided_by_zero(op, a, b):
+    return (1 / (b + 1e-8), -a / (b**2 + 1e-8)) if op == "/" else chapter_02.local_derivatives(op, a, b)
+
+
+def makes_sets_of_the_parents(root):
+    order = chapter_02.topological_order(root)
+    for value in order:
+        value.parents = tuple(set(value.parents))
+    return order
+
+
+def without_a_name(x):
+    full = chapter_02.softplus(x)
+    return Value(full.data, parents=full.parents, derivatives=full.derivatives)
+
+
+EqualNumbersAreOne = edited(
+    chapter_02.Num,
+    {
+        "topological_order(self)": "topological_order(self)\n        results = {n.data: n for n in order if n.parents}"
+        "\n        order = [n for n in order if not n.parents or n is results[n.data]]"
+    },
+)
+
+
 def each_number_once(root):
     order = []
 
@@ -229,6 +264,17 @@ REFUSED = [
     ("01.1", over_the_rounded_way, "The way is h"),
     ("01.1", over_the_length, "divide by h itself"),
     ("01.4", moves_the_number_and_back, "Work on copies"),
+    ("01.1", remembers_by_the_point, "`cube`"),
+    ("01.5", lambda df, g, dg, x: df(g(x)) * (g(x + 1e-6) - g(x - 1e-6)) / 2e-6, "You are given dg"),
+    (
+        "02.2",
+        lambda op, a, b: {"+": (1, 1), "-": (1, -1), "*": (b, a), "/": (1 / b, -a / b / b)}[op],
+        "Compute only the one",
+    ),
+    ("02.2", slopes_never_divided_by_zero, "`local_derivatives('/', 1, 0.00025)`"),
+    ("02.3", makes_sets_of_the_parents, "names or parents in the values"),
+    ("02.5", without_a_name, "a Value without an `op`"),
+    ("02.6", EqualNumbersAreOne, "`(a + b) * (a * b)`"),
     ("02.2", measured_slopes, "The rule of each operation is exact"),
     ("02.3", each_number_once, "with the same number are taken for one"),
     ("02.3", once_for_good, "outlives the call"),
@@ -289,7 +335,9 @@ def zero_grad_at_the_end(model, inputs, labels, learning_rate):
     [
         ("01.2", lambda f, x, h: 0.5 * ((f(x + h) - f(x)) / h + (f(x) - f(x - h)) / h)),
         ("01.4", lambda f, args, i, h: chapter_01.central_slope(lambda x: f(*args[:i], x, *args[i + 1 :]), args[i], h)),
-        ("02.2", lambda op, a, b: {"+": (1, 1), "-": (1, -1), "*": (b, a), "/": (1 / b, -a / b / b)}[op]),
+        ("01.3", np.array([-3.0, 2.0, 1.0])),
+        ("02.1", torch.tensor([12.0, 3.0, 3.0, 2.0])),
+        ("02.2", lambda op, a, b: (b, a) if op == "*" else (1 / b, -a / b / b) if op == "/" else (1, int(op + "1"))),
         ("02.3", as_a_tuple),
         ("02.4", empties_the_list),
         ("03.2", with_its_own_loop),

@@ -75,6 +75,7 @@ TWO_POINTS = Exercise(
     cases=(
         (square, 3.0, 0.1),
         (square, 3.0, 0.001),
+        (cube, 3.0, 0.1),
         (cube, -1.0, 0.5),
         (three, 2.0, -0.25),
         (square, 1.0, 1e-17),
@@ -179,6 +180,18 @@ BOTH_SIDES = Exercise(
                 "The sign is the wrong way round: the point to the right comes first in the difference.",
             ),
             (
+                "size of the rise",
+                {"(f(x + h) - f(x - h))": "abs(f(x + h) - f(x - h))"},
+                2,
+                "A fall is a negative rise, so the sign of the difference belongs to it: no abs.",
+            ),
+            (
+                "half a step",
+                {"x + h": "x + h / 2", "x - h": "x - h / 2", "(2 * h)": "h"},
+                2,
+                "That is the slope between x - h / 2 and x + h / 2. Here each of the two points is a whole h away.",
+            ),
+            (
                 "over h",
                 {"(2 * h)": "h"},
                 2,
@@ -261,6 +274,16 @@ BY_EYE = Exercise(
             hint=2,
         ),
         Mistake("results", (1.0, 6.0, 5.0), "Those are the new values of L. By how much did it change, from 4?"),
+        Mistake(
+            "for a nudge",
+            (-0.03, 0.02, 0.01),
+            "That is how far L moves when each number moves by 0.01. For each unit it is a hundred times that.",
+        ),
+        Mistake(
+            "results of a nudge",
+            (3.97, 4.02, 4.01),
+            "Those are the new values of L. By how much did it change, from 4, and how much is that for each unit?",
+        ),
     ),
     explain="In a product the slope for one factor is the other factor; in a sum each slope is 1. Chapter 02 is built "
     "on these two.",
@@ -343,6 +366,18 @@ ONE_OF_SEVERAL = Exercise(
                 "The slope is always 0: `ahead` and `behind` are two names of one copy. Each needs a copy of its own.",
             ),
             (
+                "over h",
+                {"(2 * h)": "h"},
+                3,
+                "Every slope comes out twice as large as it is: the points are 2 * h apart.",
+            ),
+            (
+                "the first that is equal",
+                {"ahead[i]": "ahead[args.index(args[i])]", "behind[i]": "behind[args.index(args[i])]"},
+                1,
+                "`index` finds the first of the numbers that are equal, which may be another one. The place is i.",
+            ),
+            (
                 "no star",
                 {"f(*ahead) - f(*behind)": "f(ahead) - f(behind)"},
                 2,
@@ -417,6 +452,7 @@ CHAIN = Exercise(
         (three_x_squared, square, two_x, 1.5),
         (two_x, cube, three_x_squared, -0.5),
         (three_x_squared, square, two_x, 0.0),
+        (two_x, square, two_x, 1e9),
         *drawn(2, lambda rng: (two_x, cube, three_x_squared, rng.normal())),
     ),
     mistakes=slips(
@@ -433,6 +469,19 @@ CHAIN = Exercise(
             {" * ": " + "},
             1,
             "The slopes do not add: if g triples a movement and f doubles what it gets, the movement grows six times.",
+        ),
+        (
+            "g in place of its slope",
+            {"* dg(x)": "* g(x)"},
+            2,
+            "g(x) is where g leads. How far that moves when x does is dg(x).",
+        ),
+        (
+            "measured",
+            {"* dg(x)": "* (g(x + 1e-6) - g(x - 1e-6)) / 2e-6"},
+            2,
+            "A measured slope of g is off as soon as the step drowns in the digits of a large x. You are given dg: it "
+            "is exact.",
         ),
         ("dg at g(x)", {"dg(x)": "dg(g(x))"}, 2, "g sees x itself, so its slope is taken at x; only f sees g(x)."),
         ("df of dg", {"df(g(x)) * dg(x)": "df(dg(x))"}, 2, "f sees what g gives, g(x), not g's slope; then multiply."),

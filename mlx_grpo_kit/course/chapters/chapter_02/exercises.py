@@ -108,6 +108,12 @@ BY_HAND = Exercise(
             "c is added, so it gets the slope of d as it is, 3, whatever its own size.",
             hint=2,
         ),
+        Mistake(
+            "c as seen from d",
+            (12.0, 3.0, 1.0, 2.0),
+            "1 is the slope of d for c. On the way to L it is still multiplied by f.",
+            hint=2,
+        ),
         Mistake("f by its own size", (12.0, 3.0, 3.0, 3.0), "When f grows by 1, L grows by d: what is d?"),
         Mistake("the first graph", (6.0, -4.0, -2.0, 4.0), "Those are the slopes with the numbers of the first graph."),
     ),
@@ -134,13 +140,18 @@ def _measured(op, a, b):
     )
 
 
+def _all_four(op, a, b):
+    return {"+": (1.0, 1.0), "-": (1.0, -1.0), "*": (b, a), "/": (1 / b, -a / b**2)}[op]
+
+
 def _rule_or_measurement(function, op, a, b):
-    """The slopes; in words where they are right for small numbers and off for these large ones, however far."""
+    """The slopes; in words where they are right for usual numbers and off for these, however far."""
     slopes = function(op, a, b)
-    if max(abs(a), abs(b)) < 1e6 or same(slopes, local_derivatives(op, a, b)):
+    is_usual = max(abs(a), abs(b)) < 1e6 and not 0 < abs(b) < 1e-3
+    if is_usual or same(slopes, local_derivatives(op, a, b)):
         return slopes
     is_near = same(function(op, 3.0, 2.0), local_derivatives(op, 3.0, 2.0))
-    return Told("slopes that are right for small numbers and wrong for these") if is_near else slopes
+    return Told("slopes that are right for usual numbers and wrong for these") if is_near else slopes
 
 
 RULES = Exercise(
@@ -166,6 +177,10 @@ RULES = Exercise(
         ("/", 1.0, 4.0),
         ("+", 1e12, 1.0),
         ("*", 3e11, 0.1),
+        ("/", 1.0, 2.5e-4),
+        ("/", 3e-4, 7.0),
+        ("+", 2.0, 0.0),
+        ("*", 3.0, 0.0),
         *[case for op in "+-*/" for case in drawn(1, lambda rng, op=op: (op, rng.normal(), rng.normal()))],
     ),
     run=_rule_or_measurement,
@@ -203,6 +218,13 @@ RULES = Exercise(
                 2,
                 "For b the quotient bends: the slope of 1 / b is -1 / b**2, with a square.",
             ),
+        ),
+        Mistake(
+            "all four at every call",
+            _all_four,
+            "All four pairs are computed at every call, whichever is asked for, and the quotient's has no value where "
+            "b is 0. Compute only the one for `op`.",
+            hint=1,
         ),
         Mistake(
             "measured",
@@ -285,13 +307,17 @@ def _judge_order(function, build):
     function(earlier)
     root = build()
     wanted = topological_order(root)
-    marks = [(value.data, value.grad, value.label, value.op) for value in wanted]
+    marks = _marks(wanted)
     first, second = (_verdict(function(root), wanted, topological_order(earlier)) for _ in range(2))
-    if [(value.data, value.grad, value.label, value.op) for value in wanted] != marks:
-        return Told("an order, and other numbers or names in the values")
+    if _marks(wanted) != marks:
+        return Told("an order, and other numbers, names or parents in the values")
     if first != second:
         return Told(f"{first} at the first call, and {second} at the second")
     return first
+
+
+def _marks(values):
+    return [(each.data, each.grad, each.label, each.op, each.parents, each.derivatives) for each in values]
 
 
 def _verdict(order, wanted, earlier):
@@ -540,6 +566,18 @@ BACKWARD = Exercise(
                 "`value.grad`.",
             ),
             (
+                "no derivatives",
+                {"derivative * value.grad": "value.grad"},
+                3,
+                "The gradient is handed on times the derivative at the same place. Only a sum hands it on unchanged.",
+            ),
+            (
+                "a dictionary of parents",
+                {"in zip(value.parents, value.derivatives)": "in dict(zip(value.parents, value.derivatives)).items()"},
+                2,
+                "A dictionary holds each parent once: in a + a both places are the same value, and one share is lost.",
+            ),
+            (
                 "nothing leaves the result",
                 {"reversed(order)": "reversed(order[:-1])"},
                 2,
@@ -598,6 +636,8 @@ def _number_and_gradient(function, number):
         return Told("a Value whose parent is a plain number, not x itself")
     if result.parents and not (len(result.parents) == 1 and result.parents[0] is x):
         return Told("a Value with other parents than x alone")
+    if result.parents and not result.op:
+        return Told("a Value without an `op`, by which the pictures name it")
     result.backward()
     return {"data": result.data, "gradient of x": x.grad}
 
@@ -639,6 +679,12 @@ OWN_OPERATION = Exercise(
                 {"-x.data": "x.data"},
                 2,
                 "The derivative is that of -x: 1 / (1 + e**-x) has a minus sign in the exponent.",
+            ),
+            (
+                "slope at the result",
+                {"math.exp(-x.data)": "math.exp(-math.log(1 + math.exp(x.data)))"},
+                2,
+                "The sigmoid is taken at x.data, what goes in, not at what comes out.",
             ),
             (
                 "without the logarithm",
@@ -720,23 +766,41 @@ def plain_numbers_first(a, b):
     return sum([a, b, a])
 
 
+def less_plain_numbers(a, b):
+    """(a - 1) * (b - 0.5)"""
+    return (a - 1) * (b - 0.5)
+
+
+def two_results_alike(a, b):
+    """(a + b) * (a * b)"""
+    return (a + b) * (a * b)
+
+
 def used_at_two_depths(a, b):
     """(c - a).tanh() * c - b where c = a * b"""
     c = a * b
+    c.label = "c"
     return (c - a).tanh() * c - b
 
 
 def _use_engine(make, program, numbers, calls):
-    """The result and the gradients after some calls of backward, each leaf's as torch has it."""
+    """The result and the gradients after some calls of backward: its own, the leaves', and that of a named step."""
     leaves = [make(number, label=name) for number, name in zip(numbers, "ab")]
     result = program(*leaves)
     if type(result) is not type(leaves[0]):
         return Told(f"a {type(result).__name__}, not a {type(leaves[0]).__name__}")
     if len(result.parents) != len(result.derivatives):
         return Told(f"a result with {len(result.parents)} parents and {len(result.derivatives)} derivatives")
+    if [leaf.label for leaf in leaves] != list("ab"[: len(leaves)]):
+        return Told("a Num without the label that it was made with")
     for _ in range(calls):
         result.backward()
-    return {"result": result.data, **{f"gradient of {leaf.label}": leaf.grad for leaf in leaves}}
+    named = {num.label: num.grad for num in topological_order(result) if num.label}
+    return {
+        "result": result.data,
+        **{f"gradient of {name}": named[name] for name in sorted(named)},
+        "its own": result.grad,
+    }
 
 
 ENGINE = Exercise(
@@ -761,7 +825,9 @@ ENGINE = Exercise(
     cases=(
         (sum_and_product, (2.0, -3.0), 1),
         (with_plain_numbers, (0.5, 4.0), 1),
+        (less_plain_numbers, (3.0, 2.0), 1),
         (plain_numbers_first, (1.5, 1.5), 1),
+        (two_results_alike, (2.0, 2.0), 1),
         (used_at_two_depths, (0.5, -2.0), 1),
         (used_at_two_depths, (0.3, 0.7), 2),
         *drawn(2, lambda rng: (used_at_two_depths, tuple(rng.normal(size=2).tolist()), 2)),
@@ -774,6 +840,16 @@ ENGINE = Exercise(
             {"other = other if isinstance(other, Num) else Num(other)": "pass"},
             1,
             "A plain number has no `.data`. Make a leaf of it before you compute: `Num(other)`.",
+        ),
+        (
+            "minus takes Nums only",
+            {
+                "def __sub__(self, other):\n        other = other if isinstance(other, Num) else Num(other)\n": (
+                    "def __sub__(self, other):\n"
+                ),
+            },
+            1,
+            "`num - 1` needs what `num + 1` has: make a leaf of the plain number before you compute.",
         ),
         (
             "nothing on the left",
@@ -794,6 +870,17 @@ ENGINE = Exercise(
             3,
             "One call is right, a second is not: the results in between still hold the gradients of the first, and "
             "hand them on again. Set those to 0 before each walk.",
+        ),
+        (
+            "afresh behind the walk",
+            {
+                "        order = topological_order(self)\n": "        order = topological_order(self)\n        "
+                "backward(order)\n",
+                "                num.grad = 0.0\n        backward(order)": "                num.grad = 0.0",
+            },
+            3,
+            "Set the results to 0 before the walk, not after it: their gradients are wanted too, and the picture shows "
+            "them.",
         ),
         (
             "leaves start afresh too",
