@@ -19,9 +19,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-import mlx.optimizers as optim
 import numpy as np
-from mlx.utils import tree_map
 
 from mlx_grpo_kit.blas import all_cores, mx
 from mlx_grpo_kit.fork import refuse_after_fork
@@ -34,6 +32,7 @@ from mlx_grpo_kit.grpo.logps import score
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig, metric_names
 from mlx_grpo_kit.grpo.metrics import mean, sampling_metrics
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch, micro_batches
+from mlx_grpo_kit.grpo.optimizer import LARGEST_RATE, AdamW, interrupts_wait
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.grpo.turns import Turns
@@ -137,12 +136,7 @@ class GRPOTrainer:
         # `beta` pulls towards the policy that training started from; without it nobody needs that policy.
         self.ref_params = dict(params) if self.args.beta else None
         self.max_completion_length = self.args.max_completion_length or task.max_completion_length
-        self.optimizer = optim.AdamW(
-            learning_rate=self.args.learning_rate,
-            weight_decay=self.args.weight_decay,
-            bias_correction=True,  # MLX leaves it out by default, and its first step is then 3.16 times as long
-        )
-        self.optimizer.init(self.master_params)
+        self.optimizer = AdamW(self.master_params, self.args.learning_rate)
         # Computed now, because training may move to another thread: MLX cannot finish there what was begun here.
         mx.eval(self.master_params, self.ref_params, self.optimizer.state)
 
@@ -156,8 +150,9 @@ class GRPOTrainer:
     def train(self, max_steps: int) -> Iterator[TrainStep]:
         """Yield each step after it is done, until `max_steps` have been done in all (resumed ones included).
 
-        A step that fails or is interrupted changes nothing, and another loop may go on from there. Between steps other
-        threads may evaluate and save.
+        A step that fails or is interrupted changes nothing, and another loop may go on from there. (Once a model of
+        more than 64 MB is being updated, Ctrl-C waits until that step is done.) Between steps other threads may
+        evaluate and save.
 
         Raises TaskError for problems that are none, RewardError for a reward function that fails,
         TrainingDivergedError, RuntimeError while a loop over this trainer is open in another thread, ProcessLostError
@@ -288,7 +283,6 @@ class GRPOTrainer:
         counted = finished if args.mask_truncated_completions else 1
         metrics |= self._update(completions, (lengths * counted).astype(int), own.start, self._learning_rate(max_steps))
 
-        self.step += 1
         metrics["step_time"] = time.perf_counter() - started
         return TrainStep(self.step, metrics, completions)
 
@@ -308,11 +302,12 @@ class GRPOTrainer:
         history: list[dict[str, float]] = []
         for _ in range(self.args.num_iterations):
             grads, metrics = self._gradients(batches, loss_config, left_out)
-            grads, grad_norm = optim.clip_grad_norm(grads, self.args.max_grad_norm)
-            metrics["grad_norm"] = grad_norm.item()
+            metrics["grad_norm"] = self.optimizer.norm(grads)
             if not (math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])):
                 raise self._diverged(f"has loss {metrics['loss']} and gradient norm {metrics['grad_norm']}")
-            self._apply(grads, learning_rate)
+            with interrupts_wait():
+                self._apply(grads, metrics["grad_norm"], learning_rate)
+                self.step += len(history) + 1 == self.args.num_iterations
             history.append(metrics)
         means = {name: mean([metrics[name] for metrics in history]) for name in history[0]}
         return means | {"learning_rate": learning_rate}
@@ -360,18 +355,18 @@ class GRPOTrainer:
         sums = self.world.gather(np.array([[*totals.values()]])).sum(axis=0)
         return self.world.sum(total_grads), dict(zip(totals, sums.tolist(), strict=True))
 
-    def _apply(self, grads: dict[str, mx.array], learning_rate: float) -> None:
-        """One step of AdamW, evaluated. A finite norm of the gradient, a sum of squares, leaves its moments finite."""
-        self.optimizer.learning_rate = learning_rate
-        params = self.optimizer.apply_gradients(grads, self.master_params)
-        # x - x is 0 for a finite number, and NaN for any other.
-        finite = mx.all(mx.stack([mx.all(value - value == 0) for value in params.values()]))
-        # Only what has been computed is shown: another thread could not finish what this one began.
-        mx.eval(params, self.optimizer.state, finite)
-        if not finite.item():
+    def _apply(self, grads: dict[str, mx.array], grad_norm: float, learning_rate: float) -> None:
+        """One step of AdamW, evaluated. All that could leave a number that is not finite is refused before it."""
+        weight_decay, max_norm = self.args.weight_decay, self.args.max_grad_norm
+        if not (learning_rate <= LARGEST_RATE and learning_rate * weight_decay <= 2):
             raise self._diverged(
-                f"would set parameters to numbers that are not finite (learning rate {learning_rate:g})"
+                f"would set parameters to numbers that are not finite (learning rate {learning_rate:g}, weight decay "
+                f"{weight_decay:g})"
             )
+        params = dict(self.master_params)
+        if self._keeps_nothing:
+            self.master_params = params
+        self.optimizer.update(params, grads, learning_rate, weight_decay, min(max_norm / (grad_norm + 1e-6), 1.0))
         self.master_params = params
 
     def _check_same_in_all(self) -> None:
@@ -393,14 +388,23 @@ class GRPOTrainer:
             f"Lower learning_rate (now {self.args.learning_rate:g}) and go on from there or from an earlier checkpoint."
         )
 
+    @property
+    def _keeps_nothing(self) -> bool:
+        """Whether old numbers go as new ones come. A large model's single update is all or nothing by itself.
+
+        What can fail has been checked before it, and Ctrl-C waits until the step is counted.
+        """
+        return self.optimizer.is_large and self.args.num_iterations == 1
+
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Take back what a step has changed, if it fails."""
-        before = self.step, self.master_params, tree_map(lambda array: array, self.optimizer.state)
+        before = None if self._keeps_nothing else (self.step, self.master_params, dict(self.optimizer.state))
         try:
             yield
         except BaseException:
-            self.step, self.master_params, self.optimizer.state = before
+            if before is not None:
+                self.step, self.master_params, self.optimizer.state = before
             raise
 
     def _learning_rate(self, max_steps: int) -> float:
