@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9  # how near a number has to be
+DIGITS = 6  # of a number in a message, if they are enough
 LONGEST_TEXT = 160  # of a value in a message
 MOST_NUMBERS = 12  # of an array; a larger one is told by its shape
 
@@ -79,7 +80,7 @@ def told_apart(got: Any, expected: Any) -> str:
     ):
         wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
         return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
-    text = [show(value) for value in (got, expected)]
+    text = _show_both(got, expected)
     both = ", expected ".join(text)
     shapes = [tuple(value.shape) if hasattr(value, "shape") else None for value in (got, expected)]
     if None not in shapes and shapes[0] != shapes[1]:
@@ -99,11 +100,17 @@ def told_apart(got: Any, expected: Any) -> str:
     index = tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
     return (
         f"an {text[0]} with {is_wrong.sum():,} of {is_wrong.size:,} elements wrong: the one at {list(index)} is "
-        f"{show(float(got[index]))}, expected {show(float(expected[index]))}"
+        + ", expected ".join(_show_both(float(got[index]), float(expected[index])))
     )
 
 
-def show(value: Any) -> str:
+def _show_both(got: Any, expected: Any) -> list[str]:
+    """Both as they stand in a message, with as many digits as it takes to see that they differ."""
+    texts = [[show(value, digits) for value in (got, expected)] for digits in (DIGITS, 9, 12)]
+    return next((text for text in texts if text[0] != text[1]), texts[0])
+
+
+def show(value: Any, digits: int = DIGITS) -> str:
     """A value as it stands in a message.
 
     Functions by name, numbers with few digits, arrays with their shape, long things cut.
@@ -111,18 +118,18 @@ def show(value: Any) -> str:
     if isinstance(value, BaseException):
         return f"a {type(value).__name__}"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.{digits}g}"
     if inspect.isgenerator(value):
         return "a generator (make a tuple or an array of it)"
     if isinstance(value, Mapping):
-        text = ", ".join(f"{key}: {show(item)}" for key, item in value.items())
+        text = ", ".join(f"{key}: {show(item, digits)}" for key, item in value.items())
     elif type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return show(value.item())
+        return show(value.item(), digits)
     elif hasattr(value, "shape") and hasattr(value, "tolist"):
         is_small = math.prod(value.shape) <= MOST_NUMBERS
-        text = f"array({show(value.tolist())})" if is_small else f"array of shape {tuple(value.shape)}"
+        text = f"array({show(value.tolist(), digits)})" if is_small else f"array of shape {tuple(value.shape)}"
     elif isinstance(value, (list, tuple)):
-        inner = ", ".join(map(show, value))
+        inner = ", ".join(show(each, digits) for each in value)
         text = f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
     else:
         text = getattr(value, "__name__", None) or repr(value)

@@ -249,6 +249,26 @@ def norm_that_spoils_g(g, x, eps=1e-6):
     return g / r
 
 
+class KeptOutside(T.Function):
+    @staticmethod
+    def forward(ctx, x):
+        KeptOutside.x = x
+        return x / (1 + np.exp(-x))
+
+    @staticmethod
+    def backward(ctx, grad):
+        s = 1 / (1 + np.exp(-KeptOutside.x))
+        return grad * s * (1 + KeptOutside.x * (1 - s))
+
+
+def logsumexp_with(shift):
+    def logsumexp(x):
+        m = shift(x)
+        return m[:, 0] + np.log(np.exp(x - m).sum(axis=1))
+
+    return logsumexp
+
+
 SPOILED = "new numbers in what it was given"
 
 
@@ -256,6 +276,7 @@ SPOILED = "new numbers in what it was given"
     ("exercise", "answer", "words"),
     [
         ("05.1", silu_that_spoils_x, SPOILED),
+        ("05.1", lambda x: KeptOutside.apply(x), "another silu was computed"),
         ("05.1", silu_that_spoils_x_in_backward, "`ctx.x` is not a copy"),
         ("05.2", max_that_spoils_x, SPOILED),
         ("05.2", max_with_a_tolerance(2e-3), "A number that is 0.001 behind has lost"),
@@ -271,6 +292,11 @@ SPOILED = "new numbers in what it was given"
         ("05.4", lambda g, x, eps=1e-6: g / np.sqrt((x * x).mean(1, keepdims=True) + eps), "as if `r` were a constant"),
         ("05.4", norm_that_spoils_g, SPOILED),
         ("05.5", logsumexp_that_spoils_x, SPOILED),
+        ("05.5", logsumexp_with(lambda x: x[:, :1]), "need not be its largest"),
+        ("05.5", logsumexp_with(lambda x: np.abs(x).max(axis=1, keepdims=True)), "takes the others down to -2000"),
+        ("05.5", lambda x: np.logaddexp.reduce(x, axis=1).astype(x.dtype), "expected"),
+        ("05.6", lambda x, y: cross_entropy_with_one_hot(np.clip(x, -50, 50), y), "expected"),
+        ("05.6", lambda x, y: chapter_05.cross_entropy_backward(np.clip(x, -500, 500), y), "1000 and 999 are equal"),
         ("05.6", cross_entropy_that_spoils_the_logits, SPOILED),
         ("05.7", lambda x: T.sqrt(T.where(x > 0, x, 1e-30)), "0 zeros in the result"),
         ("05.7", root_of_a_clip, "A number between 0 and the limit of the clip is positive too"),

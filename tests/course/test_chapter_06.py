@@ -260,6 +260,18 @@ def test_other_ways_to_the_answer_pass(id, answer):
             lambda f, gradient, x, d, h=1e-5: chapter_06.two_slopes(f, gradient, x, np.sign(d), h),
             "A direction need not be made of signs",
         ),
+        (
+            "06.4",
+            gradcheck_with(lambda out, x: np.random.default_rng(5).normal(size=out.shape[-1:]) * np.ones(out.shape)),
+            "`my_gradcheck(softmax",
+        ),
+        ("06.4", gradcheck_with(lambda out, x: np.random.default_rng(0).integers(0, 2, out.shape)), "weight is 0"),
+        (
+            "06.5",
+            lambda f, gradient, x, direction, h=1e-5: chapter_06.two_slopes(f, gradient, x, direction),
+            "`h` is an argument",
+        ),
+        ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: bool(np.all(abs(a - n) < atol + rtol * abs(n))), "two zeros"),
         ("06.2", within_one_of_two, "an element may use both"),
         (
             "06.5",

@@ -279,6 +279,11 @@ def test_what_was_given_and_what_was_expected():
     assert told_apart([one, 5], (one, two)) == "a list whose part 2 is 5, expected array([3, 4])"
     assert told_apart(one, (one, two)) == "array([1, 2]), expected (array([1, 2]), array([3, 4]))"
     assert told_apart([1], np.array([2.0])) == "[1], expected array([2])"
+    assert told_apart(1.23456789, 1.2345678) == "1.23456789, expected 1.2345678"
+    assert (
+        told_apart(np.array([0.5, 1.0000004]), np.array([0.5, 1.0]))
+        == "array([0.5, 1.0000004]), expected array([0.5, 1])"
+    )
     assert told_apart((1, 2), (1, 3)) == "(1, 2), expected (1, 3)"
     for tensor in (T.Tensor(ramp, requires_grad=True), torch.tensor(ramp, requires_grad=True), np.full((4, 5), "x")):
         assert told_apart(tensor, ramp).endswith(", expected array of shape (4, 5)")

@@ -133,6 +133,11 @@ def _new_axes_lost(a, b):
     return shape if shape is None else shape[len(shape) - min(len(a), len(b)) :]
 
 
+def _larger_of_each(a, b):
+    longest = max(len(a), len(b))
+    return tuple(max(pair) for pair in zip((1,) * (longest - len(a)) + a, (1,) * (longest - len(b)) + b))
+
+
 def _shape_or_nothing(function, a, b):
     """Nothing is an answer here, so it is spelled out."""
     result = function(a, b)
@@ -176,9 +181,23 @@ SHAPE_OF_RESULT = Exercise(
         ((1, 2), (2, 3)),
         ((2, 6), (2, 3)),
         ((2,), (4,)),
+        ((4, 2, 3), (5, 2, 3)),
+        ((), ()),
         *drawn(12, _two_shapes),
     ),
     mistakes=(
+        Mistake(
+            "an empty shape is nothing",
+            lambda a, b: broadcast_shape(a, b) or None,
+            "Two single numbers fit, and the shape of their sum is `()`. Python counts an empty tuple as false: ask "
+            "`is None`.",
+        ),
+        Mistake(
+            "the last two axes alone",
+            lambda a, b: None if broadcast_shape(a[-2:], b[-2:]) is None else _larger_of_each(a, b),
+            "Every column has to fit, however many there are: here it is the first that does not.",
+            hint=2,
+        ),
         *slips(
             broadcast_shape,
             (
@@ -434,13 +453,17 @@ def _a_sum(rng):
     return rng.normal(size=np.sum(np.ones(shape), axis=axis, keepdims=keepdims).shape), shape, axis, keepdims
 
 
+def _never_from_the_end(grad, shape, axis, keepdims):
+    return np.broadcast_to(np.reshape(grad, (*shape[:axis], 1, *shape[axis + 1 :])), shape)
+
+
 WAY_BACK_OF_A_SUM = Exercise(
     "04.5",
     "The way back of a sum",
     "Write `sum_backward(grad, shape, axis, keepdims)`. Forward was "
     "`x.sum(axis=axis, keepdims=keepdims)`, with `x` of shape `shape`; `grad` is the gradient of the sums. Return "
-    "the gradient of `x`, in `shape`. `axis` is one number; `np.expand_dims(array, axis)` puts an axis of length 1 "
-    "into an array, `np.broadcast_to(array, shape)` copies.",
+    "the gradient of `x`, in `shape`. `axis` is one number, and -1 means the last axis; `np.expand_dims(array, axis)` "
+    "puts an axis of length 1 into an array, `np.broadcast_to(array, shape)` copies.",
     minutes=6,
     difficulty=2,
     solution=sum_backward,
@@ -459,9 +482,18 @@ WAY_BACK_OF_A_SUM = Exercise(
         (_counted(2, 1, 2), (2, 3, 2), 1, True),
         (_counted(1), (1, 3), 1, False),
         (_counted(2, 1), (2, 1, 3), 2, False),
+        (_counted(2, 3), (2, 3, 2), -1, False),
+        (_counted(2, 1, 2), (2, 3, 2), -2, True),
         *drawn(6, _a_sum),
     ),
     mistakes=(
+        Mistake(
+            "never from the end",
+            _never_from_the_end,
+            "An axis may be counted from the end, as in NumPy: -1 is the last. `shape[axis + 1 :]` is then the whole "
+            "shape again. `axis % len(shape)` counts from the front.",
+            hint=3,
+        ),
         *slips(
             sum_backward,
             (

@@ -45,6 +45,7 @@ def _as_function(function, numbers):
     x = T.Tensor(numbers, requires_grad=True)
     out = function(x)
     before = x.data.copy()
+    function(T.Tensor(1 - x.data, requires_grad=True))  # another one, before the first goes backward
     if not isinstance(out, T.Tensor):
         return out if out is None else Told(f"{show(out)}, which is no Tensor. Return Silu.apply(x)")
     if out.grad_fn is None:
@@ -129,6 +130,13 @@ SILU = Exercise(
                 3,
                 "`ctx.x` is not a copy: it is the array inside of x, which belongs to somebody else. Make a new array "
                 "instead of writing into it.",
+            ),
+            (
+                "kept outside of ctx",
+                {"ctx.": "silu."},
+                1,
+                "Between its forward and its backward another silu was computed, and wrote over what was kept. What "
+                "backward needs belongs into `ctx`: each call has one of its own.",
             ),
             (
                 "without history",
@@ -521,6 +529,8 @@ LOGSUMEXP = Exercise(
         (_array([[1000, 999], [-1000, -1001]]),),
         (_array([[1000, -1000, 0], [0, 1, 2]]),),
         (_array([[2.5], [-1e5]]),),
+        (_array([[0, 1000], [-1000, 5]]),),
+        (np.array([[0, 1, 0], [3, 1, 2]]),),
         *drawn(3, lambda rng: (100 * rng.normal(size=(3, 1)) + rng.normal(size=(3, 4)),)),
     ),
     mistakes=slips(
@@ -556,6 +566,19 @@ LOGSUMEXP = Exercise(
             {"axis=1": "axis=0", "[:, None]": ""},
             3,
             "That goes down the columns. Along each row it is `axis=1`.",
+        ),
+        (
+            "first taken out",
+            {"x.max(axis=1)": "x[:, 0]"},
+            1,
+            "The first number of a row need not be its largest: one that is 1000 above it overflows.",
+        ),
+        (
+            "largest size taken out",
+            {"x.max(axis=1)": "np.abs(x).max(axis=1)"},
+            1,
+            "In a row such as [-1000, -1000] the largest number is -1000. Its size, 1000, takes the others down to "
+            "-2000, and the sum to 0.",
         ),
         (
             "mean taken out",
@@ -613,6 +636,7 @@ CROSS_ENTROPY = Exercise(
         (_array([[2, 1, 0]]), np.array([0])),
         (_array([[0, 1, -1], [2, 0, 0.5]]), np.array([2, 0])),
         (_array([[1000, 0], [0, 1], [3, 3]]), np.array([1, 1, 0])),
+        (_array([[1000, 999], [-1000, -999], [0, 1000]]), np.array([1, 0, 1])),
         *drawn(4, _logits_and_targets),
     ),
     mistakes=slips(
@@ -661,6 +685,20 @@ CROSS_ENTROPY = Exercise(
             {"logits - logits.max(axis=1, keepdims=True)": "logits"},
             1,
             "A logit of 1000 overflows: inf / inf is nan. Take the largest of the row out before exp.",
+        ),
+        (
+            "clipped",
+            {"logits - logits.max(axis=1, keepdims=True)": "np.clip(logits, -500, 500)"},
+            1,
+            "Nothing overflows, but clipped to the same limit 1000 and 999 are equal, and the one is e times as likely "
+            "as the other. Take the largest of the row out before exp.",
+        ),
+        (
+            "largest size",
+            {"logits.max(axis=1, keepdims=True)": "np.abs(logits).max(axis=1, keepdims=True)"},
+            1,
+            "In the row [-1000, -999] the largest number is -999. Its size is 1000, which takes the row down to -2000, "
+            "and every power to 0: 0 / 0 is nan.",
         ),
         (
             "largest of all",

@@ -214,6 +214,7 @@ CLOSE = Exercise(
         (np.array([0.01 + 1.5e-7]), np.array([0.01])),
         (np.array([1.0]), np.array([1.25]), 0.22, 0.0),
         (np.array([1.25]), np.array([1.0]), 0.22, 0.0),
+        (np.array([0.0, 2.5]), np.array([0.0, 2.0]), 0.25, 0.0),
         *drawn(6, _nearly_alike),
     ),
     mistakes=(
@@ -272,6 +273,13 @@ CLOSE = Exercise(
                 {"atol + rtol * np.abs(numeric)": "np.maximum(atol, rtol * np.abs(numeric))"},
                 1,
                 "The two tolerances are added, and an element may use both: it need not be within one of them alone.",
+            ),
+            (
+                "less than",
+                {"difference <=": "difference <"},
+                1,
+                '"At most" allows the tolerance itself, `<=`: two zeros differ by 0, and a tolerance of 0 is enough '
+                "for them.",
             ),
             ("any", {"np.all": "np.any"}, 2, "One element that agrees is not enough: all have to."),
             (
@@ -410,7 +418,22 @@ def _layer(x):
     return T.matmul(x, np.array([[0.5, -1.0], [2.0, 0.3], [-0.7, 1.2]]))
 
 
-_double.__name__, _layer.__name__ = "mul", "layer"
+def _down(x):
+    return T.softmax(x, axis=0)
+
+
+def _wrong_at(place):
+    """tanh with a gradient that is 1% too large for one element of GRID."""
+    factor = np.ones_like(GRID)
+    factor[place] = 1.01
+    return _patient(
+        T.tanh,
+        f"tanh(x), whose gradient is 1% too large at {list(place)} alone",
+        lambda: T.replaced_gradient("tanh", x=lambda g, out: factor * g * (1 - out * out)),
+    )
+
+
+_double.__name__, _layer.__name__, _down.__name__ = "mul", "layer", "softmax"
 HEALTHY = (
     _patient(T.tanh, "tanh(x), whose rule is right"),
     _patient(T.softmax, "softmax(x), whose rule is right"),
@@ -444,6 +467,14 @@ SICK = (
         "x @ w, with 2 outputs for each row of 3 numbers, whose gradient is 1% too large",
         lambda: T.replaced_gradient("matmul", a=lambda g, b: 1.01 * g @ b.T),
     ),
+    _patient(
+        _down,
+        "softmax(x, axis=0), down the columns, whose gradient is twice as large as it should be",
+        lambda: T.replaced_gradient(
+            "softmax", x=lambda g, out, axis: 2 * out * (g - np.sum(g * out, axis=axis, keepdims=True))
+        ),
+    ),
+    *map(_wrong_at, np.ndindex(GRID.shape)),
 )
 
 
@@ -481,6 +512,20 @@ OWN_GRADCHECK = Exercise(
                 "A plain sum of the outputs is blind here: each row of a softmax sums to "
                 "1 whatever x is, so the gradient of the sum is 0, and twice 0 is 0 too. Give each output a "
                 "weight of its own.",
+            ),
+            (
+                "one weight for a column",
+                {"size=out.shape)": "size=out.shape[-1:]) * np.ones(out.shape)"},
+                2,
+                "Outputs with the same weight can hide an error that cancels among them, as in a softmax down the "
+                "columns. Each output has to have one of its own: `size=out.shape`.",
+            ),
+            (
+                "zeros among the weights",
+                {"normal(size=out.shape)": "integers(0, 2, size=out.shape)"},
+                2,
+                "Some errors got through: an output whose weight is 0 is not looked at. Draw weights that are hardly "
+                "ever near 0, such as normal ones.",
             ),
             (
                 "weights by the engine",
@@ -590,7 +635,7 @@ ALL_IN_ONE_GO = Exercise(
         (sum_of_cubes, NEARLY, GRID, SIGNS),
         (sum_of_cubes, 3 * GRID**2, GRID, np.ones_like(GRID)),
         (sum_of_cubes, 3 * GRID**2, GRID, np.array([[0.0, 2.5, 0.0], [-0.5, 0.0, 1.0]])),
-        (sum_of_cubes, 3 * GRID**2, GRID, SIGNS, 0.25),
+        (sum_of_cubes, 3 * GRID**2, GRID, np.ones_like(GRID), 0.25),
         *drawn(2, lambda rng: (waves, rng.normal(size=4), rng.normal(size=4), rng.normal(size=4))),
     ),
     mistakes=slips(
@@ -631,6 +676,12 @@ ALL_IN_ONE_GO = Exercise(
             {"h * direction": "h"},
             2,
             "The second slope moves all elements up. Move them along the direction: x + h * direction.",
+        ),
+        (
+            "an h of its own",
+            {"    claimed =": "    h = 1e-5\n    claimed ="},
+            2,
+            "`h` is an argument: take the step that you are given in place of 1e-5.",
         ),
         ("over h", {"(2 * h)": "h"}, 2, "The second slope is twice too large: from behind to ahead it is 2 * h."),
         (
