@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 LOST = 75
 """Exit status of a process that ended because another one did (EX_TEMPFAIL)."""
@@ -40,7 +40,8 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     """
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx_grpo_kit-"))
-        processes = []
+        processes: list[subprocess.Popen] = []
+        relays: list[threading.Thread] = []
         with _passed_on(processes) as signals:
             for rank, environment in enumerate(ring(count, folder)):
                 process = subprocess.Popen(
@@ -48,10 +49,15 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
                     env=environment,
                     stdin=subprocess.PIPE,  # closed by our death, however we die: `end_with_parent`
                     stdout=None if rank == 0 else subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
                     process_group=0,  # a Ctrl-C in the terminal comes to us alone, and from us to each of them once
                 )
                 processes.append(process)
+                relays.append(threading.Thread(target=_relay, args=[process.stderr], daemon=True))
+                relays[-1].start()
             _wait(processes)
+            for relay in relays:
+                relay.join(1.0)
         if signals:
             return processes[0].returncode if processes[0].returncode >= 0 else 128 - processes[0].returncode
         _raise_for_death(processes)
@@ -78,9 +84,17 @@ def end_with_parent() -> None:
     def watch() -> None:
         while os.read(0, 4096):
             pass
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the parent read it
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _relay(errors: IO[bytes]) -> None:
+    """What a process writes to standard error, but for the lines in which MLX's ring says many times that it broke."""
+    for line in errors:
+        if not line.startswith(b"[ring] "):
+            os.write(2, line)
 
 
 @contextmanager

@@ -49,7 +49,8 @@ class Digits:
     def correct(self, problems, completions):
         self.calls += 1
         wish, _, call = os.environ.get("DIGITS", "").partition("@")
-        if wish and self.calls == int(call):
+        meant = os.environ.get("DIGITS_RANK") in (None, os.environ.get("MLX_RANK"))
+        if wish and meant and self.calls == int(call):
             if wish == "nan":
                 return [float("nan")] * len(problems)
             if wish == "bug":
@@ -552,6 +553,89 @@ def test_ctrl_c_in_a_process_of_its_own(model, task, tmp_path):
     done = lines_of(output)[-1]["step"]
     assert f"Stopped: {done} of 100000 steps." in out
     assert checkpoints_of(output)[-1] == f"step-{done:06d}"
+
+
+# Several processes
+
+
+def in_processes(model, task, output, *options, **environment):
+    return in_a_process(*arguments(model, task, output, "--processes", "2", *options), env=os.environ | environment)
+
+
+def assert_same_to_rounding(output, straight):
+    for pair in zip(lines_of(output), lines_of(straight), strict=True):
+        line, expected = ({name: math.nan if x is None else x for name, x in line.items()} for line in pair)
+        assert line == pytest.approx(expected, rel=1e-3, abs=1e-6, nan_ok=True)
+
+
+def test_two_processes_give_the_run_of_one_and_one_goes_on_with_it(model, task, straight, tmp_path):
+    output = tmp_path / "out"
+    result = in_processes(model, task, output, "--max-steps", "6")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.count("Done: 6 of 6 steps.") == 1
+    assert "--resume --processes 2 --max-steps 12" in result.stdout
+    assert main(["train", "--output", str(output), "--resume", "--max-steps", "8", "--processes", "1"]) == 0
+    assert_same_to_rounding(output, straight)
+
+
+@pytest.mark.parametrize(("rank", "call"), [(0, 8), (1, 6)])
+def test_a_process_that_is_killed_ends_the_run_and_is_named(rank, call, model, task, straight, tmp_path):
+    """In step 6: the first process counts two evaluations more."""
+    output = tmp_path / "out"
+    result = in_processes(model, task, output, DIGITS=f"SIGKILL@{call}", DIGITS_RANK=str(rank))
+    assert result.returncode == 1
+    assert_one_error_line(result.stderr, f"Process {rank} of 2")
+    assert "was killed by SIGKILL" in result.stderr
+    go_on = result.stderr.partition("Go on from step-000003: ")[2]
+    assert shlex.split(go_on)[-2:] == ["--processes", "2"]
+    assert checkpoints_of(output) == ["step-000003"]
+    result = in_a_process(*shlex.split(go_on)[3:])
+    assert (result.returncode, result.stderr) == (0, "")
+    assert_same_to_rounding(output, straight)
+
+
+def test_a_reward_that_fails_in_one_process_keeps_what_all_have_learned(model, task, tmp_path):
+    result = in_processes(model, task, tmp_path / "out", DIGITS="bug@5", DIGITS_RANK="1")
+    assert result.returncode == 1
+    assert_one_error_line(result.stderr, "raised KeyError: 'a bug in a reward'")
+    assert "Go on from step-000004" in result.stderr
+
+
+def test_groups_that_cannot_be_shared(model, task, tmp_path):
+    result = in_processes(model, task, tmp_path / "out", "--per-device-train-batch-size", "12")
+    assert result.returncode == 2
+    assert_one_error_line(result.stderr, "3 groups of 4 completions, which do not go evenly into 2 processes")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_parent_reaches_all(number, model, task, tmp_path):
+    """A parent that is killed cannot pass it on: its children see that it is gone, save, and end."""
+    output = tmp_path / "out"
+    command = arguments(model, task, output, "--processes", "2", "--max-steps", "100000")
+    with (tmp_path / "out.txt").open("w") as out, (tmp_path / "err.txt").open("w") as err:
+        process = subprocess.Popen([sys.executable, "-m", "mlx_grpo_kit", *command], stdout=out, stderr=err)
+        try:
+            wait_for(output / "checkpoints")
+            process.send_signal(number)
+            assert process.wait(60) == (-number if number == signal.SIGKILL else 128 + number)
+            wait_for(output / "reward.png")
+        finally:
+            process.kill()
+    deadline = time.monotonic() + 60
+    while "Go on" not in (tmp_path / "out.txt").read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    done = lines_of(output)[-1]["step"]
+    assert f"Stopped: {done} of 100000 steps." in (tmp_path / "out.txt").read_text()
+    assert checkpoints_of(output)[-1] == f"step-{done:06d}"
+    if number != signal.SIGKILL:  # nobody is left to pass it on
+        assert (tmp_path / "err.txt").read_text() == "Stopping after this step; Ctrl-C again quits at once.\n"
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not path.exists():
+        time.sleep(0.05)
 
 
 # What is there already
