@@ -260,6 +260,30 @@ class ReluAtTheEnd(chapter_03.MLP):
         return super().__call__(x).relu()
 
 
+class LinearUnlessAsked(chapter_03.Neuron):
+    def __init__(self, nin, nonlin=False):
+        super().__init__(nin, nonlin)
+
+
+class GrowsByItsBias(chapter_03.Neuron):
+    def parameters(self):
+        self.w.append(self.b)
+        return self.w
+
+
+class AnswersAsBefore(chapter_03.Layer):
+    def __call__(self, x):
+        self.outputs = getattr(self, "outputs", None) or super().__call__(x)
+        return self.outputs
+
+
+class LinearAtWidthOne(chapter_03.MLP):
+    def __init__(self, nin, nouts):
+        super().__init__(nin, nouts)
+        for neuron in [layer.neurons[0] for layer in self.layers if len(layer.neurons) == 1]:
+            neuron.nonlin = False
+
+
 REFUSED = [
     ("01.1", over_the_rounded_way, "The way is h"),
     ("01.1", over_the_length, "divide by h itself"),
@@ -287,6 +311,10 @@ REFUSED = [
     ("02.4", with_the_kits_backward, "you are writing it"),
     ("02.5", composed, "Here it has to be one new one"),
     ("03.2", WithoutChance, "stay alike"),
+    ("03.2", LinearUnlessAsked, "no kink"),
+    ("03.2", GrowsByItsBias, "Make a list of its own"),
+    ("03.3", AnswersAsBefore, "`Layer(2, 3, True, [1, -2])`"),
+    ("03.4", LinearAtWidthOne, "Go by the place of the layer"),
     ("03.4", ReluAtTheEnd, "The last layer has no relu"),
     ("03.6", with_pythons_max, "`(1 - label * score).relu()` is max(0, ...)"),
     ("03.7", names_another_value, "Change the number inside, `p.data -= ...`"),
@@ -343,6 +371,7 @@ def zero_grad_at_the_end(model, inputs, labels, learning_rate):
         ("03.2", with_its_own_loop),
         ("03.6", lambda scores, labels: sum((1 - s * y).max(0) for s, y in zip(scores, labels)) / len(labels)),  # noqa: B905
         ("03.7", zero_grad_at_the_end),
+        ("03.8", lambda scores, labels: np.mean(np.sign([s.data for s in scores]) == labels)),
         ("03.8", lambda scores, labels: sum(s * y > 0 for s, y in zip(scores, labels)) / len(scores)),  # noqa: B905
     ],
     ids=lambda each: getattr(each, "__name__", None),

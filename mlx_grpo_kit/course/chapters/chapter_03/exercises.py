@@ -4,7 +4,7 @@
 import math
 import random
 
-from mlx_grpo_kit.course.compare import Told, show
+from mlx_grpo_kit.course.compare import Told, same, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.scalar import Value, dot
@@ -58,6 +58,12 @@ ONE_NEURON = Exercise(
         *slips(
             neuron,
             ("no bias", {"total = bias": "total = 0 * bias"}, 1, "The bias is missing."),
+            (
+                "a bias for each",
+                {"total = bias": "total = 0 * bias", "w * x": "w * x + bias"},
+                1,
+                "The bias is added once, not with every product.",
+            ),
             (
                 "no relu",
                 {"total.relu()": "total"},
@@ -134,7 +140,7 @@ def _keep_random(run):
 @_keep_random
 def _use_neuron(make, weights, bias, inputs, nonlin):
     """How neurons start, and what one with given numbers gives."""
-    many = [make(len(weights), nonlin) for _ in range(50)]
+    many = [make(len(weights), **({} if nonlin else {"nonlin": False})) for _ in range(50)]
     neuron = many[0]
     complaint = _about_start([w for each in many for w in each.w], neuron, len(weights))
     if complaint:
@@ -142,21 +148,33 @@ def _use_neuron(make, weights, bias, inputs, nonlin):
     neuron.b.data = bias
     for w, number in zip(neuron.w, weights):
         w.data = number
+    parameters = _about_parameters(neuron, [*neuron.w, neuron.b])
+    neuron([number + 1 for number in inputs])  # what an answer remembers of it makes no difference
     output = neuron(inputs)
     if not isinstance(output, Value):
         return _not_a_value(output)
     output.backward()
+    gradients = [w.grad for w in neuron.w]
+    of_bias = neuron.b.grad
+    values = [Value(number) for number in inputs]
+    again = neuron(values)
+    if not isinstance(again, Value) or not same(again.data, output.data):
+        return Told("another output where the inputs are Values")
+    again.backward()
     return {
         "output": output.data,
-        "gradients of w": [w.grad for w in neuron.w],
-        "of b": neuron.b.grad,
-        "parameters": _about_parameters(neuron, [*neuron.w, neuron.b]),
+        "gradients of w": gradients,
+        "of b": of_bias,
+        "of inputs that are Values": [value.grad for value in values],
+        "parameters": parameters,
     }
 
 
 def _about_start(all_weights, neuron, nin):
     """What is wrong with how a neuron starts, in words, or nothing."""
-    if not isinstance(neuron.w, list) or len(neuron.w) != nin or not all(isinstance(w, Value) for w in all_weights):
+    if not isinstance(neuron.w, list):
+        return f"a neuron whose `w` is a {type(neuron.w).__name__}, not a list"
+    if len(neuron.w) != nin or not all(isinstance(w, Value) for w in all_weights):
         return f"a neuron whose `w` is no list of {nin} Value{'s' * (nin > 1)}"
     numbers = [w.data for w in all_weights]
     if len(set(numbers)) == 1:
@@ -177,6 +195,9 @@ def _about_parameters(owner, wanted):
     given = owner.parameters()
     if not isinstance(given, list):
         return Told(f"a {type(given).__name__}, not a list")
+    given, again = list(given), owner.parameters()
+    if len(again) != len(given):
+        return Told(f"a list of {len(given)} at the first call and of {len(again)} at the second")
     if any(not isinstance(each, Value) for each in given):
         return Told(f"a list with a {next(type(each).__name__ for each in given if not isinstance(each, Value))} in it")
     if len({id(each) for each in given}) != len(given):
@@ -218,8 +239,8 @@ NEURON = Exercise(
             "all alike",
             {"random.uniform(-1, 1)": "0.0"},
             1,
-            "Neurons that start alike see the same gradients and stay alike for ever: a layer of them is one neuron. "
-            "Chance makes them different.",
+            "Neurons that start alike, and whose outputs are weighed alike, see the same gradients and stay alike for "
+            "ever: a layer of them is one neuron. Chance makes them different.",
         ),
         (
             "never negative",
@@ -253,6 +274,20 @@ NEURON = Exercise(
             "Without the relu there is no kink, and neurons in a row would make nothing but straight lines.",
         ),
         ("no bias in the sum", {", self.b)": ")"}, 2, "The bias is missing in the sum: `dot(self.w, x, self.b)`."),
+        (
+            "parameters that grow",
+            {"return [*self.w, self.b]": "self.w += [self.b]; return self.w"},
+            3,
+            "`append` and `+=` put the bias into `self.w` itself, once more at each call, and then the neuron has more "
+            "weights than inputs. Make a list of its own: `[*self.w, self.b]`.",
+        ),
+        (
+            "inputs cut from their graph",
+            {"dot(self.w, x": "dot(self.w, [getattr(each, 'data', each) for each in x]"},
+            2,
+            "The inputs of a second layer are Values, made by the first, and their gradients have to reach it: take "
+            "the Values themselves, not their .data.",
+        ),
         ("no bias in parameters", {"[*self.w, self.b]": "list(self.w)"}, 3, "The bias is a parameter too."),
         (
             "numbers as parameters",
@@ -296,18 +331,20 @@ def _use_layer(make, nin, nout, nonlin, inputs):
     count = len({id(neuron) for neuron in layer.neurons})
     if count != nout:
         return Told(f"a layer with {count} different neuron{'s' * (count > 1)}, where {nout} were asked for")
+    wanted = [p for neuron in layer.neurons for p in [*neuron.w, neuron.b]]
+    parameters = _about_parameters(layer, wanted)  # now that all biases are still 0
     _set_weights(layer.neurons, random.Random(20))
+    layer([number + 1 for number in inputs])  # what an answer remembers of it makes no difference
     outputs = layer(inputs)
     if not isinstance(outputs, (list, tuple)) or not all(isinstance(output, Value) for output in outputs):
         what = show(outputs) if outputs is None else type(outputs).__name__
         return Told(f"{what} for the outputs, where a list of {nout} Value{'s' * (nout > 1)} was asked for")
-    wanted = [p for neuron in layer.neurons for p in [*neuron.w, neuron.b]]
     if outputs:
         sum(outputs).backward()
     return {
         "outputs": [output.data for output in outputs],
         "gradients": [parameter.grad for parameter in wanted],
-        "parameters": _about_parameters(layer, wanted),
+        "parameters": parameters,
     }
 
 
@@ -405,10 +442,12 @@ def _use_mlp(make, nin, nouts, inputs):
     if shape != list(zip(nouts, sizes)):
         return Told(f"layers of {_sizes(shape)}, where {_sizes(zip(nouts, sizes))} were asked for")
     _set_weights([neuron for layer in model.layers for neuron in layer.neurons], random.Random(4))
+    model([number + 1 for number in inputs])  # what an answer remembers of it makes no difference
     score = model(inputs)
     if not isinstance(score, Value):
         return _not_a_value(score)
     score.backward()
+    model(inputs)  # the gradients are still there after it
     wanted = [p for layer in model.layers for neuron in layer.neurons for p in [*neuron.w, neuron.b]]
     length = math.hypot(*[p.grad for p in wanted])
     numbers = [p.data for p in wanted]
@@ -445,7 +484,15 @@ NETWORK = Exercise(
         "The last layer returns a list of one, so `__call__` returns `x[0]`. `zero_grad` is a loop with `p.grad = "
         "0.0`.",
     ),
-    cases=((2, [3, 1], [1.0, -2.0]), (2, [4, 4, 1], [0.5, 2.0]), (1, [2, 3, 1], [-0.5]), (3, [1], [1.0, -1.0, 2.0])),
+    cases=(
+        (2, [3, 1], [1.0, -2.0]),
+        (2, [4, 4, 1], [0.5, 2.0]),
+        (1, [2, 3, 1], [-0.5]),
+        (3, [1], [1.0, -1.0, 2.0]),
+        (2, [1, 1], [0.5, 2.0]),
+        (2, [1, 1], [-0.5, -2.0]),
+        (2, [2, 3, 2, 1], [1.0, -2.0]),
+    ),
     run=_use_mlp,
     mistakes=slips(
         MLP,
@@ -466,6 +513,22 @@ NETWORK = Exercise(
             {"i != last": "i == last"},
             2,
             "It is the other way round: all layers have a relu but the last.",
+        ),
+        (
+            "linear where it is narrow",
+            {"i != last": "sizes[i + 1] != 1"},
+            2,
+            "A layer of one neuron need not be the last: in MLP(2, [1, 1]) the first has its relu. Go by the place of "
+            "the layer, not by its size.",
+        ),
+        (
+            "the gradients forgotten at each call",
+            {
+                "        for layer in self.layers:\n            x": "        self.zero_grad()\n        for layer in "
+                "self.layers:\n            x"
+            },
+            3,
+            "Asking for a score may not touch the gradients. They are set to 0 by `zero_grad()` alone.",
         ),
         (
             "all look at the inputs",
@@ -668,7 +731,7 @@ STEP = Exercise(
         "The update: `for p in model.parameters(): p.data -= learning_rate * p.grad`.",
         "zero_grad comes before backward: backward adds to what is there.",
     ),
-    cases=((a_small_model, 0.1), (a_small_model, 0.02)),
+    cases=((a_small_model, 0.1), (a_small_model, 0.02), (a_small_model, 2.0)),
     run=_three_steps,
     mistakes=slips(
         train_step,
@@ -770,6 +833,7 @@ ACCURACY = Exercise(
         ([0.2, -0.2], [-1, 1]),
         ([1.0, -1.0, 5.0], [1, -1, -1]),
         ([1e-9], [1]),
+        ([2.0, 2.0, -1.0, 2.0], [1, 1, 1, -1]),
         *drawn(3, lambda rng: (rng.normal(size=7).tolist(), rng.choice([-1, 1], size=7).tolist())),
     ),
     run=lambda function, scores, labels: function([Value(score) for score in scores], labels),
