@@ -15,7 +15,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import Any, TypeVar
 
+Area = TypeVar("Area")  # has parts(), its markup
 INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
 DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 CHARACTER = 0.56  # of a font's size: the usual width of a letter
@@ -33,17 +35,32 @@ STYLE = """<style>
 
 
 class Chart:
-    """A page of `width` x `height` pixels with planes and words on it."""
+    """A page of `width` x `height` pixels with areas and words on it."""
 
     def __init__(self, width: float, height: float):
         self.width, self.height = width, height
-        self.planes: list[Plane] = []
+        self.areas: list[Any] = []
         self._parts: list[str] = []
+
+    @property
+    def planes(self) -> list[Plane]:
+        """The areas with axes."""
+        return [area for area in self.areas if isinstance(area, Plane)]
+
+    def add(self, area: Area) -> Area:
+        """Put an area onto the page: a Plane, a Sheet."""
+        self.areas.append(area)
+        return area
 
     def plane(self, left: float, top: float, width: float, height: float, **options) -> Plane:
         """An area to draw in; see `Plane` for the options."""
-        self.planes.append(Plane(left, top, width, height, **options))
-        return self.planes[-1]
+        return self.add(Plane(left, top, width, height, **options))
+
+    def bar(self, left: float, top: float, width: float, height: float, color: str) -> None:
+        """A filled rectangle."""
+        self._parts.append(
+            f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{color}"/>'
+        )
 
     def text(self, x: float, y: float, words: str, **options) -> None:
         """Words on the page with their baseline at y; see `text`."""
@@ -64,7 +81,7 @@ class Chart:
 
     def svg(self, alt: str) -> str:
         """The picture as SVG text, with `alt` for readers who cannot see it."""
-        parts = [part for plane in self.planes for part in plane.parts()] + self._parts
+        parts = [part for area in self.areas for part in area.parts()] + self._parts
         return (
             f'<svg class="kit-chart" role="img" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} '
             f'{self.height:g}" width="{self.width:g}" height="{self.height:g}" style="max-width:100%;height:auto" '

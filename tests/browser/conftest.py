@@ -164,11 +164,15 @@ class NotebookPage:
         return "\n".join("".join(part) for part in parts)
 
     def wait_until_idle(self, seconds=60):
-        """Until no cell is running or waiting to run."""
+        """Until no cell is running or waiting to run. Fails when for `seconds` none of them has ended."""
+        count = (
+            "jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === 'code'"
+            " && cell.model.executionState === 'running').length"
+        )
+        while left := self.page.evaluate(f"() => {count}"):
+            self.page.wait_for_function(f"left => {count} !== left", arg=left, timeout=seconds * 1000)
         self.page.wait_for_function(
-            "() => jupyterapp.shell.currentWidget.content.widgets.every(cell => cell.model.type !== 'code'"
-            " || cell.model.executionState !== 'running') &&"
-            " jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'",
+            "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'",
             timeout=seconds * 1000,
         )
 

@@ -21,7 +21,7 @@ def test_the_shape_explorer_follows_a_hand(open_notebook):
     status.filter(has_text="give (2, 3, 4)").wait_for()
     output.locator("select").nth(1).select_option(label="backward")
     status.filter(has_text="the sum of 8 numbers of g").wait_for()
-    assert "gradient of b" in output.locator("svg.kit-cells").text_content()
+    assert "gradient of b" in output.locator(".kit-live svg.kit-cells").text_content()
 
     b = output.locator("input[type=text]").nth(1)
     b.fill("2 x 3")

@@ -38,15 +38,15 @@ def test_the_panel_of_digits(open_notebook):
     notebook = open_notebook("digits", NETWORK, PANEL, "print(panel.picture.alt)")
     notebook.run_cell(0)
     notebook.run_cell(1)
-    picture = notebook.cell(1).locator(".widget-html img")
+    picture = notebook.cell(1).locator(".widget-html svg[role=img]")
     picture.wait_for(timeout=60_000)
-    assert picture.get_attribute("alt").startswith("digit 4. The network says")
+    assert picture.locator("title").text_content().startswith("digit 4. The network says")
     handle = notebook.cell(1).locator(".noUi-handle").first
     handle.focus()
     handle.press("ArrowRight")
     notebook.page.wait_for_function(
-        "() => [...document.querySelectorAll('.widget-html img')]"
-        ".some(image => image.alt.startsWith('digit 5. The network says'))"
+        "() => [...document.querySelectorAll('.widget-html svg title')]"
+        ".some(title => title.textContent.startsWith('digit 5. The network says'))"
     )
     notebook.run_cell(2)
     notebook.wait_for_text(2, "digit 5. The network says")
@@ -57,10 +57,11 @@ def test_a_sheet_is_painted_wiped_and_cleared(open_notebook):
     notebook.run_cell(0)
     notebook.run_cell(1)
     sheet = notebook.cell(1).locator(".jp-OutputArea-output")
-    sheet.locator(".widget-html img").wait_for(timeout=60_000)
+    sheet.locator(".widget-html svg[role=img]").wait_for(timeout=60_000)
 
     def says(words):
-        sheet.locator(f'.widget-html img[alt^="{words}. The network says"]').wait_for(timeout=10_000)
+        title = sheet.locator(".widget-html svg title", has_text=f"{words}. The network says")
+        title.wait_for(state="attached", timeout=10_000)
 
     pixel = sheet.locator('button[title="row 2, column 3"]')
     box = pixel.bounding_box()

@@ -10,7 +10,8 @@ SET_UP, PANEL = 1, 3
 
 def wait_for_words(notebook, words):
     notebook.page.wait_for_function(
-        "words => [...document.querySelectorAll('.widget-html img')].some(image => image.alt.includes(words))",
+        "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
+        " title.textContent.includes(words))",
         arg=words,
     )
 
@@ -21,7 +22,7 @@ def test_a_kernel_slides_over_a_digit(open_notebook):
     notebook.show(PANEL)
     notebook.run_cell(PANEL)
     panel = notebook.cell(PANEL)
-    panel.locator(".widget-html img").wait_for(timeout=60_000)
+    panel.locator(".widget-html svg[role=img]").wait_for(timeout=60_000)
     wait_for_words(notebook, "at stop 15 of 36 on an image of 8 x 8 with stride 1 and padding 0")
     handles = panel.locator(".noUi-handle")
     handles.first.press("ArrowRight")
@@ -49,7 +50,7 @@ def test_play_slides_by_itself(open_notebook):
     notebook.run_cell(SET_UP)
     notebook.show(PANEL)
     notebook.run_cell(PANEL)
-    notebook.cell(PANEL).locator(".widget-html img").wait_for(timeout=60_000)
+    notebook.cell(PANEL).locator(".widget-html svg[role=img]").wait_for(timeout=60_000)
     wait_for_words(notebook, "at stop 15 of 36")
     notebook.cell(PANEL).locator(".widget-play button").first.click()
     wait_for_words(notebook, "at stop 17 of 36")

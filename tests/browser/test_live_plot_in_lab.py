@@ -66,7 +66,7 @@ def test_stop_and_pause_are_live_while_a_cell_awaits_the_run(open_notebook):
     assert "12+34=" in saved.cells[1].outputs[1]["data"]["text/html"]
     assert len(saved.cells[1].outputs) == 2
     assert "widgets" not in saved.metadata
-    notebook.cell(1).locator("img").first.wait_for()
+    notebook.cell(1).locator(".kit-still svg[role=img]").wait_for()
     assert notebook.cell(1).get_by_role("button", name="Stop").count() == 0
 
 
@@ -76,7 +76,7 @@ def test_stop_is_live_when_nothing_else_runs(open_notebook):
     notebook.run_cell(1)
     notebook.wait_for_text(1, "running: step")
     notebook.click(1, "Stop")
-    notebook.cell(1).locator(".jp-RenderedHTML img").wait_for(timeout=10_000)
+    notebook.cell(1).locator(".kit-still svg[role=img]").wait_for()
     notebook.run_cell(2)
     notebook.wait_for_text(2, "stopped: step")
 

@@ -6,60 +6,45 @@ import torch
 from ipywidgets import IntSlider
 
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.tensors.sliding import draw_convolution, draw_im2col, read_kernel, stops
+from mlx_grpo_kit.viz.pictures.tensors.sliding import BORDER, CHOSEN, draw_convolution, draw_im2col, read_kernel, stops
+from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.uniform(size=(8, 6))
 SOBEL = np.array([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
 
 
-def titled(figure, title):
-    """The axes under a title that starts so."""
-    [axis] = [
-        axis for axis in figure.axes if any(axis.get_title(loc=loc).startswith(title) for loc in ("left", "center"))
-    ]
-    return axis
-
-
-def pixels(axis):
-    return np.asarray(axis.images[0].get_array())
-
-
-def frame(axis):
-    """(row, column, height, width) of the frame that is not filled."""
-    [patch] = [patch for patch in axis.patches if not patch.get_fill()]
-    return patch.get_y() + 0.5, patch.get_x() + 0.5, patch.get_height(), patch.get_width()
-
-
-def written(axis):
-    return [text.get_text() for text in axis.texts]
+def titled(chart, title):
+    """The sheet under a title that starts so."""
+    [sheet] = [sheet for sheet in chart.areas if sheet.title.startswith(title)]
+    return sheet
 
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
 def test_the_output_is_torchs(stride, padding):
-    figure, words = draw_convolution(IMAGE, SOBEL, stride=stride, padding=padding, position=1)
+    chart, words = draw_convolution(IMAGE, SOBEL, stride=stride, padding=padding, position=1)
     expected = torch.conv2d(
         torch.tensor(IMAGE)[None, None], torch.tensor(SOBEL)[None, None], stride=stride, padding=padding
     )[0, 0].numpy()
-    output = titled(figure, "output")
-    np.testing.assert_allclose(pixels(output), expected)
+    output = titled(chart, "output")
+    np.testing.assert_allclose(output.numbers, expected)
     assert stops(IMAGE.shape, 3, stride, padding) == expected.shape
     assert f"at stop 2 of {expected.size} on an image of 8 x 6" in words
     assert f"add up to {expected[0, 1]:.2f}".replace("-", "\N{MINUS SIGN}") in words
     assert f"the output of {expected.shape[0]} x {expected.shape[1]}." in words
     # Colours stand for the same size on both sides of 0.
-    assert output.images[0].norm.vmin == pytest.approx(-np.abs(expected).max())
-    assert output.images[0].norm.vmax == pytest.approx(np.abs(expected).max())
+    far = np.abs(expected).max()
+    assert [output.color(number) for number in (-far, 0, far)] == [NEGATIVE, ZERO, POSITIVE]
 
 
 def test_the_window_and_its_products():
-    figure, _ = draw_convolution(IMAGE, SOBEL, stride=2, padding=1, position=4)  # row 1, column 1 of an output 4 x 3
+    chart, _ = draw_convolution(IMAGE, SOBEL, stride=2, padding=1, position=4)  # row 1, column 1 of an output 4 x 3
     window = np.pad(IMAGE, 1)[2:5, 2:5]
-    assert frame(titled(figure, "image 8 x 6, padding 1")) == (2, 2, 3, 3)
-    assert frame(titled(figure, "output 4 x 3")) == (1, 1, 1, 1)
-    np.testing.assert_allclose(pixels(titled(figure, "window")), window)
-    np.testing.assert_allclose(pixels(titled(figure, "products")), window * SOBEL)
-    assert written(titled(figure, "kernel")) == [
+    assert titled(chart, "image 8 x 6, padding 1").frames == [(2, 2, 3, 3)]
+    assert titled(chart, "output 4 x 3").frames == [(1, 1, 1, 1)]
+    np.testing.assert_allclose(titled(chart, "window").numbers, window)
+    np.testing.assert_allclose(titled(chart, "products").numbers, window * SOBEL)
+    assert titled(chart, "kernel").written == [
         "\N{MINUS SIGN}1",
         "0",
         "1",
@@ -71,7 +56,7 @@ def test_the_window_and_its_products():
         "1",
     ]
     total = f"{(window * SOBEL).sum():.2f}".replace("-", "\N{MINUS SIGN}")
-    assert f"their sum is {total}" in [text.get_text() for text in figure.texts]
+    assert f"their sum is {total}" in chart.svg("")
 
 
 def test_a_stop_beyond_the_last_is_the_last():
@@ -109,33 +94,41 @@ def test_what_is_no_kernel_is_refused(text, words):
 
 @pytest.mark.parametrize(("size", "stride", "padding"), [(3, 1, 0), (3, 1, 1), (2, 2, 0), (3, 2, 1)])
 def test_the_matrix_is_torchs_unfold(size, stride, padding):
-    figure, words = draw_im2col((5, 4), size, stride=stride, padding=padding, position=0, pixel=6)
+    chart, words = draw_im2col((5, 4), size, stride=stride, padding=padding, position=0, pixel=6)
     numbers = torch.arange(1.0, 21.0).reshape(1, 1, 5, 4)  # torch pads with 0, so pixel 0 is called 1
     expected = torch.nn.functional.unfold(numbers, size, padding=padding, stride=stride)[0].numpy() - 1
-    right = titled(figure, "columns")
-    texts = np.array(written(right)).reshape(expected.shape)
+    right = titled(chart, "columns")
+    texts = np.array(right.written).reshape(expected.shape)
     assert texts.tolist() == [
         ["\N{MIDDLE DOT}" if number < 0 else f"{number:.0f}" for number in row] for row in expected
     ]
-    assert right.get_title(loc="left") == f"columns [{size * size}, {expected.shape[1]}]: one for each stop"
+    assert right.title == f"columns [{size * size}, {expected.shape[1]}]: one for each stop"
     copies = int((expected == 6).sum())
     assert words.endswith(f"Pixel 6 stands in {copies} of the columns.")
-    assert int((pixels(right) == 1).sum()) == copies
-    assert (pixels(right) == 0.5).sum() == (expected < 0).sum()
+    colors = [right.color(number) for number in right.numbers.ravel()]
+    assert colors.count(CHOSEN) == copies
+    assert colors.count(BORDER) == (expected < 0).sum()
 
 
 def test_the_im2col_panel():
+    charts = []
+
+    def draw(stop, pixel, stride):
+        chart, words = draw_im2col((5, 5), 3, stride=stride, position=stop, pixel=pixel)
+        charts.append(chart)
+        return chart, words
+
     panel = Panel(
-        lambda stop, pixel, stride: draw_im2col((5, 5), 3, stride=stride, position=stop, pixel=pixel),
+        draw,
         stop=IntSlider(4, max=24),
         pixel=IntSlider(12, max=24),
         stride=IntSlider(1, min=1, max=3),
     )
     assert "pixels 6, 7, 8, 11, 12, 13, 16, 17, 18. Pixel 12 stands in 9 of" in panel.picture.alt
-    assert frame(titled(panel.picture.figure, "columns")) == (0, 4, 9, 1)
+    assert titled(charts[-1], "columns").frames == [(0, 4, 9, 1)]
     panel.set(pixel=0)
     assert "Pixel 0 stands in 1 of" in panel.picture.alt
     panel.set(stride=2, stop=24)
     assert "matrix of 9 rows and 4 columns" in panel.picture.alt
-    assert frame(titled(panel.picture.figure, "columns")) == (0, 3, 9, 1)
-    assert frame(titled(panel.picture.figure, "image")) == (2, 2, 3, 3)
+    assert titled(charts[-1], "columns").frames == [(0, 3, 9, 1)]
+    assert titled(charts[-1], "image").frames == [(2, 2, 3, 3)]

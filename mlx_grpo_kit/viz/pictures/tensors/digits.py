@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import BLUE, COLORS, EDGE, FAINT, INK, ORANGE, SOFT
+from mlx_grpo_kit.viz.sheet import Sheet, grays, shades
+from mlx_grpo_kit.viz.style import BLUE, COLORS, EDGE, FAINT, INK, ORANGE, SOFT, ZERO
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,8 +112,8 @@ def draw_reading(
     slope: np.ndarray | None = None,
     *,
     title: str = "",
-) -> tuple[Figure, str]:
-    """(figure, words): an image, the probability that the network gives each class, and what each pixel does to it.
+) -> tuple[Chart, str]:
+    """(chart, words): an image, the probability that the network gives each class, and what each pixel does to it.
 
     Args:
         image: [H, W] or [1, H, W], from 0 (paper) to 1 (ink)
@@ -123,64 +125,52 @@ def draw_reading(
 
     image, probabilities = _flat_images([image])[0], np.asarray(probabilities)
     says = int(probabilities.argmax())
-    figure = new_figure(9.6 if slope is not None else 5.9, 3.3 if slope is not None else 3.0)
-    axes = figure.subplots(1, 2 if slope is None else 3, width_ratios=(1, 1.15, 1)[: 2 if slope is None else 3])
-    figure.subplots_adjust(left=0.02, right=0.98, top=0.88, bottom=0.1, wspace=0.14)
-    axes[0].imshow(image, cmap="Greys", vmin=0, vmax=1)
-    _frame(axes[0])
+    chart = Chart(960 if slope is not None else 590, 330 if slope is not None else 300)
+    chart.add(Sheet(18, 38, 252, image, grays(1), title=title or "the image"))
     verdict = "" if label is None else ", which is right" if says == label else f"; it is {_a(label)}"
-    axes[0].set_title(title or "the image", loc="left", size=11, color=INK)
-
-    colors = [BLUE if each == label else COLORS[5] for each in range(len(probabilities))]
-    if says != label and label is not None:
-        colors[says] = COLORS[1]
-    bars = axes[1]
-    bars.barh(range(len(probabilities)), probabilities, color=colors, height=0.72)
-    for each, share in enumerate(probabilities):
-        mark = " right answer" if each == label else ""
-        bars.text(
-            share + 0.015, each, f"{share:.0%}{mark}" if share >= 0.005 or mark else "", va="center", size=8, color=INK
-        )
-    bars.set(xlim=(0, 1.38), xticks=[], ylim=(len(probabilities) - 0.4, -0.6), yticks=range(len(probabilities)))
-    bars.spines[["top", "right", "bottom"]].set_visible(False)
-    bars.tick_params(labelsize=9, colors=INK, length=0)
-    bars.set_title(f"it says {says}{verdict}", loc="left", size=11, weight="bold", color=INK)
+    _draw_shares(chart, probabilities, label, f"it says {says}{verdict}")
     words = f"{title + '. ' if title else ''}The network says {says} with {probabilities[says]:.0%}{verdict}."
     if label is not None and says != label:
         words += f" It gives the right answer {probabilities[label]:.0%}."
     if slope is not None:
         slope = _flat_images([slope])[0]
-        _draw_slope(axes[2], slope)
+        _draw_slope(chart, slope)
         row, column = np.unravel_index(np.abs(slope).argmax(), slope.shape)
         words += (
             f" The loss is most sensitive to the pixel in row {row}, column {column}, where more ink would "
             f"{'hurt' if slope[row, column] > 0 else 'help'}."
         )
-    return figure, words
+    return chart, words
 
 
-def _draw_slope(axis: Axes, slope: np.ndarray) -> None:
-    import numpy as np
-    from matplotlib.colors import LinearSegmentedColormap
+def _draw_shares(chart: Chart, shares: np.ndarray, label: int | None, title: str) -> None:
+    """A bar for each class, blue for the right one, and orange for the one that the network says if it is another."""
+    left, top, longest = 318, 38, 190
+    step = 252 / len(shares)
+    chart.text(left, top - 9, title, size=14, bold=True)
+    for each, share in enumerate(shares):
+        middle = top + (each + 0.5) * step
+        says = each == shares.argmax()
+        color = BLUE if each == label else COLORS[1] if says and label is not None else COLORS[5]
+        mark = " right answer" if each == label else ""
+        chart.text(left - 8, middle + 5, str(each), anchor="end")
+        chart.bar(left, middle - 0.36 * step, longest * float(share), 0.72 * step, color)
+        if share >= 0.005 or mark:
+            chart.text(left + longest * float(share) + 5, middle + 4, f"{share:.0%}{mark}", size=11.5)
 
-    most = max(float(np.abs(slope).max()), 1e-12)
-    tones = LinearSegmentedColormap.from_list("hurt and help", [ORANGE, "#ffffff", BLUE])
-    axis.imshow(slope, cmap=tones, vmin=-most, vmax=most)
-    _frame(axis)
+
+def _draw_slope(chart: Chart, slope: np.ndarray) -> None:
+    """Blue where ink raises the loss, orange where it lowers it; a sign where it does so strongly."""
+    most = max(float(abs(slope).max()), 1e-12)
+    below = "more ink raises it: blue, +; lowers it: orange, \N{MINUS SIGN}"
+    title = f"slope of the loss, up to {most:.2g}"
+    colors = shades(-most, most, (ORANGE, ZERO, BLUE))
+    sheet = chart.add(Sheet(640, 38, 252, slope, colors, title=title, below=below))
     if max(slope.shape) <= LARGEST_WITH_NUMBERS:
-        for row, column in np.argwhere(np.abs(slope) > most / 2):
-            axis.text(
-                column,
-                row,
-                "+" if slope[row, column] > 0 else "\N{MINUS SIGN}",
-                ha="center",
-                va="center",
-                size=11,
-                weight="bold",
-                color="white",
-            )
-    axis.set_title(f"slope of the loss, up to {most:.2g}", loc="left", size=11, color=INK)
-    axis.set_xlabel("ink raises the loss: blue, +    lowers it: orange, \N{MINUS SIGN}", size=8, color=INK)
+        signs = [
+            ["" if abs(each) <= most / 2 else "+" if each > 0 else "\N{MINUS SIGN}" for each in row] for row in slope
+        ]
+        sheet.write(signs, size=15)
 
 
 def draw_confusion(

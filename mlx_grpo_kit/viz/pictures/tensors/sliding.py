@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import BLUE, INK, ORANGE, SOFT, two_sided
+from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.sheet import Sheet, grays, shades
+from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, ORANGE, POSITIVE, ZERO
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-GRID, BORDER = "#c9c9c9", "#ececec"
+BORDER, CHOSEN = "#ececec", "#fbb45c"  # padding, and a pixel that is followed
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d)?")
 
 
@@ -51,8 +50,8 @@ def read_kernel(text: str, size: int = 3) -> np.ndarray:
 
 def draw_convolution(
     image: Any, kernel: Any, *, stride: int = 1, padding: int = 0, position: int = 0
-) -> tuple[Figure, str]:
-    """(figure, words): the kernel at one stop. Image and window, kernel, their products, and the output with their sum.
+) -> tuple[Chart, str]:
+    """(chart, words): the kernel at one stop. Image and window, kernel, their products, and the output with their sum.
 
     Args:
         image: [H, W], values from 0 (white) to 1; `padding` zeros are drawn around it
@@ -73,58 +72,59 @@ def draw_convolution(
     products = window * kernel
     total = float(output[row, column])
 
-    figure = new_figure(10, 3.9)
-    # Three squares of pixels in inches: the input, three small ones for the window's arithmetic, the output.
-    left = _axes(figure, 0.15, 0.5, 2.85)
-    _paint(left, padded, "gray_r", 0, max(1.0, image.max()))
-    _mark_padding(left, padded.shape, padding)
-    _frame(left, row * stride, column * stride, size, size, BLUE, 2.6)
-    left.set_title(
-        f"image {image.shape[0]} x {image.shape[1]}" + (f", padding {padding}" if padding else ""),
-        loc="left",
-        size=11,
-        color=INK,
+    chart = Chart(1000, 390)
+    # Three squares of pixels: the input, three small ones for the window's arithmetic, the output.
+    ink = grays(max(1.0, float(image.max())))
+    border = np.pad(np.zeros(image.shape, dtype=bool), padding, constant_values=True)
+    left = chart.add(
+        Sheet(
+            *(15, 55, 285, np.where(border, np.nan, padded)),
+            lambda number: BORDER if number != number else ink(number),
+            title=f"image {image.shape[0]} x {image.shape[1]}" + (f", padding {padding}" if padding else ""),
+        )
     )
+    left.write([["\N{MIDDLE DOT}" if outside else "" for outside in line] for line in border], size=14)
+    left.frame(row * stride, column * stride, size, size, BLUE)
 
     strongest = max(float(np.abs(kernel).max()), 1e-9)
-    parts = (
-        (3.22, window, "window", "gray_r", 0, max(1.0, image.max())),
-        (4.44, kernel, "kernel", two_sided(), -strongest, strongest),
-        (5.66, products, "products", two_sided(), -strongest, strongest),
-    )
-    for place, numbers, name, colors, low, high in parts:
-        axis = _axes(figure, place, 1.65, 1.06)
-        _paint(axis, numbers, colors, low, high)
-        _write(axis, numbers, size=8.5 if size <= 3 else 6, dark=0.44 * high if colors == "gray_r" else np.inf)
-        axis.set_title(name, size=10, color=INK)
+    signs = shades(-strongest, strongest, (NEGATIVE, ZERO, POSITIVE))
+    small = 11 if size <= 3 else 7
+    for place, numbers, name, color in (
+        (322, window, "window", ink),
+        (444, kernel, "kernel", signs),
+        (566, products, "products", signs),
+    ):
+        sheet = chart.add(Sheet(place, 119, 106, numbers, color, title=name))
+        sheet.write([[_short(float(number)) for number in line] for line in numbers], size=small)
         if name == "window":
-            _frame(axis, 0, 0, size, size, BLUE, 2.6)
-    figure.text(0.436, 2.18 / 3.9, "\N{MULTIPLICATION SIGN}", size=15, color=INK, ha="center", va="center")
-    figure.text(0.558, 2.18 / 3.9, "=", size=15, color=INK, ha="center", va="center")
-    figure.text(0.497, 0.285, f"their sum is {_short(total)}", size=13, color=ORANGE, weight="bold", ha="center")
-    figure.text(
-        0.497, 0.21, f"stop {position + 1} of {down * across}, stride {stride}", size=10, color=SOFT, ha="center"
-    )
+            sheet.frame(0, 0, size, size, BLUE)
+    chart.text(436, 179, "\N{MULTIPLICATION SIGN}", size=17, anchor="middle")
+    chart.text(558, 179, "=", size=17, anchor="middle")
+    chart.text(497, 284, f"their sum is {_short(total)}", size=18, color=ORANGE, bold=True, anchor="middle")
+    chart.text(497, 312, f"stop {position + 1} of {down * across}, stride {stride}", color="soft", anchor="middle")
 
-    right = _axes(figure, 7.0, 0.5, 2.85)
     far = max(float(np.abs(output).max()), 1e-9)
-    _paint(right, output, two_sided(), -far, far)
-    _frame(right, row, column, 1, 1, ORANGE, 2.6)
-    right.set_title(f"output {down} x {across}", loc="left", size=11, color=INK)
-    right.set_xlabel(f"orange {_short(-far)}, white 0, blue {_short(far)}", size=9, color=SOFT, labelpad=5)
+    right = chart.add(
+        Sheet(
+            *(700, 55, 285, output, shades(-far, far, (NEGATIVE, ZERO, POSITIVE))),
+            title=f"output {down} x {across}",
+            below=f"orange {_short(-far)}, white 0, blue {_short(far)}",
+        )
+    )
+    right.frame(row, column, 1, 1, ORANGE)
     words = (
         f"A {size} x {size} kernel at stop {position + 1} of {down * across} on an image of {image.shape[0]} x "
         f"{image.shape[1]} with stride {stride} and padding {padding}. The products of window and kernel add up "
         f"to {_short(total)}, which is the pixel in row {row}, column {column} of the output of {down} x "
         f"{across}. The output reaches from {_short(float(output.min()))} to {_short(float(output.max()))}."
     )
-    return figure, words
+    return chart, words
 
 
 def draw_im2col(
     shape: tuple[int, int], size: int, *, stride: int = 1, padding: int = 0, position: int = 0, pixel: int | None = None
-) -> tuple[Figure, str]:
-    """(figure, words): an image whose pixels are numbered, and the matrix with a column for each stop of the kernel.
+) -> tuple[Chart, str]:
+    """(chart, words): an image whose pixels are numbered, and the matrix with a column for each stop of the kernel.
 
     Args:
         shape: height and width of the image
@@ -141,26 +141,36 @@ def draw_im2col(
     seen = np.lib.stride_tricks.sliding_window_view(numbers, (size, size))[::stride, ::stride]
     matrix = seen.transpose(2, 3, 0, 1).reshape(size * size, -1)
 
-    figure = new_figure(10, 3.7)
-    left = _axes(figure, 0.15, 0.4, 2.75)
-    wide = 6.7
-    cell = min(wide / matrix.shape[1], 2.75 / matrix.shape[0], 0.42)
-    across_inches, down_inches = cell * matrix.shape[1], cell * matrix.shape[0]
-    right = figure.add_axes((3.2 / 10, (0.4 + 2.75 - down_inches) / 3.7, across_inches / 10, down_inches / 3.7))
-    for axis, values in ((left, numbers), (right, matrix)):
-        shade = np.where(values == -1, 0.5, np.where(values == pixel, 1.0, 0.0))
-        _paint(axis, shade, _tones(), 0, 1)
-    inches = min(2.75 / max(numbers.shape), 0.45)
-    _write(left, numbers, size=min(10, inches * 26), blank=-1)
-    _write(right, matrix, size=min(10, cell * 28), blank=-1)
-    _frame(left, row * stride, column * stride, size, size, BLUE, 2.6)
-    _frame(right, 0, position, size * size, 1, BLUE, 2.6)
-    left.set_title(f"image {shape[0]} x {shape[1]}, pixels numbered", loc="left", size=11, color=INK)
-    right.set_title(f"columns [{size * size}, {down * across}]: one for each stop", loc="left", size=11, color=INK)
-    kernel = f"kernels [O, {size * size}] @ columns [{size * size}, {down * across}] = [O, {down * across}]"
-    right.set_xlabel(f"{kernel}, which is [O, {down}, {across}]", size=10, color=INK, labelpad=7, loc="left")
-
     copies = int((matrix == pixel).sum()) if pixel is not None else 0
+    kernels = f"kernels [O, {size * size}] @ columns [{size * size}, {down * across}] = [O, {down * across}]"
+    chart = Chart(1000, 370)
+
+    def tone(number: float) -> str:
+        return BORDER if number == -1 else CHOSEN if number == pixel else ZERO
+
+    left = chart.add(
+        Sheet(
+            *(15, 55, 275, numbers, tone),
+            title=f"image {shape[0]} x {shape[1]}, pixels numbered",
+            below="" if pixel is None else f"pixel {pixel} stands in {copies} columns",
+            below_color=ORANGE,
+        )
+    )
+    right = chart.add(
+        Sheet(
+            *(320, 55, 670, matrix, tone),
+            title=f"columns [{size * size}, {down * across}]: one for each stop",
+            below=f"{kernels}, which is [O, {down}, {across}]",
+            below_color="ink",
+            most=min(42, 275 / len(matrix)),
+        )
+    )
+    for sheet, values in ((left, numbers), (right, matrix)):
+        words = [["\N{MIDDLE DOT}" if number == -1 else str(number) for number in line] for line in values]
+        sheet.write(words, size=min(14, 0.4 * sheet.cell))
+    left.frame(row * stride, column * stride, size, size, BLUE)
+    right.frame(0, position, size * size, 1, BLUE)
+
     words = (
         f"An image of {shape[0]} x {shape[1]} numbered pixels and its matrix of {size * size} rows and "
         f"{down * across} columns (stride {stride}, padding {padding}). Column {position} holds the window at row "
@@ -168,86 +178,7 @@ def draw_im2col(
     )
     if pixel is not None:
         words += f" Pixel {pixel} stands in {copies} of the columns."
-        left.set_xlabel(f"pixel {pixel} stands in {copies} columns", size=10, color=ORANGE, weight="bold", labelpad=7)
-    return figure, words
-
-
-def _axes(figure: Figure, left: float, bottom: float, side: float) -> Axes:
-    """A square of `side` inches."""
-    width, height = figure.get_size_inches()
-    return figure.add_axes((left / width, bottom / height, side / width, side / height))
-
-
-def _paint(axis: Axes, numbers: np.ndarray, colors: Any, low: float, high: float) -> None:
-    axis.imshow(numbers, cmap=colors, vmin=low, vmax=high, interpolation="nearest")
-    axis.set_xticks([])
-    axis.set_yticks([])
-    for line in range(numbers.shape[0] + 1):
-        axis.axhline(line - 0.5, color=GRID, linewidth=0.6)
-    for line in range(numbers.shape[1] + 1):
-        axis.axvline(line - 0.5, color=GRID, linewidth=0.6)
-    axis.spines[:].set_visible(False)
-    axis.set(xlim=(-0.6, numbers.shape[1] - 0.4), ylim=(numbers.shape[0] - 0.4, -0.6))
-
-
-def _write(
-    axis: Axes, numbers: np.ndarray, *, size: float, dark: float = float("inf"), blank: float | None = None
-) -> None:
-    """The numbers in their cells; white on cells above `dark`, and a dot for padding, `blank`."""
-    import numpy as np
-
-    for (row, column), number in np.ndenumerate(numbers):
-        text = "\N{MIDDLE DOT}" if number == blank else _short(float(number))
-        axis.text(column, row, text, size=size, ha="center", va="center", color="white" if number > dark else INK)
-
-
-def _frame(axis: Axes, row: int, column: int, height: int, width: int, color: str, line: float) -> None:
-    from matplotlib.patches import Rectangle
-
-    axis.add_patch(
-        Rectangle(
-            (column - 0.5, row - 0.5),
-            width,
-            height,
-            fill=False,
-            edgecolor=color,
-            linewidth=line,
-            zorder=5,
-            clip_on=False,
-        )
-    )
-
-
-def _mark_padding(axis: Axes, shape: tuple[int, int], padding: int) -> None:
-    """Tint the border of zeros, so that it is not taken for a part of the image."""
-    from matplotlib.patches import Rectangle
-
-    height, width = shape
-    for row, column, down, across in (
-        (0, 0, padding, width),
-        (height - padding, 0, padding, width),
-        (padding, 0, height - 2 * padding, padding),
-        (padding, width - padding, height - 2 * padding, padding),
-    ):
-        axis.add_patch(
-            Rectangle(
-                (column - 0.5, row - 0.5),
-                across,
-                down,
-                facecolor=BORDER,
-                edgecolor=GRID,
-                linewidth=0.6,
-                hatch="..",
-                zorder=1.5,
-            )
-        )
-
-
-def _tones() -> Any:
-    """Plain, padding and the chosen pixel, at 0, 0.5 and 1."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("tones", ["#ffffff", BORDER, "#fbb45c"])
+    return chart, words
 
 
 def _short(number: float) -> str:
