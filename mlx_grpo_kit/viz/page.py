@@ -20,21 +20,23 @@ PICTURE_STYLE = """<style>
 
 # A live thing is two outputs: its widget, then a still picture. The page shows one of them: the widget while a kernel
 # is behind it, and the picture once that kernel is gone or the notebook is opened again, where JupyterLab puts a
-# complaint in the widget's place (an output that has the class jupyter-widgets itself).
+# complaint in the widget's place, or "Loading widget..." for good where the kernel was busy (a Panel without the box).
 # A picture that takes longer than half a second to draw fades, so that the old one is not taken for the new one.
 LIVE, STILL = "kit-live", "kit-still"
 STILL_STYLE = f"""<style>
 .jp-OutputArea-child:has(.{LIVE}:not(.jupyter-widgets-disconnected)) + .jp-OutputArea-child:has(.{STILL})
   {{display: none}}
-.jp-OutputArea-child:has(> .jupyter-widgets, .{LIVE}.jupyter-widgets-disconnected):has(+ .jp-OutputArea-child .{STILL})
-  {{display: none}}
+.jp-OutputArea-child:has(> .lm-Panel):not(:has(.{LIVE})):has(+ .jp-OutputArea-child .{STILL}) {{display: none}}
+.jp-OutputArea-child:has(.{LIVE}.jupyter-widgets-disconnected):has(+ .jp-OutputArea-child .{STILL}) {{display: none}}
 .kit-busy {{opacity: .45; transition: opacity .1s .5s}}
 </style>"""
 
 # Runs beside a live thing. ipywidgets gives a slider no accessible name, though its label stands beside it: the name
 # follows from that label. What a widget draws comes and goes while it lives, so the names are given again whenever the
 # output changes. A sheet of pixels (PaintBox) is painted by drawing over it, and is one stop of the Tab key, within
-# which the arrow keys move. JupyterLab's own keys are off there: ArrowDown on a menu would go to the next cell.
+# which the arrow keys move. JupyterLab's keys without Ctrl are off there: ArrowDown on a menu would go to the next
+# cell. It looks for the attribute from the control outwards and may be content with the control itself, so that is
+# where the attribute has to be, before JupyterLab hears of the key.
 CONTROLS = """<script>(() => {
 const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
 if (!place) return;
@@ -56,8 +58,12 @@ const nameAll = () => {
                   retweet: "Repeat"}[kind] ?? "Play");
   }
   place.querySelectorAll(".kit-sheet:not([role])").forEach(makeSheet);
-  place.querySelector(".kit-live")?.setAttribute("data-lm-suppress-shortcuts", "true");
 };
+const keep = event => {
+  if (!event.target.closest?.(".kit-live")) return;
+  event.target.toggleAttribute("data-lm-suppress-shortcuts", !(event.ctrlKey || event.metaKey || event.altKey));
+};
+if (!window.kitKeys) window.addEventListener("keydown", window.kitKeys = keep, true);
 const makeSheet = sheet => {
   const pixels = [...sheet.querySelectorAll("button")];
   const columns = getComputedStyle(sheet).gridTemplateColumns.split(" ").length;

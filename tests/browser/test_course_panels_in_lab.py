@@ -61,6 +61,19 @@ def test_a_slider_moves_the_picture_and_the_kernel_agrees(open_notebook):
     notebook.wait_for_text(1, "x = 0.5 and x + h = 0.6")
 
 
+def test_the_arrow_keys_belong_to_the_panel(open_notebook):
+    menu = PANEL.replace("h=FloatLogSlider(0.1, min=-12, max=0, step=1))", "h=Dropdown(options=[0.1, 0.2, 0.3]))")
+    notebook = open_notebook("keys", menu.replace("FloatLogSlider", "Dropdown"), "'the next cell'")
+    notebook.run_cell(0)
+    words = notebook.cell(0).locator(".widget-html svg[role=img] title")
+    words.filter(has_text="x + h = 1.1").wait_for(state="attached")
+    notebook.cell(0).locator("select").press("ArrowDown")
+    words.filter(has_text="x + h = 1.2").wait_for(state="attached")
+    notebook.cell(0).get_by_role("slider", name="x", exact=True).press("ArrowUp")
+    words.filter(has_text="x = 1.5 and").wait_for(state="attached")
+    assert notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCellIndex") == 0
+
+
 def test_a_graph_is_an_image_that_unfolds_and_follows_the_theme(open_notebook):
     notebook = open_notebook("graph", GRAPH, "draw_graph(c)")
     notebook.run_all()
