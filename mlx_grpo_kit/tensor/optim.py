@@ -127,7 +127,8 @@ class Adam(Optimizer):
     def adam_update(self, number: int, grad: np.ndarray) -> np.ndarray:
         mean, square, (beta1, beta2) = self.means[number], self.squares[number], self.betas
         self.steps[number] += 1
-        scratch = grad - mean  # one array for all that comes: what large parameters cost is memory traffic
+        # One array for all that comes: what large parameters cost is memory traffic. (Numbers of shape () become one.)
+        scratch = np.asarray(grad - mean)
         scratch *= 1 - beta1
         mean += scratch
         np.multiply(grad, grad, out=scratch)

@@ -103,6 +103,38 @@ def test_first_difference(change, expected):
     assert chapter_07.first_difference(ours, {"w": np.zeros((2, 3)), "b": np.zeros(3)}, 1e-9) == expected
 
 
+def adam_that_rests(w, grad, state, *settings):
+    """Does not move a weight whose gradient is 0, although it has a momentum."""
+    after = chapter_07.adam_step(w, grad, state, *settings)
+    return np.where(grad == 0, w, after)
+
+
+def adam_in_float32(w, grad, state, *settings):
+    return chapter_07.adam_step(w, grad, state, *settings).astype(np.float32)
+
+
+def forgets_afterwards(model, optimizer, x, y):
+    loss = T.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+@pytest.mark.parametrize(
+    ("number", "answer", "words"),
+    [
+        ("07.4", adam_that_rests, "after step 2"),
+        ("07.4", adam_in_float32, "an array of float32"),
+        ("07.5", forgets_afterwards, "Forget before backward"),
+    ],
+)
+def test_nearly_right_steps(number, answer, words):
+    note = check(number, answer)
+    assert not note.passed
+    assert words in note.text
+
+
 # -- what the chapter says --------------------------------------------------------------------------------------------
 
 

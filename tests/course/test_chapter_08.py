@@ -334,6 +334,15 @@ def leaky_of_one(count):
     return layer_of(Leak.apply, slope=[0.25]), twin_of(torch.nn.functional.prelu, slope=[0.25]), noise(count, 4)
 
 
+def scaled_by_one_number(count):
+    """A parameter of shape ()."""
+
+    def leaky(x, slope):
+        return torch.where(x > 0, x, slope * x)
+
+    return layer_of(Leak.apply, slope=0.25), twin_of(leaky, slope=0.25), noise(count, 4)
+
+
 def scaled_channels(count):
     parameters = {"scale": [1.0, 1.0]}
     twin = twin_of(lambda x, scale: x * scale[:, None, None], **parameters)
@@ -372,7 +381,9 @@ def with_layers_inside(count):
     return Layer(), Twin(), noise(count, 3)
 
 
-@pytest.mark.parametrize("answer", [leaky_of_one, scaled_channels, root_mean_square, with_layers_inside])
+@pytest.mark.parametrize(
+    "answer", [leaky_of_one, scaled_by_one_number, scaled_channels, root_mean_square, with_layers_inside]
+)
 def test_layers_of_many_kinds_pass(answer):
     note = check("08.10", answer)
     assert note.passed, note
@@ -445,7 +456,7 @@ def an_idle_parameter(count):
         (broken(forward=in_float32), "an output of float32 for an x of float64"),
         (a_twin_of_relu, "raised LockstepError: Step 1: the loss differs"),
         (other_names, "missing ['slope'], unexpected ['leak']"),
-        (an_idle_parameter, "a parameter, `idle`, that the output does not depend on"),
+        (an_idle_parameter, "a parameter, `idle`, whose gradient is 0 everywhere"),
     ],
 )
 def test_a_layer_that_is_not_right_is_told_why(answer, words):
@@ -470,6 +481,45 @@ def test_numbers_kept_in_the_class_are_those_of_another_call():
     note = check("08.10", answer)
     assert not note.passed
     assert "a backward that changes when the layer is called again" in note.text
+
+
+def a_narrow_col2im(columns, shape, size, stride, padding):
+    """Ends where the last window ends, so that pixels behind it are missing."""
+    channels, *image = shape
+    down, across = ((n + 2 * padding - size) // stride for n in image)
+    narrow = channels, down * stride + size - 2 * padding, across * stride + size - 2 * padding
+    return chapter.col2im(columns, narrow, size, stride, padding)
+
+
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [
+        ("08.1", lambda size, kernel, stride, padding: (size + 2 * padding - kernel // 2 * 2 - 1) // stride + 1),
+        ("08.2", lambda image, kernels, *rest: chapter.conv2d(image, kernels[:, :, :3, :3], *rest)),
+        ("08.4", a_narrow_col2im),
+        (
+            "08.9",
+            lambda before, after, stride: (
+                chapter.block_parameters(before, after, stride)
+                - (before * after + 2 * after) * (stride == 1 and before > after)
+            ),
+        ),
+    ],
+)
+def test_answers_that_are_right_for_the_usual_sizes_alone(number, answer):
+    note = check(number, answer)
+    assert not note.passed
+    assert "raised" not in note.text
+
+
+def test_a_norm_in_float32_is_told_so():
+    def answer(x, *rest):
+        y, *running = chapter.batch_norm(x, *rest)
+        return y.astype(np.float32), *running
+
+    note = check("08.6", answer)
+    assert not note.passed
+    assert "an array of float32" in note.text
 
 
 def test_a_norm_that_ignores_training_is_told_so():

@@ -43,6 +43,20 @@ def test_thirty_steps(name, options):
             np.testing.assert_allclose(parameter.data, expected.detach(), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_a_parameter_that_is_one_number(name):
+    ours, theirs = T.Tensor(0.5, requires_grad=True), torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    optimizers = getattr(optim, name)([ours], lr=0.1), getattr(torch.optim, name)([theirs], lr=0.1)
+    for _ in range(3):
+        (ours * ours).backward()
+        (theirs * theirs).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert ours.data.shape == ()
+    assert abs(ours.item() - theirs.item()) < 1e-15
+
+
 def test_a_step_between_forward_and_backward_is_noticed():
     w = T.Tensor([1.0, 2.0], requires_grad=True)
     (w * w).sum().backward()

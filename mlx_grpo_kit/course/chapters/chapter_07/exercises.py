@@ -433,6 +433,8 @@ def _steps_of_adam(function, w, grads, *settings):
             return None
         if not np.array_equal(given, grad):
             return Told("new numbers in `grad`, which belongs to the caller")
+        if getattr(result, "dtype", None) == np.float32:
+            return Told("an array of float32, which cuts digits off (what it was given is float64)")
         w = np.array(result)
         after[f"after step {number}"] = w.tolist()
     return after
@@ -448,7 +450,7 @@ ADAM = Exercise(
     "- `v`: `beta2` times the old one, plus `1 - beta2` times `grad**2`\n\n"
     "Both are too small at first, because they began at 0. So divide `m` by `1 - beta1**t` and `v` by `1 - beta2**t`, "
     "without changing what is kept. The step is `lr * m / (sqrt(v) + eps)`, downhill. Return the weights; `check` "
-    "tries three steps in a row.",
+    "tries several steps in a row.",
     minutes=12,
     difficulty=3,
     solution=adam_step,
@@ -463,6 +465,7 @@ ADAM = Exercise(
         ([1.0, -2.0, 0.5], [[0.5, 1e-3, -2e-4], [0.25, -2e-3, 1e-4], [0.5, 5e-3, 3e-4]], 0.1),
         ([0.0, 3.0], [[2.0, -1e-4], [-1.0, -1e-4], [4.0, 2e-4]], 0.01),
         ([[1.5, -0.5]], [[[0.3, 0.0]], [[-0.1, 0.0]], [[1e-9, 2.0]]], 0.1, 0.8, 0.95, 1e-3),
+        ([0.5, -0.5], [[0.2, -0.1], [0.0, 0.3], [0.1, 0.0], [0.0, 0.0], [-0.4, 0.0]], 0.05),
         *drawn(2, lambda rng: (rng.normal(size=(2, 3)).tolist(), rng.normal(size=(3, 2, 3)).tolist(), 0.03)),
     ),
     mistakes=(
@@ -555,6 +558,13 @@ def a_deeper_model():
     return _with_own_randomness(lambda: nn.Sequential(nn.Linear(2, 5), T.tanh, nn.Linear(5, 3)), (1, 2), np.array([2]))
 
 
+def a_used_model():
+    """as a_linear_model, with the gradients of an earlier backward still in it"""
+    model, x, y = a_linear_model()
+    T.sum(model(x)).backward()
+    return model, x, y
+
+
 def _with_own_randomness(build, shape, y):
     before, nn._random = nn._random, np.random.default_rng(5)  # the learner's random numbers stay where they are
     try:
@@ -596,7 +606,12 @@ TRAIN_STEP = Exercise(
         "`optimizer.zero_grad()`, `loss = T.cross_entropy(model(x), y)`, `loss.backward()`, `optimizer.step()`, "
         "`return loss.item()`",
     ),
-    cases=((a_linear_model, "SGD", 0.5), (a_linear_model, "Adam", 0.1), (a_deeper_model, "SGD", 0.3)),
+    cases=(
+        (a_linear_model, "SGD", 0.5),
+        (a_linear_model, "Adam", 0.1),
+        (a_deeper_model, "SGD", 0.3),
+        (a_used_model, "SGD", 0.5),
+    ),
     mistakes=slips(
         train_step,
         (
@@ -612,6 +627,13 @@ TRAIN_STEP = Exercise(
             1,
             "Nothing moves: when the optimizer makes its step there are no gradients. They come from backward, and "
             "zero_grad forgets them.",
+        ),
+        (
+            "zero at the end",
+            {"optimizer.zero_grad()": "pass", "optimizer.step()": "optimizer.step()\n    optimizer.zero_grad()"},
+            1,
+            "Gradients are forgotten after each step, so what was in the model before the first one is added to it. "
+            "Forget before backward, and it does not matter who was there earlier.",
         ),
         (
             "loss afterwards",

@@ -67,7 +67,16 @@ OUTPUT_SIZE = Exercise(
         "`(size + 2 * padding - kernel) // stride + 1`",
     ),
     cases=(
-        *((8, 3, 1, 0), (8, 3, 1, 1), (8, 3, 2, 1), (7, 3, 2, 0), (32, 7, 2, 3), (5, 5, 3, 0), (8, 1, 2, 0)),
+        *(
+            (8, 3, 1, 0),
+            (8, 3, 1, 1),
+            (8, 3, 2, 1),
+            (7, 3, 2, 0),
+            (32, 7, 2, 3),
+            (5, 5, 3, 0),
+            (8, 1, 2, 0),
+            (9, 4, 1, 1),
+        ),
         *drawn(4, lambda rng: tuple(map(int, (rng.integers(9, 50), *rng.integers((1, 1, 0), (8, 5, 4)))))),
     ),
     mistakes=slips(
@@ -138,6 +147,7 @@ CONVOLUTION = Exercise(
         (_integers(2, 7, 7, seed=2), _integers(2, 2, 3, 3, seed=3), 3, 0),
         (_integers(1, 4, 7, seed=12), _integers(1, 1, 3, 3, seed=13), 1, 0),
         (np.array([[[0.5, -0.25, 0.125]]]), np.array([[[[1.5]]], [[[-1.0]]]]), 2, 0),
+        (_integers(1, 6, 5, seed=14), _integers(1, 1, 4, 4, seed=15), 1, 0),
         *drawn(2, lambda rng: (rng.normal(size=(2, 6, 4)), rng.normal(size=(3, 2, 2, 2)), 2, 1)),
     ),
     mistakes=slips(
@@ -369,6 +379,7 @@ COL2IM = Exercise(
         (_integers(9, 12, seed=1), (1, 3, 4), 3, 1, 1),
         (_integers(18, 6, seed=2), (2, 3, 5), 3, 2, 1),
         (np.array([[0.5, -0.25]]), (1, 1, 3), 1, 2, 0),
+        (_integers(9, 4, seed=7), (1, 6, 5), 3, 2, 0),
         *drawn(2, lambda rng: (rng.normal(size=(18, 6)), (2, 3, 5), 3, 2, 1)),
     ),
     mistakes=(
@@ -558,6 +569,9 @@ def _by_name(function, *arguments):
     results = function(*arguments)
     if not isinstance(results, (tuple, list)) or len(results) != 3:
         return results
+    cut = next((r for r in map(lambda result: _digits_kept(lambda: result), results) if isinstance(r, Told)), None)
+    if cut is not None:
+        return cut
     return dict(zip(("y", "running_mean", "running_var"), results))
 
 
@@ -879,7 +893,7 @@ BLOCK_PARAMETERS = Exercise(
         "The shortcut, where there is one, has b * a numbers in its convolution and 2 * b in its batch norm: "
         "`if stride != 1 or in_channels != out_channels:`.",
     ),
-    cases=((64, 64, 1), (64, 128, 2), (16, 16, 2), (3, 8, 1), (7, 5, 3), (1, 1, 1)),
+    cases=((64, 64, 1), (64, 128, 2), (16, 16, 2), (3, 8, 1), (8, 3, 1), (7, 5, 3), (1, 1, 1)),
     mistakes=slips(
         block_parameters,
         (
@@ -971,9 +985,9 @@ OWN_LAYER = Exercise(
     "08.10",
     "A layer of your own",
     "Close this part with something that is yours. Invent an operation with at least one number that can be learned: "
-    "a relu whose left side leaks by a learned amount, a threshold below which everything is 0, a bump that answers "
-    "to one value only, a window that takes a root of a mean of squares, whatever you like. Write `own_layer(count)`, "
-    "which returns a tuple of three:\n\n"
+    "a relu whose left side leaks by a learned amount, a threshold that is subtracted, with 0 for what lies below "
+    "it, a bump that answers to one value only, a window that takes a root of a mean of squares, whatever you like. "
+    "Write `own_layer(count)`, which returns a tuple of three:\n\n"
     "- a layer: an `nn.Module` with a parameter or more. At its heart is a `T.Function` that you wrote, with its "
     "`forward` and its `backward`.\n"
     "- its twin: a `torch.nn.Module` that computes the same. Its parameters have the same names and shapes; torch "
@@ -1026,6 +1040,17 @@ OWN_LAYER = Exercise(
             {"ctx.": "Bump."},
             1,
             "Every call of forward has a ctx of its own; a class has one place for all calls.",
+        ),
+        (
+            "a hard threshold",
+            {
+                "np.exp(-(ctx.distance**2))": "np.where(ctx.distance > 0, x, 0.0)",
+                "slope = grad * 2 * ctx.distance * ctx.y": "slope = -grad * (ctx.distance > 0)",
+                "return -slope, slope": "return -slope, 0 * slope",
+            },
+            1,
+            "Where a small change of the parameter changes nothing there is no slope to follow: a switch cannot be "
+            "learned. Subtract the threshold, and 0 for what lies below it: then its slope is -1 above.",
         ),
     ),
     run=examine_layer,

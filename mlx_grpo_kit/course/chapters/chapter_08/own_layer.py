@@ -32,7 +32,7 @@ def examine_layer(make: Callable[[int], Any], count: int) -> Any:
     rng = np.random.default_rng(0)
     twin.double()
     for parameter in twin.parameters():
-        parameter.data += type(parameter.data)(_moved(parameter.detach().numpy(), rng) - parameter.detach().numpy())
+        parameter.data.copy_(parameter.new_tensor(_moved(parameter.detach().numpy(), rng)))
     layer.astype(np.float64).load_state_dict(twin.state_dict())
     x = _moved(x, rng)
     other = rng.permutation(x.ravel()).reshape(x.shape)
@@ -140,7 +140,7 @@ def _wrong_gradient(layer: nn.Module, x: np.ndarray) -> str:
     if not report:
         return f"a gradient that is no slope: {report.kinks[0]}"
     idle = [name for name, leaf in zip(names, leaves[1:], strict=True) if leaf.grad is None or not leaf.grad.any()]
-    return f"a parameter, `{idle[0]}`, that the output does not depend on" if idle else ""
+    return f"a parameter, `{idle[0]}`, whose gradient is 0 everywhere, so that it can never learn" if idle else ""
 
 
 def _moved(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
