@@ -96,10 +96,31 @@ class ScalarEngine(Engine):
 class TensorEngine(Engine):
     name = "Tensor"
     smooth = frozenset(
-        (
-            "Add Sub Mul Div Neg Exp Log Sin Cos Tanh Sum Mean Matmul Dot Outer Linear Reshape Transpose Swapaxes "
-            "BroadcastTo Getitem Concatenate Stack"
-        ).split()
+        [
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Neg",
+            "Exp",
+            "Log",
+            "Sin",
+            "Cos",
+            "Tanh",
+            "Sum",
+            "Mean",
+            "Matmul",
+            "Dot",
+            "Outer",
+            "Linear",
+            "Reshape",
+            "Transpose",
+            "Swapaxes",
+            "BroadcastTo",
+            "Getitem",
+            "Concatenate",
+            "Stack",
+        ]
     )
 
     def is_checked(self, x):
@@ -128,10 +149,35 @@ class TensorEngine(Engine):
 class TorchEngine(Engine):
     name = "torch"
     smooth = frozenset(
-        (
-            "Add Sub Rsub Mul Div Neg Exp Log Sin Cos Tanh Sum Mean Mm Bmm Mv Dot Addmm View UnsafeView Transpose "
-            "T Expand Select Slice Cat Stack"
-        ).split()
+        [
+            "Add",
+            "Sub",
+            "Rsub",
+            "Mul",
+            "Div",
+            "Neg",
+            "Exp",
+            "Log",
+            "Sin",
+            "Cos",
+            "Tanh",
+            "Sum",
+            "Mean",
+            "Mm",
+            "Bmm",
+            "Mv",
+            "Dot",
+            "Addmm",
+            "View",
+            "UnsafeView",
+            "Transpose",
+            "T",
+            "Expand",
+            "Select",
+            "Slice",
+            "Cat",
+            "Stack",
+        ]
     )
 
     def is_checked(self, x):
