@@ -96,6 +96,7 @@ SETTINGS = {
         Setting("per_device_train_batch_size", whole_number, 8, "completions that go through the model at once"),
         Setting("gradient_accumulation_steps", whole_number, 1, "such batches a step"),
         Setting("gradient_checkpointing", bool, False, "less memory, more time: compute again in the backward pass"),
+        Setting("completion_batch_size", whole_number, None, "completions sampled at once (default: 2 GiB of cache)"),
         Setting("num_iterations", whole_number, 1, "updates from each batch of completions"),
         Setting("scale_rewards", str, "group", "divide by the standard deviation of the group, the batch, or none"),
         Setting("mask_truncated_completions", bool, False, "leave completions without an end out of the loss"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -47,6 +47,7 @@ def generate(
     seed: int = 0,
     first_row: int = 0,
     num_rows: int | None = None,
+    completion_batch_size: int | None = None,
 ) -> Rollout:
     """Continue every prompt until one of `eos_token_ids` or `sampling.max_new_tokens` tokens.
 
@@ -54,7 +55,8 @@ def generate(
     read once. The same seed and arguments give the same rollout on the same machine.
 
     A large batch may be generated in pieces: `prompts` are then the rows of a batch of `num_rows` from `first_row` on,
-    and each draws what it would have drawn in the whole batch.
+    and each draws what it would have drawn in the whole batch. `completion_batch_size` (mlx-lm's name) has that done
+    here, with at most so many rows at once and a key-value cache for no more; logits may differ by rounding.
 
     Raises:
         ValueError: no prompts, an empty one, token ids outside the vocabulary, an end token outside it, more tokens
@@ -69,6 +71,25 @@ def generate(
     check_whole("seed", seed)
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is {seed}; expected 0 to 2^64 - 1.")
+    if completion_batch_size is not None and len(prompts) > completion_batch_size:
+        check_whole("completion_batch_size", completion_batch_size)
+        if completion_batch_size < 1:
+            raise ValueError(f"completion_batch_size is {completion_batch_size}; expected at least 1.")
+        pieces = []
+        for start in range(0, len(prompts), completion_batch_size):
+            pieces.append(
+                generate(
+                    config,
+                    params,
+                    prompts[start : start + completion_batch_size],
+                    sampling=sampling,
+                    eos_token_ids=eos_token_ids,
+                    seed=seed,
+                    first_row=first_row + start,
+                    num_rows=num_rows or len(prompts),
+                )
+            )
+        return Rollout(*([row for piece in pieces for row in getattr(piece, f.name)] for f in fields(Rollout)))
     params = dict(params)
     unique_prompts, group_size = fold_groups(prompts)
     prompt_ids, attention_mask = left_padded(unique_prompts)

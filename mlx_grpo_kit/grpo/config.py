@@ -30,6 +30,9 @@ class GRPOConfig:
         gradient_accumulation_steps: micro-batches a step.
         gradient_checkpointing: keep only the input of each transformer block for the backward pass, which computes the
             rest again: the same gradients from less memory, in more time (TRL: True).
+        completion_batch_size: completions sampled at once, in training and in evaluation: the same are drawn, from a
+            smaller key-value cache (mlx-lm's name; TRL has none). A multiple of `num_generations`; None takes all, or
+            as many as a cache of 2 GiB is enough for.
         num_iterations: updates made from each batch of completions (mu in the paper).
         max_completion_length: tokens a completion may have; None takes the task's own (TRL: 512).
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
@@ -52,6 +55,7 @@ class GRPOConfig:
     per_device_train_batch_size: int = 8
     gradient_accumulation_steps: int = 1
     gradient_checkpointing: bool = False
+    completion_batch_size: int | None = None
     num_iterations: int = 1
     max_completion_length: int | None = None
     temperature: float = 1.0
@@ -79,6 +83,13 @@ class GRPOConfig:
             _check_whole(name, getattr(self, name), at_least=1)
         if self.max_completion_length is not None:
             _check_whole("max_completion_length", self.max_completion_length, at_least=1)
+        if self.completion_batch_size is not None:
+            _check_whole("completion_batch_size", self.completion_batch_size, at_least=1)
+            if self.completion_batch_size % self.num_generations:
+                raise ValueError(
+                    f"completion_batch_size is {self.completion_batch_size}; expected a multiple of num_generations "
+                    f"({self.num_generations}), because a prompt is read once for its whole group."
+                )
         for name in ("num_generations", "warmup_steps", "seed"):
             _check_whole(name, getattr(self, name), at_least=0)
         if self.lr_scheduler_type not in ("constant", "linear"):

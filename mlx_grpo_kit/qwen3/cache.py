@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+
+
+def kv_cache_bytes_per_position(config: Qwen3Config, dtype: mx.Dtype = mx.float32) -> int:
+    """What one position of one row takes: a key and a value in every layer."""
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype.size
 
 
 class KVCache:

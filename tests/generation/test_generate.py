@@ -280,6 +280,18 @@ def test_numpy_arrays_are_prompts_too(model):
     assert generate(*model, arrays, sampling=sampling) == generate(*model, PROMPTS, sampling=sampling)
 
 
+@pytest.mark.parametrize("size", [1, 3, 5, 12, 100])
+def test_rows_at_once_change_nothing_but_memory(model, size):
+    settings = dict(sampling=SamplingConfig(max_new_tokens=9), eos_token_ids=[3, 4, 5], seed=2)
+    whole, pieces = (generate(*model, GROUPS, **settings, completion_batch_size=each) for each in (None, size))
+    assert pieces.completions == whole.completions
+    assert pieces.finished == whole.finished
+    for ours, theirs in zip(pieces.logps + pieces.entropies, whole.logps + whole.entropies, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    part = generate(*model, GROUPS[4:9], **settings, first_row=4, num_rows=12, completion_batch_size=size)
+    assert part.completions == whole.completions[4:9]
+
+
 # Errors.
 
 
@@ -312,6 +324,7 @@ def test_prompts_are_checked(model, prompts, error, message):
         ({"seed": -1}, ValueError, r"seed is -1; expected 0 to 2\^64 - 1"),
         ({"seed": 2**64}, ValueError, rf"seed is {2**64}; expected 0 to 2\^64 - 1"),
         ({"seed": 1.5}, TypeError, "seed is 1.5; expected a whole number"),
+        ({"completion_batch_size": 0}, ValueError, "completion_batch_size is 0; expected at least 1"),
     ],
 )  # fmt: skip
 def test_end_tokens_and_seeds_are_checked(model, settings, error, message):

@@ -19,6 +19,7 @@ from transformers import Qwen3ForCausalLM
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import RewardError, TrainingDivergedError, optimizer
 from mlx_grpo_kit.grpo import gradients as module
+from mlx_grpo_kit.grpo import trainer as trainer_module
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained
 from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
 from mlx_grpo_kit.tasks import TaskError
@@ -716,6 +717,28 @@ def test_bfloat16_keeps_float32_masters(make_trainer, tmp_path):
     assert 1e-6 < moved < 4e-6
     trainer.save_pretrained(tmp_path / "policy")
     assert load_pretrained(tmp_path / "policy", dtype=None)[1]["final_norm.weight"].dtype == mx.bfloat16
+
+
+@pytest.mark.parametrize("settings", [{"completion_batch_size": 4}, {}])
+def test_sampling_in_pieces_draws_the_same(make_trainer, monkeypatch, settings):
+    """A piece for each group: as the settings say, or because the keys and values of two do not fit."""
+    whole, pieces, sizes = make_trainer(), make_trainer(**settings), []
+    (step,), measured = steps_of(whole, 1), whole.evaluate(10)
+
+    def spied(config, params, prompts, **kwargs):
+        if kwargs["completion_batch_size"] < len(prompts):
+            sizes.append(kwargs["completion_batch_size"])
+        return generate(config, params, prompts, **kwargs)
+
+    generate = trainer_module.generate
+    monkeypatch.setattr(trainer_module, "generate", spied)
+    monkeypatch.setattr(trainer_module, "CACHE_BYTES", 2**40 if settings else 3000)
+    (step_in_pieces,) = steps_of(pieces, 1)
+    assert [row.completion_ids for row in step_in_pieces.completions] == [
+        row.completion_ids for row in step.completions
+    ]
+    assert pieces.evaluate(10) == measured
+    assert sizes == [4, 4], "in training and in evaluation"
 
 
 def test_memory_does_not_grow(make_trainer):
