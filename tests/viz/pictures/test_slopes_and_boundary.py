@@ -26,6 +26,19 @@ def test_the_line_runs_through_the_two_points(both_sides, slope):
     assert f"Its slope is {slope:.2f}" in words
 
 
+@pytest.mark.parametrize("both_sides", [False, True])
+def test_words_tell_a_v_only_where_there_is_one(both_sides):
+    assert "a V that falls" in draw_slope(math.sin, math.cos, x=0.5, h=0.1, both_sides=both_sides)[1]
+    assert "does not rise again" in draw_slope(math.sin, math.cos, x=0.0, h=0.1, both_sides=both_sides)[1]
+
+
+def test_slope_and_error_are_of_the_same_measurement():
+    _, words = draw_slope(math.sin, math.cos, x=1.0, h=1e-14)
+    slope = (math.sin(1 + 1e-14) - math.sin(1)) / 1e-14
+    assert f"Its slope is {slope:.3f}" in words
+    assert f"the error is {abs(slope - math.cos(1)):.1e}" in words
+
+
 def test_the_errors_are_those_of_calculus():
     # f(x + h) = f + h f' + h^2/2 f'' + h^3/6 f''': one side is off by h/2 f'', both sides by h^2/6 f'''.
     h = 1e-2

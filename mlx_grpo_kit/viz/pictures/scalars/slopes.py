@@ -29,7 +29,7 @@ def draw_slope(
     if not h > 0:
         raise ValueError(f"h is {h}; expected a positive step")
     left, right = (x - h if both_sides else x), x + h
-    slope = (f(right) - f(left)) / (right - left)
+    slope = (f(right) - f(left)) / (2 * h if both_sides else h)
     chart = Chart(1000, 360)
 
     xs = [span[0] + (span[1] - span[0]) * index / 100 for index in range(101)]
@@ -72,10 +72,14 @@ def draw_slope(
     errors.dots([h], [now], "ink", size=10)
     errors.legend("upper left")
     sides = f"x - h = {left:.3g} and x + h = {right:.3g}" if both_sides else f"x = {left:.3g} and x + h = {right:.3g}"
+    shortest, best = (slope_error(f, df, x, each, both_sides) for each in (min(STEPS), best_step(f, df, x, both_sides)))
+    form = "a V that falls with h and rises again where rounding takes over"
+    if shortest <= 10 * max(best, FLOOR):
+        form = "it falls with h and does not rise again"
     return chart, (
         f"A curve with the line through its points at {sides}. Its slope is {three_digits(slope)}, that of "
         f"the tangent at x is {three_digits(df(x))}; the error is {now:.1e}. Beside it the error for every "
-        "h, on logarithmic axes: a V that falls with h and rises again where rounding takes over."
+        f"h, on logarithmic axes: {form}."
     )
 
 
