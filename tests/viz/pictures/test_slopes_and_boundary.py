@@ -33,8 +33,8 @@ def test_words_tell_a_v_only_where_there_is_one(both_sides):
 
 
 def test_slope_and_error_are_of_the_same_measurement():
-    _, words = draw_slope(math.sin, math.cos, x=1.0, h=1e-14)
-    slope = (math.sin(1 + 1e-14) - math.sin(1)) / 1e-14
+    _, words = draw_slope(math.sin, math.cos, x=1.0, h=3e-15)
+    slope = (math.sin(1 + 3e-15) - math.sin(1)) / 3e-15
     assert f"Its slope is {slope:.3f}" in words
     assert f"the error is {abs(slope - math.cos(1)):.1e}" in words
 
