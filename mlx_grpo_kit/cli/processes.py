@@ -73,8 +73,9 @@ def ring(count: int, folder: str | os.PathLike) -> list[dict[str, str]]:
         hosts = [[f"127.0.0.1:{each.getsockname()[1]}"] for each in sockets]
     file = Path(folder, "hosts.json")
     file.write_text(json.dumps(hosts))
-    threads = max(1, (os.cpu_count() or 1) // count)
-    common = {"OMP_NUM_THREADS": str(threads), **os.environ, "MLX_HOSTFILE": str(file)}
+    # A process takes a core: threads of several would wait for each other.
+    one_thread = {"OMP_NUM_THREADS": "1"} if count > 1 else {}
+    common = one_thread | os.environ | {"MLX_HOSTFILE": str(file)}
     return [{**common, "MLX_RANK": str(rank)} for rank in range(count)]
 
 
