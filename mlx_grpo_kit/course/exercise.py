@@ -116,14 +116,19 @@ class Exercise:
 
     def _examine_function(self, answer: Callable[..., Any]) -> Result:
         first = None
-        results = []
+        results, right = [], []
         for case in self.cases:
             expected = self.try_out(self.solution, case)
             got = self.try_out(answer, case)
             results.append(got)
+            right.append(expected)
             if first is None and not same(got, expected):
                 first = case, expected, got
         if first is None:
+            for case, expected, got in zip(self.cases, right, results, strict=True):
+                if not same(got, expected):
+                    overwritten = Told("the right result, and a later call wrote over it (make a new one in each call)")
+                    return self._wrong(self._complaint(case, expected, overwritten, False))
             return Result(self, "passed", self.explain)
         never_returns = all(result is None or isinstance(result, BaseException) for result in results)
         complaint = self._complaint(*first, never_returns)

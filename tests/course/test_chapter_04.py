@@ -170,6 +170,15 @@ def spoils_grad(grad, shape):
     return result
 
 
+BUFFERS = {}
+
+
+def into_one_buffer(grad, shape):
+    buffer = BUFFERS.setdefault(shape, np.empty(shape))
+    buffer[...] = chapter_04.unbroadcast(grad, shape)
+    return buffer
+
+
 def without_backward(parameters, compute_loss, learning_rate):
     for p in parameters:
         p.grad = None
@@ -192,6 +201,7 @@ def without_backward(parameters, compute_loss, learning_rate):
         ("04.3", lambda a, b: None if (a, b) == ((4, 3), (3, 4)) else a, "expected"),
         ("04.3", lambda a, b: chapter_04.broadcast_shape(a, b) or None, "Python counts an empty tuple as false"),
         ("04.4", lambda grad, shape: grad.sum(), "gave 21 of shape ()"),
+        ("04.4", into_one_buffer, "a later call wrote over it"),
         ("04.4", spoils_grad, "new numbers in what it was given"),
         ("04.5", lambda *given: chapter_04._never_from_the_end(*given), "-1 is the last"),
         ("04.5", squeezed, "`squeeze` takes *every* axis of length 1 away"),
