@@ -42,9 +42,10 @@ from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 
-# Tokens times parameters of a micro-batch, above which learning gains from a second thread (measured on two cores: 0.3M
-# parameters with 500 tokens lose, 0.8M with 1,100 gain 8%, 5.2M 17%). A fixed bound keeps a seed's run the same run.
-MANY_PRODUCTS = 5e8
+# Tokens times parameters of a micro-batch, above which learning gets all cores. A step on two cores, median: 0.8M
+# parameters with 1,400 tokens gain nothing; 5.2M go from 1,001 to 807 ms, and beside a busy program from 939 to 1,302.
+# A fixed bound, because another number of threads rounds differently: the same seed stays the same run.
+MANY_PRODUCTS = 3e9
 
 CACHE_BYTES = 2 * 2**30
 """What keys and values may take while sampling, where `completion_batch_size` does not say: 34 completions of
