@@ -199,6 +199,7 @@ def run(name: str, seed: int, max_steps: int, folder) -> Clock:
     return clock
 
 
+@pytest.mark.timeout(3600)  # three seeds of three runners take minutes
 def test_time_to_90_percent(benchmark, tmp_path):
     if not benchmark.enabled:  # everybody does the same: learns from the same task, and the same judge measures it
         for name in RUNNERS:
