@@ -1,4 +1,4 @@
-"""AdamW that never holds the old and the new of everything at once: parameters go by in groups, each made in place."""
+"""AdamW that never holds the old and the new of everything at once: parameters go by in groups, one after the other."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class AdamW:
     ) -> None:
         """Replace what is in `params` by what comes after it, and take `grads` out of theirs. All is evaluated.
 
-        MLX writes a group over its old numbers, where nobody else holds them.
+        A group's old numbers go before the next group comes, where nobody else holds them. Of a single large parameter,
+        such as the embedding, old and new exist side by side for that moment.
 
         Args:
             params, grads: float32, under the names of the first parameters.
