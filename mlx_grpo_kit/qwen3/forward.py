@@ -5,15 +5,50 @@ Every building block takes its weights as arguments, and `qwen3_forward` takes t
 layout, [out_features, in_features]. What is computed in another way on each device stands in `kernels.py`.
 
 Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, S positions of keys.
+
+Whoever wants to see inside passes a `watch`: every inner value goes through it under its name, and what it returns is
+used in its place. `record = {}; qwen3_forward(config, params, ids, watch=record.setdefault)` keeps them all.
+
+    embedding                                             [B, T, hidden]
+    layers.0.input_layernorm                              [B, T, hidden]
+    layers.0.self_attn.q_proj, k_proj, v_proj             [B, T, H or K, D]
+    layers.0.self_attn.q_norm, k_norm                     [B, T, H or K, D]
+    layers.0.self_attn.q_rope, k_rope                     [B, H or K, T, D]
+    layers.0.self_attn.scores, weights                    [B, H, T, S] around softmax; masked scores near -1e9
+    layers.0.self_attn.mixed                              [B, H, T, D], the values, mixed by the weights
+    layers.0.self_attn.o_proj                             [B, T, hidden]
+    layers.0.attended                                     [B, T, hidden], the residual stream after attention
+    layers.0.post_attention_layernorm                     [B, T, hidden]
+    layers.0.mlp.gate_proj, up_proj, gated                [B, T, intermediate]
+    layers.0.mlp.down_proj                                [B, T, hidden]
+    layers.0                                              [B, T, hidden], the residual stream after the layer
+    final_norm                                            [B, T, hidden]
+    logits                                                [B, T, V]
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
-from mlx_grpo_kit.qwen3.kernels import gated_silu, scaled_dot_product_attention
+from mlx_grpo_kit.qwen3.kernels import attention_scores, gated_silu, mix_values, scaled_dot_product_attention, softmax
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
+
+Watch = Callable[[str, mx.array], mx.array]
+"""(name, value) -> the value to go on with."""
+
+
+def unwatched(name: str, value: mx.array) -> mx.array:
+    """The `Watch` that looks at nothing."""
+    return value
+
+
+def _below(watch: Watch, prefix: str) -> Watch:
+    """`watch` for a part of the model, whose names begin with `prefix`."""
+    return watch if watch is unwatched else lambda name, value: watch(prefix + name, value)
 
 
 def embedding(weight: mx.array, input_ids: mx.array) -> mx.array:
@@ -45,9 +80,12 @@ def rope(x: mx.array, offset: int | mx.array, theta: float, yarn: YarnScaling | 
     return mx.fast.rope(scaled, head_dim, traditional=False, base=None, scale=1.0, offset=offset, freqs=freqs)
 
 
-def mlp(x: mx.array, gate_weight: mx.array, up_weight: mx.array, down_weight: mx.array) -> mx.array:
+def mlp(
+    x: mx.array, gate_weight: mx.array, up_weight: mx.array, down_weight: mx.array, watch: Watch = unwatched
+) -> mx.array:
     """SwiGLU: down(silu(gate(x)) * up(x)), [..., hidden] -> [..., hidden] (Shazeer 2020)."""
-    return linear(gated_silu(linear(x, gate_weight), linear(x, up_weight)), down_weight)
+    gate, up = watch("gate_proj", linear(x, gate_weight)), watch("up_proj", linear(x, up_weight))
+    return watch("down_proj", linear(watch("gated", gated_silu(gate, up)), down_weight))
 
 
 def visible(
@@ -77,6 +115,7 @@ def attention(
     mask: mx.array,
     cache: KVCache | None = None,
     layer: int = 0,
+    watch: Watch = unwatched,
 ) -> mx.array:
     """Qwen3's attention, [B, T, hidden] -> [B, T, hidden]: project, normalise per head, turn, attend, project.
 
@@ -88,19 +127,25 @@ def attention(
     batch, num_tokens, _ = x.shape
 
     def heads(name: str, count: int) -> mx.array:
-        return linear(x, params[f"{prefix}{name}.weight"]).reshape(batch, num_tokens, count, config.head_dim)
+        projected = linear(x, params[f"{prefix}{name}.weight"])
+        return watch(name, projected.reshape(batch, num_tokens, count, config.head_dim))
 
     queries, keys = heads("q_proj", config.num_attention_heads), heads("k_proj", config.num_key_value_heads)
-    queries = rms_norm(queries, params[f"{prefix}q_norm.weight"], config.rms_norm_eps)
-    keys = rms_norm(keys, params[f"{prefix}k_norm.weight"], config.rms_norm_eps)
+    queries = watch("q_norm", rms_norm(queries, params[f"{prefix}q_norm.weight"], config.rms_norm_eps))
+    keys = watch("k_norm", rms_norm(keys, params[f"{prefix}k_norm.weight"], config.rms_norm_eps))
     values = heads("v_proj", config.num_key_value_heads).swapaxes(1, 2)
     offset = cache.length if cache is not None else 0
-    queries = rope(queries.swapaxes(1, 2), offset, config.rope_theta, config.rope_scaling)
-    keys = rope(keys.swapaxes(1, 2), offset, config.rope_theta, config.rope_scaling)
+    queries = watch("q_rope", rope(queries.swapaxes(1, 2), offset, config.rope_theta, config.rope_scaling))
+    keys = watch("k_rope", rope(keys.swapaxes(1, 2), offset, config.rope_theta, config.rope_scaling))
     if cache is not None:
         keys, values = cache.append(layer, keys, values)
-    attended = scaled_dot_product_attention(queries, keys, values, mask)
-    return linear(attended.swapaxes(1, 2).reshape(batch, num_tokens, -1), params[f"{prefix}o_proj.weight"])
+    if watch is unwatched:
+        mixed = scaled_dot_product_attention(queries, keys, values, mask)
+    else:
+        weights = watch("weights", softmax(watch("scores", attention_scores(queries, keys, mask))))
+        mixed = watch("mixed", mix_values(weights, values))
+    mixed = mixed.swapaxes(1, 2).reshape(batch, num_tokens, -1)
+    return watch("o_proj", linear(mixed, params[f"{prefix}o_proj.weight"]))
 
 
 def transformer_block(
@@ -110,14 +155,21 @@ def transformer_block(
     x: mx.array,
     mask: mx.array,
     cache: KVCache | None = None,
+    watch: Watch = unwatched,
 ) -> mx.array:
     """One layer, [B, T, hidden] -> [B, T, hidden]: x + attention(norm(x)), then x + mlp(norm(x)) (pre-norm)."""
     prefix = f"layers.{layer}."
-    normed = rms_norm(x, params[f"{prefix}input_layernorm.weight"], config.rms_norm_eps)
-    x = x + attention(config, params, f"{prefix}self_attn.", normed, mask, cache, layer)
-    normed = rms_norm(x, params[f"{prefix}post_attention_layernorm.weight"], config.rms_norm_eps)
+
+    def norm(name: str, x: mx.array) -> mx.array:
+        return watch(f"{prefix}{name}", rms_norm(x, params[f"{prefix}{name}.weight"], config.rms_norm_eps))
+
+    normed = norm("input_layernorm", x)
+    in_attention = _below(watch, f"{prefix}self_attn.")
+    x = x + attention(config, params, f"{prefix}self_attn.", normed, mask, cache, layer, in_attention)
+    x = watch(f"{prefix}attended", x)
+    normed = norm("post_attention_layernorm", x)
     weights = (params[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
-    return x + mlp(normed, *weights)
+    return watch(f"layers.{layer}", x + mlp(normed, *weights, _below(watch, f"{prefix}mlp.")))
 
 
 def checkpointed_block(
@@ -160,6 +212,7 @@ def qwen3_hidden_states(
     cache: KVCache | None = None,
     attention_mask: mx.array | None = None,
     gradient_checkpointing: bool = False,
+    watch: Watch = unwatched,
 ) -> mx.array:
     """All but the output layer: [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`.
 
@@ -171,13 +224,13 @@ def qwen3_hidden_states(
     if cache is not None:  # in a compiled step the length is an array, and the buffers are known to have room
         num_keys = cache.capacity if not isinstance(offset, int) else max(cache.capacity, offset + num_tokens)
     mask = visible(num_tokens, num_keys, offset, attention_mask)
-    x = embedding(params["embedding.weight"], input_ids)
-    block = checkpointed_block if gradient_checkpointing else transformer_block
+    x = watch("embedding", embedding(params["embedding.weight"], input_ids))
+    block = checkpointed_block if gradient_checkpointing else partial(transformer_block, watch=watch)
     for layer in range(config.num_hidden_layers):
         x = block(config, params, layer, x, mask, cache)
     if cache is not None:
         cache.advance(num_tokens)
-    return rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
+    return watch("final_norm", rms_norm(x, params["final_norm.weight"], config.rms_norm_eps))
 
 
 def output_weight(config: Qwen3Config, params: dict[str, mx.array]) -> mx.array:
@@ -197,6 +250,7 @@ def qwen3_forward(
     *,
     cache: KVCache | None = None,
     attention_mask: mx.array | None = None,
+    watch: Watch = unwatched,
 ) -> mx.array:
     """Logits of the next token after every position: int [B, T] -> [B, T, V].
 
@@ -207,6 +261,9 @@ def qwen3_forward(
         cache: holds the tokens before `input_ids`; it is read and extended.
         attention_mask: [B, S] with 1 for a token and 0 for padding. It covers the cached positions too; positions that
             it is too short for count as tokens.
+        watch: sees every inner value, as the head of this file says.
     """
-    hidden_states = qwen3_hidden_states(config, params, input_ids, cache=cache, attention_mask=attention_mask)
-    return output_logits(config, params, hidden_states)
+    hidden_states = qwen3_hidden_states(
+        config, params, input_ids, cache=cache, attention_mask=attention_mask, watch=watch
+    )
+    return watch("logits", output_logits(config, params, hidden_states))

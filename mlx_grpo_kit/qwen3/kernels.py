@@ -58,22 +58,41 @@ def scaled_dot_product_attention(queries: mx.array, keys: mx.array, values: mx.a
     `mask` is what `visible` in `forward.py` returns. A GPU gets MLX's fused kernel; on the CPU that kernel is the same
     graph with a slow exponential, so there it is written out.
     """
-    scale = queries.shape[-1] ** -0.5
     if _runs_on_cpu():
-        return _written_out_attention(queries * scale, keys, values, mask)
+        return _written_out_attention(queries, keys, values, mask)
+    scale = queries.shape[-1] ** -0.5
     return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
 
 
-def _written_out_attention(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
+def attention_scores(queries: mx.array, keys: mx.array, mask: mx.array) -> mx.array:
+    """Q K^T / sqrt(D), with `MASKED` added where a query may not look: [B, H, T, D], [B, K, S, D] -> [B, H, T, S]."""
     batch, num_heads, num_queries, head_dim = queries.shape
-    num_groups = keys.shape[1]
     # The query heads that share keys become rows of one matrix product.
-    folded = queries.reshape(batch, num_groups, -1, head_dim)
+    folded = (queries * head_dim**-0.5).reshape(batch, keys.shape[1], -1, head_dim)
     scores = (folded @ keys.swapaxes(-1, -2)).reshape(batch, num_heads, num_queries, -1)
     masked = MASKED_FLOAT16 if scores.dtype == mx.float16 else MASKED
-    scores = scores + (1 - mask.astype(scores.dtype)) * masked
+    return scores + (1 - mask.astype(scores.dtype)) * masked
+
+
+def softmax(scores: mx.array) -> mx.array:
+    """exp(x) / sum exp(x) over the last axis."""
+    powers = _shifted_powers(scores)
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def mix_values(weights: mx.array, values: mx.array) -> mx.array:
+    """Each query's sum of values by its weights: [B, H, T, S], [B, K, S, D] -> [B, H, T, D]."""
+    batch, num_heads, num_queries, num_keys = weights.shape
+    mixed = weights.reshape(batch, values.shape[1], -1, num_keys) @ values
+    return mixed.reshape(batch, num_heads, num_queries, -1)
+
+
+def _shifted_powers(scores: mx.array) -> mx.array:
     # Softmax does not change when all scores move together, so the shift by the largest needs no gradient.
-    weights = exp(scores - mx.stop_gradient(scores.max(axis=-1, keepdims=True)))
-    totals = weights.sum(axis=-1, keepdims=True)
-    mixed = weights.reshape(batch, num_groups, -1, keys.shape[2]) @ values
-    return mixed.reshape(batch, num_heads, num_queries, head_dim) / totals
+    return exp(scores - mx.stop_gradient(scores.max(axis=-1, keepdims=True)))
+
+
+def _written_out_attention(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
+    # Divided by their sums after the product, D numbers a query and not S.
+    powers = _shifted_powers(attention_scores(queries, keys, mask))
+    return mix_values(powers, values) / powers.sum(axis=-1, keepdims=True)
