@@ -55,7 +55,8 @@ def test_inner_values_are_those_of_transformers(model):
             values = np.array(record[f"{at}.{name}"])
             assert np.allclose(values.ravel(), seen[f"{at}.{name}"].numpy().ravel(), atol=1e-4), name
     weights = np.array(record["layers.0.self_attn.weights"])
-    assert np.allclose(weights.sum(-1), 1) and np.all(np.triu(weights, 1) == 0)
+    assert np.allclose(weights.sum(-1), 1)
+    assert np.all(np.triu(weights, 1) == 0)
     assert set(record) == {"embedding", "final_norm", "logits"} | {
         f"layers.{layer}{name}"
         for layer in range(2)
