@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
 MAX_LAYERS = 1000
 """No Qwen3 has a tenth of it; with a million, listing the parameters' names alone would take the memory."""
 MAX_ATTENTION_FACTOR = 1000
 """A text of 10^40 tokens would ask for 10; far beyond, attention is all rounding, and then overflows."""
+
+# name: hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, tie_word_embeddings. What is not here
+# is the same in all of them.
+PUBLISHED = {
+    "0.6B": (1024, 3072, 28, 16, True),
+    "1.7B": (2048, 6144, 28, 16, True),
+    "4B": (2560, 9728, 36, 32, True),
+    "8B": (4096, 12288, 36, 32, False),
+    "14B": (5120, 17408, 40, 40, False),
+    "32B": (5120, 25600, 64, 64, False),
+}
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,35 @@ class Qwen3Config:
             raise ValueError(
                 f"head_dim is {self.head_dim}; rotary embeddings turn pairs of numbers, so it must be even."
             )
+
+    @classmethod
+    def from_name(cls, name: str) -> Qwen3Config:
+        """The configuration of a published dense Qwen3: "0.6B", "1.7B", "4B", "8B", "14B" or "32B".
+
+        The numbers are those of the config.json in https://huggingface.co/Qwen/Qwen3-0.6B and its sisters.
+
+        Raises:
+            ValueError: there is no model of this name.
+        """
+        if name not in PUBLISHED:
+            near = get_close_matches(str(name).upper(), PUBLISHED, n=1, cutoff=0.5)
+            guess = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"There is no published dense Qwen3 {name!r}.{guess} There are "
+                f"{', '.join(map(repr, PUBLISHED))}; any other is read from its folder by load_pretrained."
+            )
+        hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, tied = PUBLISHED[name]
+        return cls(
+            vocab_size=151_936,
+            hidden_size=hidden_size,
+            intermediate_size=intermediate_size,
+            num_hidden_layers=num_hidden_layers,
+            num_attention_heads=num_attention_heads,
+            num_key_value_heads=8,
+            head_dim=128,
+            max_position_embeddings=40_960,
+            tie_word_embeddings=tied,
+        )
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Qwen3Config:

@@ -45,6 +45,40 @@ def test_the_published_layout():
         tie_word_embeddings=True)  # fmt: skip
 
 
+# As Qwen's model cards have them, in billions: (all parameters, those that are no embedding).
+BILLIONS = {"0.6B": (0.6, 0.44), "1.7B": (1.7, 1.4), "4B": (4.0, 3.6), "8B": (8.2, 6.95), "14B": (14.8, 13.2),
+            "32B": (32.8, 31.2)}  # fmt: skip
+
+
+def test_the_smallest_published_model_by_its_name():
+    assert Qwen3Config.from_name("0.6B") == Qwen3Config.from_dict(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", BILLIONS)
+def test_published_models_have_the_parameters_that_their_cards_say(name):
+    config = Qwen3Config.from_name(name)
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(HFConfig(**config.to_dict()))
+    total = sum(parameter.numel() for parameter in model.parameters())
+    assert count_total_parameters(config) == total
+    embeddings = {each.weight for each in (model.get_input_embeddings(), model.get_output_embeddings())}
+    rest = total - sum(weight.numel() for weight in embeddings)
+    assert (total / 1e9, rest / 1e9) == pytest.approx(BILLIONS[name], abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("Qwen3-0.6B", "'0.6B'"), ("8b", "'8B'"), ("1.5B", "'1.7B'"), (14, "'14B'")]
+)
+def test_an_unknown_name_is_told_its_neighbour(name, near):
+    with pytest.raises(ValueError, match=f"Did you mean {near}.*'0.6B', '1.7B', '4B', '8B', '14B', '32B'"):
+        Qwen3Config.from_name(name)
+
+
+def test_a_name_like_no_other_is_told_the_list():
+    with pytest.raises(ValueError, match=r"no published dense Qwen3 'tiny'\. There are '0.6B'"):
+        Qwen3Config.from_name("tiny")
+
+
 def test_the_layout_of_transformers_5():
     content = json.loads(json.dumps(HFConfig(**SMALL, rope_theta=12345.0, max_position_embeddings=99).to_dict()))
     assert "rope_theta" not in content
