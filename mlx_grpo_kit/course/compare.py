@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9  # how near a number has to be
+COARSE = {"float32": (1e-4, 1e-5), "float16": (1e-2, 1e-2), "bfloat16": (5e-2, 5e-2)}  # in arrays of these
 DIGITS = 6  # of a number in a message, if they are enough
 LONGEST_TEXT = 160  # of a value in a message
 MOST_NUMBERS = 12  # of an array; a larger one is told by its shape
@@ -52,11 +54,12 @@ def same(got: Any, expected: Any) -> bool:
         import numpy as np
 
         try:
-            got, expected = np.asarray(got), np.asarray(expected)
+            relative, absolute = _nearness(expected)
+            got, expected = _as_numpy(got), _as_numpy(expected)
             return got.shape == expected.shape and bool(
-                np.allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+                np.allclose(got, expected, rtol=relative, atol=absolute, equal_nan=True)
             )
-        except (TypeError, ValueError):  # not numbers, rows of different lengths, a tensor that keeps its history
+        except (TypeError, ValueError, RuntimeError):  # not numbers, uneven rows, a tensor that keeps its history
             return False
     if isinstance(expected, str) and isinstance(got, str):
         return got.strip().lower() == expected.strip().lower()
@@ -93,15 +96,30 @@ def told_apart(got: Any, expected: Any) -> str:
     import numpy as np
 
     try:
-        got, expected = np.asarray(got, dtype=float), np.asarray(expected, dtype=float)
+        relative, absolute = _nearness(expected)
+        got, expected = _as_numpy(got).astype(float), _as_numpy(expected).astype(float)
     except (TypeError, ValueError, RuntimeError):  # not numbers, or a tensor that keeps its history
         return both
-    is_wrong = ~np.isclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+    is_wrong = ~np.isclose(got, expected, rtol=relative, atol=absolute, equal_nan=True)
     index = tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
     return (
         f"an {text[0]} with {is_wrong.sum():,} of {is_wrong.size:,} elements wrong: the one at {list(index)} is "
         + ", expected ".join(_show_both(float(got[index]), float(expected[index])))
     )
+
+
+def _nearness(expected: Any) -> tuple[float, float]:
+    """How near the numbers of an array have to be, relative and absolute: what is computed with fewer digits, less."""
+    return COARSE.get(str(getattr(expected, "dtype", "")).rpartition(".")[2], (RELATIVE, ABSOLUTE))
+
+
+def _as_numpy(value: Any) -> Any:
+    """An array of any library as NumPy's. MLX's bfloat16, which NumPy lacks, becomes float32."""
+    import numpy as np
+
+    if str(getattr(value, "dtype", "")) == "mlx.core.bfloat16":
+        value = value.astype(sys.modules["mlx.core"].float32)
+    return np.asarray(value)
 
 
 def _show_both(got: Any, expected: Any) -> list[str]:

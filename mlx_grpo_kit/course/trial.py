@@ -43,6 +43,8 @@ def _numbers(value: Any) -> Any:
         return copy.deepcopy(data)
     if hasattr(value, "detach") and hasattr(value, "clone"):  # torch
         return value.detach().clone().numpy()
+    if type(value).__module__ == "mlx.core":
+        return value.tolist()
     return None
 
 
