@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9  # how near a number has to be
-COARSE = {"float32": (1e-4, 1e-5), "float16": (1e-2, 1e-2), "bfloat16": (5e-2, 5e-2)}  # in arrays of these
+# In arrays of these: of the number itself, and of the largest number of its array (at least of 1), since what is left
+# of large numbers that cancel has their rounding error.
+COARSE = {"float32": (1e-4, 1e-5), "float16": (1e-2, 1e-2), "bfloat16": (5e-2, 5e-2)}
 DIGITS = 6  # of a number in a message, if they are enough
 LONGEST_TEXT = 160  # of a value in a message
 MOST_NUMBERS = 12  # of an array; a larger one is told by its shape
@@ -38,9 +40,10 @@ def same(got: Any, expected: Any) -> bool:
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
     if isinstance(expected, numbers.Real):
+        relative, absolute = _nearness(got) if type(got).__module__ == "mlx.core" else (RELATIVE, ABSOLUTE)
         got = getattr(got, "item", lambda: got)() if getattr(got, "shape", None) == () else got
         return isinstance(got, numbers.Real) and (
-            math.isclose(got, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (got != got and expected != expected)
+            math.isclose(got, expected, rel_tol=relative, abs_tol=absolute) or (got != got and expected != expected)
         )
     if isinstance(expected, Mapping):
         return (
@@ -84,6 +87,9 @@ def told_apart(got: Any, expected: Any) -> str:
         wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
         return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
     text = _show_both(got, expected)
+    dtypes = [str(value.dtype) if type(value).__module__ == "mlx.core" else None for value in (got, expected)]
+    if None not in dtypes and dtypes[0] != dtypes[1]:
+        text = [f"{each} of {dtype}".replace("mlx.core", "mx") for each, dtype in zip(text, dtypes, strict=True)]
     both = ", expected ".join(text)
     shapes = [tuple(value.shape) if hasattr(value, "shape") else None for value in (got, expected)]
     if None not in shapes and shapes[0] != shapes[1]:
@@ -110,7 +116,17 @@ def told_apart(got: Any, expected: Any) -> str:
 
 def _nearness(expected: Any) -> tuple[float, float]:
     """How near the numbers of an array have to be, relative and absolute: what is computed with fewer digits, less."""
-    return COARSE.get(str(getattr(expected, "dtype", "")).rpartition(".")[2], (RELATIVE, ABSOLUTE))
+    relative, absolute = COARSE.get(str(getattr(expected, "dtype", "")).rpartition(".")[2], (RELATIVE, ABSOLUTE))
+    if relative == RELATIVE:
+        return relative, absolute
+    sizes = abs(_as_numpy(expected))
+    return relative, absolute * float(sizes.max(initial=1.0, where=sizes < math.inf))
+
+
+def evaluate(value: Any) -> None:
+    """Compute what MLX still owes of the arrays in `value`, so that an error in it is raised here."""
+    if "mlx.core" in sys.modules:
+        sys.modules["mlx.core"].eval(value)
 
 
 def _as_numpy(value: Any) -> Any:
@@ -141,7 +157,7 @@ def show(value: Any, digits: int = DIGITS) -> str:
         return "a generator (make a tuple or an array of it)"
     if isinstance(value, Mapping):
         text = ", ".join(f"{key}: {show(item, digits)}" for key, item in value.items())
-    elif type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+    elif type(value).__module__ in ("numpy", "mlx.core") and getattr(value, "shape", None) == ():
         return show(value.item(), digits)
     elif hasattr(value, "shape") and hasattr(value, "tolist"):
         is_small = math.prod(value.shape) <= MOST_NUMBERS

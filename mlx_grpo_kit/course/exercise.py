@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_grpo_kit.course.compare import Spoiled, Told, same, show, told_apart
+from mlx_grpo_kit.course.compare import Spoiled, Told, evaluate, same, show, told_apart
 from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work, watched
 
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
@@ -170,6 +170,7 @@ class Exercise:
             else:
                 _, enough = count_work(lambda: self.run(self.solution, *copy.deepcopy(case)))
                 result, _ = count_work(lambda: self.run(tried, *copy.deepcopy(case)), self.work * enough)
+            evaluate(result)
         except TooMuchWorkError:
             return Told(f"nothing yet after {self.work} times the work that it takes (it was stopped there)")
         except (Exception, SystemExit) as error:

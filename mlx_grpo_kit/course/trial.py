@@ -44,7 +44,10 @@ def _numbers(value: Any) -> Any:
     if hasattr(value, "detach") and hasattr(value, "clone"):  # torch
         return value.detach().clone().numpy()
     if type(value).__module__ == "mlx.core":
-        return value.tolist()
+        try:
+            return value.tolist()
+        except (ValueError, RuntimeError):  # inside mx.compile, where arrays have no numbers yet
+            return None
     return None
 
 

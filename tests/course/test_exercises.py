@@ -106,6 +106,8 @@ def spoil(value):
         return True
     if isinstance(value, (list, tuple)):
         return any([spoil(each) for each in value])
+    if isinstance(value, dict):
+        return any([spoil(each) for each in value.values()])
     if isinstance(value, Tensor):
         return spoil(value.data)
     if type(value).__module__ == "mlx.core" and value.size and "bool" not in str(value.dtype):
