@@ -1,5 +1,6 @@
 """Qwen3 on MLX: its configuration, forward pass, parameters, cache and files."""
 
+from mlx_grpo_kit.qwen3.backward import qwen3_backward, qwen3_loss_and_gradients
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
 from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
@@ -27,8 +28,10 @@ __all__ = [
     "output_logits",
     "param_names",
     "param_shapes",
+    "qwen3_backward",
     "qwen3_forward",
     "qwen3_hidden_states",
+    "qwen3_loss_and_gradients",
     "save_pretrained",
     "validate_param_names",
     "validate_params",
