@@ -1,0 +1,942 @@
+"""Exercises of notebook 11: attention."""
+# ruff: noqa: B023 (solutions are written as a beginner would write them)
+
+import tracemalloc
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, qwen3_forward
+from mlx_grpo_kit.qwen3.forward import rms_norm, rope
+
+SEVEN_PLUS_FIVE = mx.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+MASK = mx.array([[True, False, False], [True, True, False], [True, True, True]])
+
+
+def _draw(*shape, seed=0):
+    return mx.array(np.random.default_rng(seed).normal(size=shape))
+
+
+BY_HAND = Exercise(
+    "11.1",
+    "By hand",
+    "The same three tokens, two other queries of the last one. What comes out for the query (0, 0), which looks for "
+    "nothing? And for (1000, 0), which wants digits and nothing else? No code: you need e⁰ = 1, and that e¹⁰⁰⁰ is so "
+    "large that nothing counts beside it. Set `by_hand` to the four numbers, `(first, second, first, second)`; "
+    "a fraction may stand as one, such as `2 / 7`.",
+    minutes=5,
+    difficulty=1,
+    solution=(4.0, 1 / 3, 6.0, 0.0),
+    hints=(
+        "Query (0, 0): its product with every key is 0, and e⁰ = 1. So all three weights are equal, and they sum to 1.",
+        "Query (1000, 0): the scores are 1000, 0, 1000. The two large ones are equal, so they share the weight between "
+        "them, and nothing is left for the plus sign.",
+        "The first is the mean of (7, 0), (0, 1) and (5, 0): add them up and divide by 3. The second is the mean of "
+        "(7, 0) and (5, 0).",
+    ),
+    mistakes=(
+        Mistake(
+            "sums", (12.0, 1.0, 12.0, 0.0), "Those are sums. The weights sum to 1, so what comes out is a mean.", 1
+        ),
+        Mistake(
+            "one winner",
+            (4.0, 1 / 3, 7.0, 0.0),
+            "For (1000, 0) the 7 does not win alone: the 5 has the same key, so the same score, so the same weight.",
+            2,
+        ),
+        Mistake(
+            "nothing comes of nothing",
+            (0.0, 0.0, 6.0, 0.0),
+            "Scores of 0 are not weights of 0: e⁰ is 1. Who looks for nothing in particular gets a bit of everything.",
+            1,
+        ),
+    ),
+    explain="Softmax cannot say no. A query that looks for nothing gets the mean of everything; many models therefore "
+    "learn to look at the first token when there is nothing to look for.",
+)
+
+
+def scores(queries, keys):
+    """How well every query fits every key: [..., T, D] and [..., S, D] -> [..., T, S]."""
+    return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5
+
+
+SCORES = Exercise(
+    "11.2",
+    "Scores",
+    "Write `scores(queries, keys)`: the product of every query with every key, divided by sqrt(D). Queries are "
+    "[..., T, D] and keys [..., S, D], with any number of axes in front (none, or row and head); the result is "
+    "[..., T, S]. No loop is needed.",
+    minutes=6,
+    difficulty=1,
+    solution=scores,
+    hints=(
+        "A matrix product multiplies rows of the first with columns of the second. You want rows with rows: turn the "
+        "last two axes of the keys round.",
+        "`keys.T` turns *all* axes round, which is wrong as soon as there are more than two. "
+        "`keys.swapaxes(-1, -2)` swaps the last two only.",
+        "`queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5`",
+    ),
+    cases=(
+        (mx.array([[1.0, 2.0]]), mx.array([[3.0, 0.5]])),
+        (mx.array([[2.0, 0.0], [0.0, 0.0]]), SEVEN_PLUS_FIVE),
+        (mx.array([[0.5]]), mx.array([[4.0], [-2.0]])),
+        *drawn(2, lambda rng: (mx.array(rng.normal(size=(3, 5))), mx.array(rng.normal(size=(7, 5))))),
+        *drawn(2, lambda rng: (mx.array(rng.normal(size=(2, 3, 4, 6))), mx.array(rng.normal(size=(2, 3, 4, 6)))), 1),
+    ),
+    mistakes=slips(
+        scores,
+        ("not scaled", {" / queries.shape[-1] ** 0.5": ""}, 3, "The products are not divided by sqrt(D)."),
+        ("by D", {" ** 0.5": ""}, 3, "That is divided by D. It is its square root: the *variance* grows like D."),
+        (
+            "by the number of keys",
+            {"queries.shape[-1]": "keys.shape[-2]"},
+            3,
+            "That is divided by the square root of the number of keys. D is the length of one query.",
+        ),
+        (
+            "all axes turned",
+            {"keys.swapaxes(-1, -2)": "keys.T"},
+            2,
+            "`.T` turns all axes round, the row and the head too. Swap the last two.",
+        ),
+        (
+            "keys ask",
+            {"queries @ keys.swapaxes(-1, -2)": "keys @ queries.swapaxes(-1, -2)"},
+            1,
+            "Rows and columns are swapped: row i of the result belongs to query i, column j to key j.",
+        ),
+        (
+            "times",
+            {" / queries": " * queries"},
+            3,
+            "Multiplied by sqrt(D), where it should be divided.",
+        ),
+    ),
+)
+
+
+def causal(num_queries, num_keys, offset):
+    """Which keys each query may look at: booleans [num_queries, num_keys]."""
+    positions = mx.arange(num_queries)[:, None] + offset
+    return mx.arange(num_keys)[None, :] <= positions
+
+
+def _booleans(function, *arguments):
+    """The result, in which true and false are not 1 and 0: `~` and `where` would take those for something else."""
+    result = function(*arguments)
+    dtype = str(getattr(result, "dtype", "bool"))
+    return result if "bool" in dtype else Told(f"an array of {dtype} (true and false should be booleans: compare)")
+
+
+CAUSAL = Exercise(
+    "11.3",
+    "Nobody sees the future",
+    "Write `causal(num_queries, num_keys, offset)`: an array of booleans [num_queries, num_keys], true where a query "
+    "may look at a key. Key j stands at position j. Query i stands at position `offset + i` (chapter 13 reads a text "
+    "in pieces, and then the first query is not at position 0). A query may look at its own position and at all before.",
+    minutes=6,
+    difficulty=1,
+    solution=causal,
+    hints=(
+        "Two rows of numbers and a comparison: the positions of the queries as a column, those of the keys as a row. "
+        "Broadcasting makes the table.",
+        "`mx.arange(num_queries)[:, None] + offset` is the column of the queries' positions, "
+        "`mx.arange(num_keys)[None, :]` the row of the keys'. Which of them must be the smaller one, and may they be "
+        "equal?",
+        "`mx.arange(num_keys)[None, :] <= mx.arange(num_queries)[:, None] + offset`",
+    ),
+    cases=((3, 3, 0), (1, 1, 0), (2, 5, 3), (1, 4, 3), (1, 6, 2), (4, 7, 1), (5, 5, 0)),
+    mistakes=slips(
+        causal,
+        ("not itself", {"<=": "<"}, 2, "A token may look at itself. The first one has nobody else."),
+        ("the past is hidden", {"<=": ">="}, 2, "The wrong way round: this one sees the future and not the past."),
+        (
+            "no offset",
+            {" + offset": ""},
+            2,
+            "The offset is missing: the first query stands at position `offset`, and all the keys before it are past.",
+        ),
+        (
+            "offset of the keys",
+            {"positions = mx.arange(num_queries)[:, None] + offset": "positions = mx.arange(num_queries)[:, None]",
+             "[None, :] <=": "[None, :] + offset <="},
+            2,
+            "The offset moved the keys. They begin at 0; it is the queries that begin at `offset`.",
+        ),
+        ("one too far", {"+ offset": "+ offset + 1"}, 2, "Each query sees one key too many: the very next token."),
+    ),
+    run=_booleans,
+)  # fmt: skip
+
+
+def masked_softmax(scores, mask):
+    """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""
+    scores = mx.where(mask, scores, -1e9)
+    powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def _where_something_is_seen(function, scores, mask):
+    """The weights; those of a query that may see nothing count as 0 unless they are nan or inf."""
+    weights = function(scores, mask)
+    if weights is None or not hasattr(weights, "shape"):
+        return weights
+    weights = np.array(weights)
+    blind = ~np.broadcast_to(np.array(mask), weights.shape).any(axis=-1, keepdims=True)
+    return np.where(blind & np.isfinite(weights), np.float32(0), weights)
+
+
+MASKED_SOFTMAX = Exercise(
+    "11.4",
+    "Softmax behind a mask",
+    "Write `masked_softmax(scores, mask)`: softmax over the last axis, in which the scores where `mask` is false do "
+    "not take part. They get weight 0, and the others sum to 1. Two traps: scores of 1000 may come, and e¹⁰⁰⁰ is "
+    "infinite; and a query that may see *nothing* (there are such rows) must get numbers and not nan. Which numbers is "
+    "all the same.",
+    minutes=10,
+    difficulty=2,
+    solution=masked_softmax,
+    hints=(
+        "Mask first, softmax after: where the mask is false, put a score so low that its power is 0. "
+        "`mx.where(mask, scores, low)` chooses.",
+        "How low? With minus infinity, a row with nothing to see is inf - inf, which is nan. -1e9 is low enough, and a "
+        "row of nothing but -1e9 is a row of equals.",
+        "Softmax does not change when all scores of a row move together: subtract the largest of the row (after "
+        "masking!) and no power can exceed 1. Then `powers / powers.sum(axis=-1, keepdims=True)`.",
+    ),
+    cases=(
+        (mx.array([[2.0, 0.0, 2.0]]), mx.array([[True, True, False]])),
+        (mx.zeros((3, 3)), MASK),
+        (mx.array([[0.7]]), mx.array([[True]])),
+        (mx.array([[1000.0, 999.0, -1000.0]]), mx.array([[True, True, True]])),
+        (mx.array([[1.0, 5000.0], [1.0, 5000.0]]), mx.array([[True, False], [False, True]])),
+        (mx.array([[3.0, 1.0], [0.5, 0.25]]), mx.array([[False, False], [True, True]])),
+        *drawn(2, lambda rng: (mx.array(rng.normal(size=(2, 3, 4, 5))), mx.array(rng.random((2, 1, 4, 5)) < 0.7))),
+    ),
+    mistakes=(
+        *slips(
+            masked_softmax,
+            (
+                "masked after softmax",
+                {"    scores = mx.where(mask, scores, -1e9)\n": "",
+                 "return powers / powers.sum(axis=-1, keepdims=True)":
+                 "return mx.where(mask, powers / powers.sum(axis=-1, keepdims=True), 0.0)"},
+                1,
+                "The hidden scores still took part in the sum, so what is left does not sum to 1, and how much is left "
+                "tells of what was hidden. Mask first, softmax after.",
+            ),
+            ("not masked", {"mx.where(mask, scores, -1e9)": "scores"}, 1, "The mask is not used."),
+            (
+                "hidden scores are 0",
+                {"-1e9": "0.0"},
+                1,
+                "A score of 0 still has the power e⁰ = 1. To count for nothing it has to be very low.",
+            ),
+            (
+                "not low enough",
+                {"-1e9": "-10.0"},
+                2,
+                "-10 is not low enough: e⁻¹⁰ is small but not 0, and scores of -1000 are still lower.",
+            ),
+            ("turned round", {"(mask, scores, -1e9)": "(mask, -1e9, scores)"}, 1, "What the mask shows is hidden."),
+            (
+                "no shift",
+                {" - scores.max(axis=-1, keepdims=True)": ""},
+                3,
+                "e¹⁰⁰⁰ is infinite, and infinite / infinite is nan. Subtract the largest score of each row first.",
+            ),
+            (
+                "minus infinity",
+                {"-1e9": "-mx.inf"},
+                2,
+                "A row in which nothing is visible became nan: minus infinity minus minus infinity.",
+            ),
+            ("over the queries", {"axis=-1": "axis=-2"}, 3, "That sums down the columns. Each *query*, a row, has 1 to "
+             "give away."),
+        ),
+    ),
+    run=_where_something_is_seen,
+)  # fmt: skip
+
+
+def visible(num_queries, num_keys, offset, attention_mask=None):
+    """Causal and not padding: booleans [1 or B, 1, num_queries, num_keys]."""
+    positions = mx.arange(num_queries)[:, None] + offset
+    mask = (mx.arange(num_keys)[None, :] <= positions)[None, None]
+    if attention_mask is None:
+        return mask
+    real = attention_mask.astype(mx.bool_)
+    room = num_keys - real.shape[1]
+    if room:
+        real = mx.concatenate([real, mx.ones((real.shape[0], room), dtype=mx.bool_)], axis=1)
+    return mask & real[:, None, None, :]
+
+
+def _by_name(function, *arguments):
+    return _booleans(lambda: function(*arguments))
+
+
+VISIBLE = Exercise(
+    "11.5",
+    "Who may be seen",
+    "Write `visible(num_queries, num_keys, offset, attention_mask=None)`: which keys each query may look at, as "
+    "booleans [1 or B, 1, num_queries, num_keys]; the axis of length 1 is for the heads, which all see the same. Two "
+    "conditions: the causal one of 11.3, and, where there is an `attention_mask` [B, up to num_keys] with 1 for a "
+    "token and 0 for padding, that the *key* is a token. Keys beyond the end of a short `attention_mask` are tokens. "
+    "Without one the result is [1, 1, num_queries, num_keys].",
+    minutes=10,
+    difficulty=2,
+    solution=visible,
+    hints=(
+        "Begin with your causal mask and give it two axes: `mask[None, None]`. Without padding you are done.",
+        "Padding is about keys: `real[:, None, None, :]` is [B, 1, 1, num_keys], the same for each query. `&` of the "
+        "two broadcasts to [B, 1, num_queries, num_keys].",
+        "A short attention mask grows to num_keys with ones: `mx.concatenate([real, mx.ones((B, room))], axis=1)` or "
+        "`mx.pad(real, [(0, 0), (0, room)], constant_values=1)`, before it becomes booleans.",
+    ),
+    cases=(
+        (3, 3, 0),
+        (2, 5, 3),
+        (1, 1, 0, mx.array([[1]])),
+        (4, 4, 0, mx.array([[0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]])),
+        (3, 3, 0, mx.array([[1, 1, 0], [1, 0, 0]])),
+        (1, 6, 4, mx.array([[0, 1, 1, 1], [1, 1, 1, 1]])),
+        (2, 7, 3, mx.array([[0, 0, 1]])),
+        (2, 3, 1, mx.array([[True, True, True], [False, True, True]])),
+        *drawn(2, lambda rng: (3, 6, 2, mx.array((rng.random((4, 5)) < 0.6).astype(np.int32)))),
+    ),
+    mistakes=slips(
+        visible,
+        (
+            "padding alone",
+            {"return mask & real[:, None, None, :]":
+             "return mx.broadcast_to(real[:, None, None, :], (len(real), 1, num_queries, num_keys))"},
+            2,
+            "With padding the causal condition got lost: both have to hold.",
+        ),
+        ("no padding", {" & real[:, None, None, :]": ""}, 2, "The attention mask is not used."),
+        (
+            "padded queries",
+            {"mask & real[:, None, None, :]": "mask & real[:, None, offset : offset + num_queries, None]"},
+            2,
+            "That hides rows: it forbids padding to *look*. What padding sees is all the same, nobody reads it. It "
+            "must not be *seen*: the padded positions are keys, the last axis.",
+        ),
+        (
+            "nobody beyond",
+            {"mx.ones(": "mx.zeros("},
+            3,
+            "Keys beyond the end of the attention mask are tokens that came later, not padding.",
+        ),
+        (
+            "turned round",
+            {"attention_mask.astype(mx.bool_)": "attention_mask == 0"},
+            2,
+            "In an attention mask 1 is a token and 0 is padding.",
+        ),
+        ("either", {"mask & real": "mask | real"}, 2, "`|` asks for one of the conditions. Both have to hold: `&`."),
+        ("no axis for heads", {"real[:, None, None, :]": "real[:, None, :]"}, 2, "The shape is off: with an attention "
+         "mask it is [B, 1, num_queries, num_keys], one axis for the heads."),
+    ),
+    run=_by_name,
+    explain="The kit's own stands in qwen3/forward.py under the same name. It is the only place that decides who sees "
+    "whom, for training, for generation, with padding and with a cache.",
+)  # fmt: skip
+
+
+def split_heads(x, num_heads):
+    """Cut the last axis into heads: [B, T, num_heads * D] -> [B, num_heads, T, D]."""
+    batch, num_tokens, width = x.shape
+    return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)
+
+
+SPLIT_HEADS = Exercise(
+    "11.6",
+    "Several heads",
+    "Write `split_heads(x, num_heads)`: each token's `num_heads * D` numbers in `num_heads` pieces of D, the first D "
+    "numbers to head 0, the next D to head 1. [B, T, num_heads * D] becomes [B, num_heads, T, D], so that every head "
+    "is a little matrix [T, D] of its own.",
+    minutes=5,
+    difficulty=1,
+    solution=split_heads,
+    hints=(
+        "Two steps: cut the last axis into two, `[B, T, num_heads, D]`, then move an axis.",
+        "`reshape` never moves a number, it only counts differently. After it, `swapaxes(1, 2)` brings the heads in "
+        "front of the tokens.",
+    ),
+    cases=(
+        (mx.arange(12.0).reshape(1, 2, 6), 2),
+        (mx.arange(12.0).reshape(1, 2, 6), 3),
+        (mx.arange(4.0).reshape(1, 1, 4), 4),
+        *drawn(2, lambda rng: (mx.array(rng.normal(size=(2, 3, 8))), 4)),
+        *drawn(1, lambda rng: (mx.array(rng.normal(size=(3, 4, 5))), 1), 2),
+    ),
+    mistakes=slips(
+        split_heads,
+        (
+            "reshape alone",
+            {"num_tokens, num_heads, width // num_heads).swapaxes(1, 2)":
+             "num_heads, num_tokens, width // num_heads)"},
+            2,
+            "The shape is right and the numbers are not: reshape alone gives head 0 the numbers of other tokens. Cut "
+            "first, then move the axis.",
+        ),
+        (
+            "every second number",
+            {"num_heads, width // num_heads).swapaxes(1, 2)": "width // num_heads, num_heads).transpose(0, 3, 1, 2)"},
+            1,
+            "Head 0 got every num_heads-th number. It should get the first D in a row.",
+        ),
+        ("not moved", {".swapaxes(1, 2)": ""}, 2, "That is [B, T, num_heads, D]. The heads go in front of the tokens."),
+    ),
+)  # fmt: skip
+
+
+def grouped_attention(queries, keys, values, mask):
+    """Softmax(Q K^T / sqrt(D)) V with shared keys: [B, H, T, D] and [B, K, S, D] twice -> [B, H, T, D]."""
+    batch, num_heads, num_tokens, head_dim = queries.shape
+    num_kv_heads = keys.shape[1]
+    grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)
+    scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / head_dim**0.5
+    scores = mx.where(mask[:, :, None], scores, -1e9)
+    powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = powers / powers.sum(axis=-1, keepdims=True)
+    return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)
+
+
+LARGE, MOST_MEMORY = 2**18, 4  # bytes of keys from which memory is measured; times the keys and values themselves
+
+
+def _with_little_memory(function, queries, keys, values, mask):
+    """The result, if computing it did not take a copy of keys or values for every query head, in MLX or in NumPy."""
+    if keys.nbytes < LARGE:
+        return function(queries, keys, values, mask)
+    mx.eval(queries, keys, values, mask)
+    mx.synchronize()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    tracemalloc.start()
+    try:
+        result = function(queries, keys, values, mask)
+        if isinstance(result, mx.array):
+            mx.eval(result)
+        taken = max(mx.get_peak_memory() - before, tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    own = keys.nbytes + values.nbytes
+    if taken > MOST_MEMORY * own:
+        return Told(
+            f"a result for which {taken / own:.0f} times the memory of keys and values was taken: every query head got "
+            "its own copy of them"
+        )
+    return result
+
+
+def _grouped(batch, heads, kv_heads, tokens, keys, head_dim, seed=0):
+    """Random queries, keys and values, and a causal mask for the last `tokens` of the keys."""
+    rng = np.random.default_rng(seed)
+    shapes = (batch, heads, tokens, head_dim), (batch, kv_heads, keys, head_dim), (batch, kv_heads, keys, head_dim)
+    mask = np.tril(np.ones((tokens, keys), bool), keys - tokens)[None, None]
+    return *(mx.array(rng.normal(size=shape)) for shape in shapes), mx.array(mask)
+
+
+PADDED = mx.array(np.tril(np.ones((4, 4), bool)) & np.array([[[[0, 1, 1, 1]]], [[[1, 1, 1, 1]]]], bool))
+
+GROUPED = Exercise(
+    "11.7",
+    "Shared keys, no copies",
+    "Write `grouped_attention(queries, keys, values, mask)`, the whole of attention after the projections: scaled "
+    "scores, mask, softmax, mix. Queries are [B, H, T, D], keys and values [B, K, S, D], the mask [1 or B, 1, T, S]; "
+    "the result is [B, H, T, D]. H is a multiple of K, and neighbours share: with H = 4 and K = 2, query heads 0 and 1 "
+    "use keys and values 0, query heads 2 and 3 use 1. Keys and values must *not* be repeated in memory: the largest "
+    "case measures it.",
+    minutes=20,
+    difficulty=3,
+    solution=grouped_attention,
+    hints=(
+        "Do not give the keys more heads; give the queries one more axis. [B, H, T, D] reshaped to [B, K, H // K, T, "
+        "D] has beside each key head the group of query heads that it serves.",
+        "`keys[:, :, None]` is [B, K, 1, S, D]. A matrix product broadcasts that 1 to H // K without copying, as "
+        "chapter 04's broadcasting did. The mask needs one more axis too: `mask[:, :, None]`.",
+        "`grouped = queries.reshape(B, K, -1, T, D)`, `scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / D**0.5`, "
+        "then mask and softmax as in 11.4, `weights @ values[:, :, None]`, and reshape back to [B, H, T, D].",
+    ),
+    cases=(
+        _grouped(1, 2, 1, 1, 1, 2),
+        _grouped(1, 4, 2, 3, 3, 4, seed=1),
+        _grouped(2, 6, 2, 2, 5, 3, seed=2),
+        _grouped(2, 3, 3, 4, 4, 8, seed=3),
+        (*_grouped(2, 4, 2, 4, 4, 5, seed=4)[:3], PADDED),
+        _grouped(1, 32, 2, 1, 1000, 64, seed=5),
+    ),
+    mistakes=(
+        *slips(
+            grouped_attention,
+            (
+                "repeated",
+                {"    grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)\n":
+                 "    keys, values = (mx.repeat(x, num_heads // num_kv_heads, axis=1) for x in (keys, values))\n"
+                 "    grouped = queries[:, :, None]\n"},
+                1,
+                "The numbers are right; the memory is what sharing was meant to save. Leave keys and values as they "
+                "are, and give the queries another axis.",
+            ),
+            (
+                "dealt like cards",
+                {"queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)":
+                 "queries.reshape(batch, -1, num_kv_heads, num_tokens, head_dim).swapaxes(1, 2)",
+                 "(weights @ values[:, :, None])": "(weights @ values[:, :, None]).swapaxes(1, 2)"},
+                1,
+                "Query head h used key head h % K, as cards are dealt. Neighbours share: it is h // (H / K).",
+            ),
+            (
+                "heads in the wrong order",
+                {"(weights @ values[:, :, None])": "(weights @ values[:, :, None]).swapaxes(1, 2)"},
+                3,
+                "The heads come out in another order than they went in: [B, K, H // K, T, D] only needs a reshape.",
+            ),
+            (
+                "the first head's keys",
+                {"keys[:, :, None]": "keys[:, :1, None]"},
+                2,
+                "All query heads use the keys of key head 0.",
+            ),
+            ("not masked", {"mx.where(mask[:, :, None], scores, -1e9)": "scores"}, 2, "The mask is not used."),
+            ("not scaled", {" / head_dim**0.5": ""}, 3, "The scores are not divided by sqrt(D)."),
+            ("weights over queries", {"axis=-1": "axis=-2"}, 3, "Softmax goes over the keys, the last axis."),
+            (
+                "keys are mixed",
+                {"weights @ values": "weights @ keys"},
+                3,
+                "The *values* are mixed. Keys only say how much of each.",
+            ),
+        ),
+    ),
+    run=_with_little_memory,
+    explain="The kit folds the group into the rows of one matrix product instead, [B, K, (H / K) * T, D]: fewer and "
+    "larger products, the same numbers (`attention_scores` in qwen3/kernels.py).",
+)  # fmt: skip
+
+
+def attention(config, params, prefix, x, mask):
+    """Qwen3's attention, [B, T, hidden] -> [B, T, hidden]."""
+    batch, num_tokens, _ = x.shape
+
+    def heads(name, count):
+        projected = x @ params[prefix + name + ".weight"].T
+        return projected.reshape(batch, num_tokens, count, config.head_dim).swapaxes(1, 2)
+
+    queries = heads("q_proj", config.num_attention_heads)
+    keys = heads("k_proj", config.num_key_value_heads)
+    values = heads("v_proj", config.num_key_value_heads)
+    queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)
+    keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)
+    queries = rope(queries, 0, config.rope_theta)
+    keys = rope(keys, 0, config.rope_theta)
+    mixed = grouped_attention(queries, keys, values, mask)
+    mixed = mixed.swapaxes(1, 2).reshape(batch, num_tokens, -1)
+    return mixed @ params[prefix + "o_proj.weight"].T
+
+
+def _result_and_gradient(function, config, params, prefix, x, mask):
+    """What comes out, and the gradient of its squares: a way back for the gradient is half of the exercise."""
+
+    def squares(x):
+        result = function(config, params, prefix, x, mask)
+        return (mx.array(result) ** 2).sum()
+
+    result = function(config, params, prefix, x, mask)
+    if result is None or not hasattr(result, "shape"):
+        return result
+    return result, mx.grad(squares)(x)
+
+
+def _layer(batch, tokens, heads, kv_heads, head_dim, hidden, prefix, seed, padded=False):
+    """A configuration, random weights under `prefix` with norms away from 1, an x and its mask."""
+    config = Qwen3Config(
+        vocab_size=11,
+        hidden_size=hidden,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        rope_theta=100.0,
+        rms_norm_eps=0.01,
+    )
+    rng = np.random.default_rng(seed)
+    shapes = {
+        "q_proj": (heads * head_dim, hidden),
+        "k_proj": (kv_heads * head_dim, hidden),
+        "v_proj": (kv_heads * head_dim, hidden),
+        "o_proj": (hidden, heads * head_dim),
+    }
+    params = {f"{prefix}{name}.weight": mx.array(rng.normal(size=shape) / 3) for name, shape in shapes.items()}
+    params |= {f"{prefix}{name}_norm.weight": mx.array(rng.uniform(0.3, 2, head_dim)) for name in "qk"}
+    mask = np.tril(np.ones((tokens, tokens), bool))[None, None]
+    if padded:
+        mask = mask & (np.arange(tokens) >= np.arange(batch)[:, None])[:, None, None, :]
+    return config, params, prefix, mx.array(rng.normal(size=(batch, tokens, hidden))), mx.array(mask)
+
+
+ATTENTION = Exercise(
+    "11.8",
+    "The whole of Qwen3's attention",
+    "Write `attention(config, params, prefix, x, mask)`: [B, T, hidden] in, [B, T, hidden] out, the seven steps of the "
+    'list above. The weights are `params[prefix + "q_proj.weight"]`, `k_proj`, `v_proj`, `o_proj`, of shape [out, in], '
+    "and `q_norm.weight`, `k_norm.weight`, of length D; the sizes are `config.num_attention_heads`, "
+    "`config.num_key_value_heads`, `config.head_dim`, and there are `config.rms_norm_eps` and `config.rope_theta`. Use "
+    "what you have: `split_heads`, `grouped_attention`, and chapter 10's `rms_norm(x, weight, eps)` and "
+    "`rope(x, offset, theta)` (on [B, heads, T, D], with offset 0). Every number has to be the kit's to 1e-5, and its "
+    "gradient too.",
+    minutes=25,
+    difficulty=3,
+    solution=attention,
+    hints=(
+        "A projection is `x @ weight.T`. Then split it into heads: H heads for the queries, K for keys and values. "
+        "Print the shape after every step.",
+        "Norms and RoPE are for queries and keys alone; the norm comes first. `rope` turns by the position, which is "
+        "the axis before the last, so the heads have to stand in front of it already.",
+        "`grouped_attention` gives [B, H, T, D]. Back to [B, T, H * D]: `mixed.swapaxes(1, 2).reshape(B, T, -1)`, and "
+        "then `@ o_proj.T`.",
+    ),
+    cases=(
+        _layer(1, 1, 2, 1, 4, 6, "layers.0.self_attn.", 0),
+        _layer(2, 5, 4, 2, 4, 6, "layers.3.self_attn.", 1),
+        _layer(1, 4, 3, 3, 2, 6, "", 2),
+        _layer(3, 4, 4, 1, 6, 10, "a.", 3, padded=True),
+    ),
+    mistakes=(
+        *slips(
+            attention,
+            (
+                "no norm",
+                {"queries = rms_norm(queries, params[prefix + \"q_norm.weight\"], config.rms_norm_eps)": "pass",
+                 "keys = rms_norm(keys, params[prefix + \"k_norm.weight\"], config.rms_norm_eps)": "pass"},
+                2,
+                "Queries and keys are not normalised: that is Qwen2. Qwen3 has a norm for each, before RoPE.",
+            ),
+            (
+                "no rope",
+                {"queries = rope(queries, 0, config.rope_theta)": "pass", "keys = rope(keys, 0, config.rope_theta)":
+                 "pass"},
+                2,
+                "Nothing was turned by its position, so this attention cannot tell first from last.",
+            ),
+            (
+                "queries alone are turned",
+                {"keys = rope(keys, 0, config.rope_theta)": "pass"},
+                2,
+                "Only the queries were turned. A score depends on the *difference* of positions only if both are.",
+            ),
+            (
+                "values turned",
+                {"    mixed = grouped": "    values = rope(values, 0, config.rope_theta)\n    mixed = grouped"},
+                2,
+                "The values were turned too. Positions are for the scores; what is handed on stays as it is.",
+            ),
+            (
+                "rope first",
+                {"    queries = rms_norm(": "    queries = rope(queries, 0, config.rope_theta)\n"
+                 "    keys = rope(keys, 0, config.rope_theta)\n    queries = rms_norm(",
+                 "    queries = rope(queries, 0, config.rope_theta)\n    keys = rope(keys, 0, config.rope_theta)\n"
+                 "    mixed": "    mixed"},
+                2,
+                "RoPE came before the norm. The norm's weight differs from number to number, and RoPE has mixed them "
+                "by then: first the norm.",
+            ),
+            (
+                "heads as positions",
+                {"config.head_dim).swapaxes(1, 2)": "config.head_dim)",
+                 "queries = rope(queries, 0, config.rope_theta)":
+                 "queries = rope(queries, 0, config.rope_theta).swapaxes(1, 2)",
+                 "keys = rope(keys, 0, config.rope_theta)": "keys = rope(keys, 0, config.rope_theta).swapaxes(1, 2)",
+                 "grouped_attention(queries, keys, values, mask)":
+                 "grouped_attention(queries, keys, values.swapaxes(1, 2), mask)"},
+                2,
+                "RoPE took the heads for positions: it turns along the axis before the last. Bring the heads to the "
+                "front first.",
+            ),
+            (
+                "tokens and heads mixed",
+                {"mixed.swapaxes(1, 2).reshape": "mixed.reshape"},
+                3,
+                "On the way back the heads were not moved behind the tokens before the reshape.",
+            ),
+            (
+                "no output projection",
+                {"return mixed @ params[prefix + \"o_proj.weight\"].T":
+                 "return mixed @ mx.eye(mixed.shape[-1], x.shape[-1])"},
+                3,
+                "The output projection is missing.",
+            ),
+            (
+                "projected from the wrong side",
+                {"x @ params[prefix + name + \".weight\"].T":
+                 "x @ params[prefix + name + \".weight\"].reshape(x.shape[-1], -1)"},
+                1,
+                "The weights have the shape [out, in], so a projection is `x @ weight.T`. A reshape to the shape that "
+                "fits puts the numbers in other places.",
+            ),
+            ("not masked", {"values, mask)": "values, mask | True)"}, 3, "The mask is not used."),
+            (
+                "cut from its graph",
+                {"    mixed = mixed.swap": "    mixed = mx.array(np.array(mixed))\n    mixed = mixed.swap"},
+                3,
+                "The numbers are right, but the gradient is cut off: NumPy keeps no graph. Stay with `mx`.",
+            ),
+        ),
+    ),
+    run=_result_and_gradient,
+    explain="Chapter 12 puts it into the whole model, and chapter 13 gives it a memory.",
+)  # fmt: skip
+
+
+def leaks(forward, x):
+    """Which results depend on a later token: sorted pairs (i, j) with j > i."""
+    num_tokens, width = forward(x).shape
+    found = set()
+    for i in range(num_tokens):
+        for c in range(width):
+            gradient = mx.grad(lambda x: forward(x)[i, c])(x)
+            for j in range(i + 1, num_tokens):
+                if mx.any(gradient[j] != 0):
+                    found.add((i, j))
+    return sorted(found)
+
+
+def _weighted(x, hidden):
+    return masked_softmax(scores(x, x), hidden) @ x
+
+
+def honest(x):
+    """causal attention"""
+    return _weighted(x, causal(len(x), len(x), 0))
+
+
+def one_too_far(x):
+    """attention with j <= i + 1"""
+    return _weighted(x, causal(len(x), len(x), 1))
+
+
+def masked_after_softmax(x):
+    """mx.softmax(scores) * mask @ x"""
+    return (mx.softmax(scores(x, x), axis=-1) * causal(len(x), len(x), 0)) @ x
+
+
+def rolled(x):
+    """x + mx.roll(x, 1, axis=0), which wraps around"""
+    return x + mx.roll(x, 1, axis=0)
+
+
+def whispering(x):
+    """the next token, times 1e-6, added to each"""
+    return x + 1e-6 * mx.concatenate([x[1:], x[-1:]])
+
+
+def opposites(x):
+    """u and -u, where u is the sum of all tokens"""
+    u = x.sum(axis=0, keepdims=True)[:, :1] * mx.ones((len(x), 1))
+    return mx.concatenate([u, -u], axis=1)
+
+
+def differences(x):
+    """the last token's x[0] - x[1], in the second number of the first row alone"""
+    leak = mx.concatenate([x[:1, :1], x[-1:, :1] - x[-1:, 1:2]], axis=1)
+    return mx.concatenate([leak, x[1:, :2]])
+
+
+def second_alone(x):
+    """each token, and in the second number of the first row the last token besides"""
+    return mx.concatenate([x[:1] + x[-1:] * mx.array([[0.0, 1.0]]), x[1:]])
+
+
+def _pairs(function, forward, x):
+    result = function(forward, x)
+    try:
+        return sorted((int(i), int(j)) for i, j in result)
+    except (TypeError, ValueError):
+        return result
+
+
+LEAKS = Exercise(
+    "11.9",
+    "Find the leak",
+    "Write `leaks(forward, x)`: `forward` takes x [T, C] to results [T, C'], one row a token, and somewhere it may let "
+    "a token see the future. Return all pairs `(i, j)` with j > i for which row i of the result depends on token j, as "
+    "a list. A gradient tells: if the gradient of *any* number in row i with respect to token j is not exactly 0, "
+    "there is a leak. `mx.grad(f)(x)` gives the gradient of a function with one number as its result.",
+    minutes=15,
+    difficulty=3,
+    solution=leaks,
+    hints=(
+        "One number of the result at a time: `mx.grad(lambda x: forward(x)[i, c])(x)` has the shape of x, and its row "
+        "j says how that number depends on token j.",
+        "Sums hide things: two numbers of a row may move in opposite directions, and so may two gradients of a token. "
+        "Look at each number of the result, and ask `mx.any(gradient[j] != 0)`.",
+        "Three loops: i over tokens, c over the numbers of row i, j from i + 1 on. Collect pairs in a set.",
+    ),
+    cases=tuple(
+        (forward, _draw(*shape, seed=seed))
+        for seed, (forward, shape) in enumerate(
+            (
+                (one_too_far, (4, 3)),
+                (honest, (4, 3)),
+                (masked_after_softmax, (3, 2)),
+                (rolled, (4, 2)),
+                (whispering, (3, 2)),
+                (opposites, (3, 2)),
+                (differences, (3, 2)),
+                (second_alone, (3, 2)),
+                (honest, (1, 2)),
+            )
+        )
+    ),
+    mistakes=slips(
+        leaks,
+        (
+            "a sum over the row",
+            {"forward(x)[i, c]": "forward(x)[i].sum()"},
+            2,
+            "The sum of a row can stay where it is while its numbers move in opposite directions. Take each number by "
+            "itself.",
+        ),
+        (
+            "a sum over the token",
+            {"mx.any(gradient[j] != 0)": "gradient[j].sum() != 0"},
+            2,
+            "The sum of a token's gradients can be 0 although they are not: x[0] - x[1] has the gradients 1 and -1.",
+        ),
+        (
+            "a threshold",
+            {"gradient[j] != 0": "mx.abs(gradient[j]) > 1e-4"},
+            1,
+            "A small leak is a leak: a model will learn to read it. What a mask hides has a gradient of exactly 0.",
+        ),
+        ("itself", {"range(i + 1": "range(i"}, 3, "A token may look at itself: begin with j = i + 1."),
+        (
+            "next token alone",
+            {"range(i + 1, num_tokens)": "range(i + 1, min(i + 2, num_tokens))"},
+            3,
+            "Only the very next token was looked at. A leak can jump.",
+        ),
+        (
+            "the past",
+            {"range(i + 1, num_tokens)": "range(i)"},
+            3,
+            "Those are tokens *before* i, which it may see. The future is j > i.",
+        ),
+        ("turned round", {"(i, j)": "(j, i)"}, 1, "The pairs are turned round: (who looks, what it sees)."),
+        (
+            "the first number of a row",
+            {"range(width)": "range(1)"},
+            1,
+            "Only the first number of each row was looked at.",
+        ),
+        (
+            "the last row",
+            {"range(num_tokens)": "range(num_tokens - 1, num_tokens)"},
+            3,
+            "Only the last token was asked, and it is the one that has no future.",
+        ),
+    ),
+    run=_pairs,
+    explain="Why not change a token and look at the results? That works too, and needs luck: a change may be too small "
+    "to show in float32, or fall where a softmax is flat. Exactly 0 is a property of the graph, not of the numbers.",
+)  # fmt: skip
+
+
+def without_head(layer, head):
+    """A watch for `qwen3_forward` that puts 0 in place of what one head has mixed."""
+
+    def watch(name, value):
+        if name != f"layers.{layer}.self_attn.mixed":
+            return value
+        keep = mx.arange(value.shape[1]) != head
+        return value * keep[None, :, None, None]
+
+    return watch
+
+
+SMALL = Qwen3Config(
+    vocab_size=13,
+    hidden_size=12,
+    intermediate_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=4,
+)
+
+
+def _logits_without(function, layer, head, ids):
+    """The logits of a small random model, watched by what `function(layer, head)` returns."""
+    params = {name: value * 8 if value.ndim > 1 else value for name, value in init_params(SMALL, seed=0).items()}
+    watch = function(layer, head)
+    if not callable(watch):
+        return watch
+    changed = []
+
+    def careful(name, value):
+        before = np.array(value)
+        result = watch(name, value)
+        changed.append(not np.array_equal(np.array(value), before))
+        return result
+
+    logits = qwen3_forward(SMALL, params, mx.array(ids), watch=careful)
+    if any(changed):
+        return Told("the right kind of thing, which also writes into the value it is given (work on a copy)")
+    return logits
+
+
+WITHOUT_HEAD = Exercise(
+    "11.10",
+    "Take a head out",
+    "Write `without_head(layer, head)`: it returns a *watch*, a function `watch(name, value)`, for "
+    "`qwen3_forward(..., watch=...)`. The forward pass gives it every inner value with its name and goes on with what "
+    'it returns. Of layer 1, the value `"layers.1.self_attn.mixed"` [B, H, T, D] is what each head has mixed, before '
+    "the output projection. Return it with zeros for `head`, and every other value as it is.",
+    minutes=8,
+    difficulty=2,
+    solution=without_head,
+    hints=(
+        "A function that makes a function: `def without_head(layer, head):`, inside of it `def watch(name, value):`, "
+        "and at the end `return watch`.",
+        "Every value goes through your watch, about forty in this model. Return `value` itself unless the name is the "
+        "one of your layer.",
+        "`keep = mx.arange(value.shape[1]) != head` is true for all heads but one; "
+        "`value * keep[None, :, None, None]` is a new array.",
+    ),
+    cases=((0, 0, [[3, 1, 4, 1, 5]]), (1, 2, [[3, 1, 4], [2, 6, 5]]), (0, 3, [[7]]), (1, 1, [[1, 2, 3, 4]])),
+    mistakes=slips(
+        without_head,
+        (
+            "in every layer",
+            {'name != f"layers.{layer}.self_attn.mixed"': 'not name.endswith("self_attn.mixed")'},
+            2,
+            "The head was taken out of every layer. The name tells which layer it is.",
+        ),
+        (
+            "a token taken out",
+            {"mx.arange(value.shape[1]) != head": "mx.arange(value.shape[2]) != head", "keep[None, :, None, None]":
+             "keep[None, None, :, None]"},
+            3,
+            "That took a token out. The heads are axis 1 of [B, H, T, D].",
+        ),
+        ("the others", {"!= head": "== head"}, 3, "All heads but this one were taken out."),
+        (
+            "the weights",
+            {"self_attn.mixed": "self_attn.scores"},
+            2,
+            "With scores of 0 a head is not silent: it mixes all tokens evenly, the future too. `mixed` is what it "
+            "hands on.",
+        ),
+        ("nothing is taken out", {"return value * keep[None, :, None, None]": "return value"}, 3, "The logits are "
+         "those of the whole model: no head is missing."),
+    ),
+    run=_logits_without,
+)  # fmt: skip
