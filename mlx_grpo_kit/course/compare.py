@@ -58,7 +58,7 @@ def same(got: Any, expected: Any) -> bool:
 
         try:
             relative, absolute = _nearness(expected)
-            got, expected = _as_numpy(got), _as_numpy(expected)
+            got, expected = as_numpy(got), as_numpy(expected)
             return got.shape == expected.shape and bool(
                 np.allclose(got, expected, rtol=relative, atol=absolute, equal_nan=True)
             )
@@ -103,7 +103,7 @@ def told_apart(got: Any, expected: Any) -> str:
 
     try:
         relative, absolute = _nearness(expected)
-        got, expected = _as_numpy(got).astype(float), _as_numpy(expected).astype(float)
+        got, expected = as_numpy(got).astype(float), as_numpy(expected).astype(float)
     except (TypeError, ValueError, RuntimeError):  # not numbers, or a tensor that keeps its history
         return both
     is_wrong = ~np.isclose(got, expected, rtol=relative, atol=absolute, equal_nan=True)
@@ -119,7 +119,7 @@ def _nearness(expected: Any) -> tuple[float, float]:
     relative, absolute = COARSE.get(str(getattr(expected, "dtype", "")).rpartition(".")[2], (RELATIVE, ABSOLUTE))
     if relative == RELATIVE:
         return relative, absolute
-    sizes = abs(_as_numpy(expected))
+    sizes = abs(as_numpy(expected))
     return relative, absolute * float(sizes.max(initial=1.0, where=sizes < math.inf))
 
 
@@ -129,7 +129,7 @@ def evaluate(value: Any) -> None:
         sys.modules["mlx.core"].eval(value)
 
 
-def _as_numpy(value: Any) -> Any:
+def as_numpy(value: Any) -> Any:
     """An array of any library as NumPy's. MLX's bfloat16, which NumPy lacks, becomes float32."""
     import numpy as np
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mlx_grpo_kit.course.compare import as_numpy
+
 
 class TooMuchWorkError(Exception):
     """Raised inside an answer that has done more than an exercise allows."""
@@ -45,7 +47,7 @@ def _numbers(value: Any) -> Any:
         return value.detach().clone().numpy()
     if type(value).__module__ == "mlx.core":
         try:
-            return value.tolist()
+            return as_numpy(value).copy()
         except (ValueError, RuntimeError):  # inside mx.compile, where arrays have no numbers yet
             return None
     return None

@@ -137,7 +137,8 @@ CAUSAL = Exercise(
     "Nobody sees the future",
     "Write `causal(num_queries, num_keys, offset)`: an array of booleans [num_queries, num_keys], true where a query "
     "may look at a key. Key j stands at position j. Query i stands at position `offset + i` (chapter 13 reads a text "
-    "in pieces, and then the first query is not at position 0). A query may look at its own position and at all before.",
+    "in pieces, and then the first query is not at position 0). A query may look at its own position and at all that "
+    "come before.",
     minutes=6,
     difficulty=1,
     solution=causal,
