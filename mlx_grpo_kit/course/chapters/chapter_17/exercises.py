@@ -1,0 +1,926 @@
+"""Exercises of notebook 17: gradients of the whole model."""
+
+import math
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+
+
+def _normal(rng, *shape):
+    return mx.array(rng.normal(size=shape).astype(np.float32))
+
+
+def cross_entropy(logits, targets, weights):
+    """(-sum(weights * log softmax(logits)[targets]), its gradient of the logits [..., V])."""
+    log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    chosen = mx.take_along_axis(log_probs, targets[..., None], axis=-1)
+    one_hot = mx.arange(logits.shape[-1]) == targets[..., None]
+    weights = weights[..., None]
+    return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)
+
+
+def _draw_tokens(rng):
+    batch, length, vocabulary = rng.integers((1, 1, 2), (4, 5, 7))
+    targets = mx.array(rng.integers(0, vocabulary, (batch, length)))
+    return 2 * _normal(rng, batch, length, vocabulary), targets, _normal(rng, batch, length)
+
+
+LOSS = Exercise(
+    "17.1",
+    "A loss in which every token has a weight",
+    "Write `cross_entropy(logits, targets, weights)` for logits [B, T, V], targets [B, T] (whole numbers) and weights "
+    "[B, T] (any sign). Return a tuple of two: the loss, `-sum(weights * log softmax(logits)[target])` over all "
+    "tokens, "
+    "and its gradient for the logits, [B, T, V]. Logits may be as large as 1000.",
+    minutes=8,
+    difficulty=2,
+    solution=cross_entropy,
+    hints=(
+        "For one token of weight 1 the gradient is `softmax(logits) - one_hot(target)`, as in 05.6. What does a factor "
+        "in front of the loss do to it?",
+        "`log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)` does not overflow, and "
+        "`mx.exp(log_probs)` "
+        "is softmax. `mx.take_along_axis(log_probs, targets[..., None], axis=-1)` picks the targets' [B, T, 1].",
+        "`one_hot = mx.arange(logits.shape[-1]) == targets[..., None]`, and the gradient is `weights[..., None] * "
+        "(mx.exp(log_probs) - one_hot)`.",
+    ),
+    cases=(
+        (mx.array([[[math.log(0.5), math.log(0.25), math.log(0.25)]]]), mx.array([[1]]), mx.array([[1.0]])),
+        (mx.array([[[1000.0, 0.0], [0.0, 1000.0]]]), mx.array([[0, 0]]), mx.array([[1.0, 0.5]])),
+        (mx.array([[[1.0, 1.0], [2.0, 2.0]]]), mx.array([[0, 1]]), mx.array([[-0.5, 0.0]])),
+        *drawn(3, _draw_tokens),
+    ),
+    mistakes=slips(
+        cross_entropy,
+        (
+            "gradient without weights",
+            {"weights * (mx.exp(log_probs) - one_hot)": "mx.exp(log_probs) - one_hot"},
+            1,
+            "The gradient is that of weights of 1. A token that counts double pulls twice as hard.",
+        ),
+        (
+            "loss without weights",
+            {"-mx.sum(weights * chosen)": "-mx.sum(chosen)"},
+            1,
+            "The loss is that of weights of 1: each token's surprise counts `weights` times.",
+        ),
+        (
+            "other sign",
+            {"mx.exp(log_probs) - one_hot": "one_hot - mx.exp(log_probs)"},
+            1,
+            "The gradient has the other sign. Raise the target's logit and the loss falls: its slope is below 0.",
+        ),
+        (
+            "sign of the loss",
+            {"-mx.sum": "mx.sum"},
+            1,
+            "A probability is at most 1, so its logarithm is at most 0: the loss has a minus in front.",
+        ),
+        (
+            "mean",
+            {"-mx.sum(weights * chosen)": "-mx.mean(weights * chosen)"},
+            1,
+            "That is the mean over tokens. The weights say how much each counts, so the loss is a plain sum.",
+        ),
+        (
+            "everything is a mean",
+            {
+                "-mx.sum(weights * chosen)": "-mx.mean(weights * chosen)",
+                "weights * (mx.exp": "1 / targets.size * weights * (mx.exp",
+            },
+            1,
+            "That is the mean over tokens. The weights say how much each counts, so nothing is divided by their "
+            "number.",
+        ),
+        (
+            "overflow",
+            {"mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))"},
+            2,
+            "`exp(1000)` is infinite. Take off the largest logit first, or let `mx.logsumexp` do it.",
+        ),
+        (
+            "softmax of everything",
+            {"mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.logsumexp(logits)"},
+            2,
+            "The softmax runs over all tokens together. Each has its own: `axis=-1, keepdims=True`.",
+        ),
+        (
+            "the target alone",
+            {"mx.exp(log_probs) - one_hot": "-1.0 * one_hot"},
+            1,
+            "Only the target's logit gets a gradient. The others matter too: raise one, and the target's share falls.",
+        ),
+        (
+            "no one-hot",
+            {"mx.exp(log_probs) - one_hot": "mx.exp(log_probs)"},
+            1,
+            "At the target 1 has to be taken off: there the gradient is p - 1.",
+        ),
+    ),
+    explain="Each position's gradient sums to 0 over the vocabulary: what one logit gains, the others lose.",
+)
+
+
+def linear_backward(grad, x, weight):
+    """(gradient of x [..., in], gradient of weight [out, in]) of y = x W^T, from that of y [..., out]."""
+    grad_rows = grad.reshape(-1, grad.shape[-1])
+    x_rows = x.reshape(-1, x.shape[-1])
+    return grad @ weight, grad_rows.T @ x_rows
+
+
+def _draw_linear(rng):
+    batch, length, inside, outside = map(int, rng.integers((1, 1, 1, 1), (4, 5, 6, 6)))
+    return _normal(rng, batch, length, outside), _normal(rng, batch, length, inside), _normal(rng, outside, inside)
+
+
+LINEAR = Exercise(
+    "17.2",
+    "One matrix for every token",
+    "Write `linear_backward(grad, x, weight)` for `y = x @ weight.T`, where x is [..., in] (in the model [B, T, in]), "
+    "weight [out, in] and `grad` the gradient of y, [..., out]. Return a tuple of two: the gradient of x and that of "
+    "weight, each of the shape of what it belongs to.",
+    minutes=7,
+    difficulty=2,
+    solution=linear_backward,
+    hints=(
+        "Shapes decide most of it: from [..., out] and [out, in] to [..., in] there is one product. For the weight "
+        "begin with a single token: `y[o] = sum over i of weight[o, i] * x[i]`, so weight[o, i] gets `grad[o] * x[i]`.",
+        "The same matrix is used at every position of every row, so its gradient is the sum over all of them. Lay them "
+        "out as the rows of one matrix: `x.reshape(-1, x.shape[-1])`.",
+        "`grad @ weight` and `grad.reshape(-1, out).T @ x.reshape(-1, in)`",
+    ),
+    cases=(
+        (mx.array([[0.5, -1.0]]), mx.array([[1.0, 2.0, 0.0]]), mx.array([[1.0, 0.0, 2.0], [0.5, 1.0, -1.0]])),
+        (mx.array([[[1.0, 2.0], [0.0, -1.0]]]), mx.array([[[3.0, 1.0], [1.0, 0.5]]]), mx.array([[1.0, 2], [3, 4]])),
+        (mx.array([2.0]), mx.array([0.5, 0.25]), mx.array([[1.0, -1.0]])),
+        *drawn(3, _draw_linear),
+    ),
+    mistakes=slips(
+        linear_backward,
+        (
+            "weight on its side",
+            {"grad_rows.T @ x_rows": "x_rows.T @ grad_rows"},
+            1,
+            "The weight's gradient is [in, out]; the weight is [out, in], PyTorch's layout.",
+        ),
+        (
+            "forward matrix",
+            {"grad @ weight": "grad @ weight.T"},
+            1,
+            "Forward it was `x @ weight.T`; on the way back the matrix is turned over once more.",
+        ),
+        (
+            "mean over positions",
+            {"grad_rows.T @ x_rows": "grad_rows.T @ x_rows / len(x_rows)"},
+            2,
+            "That is the mean over the positions. Every position adds its part: it is their sum.",
+        ),
+        (
+            "swapped",
+            {"return grad @ weight, grad_rows.T @ x_rows": "return grad_rows.T @ x_rows, grad @ weight"},
+            1,
+            "Both are right, in the wrong order: first the gradient of x, then that of weight.",
+        ),
+        (
+            "last token alone",
+            {"grad_rows.T @ x_rows": "grad_rows[-1:].T @ x_rows[-1:]"},
+            2,
+            "Only the last position's part arrived. The matrix was used at all of them.",
+        ),
+    ),
+)
+
+
+def embedding_backward(grad, input_ids, vocab_size):
+    """The gradient [vocab_size, hidden] of a table whose rows `input_ids` were looked up."""
+    return mx.zeros((vocab_size, grad.shape[-1])).at[input_ids].add(grad)
+
+
+def _last_one_wins(grad, input_ids, vocab_size):
+    table = mx.zeros((vocab_size, grad.shape[-1]))
+    table[input_ids] = grad
+    return table
+
+
+def _mean_of_each(grad, input_ids, vocab_size):
+    count = mx.zeros((vocab_size, 1)).at[input_ids].add(mx.ones((*input_ids.shape, 1)))
+    return embedding_backward(grad, input_ids, vocab_size) / mx.maximum(count, 1)
+
+
+def _draw_lookup(rng):
+    vocabulary, batch, length = map(int, rng.integers((2, 1, 2), (7, 4, 6)))
+    ids = mx.array(rng.integers(0, vocabulary, (batch, length)))
+    return _normal(rng, batch, length, int(rng.integers(1, 4))), ids, vocabulary
+
+
+EMBEDDING = Exercise(
+    "17.3",
+    "Back into the table",
+    "Forward, `x = table[input_ids]` looked up a row for each token, [B, T] -> [B, T, hidden]. Write "
+    "`embedding_backward(grad, input_ids, vocab_size)`: the gradient of the table, [vocab_size, hidden], from the "
+    "gradient of x.",
+    minutes=6,
+    difficulty=2,
+    solution=embedding_backward,
+    hints=(
+        "A row that was looked up three times reaches the loss in three ways. What does a number that is used three "
+        "times get? And a row that was never looked up?",
+        "Chapter 08's trap: `table[ids] = grad` and `table[ids] += grad` keep one of several writes to a place. MLX "
+        "has "
+        "`array.at[ids].add(values)`, NumPy `np.add.at(array, ids, values)`. A loop over tokens is fine too.",
+        "`mx.zeros((vocab_size, grad.shape[-1])).at[input_ids].add(grad)`",
+    ),
+    cases=(
+        (mx.array([[[1.0, 2.0], [10.0, 20.0], [0.5, 0.5]]]), mx.array([[2, 0, 2]]), 4),
+        (mx.array([[[1.5]], [[-0.5]], [[3.0]]]), mx.array([[1], [1], [0]]), 2),
+        (mx.array([[[1.0, -1.0]]]), mx.array([[0]]), 3),
+        *drawn(3, _draw_lookup),
+    ),
+    mistakes=(
+        Mistake(
+            "the last one wins",
+            _last_one_wins,
+            "Where a token comes twice, one of its gradients hides the other. They add up.",
+            2,
+        ),
+        Mistake("mean", _mean_of_each, "That is the mean over a token's places. Each place adds its part.", 1),
+        *slips(
+            embedding_backward,
+            (
+                "as many rows as needed",
+                {"(vocab_size, grad": "(mx.max(input_ids).item() + 1, grad"},
+                1,
+                "The table has `vocab_size` rows, also for tokens above the largest that came.",
+            ),
+            (
+                "looked up",
+                {"mx.zeros((vocab_size, grad.shape[-1])).at[input_ids].add(grad)": "grad[input_ids]"},
+                1,
+                "That looks the gradient up. Backwards it is the other way round: each token's gradient goes *into* "
+                "the row where it came from.",
+            ),
+            (
+                "largest",
+                {".add(grad)": ".maximum(grad)"},
+                2,
+                "That keeps the largest (or 0). The gradients of a token's places add up.",
+            ),
+            ("sign", {".add(grad)": ".subtract(grad)"}, 1, "The sign is the other way round: they are added."),
+        ),
+    ),
+)
+
+
+def rms_norm_backward(grad, x, weight, eps):
+    """(gradient of x, gradient of weight) of y = x / sqrt(mean(x^2) + eps) * weight."""
+    r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)
+    normed = x / r
+    scaled = grad * weight
+    along = mx.mean(scaled * normed, axis=-1, keepdims=True)
+    grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)
+    return (scaled - normed * along) / r, grad_weight
+
+
+def _draw_norm(rng):
+    shape = map(int, rng.integers((1, 1, 2), (4, 4, 6)))
+    x = 2 * _normal(rng, *shape)
+    return _normal(rng, *x.shape), x, _normal(rng, x.shape[-1]), 0.1
+
+
+RMS_NORM = Exercise(
+    "17.4",
+    "A norm with a weight",
+    "Write `rms_norm_backward(grad, x, weight, eps)` for `y = x / r * weight`, where r is `sqrt(mean(x^2) + eps)` over "
+    "the last axis, x [..., size] and weight [size]. Return a tuple of two: the gradient of x and that of weight. "
+    "(05.4 was the same without a weight.)",
+    minutes=10,
+    difficulty=2,
+    solution=rms_norm_backward,
+    hints=(
+        "Take it apart: `n = x / r`, then `y = n * weight`. What does n get from grad? And weight, which every "
+        "position "
+        "of every row uses?",
+        "n gets `scaled = grad * weight`. From there on it is 05.4: `(scaled - n * mean(scaled * n)) / r`, the mean "
+        "over the last axis.",
+        "weight gets `grad * n`, summed over everything but the last axis: "
+        "`(grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)`.",
+    ),
+    cases=(
+        (mx.array([[1.0, 0.0]]), mx.array([[3.0, 4.0]]), mx.array([1.0, 1.0]), 0.0),
+        (mx.array([[[1.0, 2.0], [0.5, -1.0]]]), mx.array([[[1.0, -1.0], [0.1, 0.2]]]), mx.array([2.0, 0.5]), 1e-6),
+        (mx.array([[0.7, -0.2, 1.1]]), mx.array([[0.0, 0.0, 0.0]]), mx.array([1.0, 2.0, 3.0]), 0.25),
+        *drawn(3, _draw_norm),
+    ),
+    mistakes=slips(
+        rms_norm_backward,
+        (
+            "r taken for a constant",
+            {"(scaled - normed * along) / r": "scaled / r"},
+            2,
+            "That is right if r were a constant. But r is made of x: the part of the gradient along x has to go.",
+        ),
+        (
+            "weight forgotten",
+            {"scaled = grad * weight": "scaled = grad"},
+            1,
+            "On its way to x the gradient passes the weight.",
+        ),
+        (
+            "weight too late",
+            {
+                "scaled = grad * weight": "scaled = grad",
+                "(scaled - normed * along) / r": "(scaled - normed * along) / r * weight",
+            },
+            2,
+            "The weight has to be multiplied in *before* the part along x is taken out: it turns the gradient.",
+        ),
+        (
+            "weight's gradient not summed",
+            {".reshape(-1, x.shape[-1]).sum(axis=0)": ""},
+            3,
+            "Each position has a gradient of its own for the weight; they belong added up, to [size].",
+        ),
+        (
+            "x instead of x / r",
+            {"(grad * normed).reshape": "(grad * x).reshape"},
+            3,
+            "The weight multiplies x / r, so its gradient is `grad * x / r`.",
+        ),
+        (
+            "weight in its own gradient",
+            {"(grad * normed).reshape": "(grad * weight * normed).reshape"},
+            3,
+            "The weight itself does not stand in its own gradient: it is `grad * n`, summed.",
+        ),
+        (
+            "sum instead of mean",
+            {"mx.mean(scaled * normed": "mx.sum(scaled * normed"},
+            2,
+            "Along x the *mean* of scaled * n is taken out; r holds a mean too.",
+        ),
+        (
+            "eps forgotten",
+            {" + eps)": ")"},
+            2,
+            "eps is missing. Where x is small or 0, it decides.",
+        ),
+        (
+            "divided by r twice",
+            {"(scaled - normed * along) / r": "(scaled / r - x * along) / r"},
+            2,
+            "One power of r is wrong: `(scaled - n * mean(scaled * n)) / r` with `n = x / r` in all places.",
+        ),
+    ),
+)
+
+
+def rope_backward(grad, offset, theta):
+    """Every pair of the gradient [B, heads, T, D] turned back by the angle it was turned by."""
+    half = grad.shape[-1] // 2
+    positions = offset + mx.arange(grad.shape[-2])
+    angles = positions[:, None] * theta ** (-mx.arange(half) / half)
+    cos, sin = mx.cos(angles), mx.sin(angles)
+    first, second = grad[..., :half], grad[..., half:]
+    return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
+
+
+def _interleaved(grad, offset, theta):
+    half = grad.shape[-1] // 2
+    order = mx.array([*range(0, 2 * half, 2), *range(1, 2 * half, 2)])
+    return rope_backward(grad[..., order], offset, theta)[..., mx.argsort(order)]
+
+
+def _draw_heads(rng):
+    batch, heads, length, half = map(int, rng.integers((1, 1, 1, 1), (3, 3, 5, 4)))
+    return _normal(rng, batch, heads, length, 2 * half), int(rng.integers(0, 9)), float(rng.choice([10.0, 1e4]))
+
+
+ROPE = Exercise(
+    "17.5",
+    "Turning back",
+    "Forward, `rope(x, offset, theta)` turned each pair (x[i], x[i + D/2]) of [B, heads, T, D] by the angle "
+    "`position * "
+    "theta^(-2i/D)`, where the first of the T positions is `offset`. Write `rope_backward(grad, offset, theta)`: the "
+    "gradient of x from that of the result.",
+    minutes=8,
+    difficulty=2,
+    solution=rope_backward,
+    hints=(
+        "Forward: `out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`. What does x1 get from grad1 and grad2? And "
+        "x2?",
+        "x1 gets `grad1 cos + grad2 sin`, x2 gets `grad2 cos - grad1 sin`: a turn by the same angle, backwards. So "
+        "your "
+        "rope of chapter 10 with the other sign will do.",
+        "`angles = (offset + mx.arange(T))[:, None] * theta ** (-mx.arange(D // 2) / (D // 2))`; halves are "
+        "`grad[..., :D // 2]` and `grad[..., D // 2:]`; put them together with `mx.concatenate(..., axis=-1)`.",
+    ),
+    cases=(
+        (mx.array([[[[1.0, 0.0], [1.0, 0.0]]]]), 0, 10.0),
+        (mx.array([[[[1.0, 2.0, 0.5, -1.0]]]]), 3, 100.0),
+        (mx.array([[[[0.5, 1.5, -1.0, 2.0], [1.0, 0.0, 0.0, 1.0]]]]), 1, 10.0),
+        *drawn(3, _draw_heads),
+    ),
+    mistakes=(
+        *slips(
+            rope_backward,
+            (
+                "forwards again",
+                {
+                    "first * cos + second * sin, second * cos - first * sin": "first * cos - second * sin, second * "
+                    "cos + first * sin"
+                },
+                1,
+                "That turns the gradient forwards, by the angle once more. It has to go back.",
+            ),
+            (
+                "not turned",
+                {
+                    "return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)": (
+                        "return grad"
+                    )
+                },
+                1,
+                "The gradient is unchanged. It belongs to the turned pairs; x stands where they were before.",
+            ),
+            (
+                "offset forgotten",
+                {"offset + mx.arange": "mx.arange"},
+                3,
+                "The first position is `offset`, not 0.",
+            ),
+            (
+                "heads taken for positions",
+                {"mx.arange(grad.shape[-2])": "mx.arange(grad.shape[-2]) * 0"},
+                3,
+                "Each position has its own angle: T stands on the axis before the last.",
+            ),
+            (
+                "one speed",
+                {"theta ** (-mx.arange(half) / half)": "theta ** (-mx.arange(half) * 0.0)"},
+                3,
+                "All pairs turn at the same speed here. Pair i turns by position * theta^(-2i/D).",
+            ),
+            (
+                "exponent over D",
+                {"mx.arange(half) / half": "mx.arange(half) / (2 * half)"},
+                3,
+                "The exponent is -2i/D, with D the whole head: i / (D/2).",
+            ),
+        ),
+        Mistake(
+            "neighbours as pairs",
+            _interleaved,
+            "The pairs here are neighbours (0, 1), (2, 3). Qwen3 pairs i with i + D/2: the two halves of the head.",
+            3,
+        ),
+    ),
+    explain="A rotation's transpose is its inverse, so the gradient keeps its length. The kit turns back with the same "
+    "function, counting positions down.",
+)
+
+
+def gated_silu_backward(grad, gate, up):
+    """(gradient of gate, gradient of up) of silu(gate) * up, where silu(x) = x * sigmoid(x)."""
+    s = mx.sigmoid(gate)
+    return grad * up * (s + gate * s * (1 - s)), grad * gate * s
+
+
+def _draw_gate(rng):
+    shape = map(int, rng.integers((1, 1, 1), (4, 4, 5)))
+    gate = 3 * _normal(rng, *shape)
+    return _normal(rng, *gate.shape), gate, _normal(rng, *gate.shape)
+
+
+SWIGLU = Exercise(
+    "17.6",
+    "A gate has two ways back",
+    "The heart of SwiGLU is `silu(gate) * up`, element by element, with `silu(x) = x * sigmoid(x)`. Write "
+    "`gated_silu_backward(grad, gate, up)`: a tuple of the gradient of gate and that of up.",
+    minutes=6,
+    difficulty=1,
+    solution=gated_silu_backward,
+    hints=(
+        "A product: each factor gets `grad` times the *other* factor, and gate then has the slope of silu on its way.",
+        "With `s = mx.sigmoid(x)` the slope of silu is `s + x * s * (1 - s)`, which 05.1 wrote as `s * (1 + x * (1 - "
+        "s))`.",
+        "gate gets `grad * up * slope`, up gets `grad * gate * s`.",
+    ),
+    cases=(
+        (mx.array([1.0, 1.0]), mx.array([0.0, 2.0]), mx.array([3.0, -1.0])),
+        (mx.array([[0.5, -2.0, 1.5]]), mx.array([[-1.5, 0.3, -100.0]]), mx.array([[1.2, -0.7, 2.0]])),
+        *drawn(3, _draw_gate),
+    ),
+    mistakes=slips(
+        gated_silu_backward,
+        (
+            "slope of a product, half",
+            {"(s + gate * s * (1 - s))": "s"},
+            2,
+            "silu(x) is x times sigmoid(x), and both factors move with x: the slope has a second part.",
+        ),
+        (
+            "slope of sigmoid",
+            {"(s + gate * s * (1 - s))": "s * (1 - s)"},
+            2,
+            "That is the slope of sigmoid. silu is x * sigmoid(x).",
+        ),
+        (
+            "no slope",
+            {"grad * up * (s + gate * s * (1 - s))": "grad * up"},
+            1,
+            "gate goes through silu before it meets up: its slope is missing.",
+        ),
+        (
+            "own factor",
+            {"grad * up * (": "grad * gate * s * (", "grad * gate * s\n": "grad * up\n"},
+            1,
+            "Each factor of a product gets the *other* factor.",
+        ),
+        (
+            "silu forgotten",
+            {", grad * gate * s": ", grad * gate"},
+            1,
+            "up was multiplied by silu(gate), not by gate.",
+        ),
+        (
+            "grad forgotten",
+            {"grad * up * (": "up * (", ", grad * gate * s": ", gate * s"},
+            1,
+            "Those are the slopes. What arrived, `grad`, has to be multiplied in.",
+        ),
+        (
+            "swapped",
+            {
+                "return grad * up * (s + gate * s * (1 - s)), grad * gate * s": "return grad * gate * s, grad * up * "
+                "(s + gate * s * (1 - s))"
+            },
+            3,
+            "Both are right, in the wrong order: first gate, then up.",
+        ),
+    ),
+)
+
+
+def mix_values_backward(grad, weights, values):
+    """(gradient of weights [B, H, T, S], gradient of values [B, K, S, D]), from grad [B, H, T, D]."""
+    batch, groups, keys, head_dim = values.shape
+    grad_rows = grad.reshape(batch, groups, -1, head_dim)
+    weight_rows = weights.reshape(batch, groups, -1, keys)
+    grad_weights = (grad_rows @ values.swapaxes(-1, -2)).reshape(weights.shape)
+    return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows
+
+
+def _first_of_each_group(grad, weights, values):
+    grad_weights, _ = mix_values_backward(grad, weights, values)
+    step = grad.shape[1] // values.shape[1]
+    return grad_weights, weights[:, ::step].swapaxes(-1, -2) @ grad[:, ::step]
+
+
+def _mean_of_each_group(grad, weights, values):
+    grad_weights, grad_values = mix_values_backward(grad, weights, values)
+    return grad_weights, grad_values / (grad.shape[1] // values.shape[1])
+
+
+def _every_kth_head_shares(grad, weights, values):
+    heads, groups = grad.shape[1], values.shape[1]
+    order = mx.array([head for group in range(groups) for head in range(group, heads, groups)])
+    grad_weights, grad_values = mix_values_backward(grad[:, order], weights[:, order], values)
+    return grad_weights[:, mx.argsort(order)], grad_values
+
+
+def _values_by_query_head(grad, weights, values):
+    grad_weights, _ = mix_values_backward(grad, weights, values)
+    return grad_weights, weights.swapaxes(-1, -2) @ grad
+
+
+def _draw_grouped(rng):
+    batch, groups, share, length, head_dim = map(int, rng.integers((1, 1, 1, 1, 1), (3, 4, 4, 5, 4)))
+    weights = mx.softmax(_normal(rng, batch, groups * share, length, length + 1), axis=-1)
+    grad = _normal(rng, batch, groups * share, length, head_dim)
+    return grad, weights, _normal(rng, batch, groups, length + 1, head_dim)
+
+
+GROUPED = Exercise(
+    "17.7",
+    "Heads that share",
+    "Forward, `mixed = weights @ values` for each of H query heads, where H / K heads that follow each other share one "
+    "head of values: weights [B, H, T, S], values [B, K, S, D], mixed [B, H, T, D]. Write `mix_values_backward(grad, "
+    "weights, values)`: a tuple of the gradient of weights [B, H, T, S] and that of values [B, K, S, D].",
+    minutes=12,
+    difficulty=3,
+    solution=mix_values_backward,
+    hints=(
+        "For one head it is a matrix product: weights get `grad @ values^T`, values get `weights^T @ grad`. Which "
+        "heads "
+        "send something to values head 0?",
+        "Heads 0 to H/K - 1 use values head 0, the next ones head 1. A value that several heads use gets the sum of "
+        "what "
+        "they send. `mx.repeat(values, H // K, axis=1)` gives every query head its own copy; afterwards add up the "
+        "copies' gradients: `.reshape(B, K, H // K, S, D).sum(axis=2)`.",
+        "Without copies: reshape grad to [B, K, H/K * T, D] and weights to [B, K, H/K * T, S]; then the product "
+        "`weights^T @ grad` does the sum over heads by itself.",
+    ),
+    cases=(
+        (
+            mx.array([[[[1.0, 0.0]], [[0.0, 2.0]]]]),
+            mx.array([[[[0.25, 0.75]], [[1.0, 0.0]]]]),
+            mx.array([[[[1.0, 2.0], [3.0, 4.0]]]]),
+        ),
+        drawn(1, lambda rng: (_normal(rng, 1, 4, 2, 3), _normal(rng, 1, 4, 2, 2), _normal(rng, 1, 2, 2, 3)), 7)[0],
+        drawn(1, lambda rng: (_normal(rng, 2, 6, 1, 2), _normal(rng, 2, 6, 1, 3), _normal(rng, 2, 2, 3, 2)), 8)[0],
+        *drawn(3, _draw_grouped),
+    ),
+    mistakes=(
+        Mistake(
+            "first head of each group",
+            _first_of_each_group,
+            "Only the first head of each group sent something to its values. All heads that share them do.",
+            2,
+        ),
+        Mistake("mean", _mean_of_each_group, "That is the mean over the heads that share. They add up.", 2),
+        Mistake(
+            "every K-th head",
+            _every_kth_head_shares,
+            "The wrong heads share: it is H / K heads that *follow each other*, 0 and 1 and so on, not every K-th one.",
+            2,
+        ),
+        Mistake(
+            "values by query head",
+            _values_by_query_head,
+            "The gradient of values has a head for each query head. It has to have the shape of values: those that "
+            "share add up.",
+            2,
+        ),
+        *slips(
+            mix_values_backward,
+            (
+                "swapped",
+                {
+                    "return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows": "return "
+                    "weight_rows.swapaxes(-1, -2) @ grad_rows, grad_weights"
+                },
+                1,
+                "Both are right, in the wrong order: first weights, then values.",
+            ),
+        ),
+    ),
+)
+
+
+def block_backward(grad, through_attention, through_mlp):
+    """The gradient of x, from that of the result of h = x + attention(norm(x)), then h + mlp(norm(h))."""
+    grad = grad + through_mlp(grad)
+    return grad + through_attention(grad)
+
+
+def _three_times(g):
+    """3 * g"""
+    return 3 * g
+
+
+def _half(g):
+    """g / 2"""
+    return g / 2
+
+
+def _turned(g):
+    """g, its last axis backwards"""
+    return g[..., ::-1]
+
+
+def _minus_running_sum(g):
+    """-cumsum(g) over the last axis"""
+    return -mx.cumsum(g, axis=-1)
+
+
+BLOCK = Exercise(
+    "17.8",
+    "A whole block",
+    "Forward, a block computes `h = x + attention(norm(x))` and then `h + mlp(norm(h))`. Two functions are given: "
+    "`through_attention(g)` takes the gradient of attention's result and returns what comes out at its norm's input; "
+    "`through_mlp(g)` does the same for the MLP. Write `block_backward(grad, through_attention, through_mlp)`: the "
+    "gradient of x, from that of the block's result.",
+    minutes=6,
+    difficulty=2,
+    solution=block_backward,
+    hints=(
+        "The last thing that happened comes first. The result is a sum of h and of what the MLP made of h: h reaches "
+        "it "
+        "in two ways.",
+        "h gets `grad` itself, along the shortcut, plus `through_mlp(grad)`. Now do the same once more, one step "
+        "earlier.",
+        "`grad = grad + through_mlp(grad)`, and then x gets `grad + through_attention(grad)`.",
+    ),
+    cases=(
+        (mx.array([[[1.0, 2.0]]]), _three_times, _half),
+        (mx.array([[[0.5, -1.5, 4.0]]]), _turned, _minus_running_sum),
+        *drawn(2, lambda rng: (_normal(rng, 2, 3, 4), _minus_running_sum, _turned)),
+        *drawn(1, lambda rng: (_normal(rng, 1, 1, 1), _half, _three_times), seed=1),
+    ),
+    mistakes=slips(
+        block_backward,
+        (
+            "no shortcuts",
+            {"grad = grad + through_mlp": "grad = through_mlp", "return grad + ": "return "},
+            1,
+            "Both shortcuts are missing: `x +` hands the gradient on unchanged, beside what comes through the branch.",
+        ),
+        (
+            "no shortcut round the MLP",
+            {"grad = grad + through_mlp": "grad = through_mlp"},
+            2,
+            "The shortcut past the MLP is missing: h is also a part of the result itself.",
+        ),
+        (
+            "no shortcut round attention",
+            {"return grad + through_attention": "return through_attention"},
+            2,
+            "The shortcut past attention is missing: x is also a part of h itself.",
+        ),
+        (
+            "forward order",
+            {
+                "grad + through_mlp(grad)": "grad + through_attention(grad)",
+                "return grad + through_attention": "return grad + through_mlp",
+            },
+            1,
+            "That goes through attention first. Backwards the MLP, which came last, comes first.",
+        ),
+        (
+            "side by side",
+            {"    grad = grad + through_mlp(grad)\n": "", "return grad + ": "return grad + through_mlp(grad) + "},
+            2,
+            "Here attention got the block's `grad`, as if it stood *beside* the MLP. It stands before it: its result "
+            "reaches the loss along the shortcut and through the MLP, and needs the sum of both.",
+        ),
+        (
+            "shortcut twice",
+            {"return grad + through": "return 2 * grad + through"},
+            2,
+            "One shortcut too many: each sum hands the gradient on once.",
+        ),
+    ),
+    explain="With `through_...` all 0, a block hands the gradient on as it is: however deep the model, there is one "
+    "way "
+    "from the loss to the embedding on which nothing is lost.",
+)
+
+ZEROS = Exercise(
+    "17.9",
+    "Who gets exactly 0?",
+    "The row is '7+7=14', six tokens; the model reads the first five and is to say the last five. Its vocabulary has "
+    "64 tokens. Four numbers, in a tuple `(a, b, c, d)`: of the model *untied*, how many of the 64 rows of "
+    "`embedding.weight` get a gradient of exactly 0 (a), and how many of the 64 rows of `lm_head.weight` (b)? Of the "
+    "model as it is shipped, *tied*, how many rows of `embedding.weight` (c)? And if the model reads a single token, "
+    "'7', "
+    "how many of the 16,384 numbers of `layers.0.self_attn.q_proj.weight` (d)?",
+    minutes=8,
+    difficulty=2,
+    solution=(60, 0, 0, 16384),
+    hints=(
+        "(a) A row of the table that was never looked up is in no formula. Which rows were looked up? (b) softmax "
+        "gives "
+        "every token a share above 0: which logits get a gradient?",
+        "(c) A tied matrix gets two gradients, that of the table and that of the output layer, and they add up. (d) "
+        "With "
+        "one key, what does softmax give, whatever the score is?",
+        "(a) '7', '+', '7', '=', '1' were read: four different tokens. (d) A softmax over one number is always 1, so "
+        "scores, queries and keys change nothing.",
+    ),
+    mistakes=(
+        Mistake("the answer counted too", (59, 0, 0, 16384), "The last '4' is only to be said, and never read.", 3),
+        Mistake("seven counted twice", (59, 0, 0, 0), "The last '4' is never read; and think about (d) again.", 3),
+        Mistake(
+            "repeated tokens", (61, 0, 0, 16384), "Which four of the tokens are different? '7' '+' '=' and '1'.", 3
+        ),
+        Mistake(
+            "only the targets",
+            (60, 60, 60, 16384),
+            "The output layer compares the hidden state with *every* row: each token's share p is above 0, and p times "
+            "the hidden state is its gradient.",
+            1,
+        ),
+        Mistake(
+            "targets in the output layer",
+            (60, 59, 59, 16384),
+            "(b) Not only the targets' rows: every token has a share p above 0 in softmax, and a gradient of p times "
+            "the "
+            "hidden state.",
+            1,
+        ),
+        Mistake("tied as untied", (60, 0, 60, 16384), "(c) The tied matrix is the output layer as well: see (b).", 2),
+        Mistake(
+            "one token learns too",
+            (60, 0, 0, 0),
+            "(d) A single token can only look at itself. Its weight is 1, whatever query and key say.",
+            2,
+        ),
+    ),
+    explain="Exactly 0, not small: no number of a batch that lacks a token can say anything about its row.",
+)
+
+
+def clip_by_norm(grads, max_norm):
+    """(the gradients, shortened together to max_norm if they are longer, and how long they were)."""
+    norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))
+    scale = min(1.0, max_norm / norm) if norm > 0 else 1.0
+    return {name: grad * scale for name, grad in grads.items()}, norm
+
+
+def _each_alone(grads, max_norm):
+    _, norm = clip_by_norm(grads, max_norm)
+    return {name: clip_by_norm({name: grad}, max_norm)[0][name] for name, grad in grads.items()}, norm
+
+
+def _by_value(grads, max_norm):
+    _, norm = clip_by_norm(grads, max_norm)
+    return {name: mx.clip(grad, -max_norm, max_norm) for name, grad in grads.items()}, norm
+
+
+def _draw_gradients(rng):
+    scale = float(rng.choice([0.1, 3.0]))
+    return {"embedding.weight": scale * _normal(rng, 3, 2), "final_norm.weight": _normal(rng, 2)}, 1.0
+
+
+CLIP = Exercise(
+    "17.10",
+    "Shorter, in the same direction",
+    "Write `clip_by_norm(grads, max_norm)` for a dictionary of gradients by name. All of them together are one long "
+    "vector; its length is the **norm**. If it is longer than `max_norm`, shorten all by one common factor, so that it "
+    "is `max_norm` long; else leave them. Return a tuple of the new dictionary and the norm as it was before (a "
+    "number).",
+    minutes=7,
+    difficulty=2,
+    solution=clip_by_norm,
+    hints=(
+        "The length of a long vector: the root of the sum of *all* squares, over all arrays.",
+        "`scale = min(1, max_norm / norm)`, and every gradient is multiplied by it. What if all gradients are 0?",
+        "`norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))`",
+    ),
+    cases=(
+        ({"a": mx.array([3.0, 0.0]), "b": mx.array([[4.0]])}, 1.0),
+        ({"a": mx.array([3.0, 0.0]), "b": mx.array([[4.0]])}, 10.0),
+        ({"a": mx.array([0.3]), "b": mx.array([[0.2, -0.1]])}, 0.25),
+        ({"a": mx.zeros((2,)), "b": mx.zeros((1, 3))}, 1.0),
+        *drawn(3, _draw_gradients),
+    ),
+    mistakes=(
+        Mistake(
+            "each alone",
+            _each_alone,
+            "Each gradient was shortened alone, which turns the long vector. One factor for all keeps its direction.",
+            1,
+        ),
+        Mistake(
+            "by value",
+            _by_value,
+            "That cuts every number at max_norm. It is the length of all numbers together that has to be shortened.",
+            1,
+        ),
+        *slips(
+            clip_by_norm,
+            (
+                "always",
+                {"min(1.0, max_norm / norm)": "max_norm / norm"},
+                2,
+                "Short gradients were made longer. Only what is longer than max_norm changes.",
+            ),
+            (
+                "no root",
+                {
+                    "math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))": "sum(mx.sum(grad * "
+                    "grad).item() for grad in grads.values())"
+                },
+                1,
+                "That is the square of the length: the root is missing.",
+            ),
+            (
+                "sum of lengths",
+                {
+                    "math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))": (
+                        "sum(math.sqrt(mx.sum(grad * grad).item()) for grad in grads.values())"
+                    )
+                },
+                1,
+                "That adds the lengths of the arrays. For one long vector add the squares first, and take one root.",
+            ),
+            (
+                "nothing divided by nothing",
+                {
+                    " if norm > 0 else 1.0": "",
+                },
+                2,
+                "With gradients of 0 that divides by 0. They are short enough: leave them.",
+            ),
+            (
+                "norm of the shortened",
+                {"}, norm": "}, norm * scale"},
+                1,
+                "The second part should say how long the gradient was *before*: it is what one watches in training.",
+            ),
+        ),
+    ),
+)
