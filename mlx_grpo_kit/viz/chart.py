@@ -100,6 +100,7 @@ class Plane:
         title, right: words above the area, on the left and, in bold, on the right.
         xlabel: words below.
         grid: whether faint lines cross the area at the numbers of the y axis.
+        numbers: whether the x axis has some; without, names may be written there.
     """
 
     def __init__(
@@ -118,10 +119,12 @@ class Plane:
         xlabel: str = "",
         ylabel: str = "",
         grid: bool = True,
+        numbers: bool = True,
     ):
         self.left, self.top, self.width, self.height = left, top, width, height
         self.x, self.y, self.log_x, self.log_y = _widened(x), _widened(y), log_x, log_y
         self.title, self.right, self.xlabel, self.ylabel, self.grid = title, right, xlabel, ylabel, grid
+        self.numbers = numbers
         self.lines: dict[str, tuple[list[float], list[float]]] = {}  # by label, what was drawn
         self.labels: list[tuple[str, str, str, str]] = []  # of the legend: words, colour, style, marker
         self._inside: list[str] = []
@@ -221,7 +224,7 @@ class Plane:
     def parts(self) -> list[str]:
         """The markup: grid, axes, numbers, what was drawn, and what stands over it."""
         axes, grid = [], []
-        for value, words in ticks(self.x, self.log_x, max(2, int(self.width / 54))):
+        for value, words in ticks(self.x, self.log_x, max(2, int(self.width / 54))) if self.numbers else ():
             at = self._along(value)
             axes.append(f'<path class="soft" d="M{at:.1f} {self.height:g}v4" stroke="#59636e"/>')
             axes.append(text(at, self.height + 17, words, size=11, anchor="middle", color="soft"))

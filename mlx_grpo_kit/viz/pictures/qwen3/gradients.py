@@ -33,8 +33,8 @@ def draw_token_gradients(
         loss: of these.
     """
     table = np.array(list(lengths.values()), dtype=float)
-    left, top, cell = 190, 92, min(62, 760 / len(tokens))
-    chart = Chart(left + cell * len(tokens) + 20, top + cell * len(table) + 46)
+    left, top, cell = 190, 112, min(62, 760 / len(tokens))
+    chart = Chart(left + max(cell * len(tokens), 300) + 20, top + cell * len(table) + 46)
     sheet = chart.add(
         Sheet(left, top, cell * max(table.shape), table, shades(0, table.max() or 1.0, ("#ffffff", POSITIVE, DEEP)))
     )
@@ -50,7 +50,7 @@ def draw_token_gradients(
     for row, name in enumerate(lengths):
         chart.text(left - 12, top + cell * (row + 0.5) + 5, name, size=13, anchor="end")
     chart.text(left - 12, top + cell * len(table) + 24, "reads", size=13, anchor="end", color="soft")
-    chart.text(left - 178, 24, f"loss {loss:.2f}, and how long the gradient at each token is", size=14)
+    chart.text(12, 24, f"loss {loss:.2f}, and how long the gradient at each token is", size=14)
     last = list(lengths)[-1]
     reached = [position for position, each in enumerate(table[-1]) if each > 0]
     asked = " ".join(f"'{targets[position]}'" for position in sorted(counted))
@@ -109,7 +109,7 @@ def _name_the_layers(chart: Chart, plane: Plane, names: Sequence[str]) -> None:
         if few:
             short = SHORT.get(parts[-1], parts[-1])
             x = plane.left + plane._along(index) + 4
-            chart.text(x, plane.top + plane.height + 62, short.rjust(8), size=10.5, color="soft", turned=True)
+            chart.text(x, plane.top + plane.height + 48, short.rjust(8), size=10.5, color="soft", turned=True)
 
 
 SHORT = {
@@ -148,7 +148,7 @@ def draw_projection(x: Sequence[float], g: Sequence[float], back: Sequence[float
     """
     x, g, back = (np.asarray(each, dtype=float) for each in (x, g, back))
     reach = 1.15 * max(np.abs(x).max(), np.abs(g).max(), 1.0)
-    chart = Chart(620, 392)
+    chart = Chart(720, 392)
     plane = chart.plane(46, 30, 330, 330, x=(-reach, reach), y=(-reach, reach))
     along = x / np.linalg.norm(x)
     across = np.array([-along[1], along[0]])
@@ -200,7 +200,7 @@ def draw_curves(
         level: (height, words) of a line across.
     """
     every = [value for values in curves.values() for value in values if not log or value > 0]
-    low, high = (min(every) / 2, max(every) * 2) if log else (0.0, max([*every, level[0] if level else 0]) * 1.12)
+    low, high = (min(every) / 2, max(every) * 30) if log else (0.0, max([*every, level[0] if level else 0]) * 1.3)
     chart = Chart(820, 340)
     plane = chart.plane(
         66, 34, 736, 252, x=(min(xs), max(xs)), y=(low, high), log_x=log, log_y=log, title=title, xlabel=xlabel
