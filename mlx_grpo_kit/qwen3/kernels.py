@@ -47,9 +47,10 @@ def _gated_silu(gate: mx.array, up: mx.array) -> tuple[mx.array, mx.array]:
 @_gated_silu.vjp
 def _gated_silu_vjp(primals, cotangents, outputs):
     # By hand because the automatic rule computes the exponential again, and inf / inf where gate < -88.
-    (gate, up), grad, sigmoid = primals, cotangents[0], outputs[1]
-    silu = gate * sigmoid
-    return grad * up * (sigmoid + silu * (1 - sigmoid)), grad * silu
+    (gate, up), (grad, grad_sigmoid), sigmoid = primals, cotangents, outputs[1]
+    silu, slope = gate * sigmoid, sigmoid * (1 - sigmoid)
+    # Nothing forward uses the sigmoid; this backward pass does, so a second derivative comes back through it.
+    return grad * up * (sigmoid + gate * slope) + grad_sigmoid * slope, grad * silu
 
 
 def scaled_dot_product_attention(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:

@@ -41,14 +41,8 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
             for a parameter that is not there; a parameter is no floating-point array.
     """
     refuse_after_fork()
-    if not params:
-        raise GradientError("params is empty; expected a dictionary of named arrays, as load_pretrained returns.")
-    for name, value in params.items():
-        if not isinstance(value, mx.array) or not mx.issubdtype(value.dtype, mx.floating):
-            kind = f"dtype {value.dtype}" if isinstance(value, mx.array) else f"type {type(value).__name__}"
-            raise GradientError(f"Parameter {name!r} has {kind}; expected an mx.array of floating-point numbers.")
-
-    loss, grads = mx.value_and_grad(lambda tracked: _scalar_loss(loss_fn, tracked))(dict(params))
+    check_parameters(params)
+    loss, grads = mx.value_and_grad(lambda tracked: scalar_loss(loss_fn, tracked))(dict(params))
     mx.eval(loss, grads)
     if math.isnan(loss.item()):
         raise GradientError(
@@ -64,7 +58,18 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
     return loss, grads
 
 
-def _scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array:
+def check_parameters(params: Mapping[str, mx.array]) -> None:
+    """Raise GradientError unless `params` holds floating-point arrays, at least one."""
+    if not params:
+        raise GradientError("params is empty; expected a dictionary of named arrays, as load_pretrained returns.")
+    for name, value in params.items():
+        if not isinstance(value, mx.array) or not mx.issubdtype(value.dtype, mx.floating):
+            kind = f"dtype {value.dtype}" if isinstance(value, mx.array) else f"type {type(value).__name__}"
+            raise GradientError(f"Parameter {name!r} has {kind}; expected an mx.array of floating-point numbers.")
+
+
+def scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array:
+    """What `loss_fn` computes, of shape (). Raises GradientError where it is no scalar array."""
     loss = loss_fn(_NamedParams(params))
     if not isinstance(loss, mx.array):
         raise GradientError(
@@ -84,5 +89,5 @@ def _has_path(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> bool:
     Zeros alone prove nothing: a group of equal rewards gives them too. NaN proves it, as even a product with 0 keeps
     it: sent back from the loss, it arrives wherever there is a way.
     """
-    grads = mx.grad(lambda tracked: math.nan * _scalar_loss(loss_fn, tracked))(dict(params))
+    grads = mx.grad(lambda tracked: math.nan * scalar_loss(loss_fn, tracked))(dict(params))
     return any(mx.any(mx.isnan(grad)).item() for grad in grads.values())

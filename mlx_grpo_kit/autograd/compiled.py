@@ -1,0 +1,246 @@
+"""`mx.compile`, which refuses what it would silently freeze.
+
+Compiling runs a function once, with placeholders, and keeps the operations. An array that the function was not given as
+an argument is a constant from then on: new numbers in it are never seen, and its gradient is 0. So is a random number.
+MLX says nothing about it. Here it is an error that names the array and the way it came in.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from mlx_grpo_kit.autograd.gradients import value_and_grad
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.fork import refuse_after_fork
+
+HARMLESS = (str, bytes, int, float, complex, type(None), type(...), types.BuiltinFunctionType)
+GLOBAL_STEPS = ("LOAD_GLOBAL", "LOAD_NAME")
+ATTRIBUTE_STEPS = ("LOAD_ATTR", "LOAD_METHOD")
+
+
+class CapturedArrayError(ValueError):
+    """A function that is compiled uses arrays that are not its arguments, or draws random numbers without a key."""
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, compiled when it is first called, and again for arguments of other shapes or dtypes.
+
+    Every array that it uses has to be an argument, alone or inside of lists and dictionaries. Looked for are arrays of
+    MLX and NumPy in variables of the functions around it, globals, defaults, arguments fixed by functools.partial, the
+    object whose method it is, containers and attributes of all these, and the same in every function it refers to, also
+    behind mx.grad, mx.checkpoint, mx.custom_function and mx.compile. A number or a text that it finds there is a
+    constant, as MLX has it: pass it as an argument if it will change.
+
+    Args:
+        function: takes and returns arrays, or trees of arrays; numbers and texts among the arguments are constants
+            that it is compiled for.
+
+    Returns:
+        The compiled function. Its `__wrapped__` is `function` itself, for the times when a debugger or a print is
+        wanted.
+
+    Raises:
+        CapturedArrayError: when it is called, if there is such an array, or a random number is drawn without a key.
+    """
+
+    @functools.wraps(function)
+    def traced(*arguments: Any, **named: Any) -> Any:  # runs only while MLX compiles
+        found = captured_arrays(function)
+        if found:
+            more = f" So is {found[1]}." if len(found) == 2 else f" So are {len(found) - 1} more." if found[1:] else ""
+            raise CapturedArrayError(
+                f"{_name(function)} uses {found[0]}. Compiled, it would be a constant: new numbers in it would not be "
+                f"seen, and its gradient would be 0.{more} Pass it as an argument, or compute it inside."
+            )
+        key = mx.random.state[0]
+        result = function(*arguments, **named)
+        if mx.random.state[0] is not key:
+            raise CapturedArrayError(
+                f"{_name(function)} draws random numbers without a key. Compiled, they would be the same in every "
+                "call. Pass a key as an argument: mx.random.normal(shape, key=key)."
+            )
+        return result
+
+    program = mx.compile(traced)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        refuse_after_fork()
+        return program(*arguments, **named)
+
+    return call
+
+
+def compile_value_and_grad(
+    loss_fn: Callable[..., mx.array],
+) -> Callable[..., tuple[mx.array, dict[str, mx.array]]]:
+    """A function (params, *data) -> (loss, grads), compiled as one program: forward, backward and loss.
+
+    The first call is computed without compiling, by `value_and_grad`, so that every mistake that it knows is told. What
+    later calls return is not evaluated yet.
+
+    Args:
+        loss_fn: (params, *data) -> a scalar array. All arrays other than the parameters come in as data.
+
+    Raises:
+        GradientError: in the first call, as `value_and_grad`.
+        CapturedArrayError: in the first call, as `compiled`.
+    """
+
+    def step(params: dict[str, mx.array], *data: Any) -> tuple[mx.array, dict[str, mx.array]]:
+        return mx.value_and_grad(lambda tracked: loss_fn(tracked, *data).reshape(()))(params)
+
+    program, is_checked = compiled(step), False
+
+    @functools.wraps(loss_fn)
+    def call(params: Mapping[str, mx.array], *data: Any) -> tuple[mx.array, dict[str, mx.array]]:
+        nonlocal is_checked
+        if not is_checked:
+            value_and_grad(lambda tracked: loss_fn(tracked, *data), params)
+        result = program(dict(params), *data)
+        is_checked = True
+        return result
+
+    return call
+
+
+def captured_arrays(function: Callable[..., Any]) -> list[str]:
+    """The arrays that `function` reaches without being given them, each with the way it came in, in words."""
+    search = _Search()
+    search.look(function, "", "")
+    return search.found
+
+
+class _Search:
+    """A walk through what a function refers to. `found` says in words what arrays there are."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self.seen: dict[int, Any] = {}  # with the things themselves: an id is only good while its object lives
+
+    def look(self, thing: Any, path: str, how: str, attributes: Iterable[str] = ()) -> None:
+        """Look into `thing`, which is reached as `path`.
+
+        Args:
+            how: the way it came in, in words.
+            attributes: those that the code asks for, of modules and classes.
+        """
+        if _is_array(thing):
+            text = f"`{path}`, {how}"
+            if text not in self.found:
+                self.found.append(text)
+        elif isinstance(thing, (types.ModuleType, type)):
+            for name in attributes:
+                if name in vars(thing):
+                    self.look(vars(thing)[name], f"{path}.{name}", how, attributes)
+        elif not isinstance(thing, HARMLESS) and id(thing) not in self.seen:
+            self.seen[id(thing)] = thing
+            self._look_inside(thing, path, how, attributes)
+
+    def _look_inside(self, thing: Any, path: str, how: str, attributes: Iterable[str]) -> None:
+        if isinstance(thing, types.FunctionType):
+            self._function(thing)
+        elif isinstance(thing, types.MethodType):
+            self._method(thing)
+        elif isinstance(thing, functools.partial):
+            way = f"fixed by functools.partial in {_name(thing.func)}"
+            self.look(thing.func, path, how)
+            for place, value in enumerate(thing.args):
+                self.look(value, f"argument {place + 1}", way)
+            for name, value in thing.keywords.items():
+                self.look(value, name, way)
+        elif isinstance(thing, (staticmethod, classmethod)):
+            self.look(thing.__func__, path, how)
+        elif isinstance(thing, property):
+            self.look(thing.fget, path, how)
+        elif isinstance(thing, Mapping):
+            for key, value in thing.items():
+                self.look(value, f"{path}[{key!r}]", how, attributes)
+        elif isinstance(thing, (list, tuple, set, frozenset)):
+            for place, value in enumerate(thing):
+                self.look(value, f"{path}[{place}]", how, attributes)
+        elif type(thing).__module__ == "mlx.core":  # a function behind mx.grad, mx.compile and the like
+            for inner in gc.get_referents(thing):
+                if isinstance(inner, (types.FunctionType, types.MethodType, functools.partial)):
+                    self.look(inner, path, how)
+        else:
+            self._object(thing, path, how, attributes)
+
+    def _function(self, function: types.FunctionType) -> None:
+        code, name = function.__code__, _name(function)
+        used, attributes = _names_in(code)
+        for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                self.look(cell.cell_contents, free, f"a variable around {name}", attributes)
+            except ValueError:  # not assigned yet
+                continue
+        for global_name in used:
+            if global_name in function.__globals__:
+                self.look(function.__globals__[global_name], global_name, f"a global that {name} uses", attributes)
+        positional = code.co_varnames[: code.co_argcount]
+        defaults = function.__defaults__ or ()
+        own = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
+        for argument, value in (own | (function.__kwdefaults__ or {})).items():
+            self.look(value, argument, f"a default of {name}", attributes)
+
+    def _method(self, method: types.MethodType) -> None:
+        _, attributes = _names_in(method.__func__.__code__) if hasattr(method.__func__, "__code__") else ((), ())
+        self.look(method.__func__, "", "")
+        self.look(method.__self__, "self", f"the object whose method {_name(method)} is", attributes)
+
+    def _object(self, thing: Any, path: str, how: str, attributes: Iterable[str]) -> None:
+        """Everything that an object keeps, and the methods of its class that the code asks for."""
+        own = dict(getattr(thing, "__dict__", {}))
+        for kind in type(thing).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            for slot in [slots] if isinstance(slots, str) else slots:
+                if hasattr(thing, slot):
+                    own[slot] = getattr(thing, slot)
+        for name, value in own.items():
+            self.look(value, f"{path}.{name}" if path else name, how, attributes)
+        asked, done = {"__call__", *attributes}, set()
+        while asked - done:  # a method asks for other attributes
+            name = (asked - done).pop()
+            done.add(name)
+            value = next((vars(kind)[name] for kind in type(thing).__mro__ if name in vars(kind)), None)
+            function = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
+            if isinstance(function, types.FunctionType):
+                asked.update(_names_in(function.__code__)[1])
+            self.look(value, f"{path}.{name}" if path else name, how, attributes)
+        if not own:  # an iterator, a deque: what it holds
+            for inner in gc.get_referents(thing):
+                if _is_array(inner) or isinstance(inner, (list, tuple, dict)):
+                    self.look(inner, path, how)
+
+
+def _is_array(thing: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return isinstance(thing, mx.array) or (numpy is not None and isinstance(thing, numpy.ndarray))
+
+
+@functools.cache
+def _names_in(code: types.CodeType) -> tuple[list[str], list[str]]:
+    """The globals and the attributes that a function's code asks for, those of functions inside of it too."""
+    used, attributes = {}, {}
+    for step in dis.get_instructions(code):
+        if step.opname in GLOBAL_STEPS:
+            used[step.argval] = None
+        elif step.opname in ATTRIBUTE_STEPS:
+            attributes[step.argval] = None
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner_used, inner_attributes = _names_in(constant)
+            used.update(dict.fromkeys(inner_used))
+            attributes.update(dict.fromkeys(inner_attributes))
+    return list(used), list(attributes)
+
+
+def _name(function: Any) -> str:
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return "the lambda" if name == "<lambda>" else f"`{name}`"

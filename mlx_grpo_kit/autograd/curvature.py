@@ -1,0 +1,93 @@
+"""Second derivatives of a loss over named parameters: the product of the Hessian with a vector, and all of a small one.
+
+The Hessian H has a row and a column for every single parameter: H[i, j] says how the slope for parameter i changes when
+parameter j moves. It is seldom wanted whole. H @ v is the gradient of a number, <gradient, v>, so it costs about two
+gradients, however many parameters there are (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mlx_grpo_kit.autograd.gradients import GradientError, LossFunction, check_parameters, scalar_loss
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.fork import refuse_after_fork
+
+MOST_PARAMETERS = 1000  # of a Hessian that is written out: a million numbers, from a thousand products
+
+
+def hvp(loss_fn: LossFunction, params: Mapping[str, mx.array], vector: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    """The Hessian of the loss times `vector`, without the Hessian.
+
+    Args:
+        loss_fn: computes a scalar from the dictionary it is given.
+        params: floating-point arrays by name.
+        vector: a direction: arrays with the names and shapes of `params`.
+
+    Returns:
+        How fast the gradient changes along `vector`: evaluated arrays with the names and shapes of `params`.
+
+    Raises:
+        GradientError: as `value_and_grad`, and where `vector` does not fit `params`.
+    """
+    refuse_after_fork()
+    check_parameters(params)
+    if vector.keys() != params.keys():
+        odd = sorted(vector.keys() ^ params.keys())[0]
+        raise GradientError(f"vector and params have different names: {odd!r} is in one of them only.")
+    for name, value in params.items():
+        if tuple(vector[name].shape) != tuple(value.shape):
+            raise GradientError(
+                f"vector[{name!r}] has shape {tuple(vector[name].shape)}; the parameter has {tuple(value.shape)}."
+            )
+    product = _along(loss_fn, dict(params), dict(vector))
+    mx.eval(product)
+    return product
+
+
+def hessian(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> dict[str, dict[str, mx.array]]:
+    """All second derivatives of the loss; for a few parameters, since it has as many numbers as they have squared.
+
+    Args:
+        loss_fn: computes a scalar from the dictionary it is given.
+        params: floating-point arrays by name, 1,000 numbers at most.
+
+    Returns:
+        result[a][b] of shape (*params[a].shape, *params[b].shape), evaluated, as torch.func.hessian has it.
+
+    Raises:
+        GradientError: as `value_and_grad`, and where there are too many parameters.
+    """
+    refuse_after_fork()
+    check_parameters(params)
+    count = sum(value.size for value in params.values())
+    if count > MOST_PARAMETERS:
+        raise GradientError(
+            f"The Hessian of {count:,} parameters has {count**2:,} numbers; up to {MOST_PARAMETERS:,} parameters are "
+            "written out. hvp(loss_fn, params, vector) multiplies it by a vector without writing it down."
+        )
+    result = {}
+    for row, of_row in params.items():
+        products = []
+        for place in range(of_row.size):
+            unit = {name: mx.zeros_like(value) for name, value in params.items()}
+            unit[row] = (mx.arange(of_row.size) == place).astype(of_row.dtype).reshape(of_row.shape)
+            products.append(_along(loss_fn, dict(params), unit))
+            mx.eval(products[-1])
+        result[row] = {
+            column: mx.stack([product[column] for product in products]).reshape((*of_row.shape, *value.shape))
+            for column, value in params.items()
+        }
+    mx.eval(result)
+    return result
+
+
+def _along(loss_fn: LossFunction, params: dict[str, mx.array], vector: dict[str, mx.array]) -> dict[str, mx.array]:
+    """The gradient of <gradient, vector>. Every operation of MLX has that; few have a forward derivative of a rule."""
+    gradient = mx.grad(lambda tracked: scalar_loss(loss_fn, tracked))
+
+    def slope(tracked: dict[str, mx.array]) -> mx.array:
+        grads = gradient(tracked)
+        return sum((grads[name].astype(mx.float32) * vector[name]).sum() for name in grads)
+
+    return mx.grad(slope)(params)

@@ -1,0 +1,121 @@
+"""Is a backward rule of one's own, given to `mx.custom_function`, the derivative of what it stands for?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.gradcheck import Element, GradcheckReport, gradcheck
+
+RTOL, ATOL = 1e-3, 1e-5  # of the number itself, and of the largest of its array: rounding in float32, no more
+
+
+def check_vjp(custom: Callable[..., Any], plain: Callable[..., Any], *inputs: Any, seed: int = 0) -> GradcheckReport:
+    """Compare a custom rule with the automatic one, and with central differences. Prints like a sentence.
+
+        print(check_vjp(my_silu, lambda x: x * mx.sigmoid(x), x))
+
+    The automatic rule is exact to rounding and finds what differences of float32 cannot: an error of a tenth of a
+    percent. Differences find where both are wrong, or where `custom` computes something else than `plain`. Where the
+    automatic rule has no finite number (the reason for many a custom one), differences alone decide.
+
+    Args:
+        custom: a function under `mx.custom_function`, with its `vjp`.
+        plain: the same function in MLX's own operations.
+        inputs: arrays, of which those of float32 are differentiated; everything else is passed on as it is.
+        seed: of the random cotangents, one for each number of the output.
+
+    Returns:
+        A report that is true if the rule is right. Otherwise it names input and index of the worst number.
+
+    Raises:
+        TypeError: no input is a float32 array.
+    """
+    places = [place for place, x in enumerate(inputs) if isinstance(x, mx.array) and x.dtype == mx.float32]
+    if not places:
+        raise TypeError("check_vjp got no float32 array to differentiate; pass one, as check_vjp(custom, plain, x).")
+    names = [f"input {place}" for place in places]
+    outputs, rules = zip(*(_pull_back(each, inputs, places, seed) for each in (plain, custom)), strict=True)
+    theirs, ours = ([np.array(grad, np.float64) for grad in grads] for grads in rules)
+
+    problems = _problems(outputs, theirs, ours, names)
+    report = GradcheckReport(
+        "the custom rule",
+        "the automatic rule",
+        sum(x.size for x in theirs),
+        [],
+        None,
+        [],
+        problems,
+        [],
+        names,
+        ours,
+        theirs,
+    )
+    if problems:
+        return report
+    elements = []
+    for which, (name, right, own) in enumerate(zip(names, theirs, ours, strict=True)):
+        largest = np.abs(right[np.isfinite(right)]).max(initial=0.0)
+        for index in zip(*np.nonzero(np.isfinite(right)), strict=True) if right.ndim else [()]:
+            element = Element(which, name, tuple(map(int, index)), float(own[index]), float(right[index]))
+            if np.isfinite(element.numeric):
+                elements.append((element.difference <= RTOL * abs(element.numeric) + ATOL * largest, element))
+    elements.sort(key=lambda pair: -np.nan_to_num(pair[1].difference, nan=np.inf))
+    report.failures = [element for is_right, element in elements if not is_right]
+    report.worst = elements[0][1] if elements else None
+    if report.failures:
+        return report
+    differences = gradcheck(custom, *inputs, seed=seed)
+    if not differences or len(elements) < report.count:
+        note = (
+            f"The automatic rule has a finite number for {len(elements)} of {report.count}, and the custom rule agrees."
+        )
+        return replace(differences, engine="the custom rule", notes=[note, *differences.notes])
+    report.notes.append("Central differences agree too.")
+    return report
+
+
+def _pull_back(function: Callable[..., Any], inputs: tuple, places: list[int], seed: int) -> tuple[list, list]:
+    """The outputs, and what a backward pass gives the inputs at `places` for random cotangents."""
+
+    def of_arrays(*arrays: mx.array) -> list[mx.array]:
+        arguments = list(inputs)
+        for place, array in zip(places, arrays, strict=True):
+            arguments[place] = array
+        result = function(*arguments)
+        return list(result) if isinstance(result, (list, tuple)) else [result]
+
+    arrays = [inputs[place] for place in places]
+    rng = np.random.default_rng(seed)
+    cotangents = [
+        mx.array((rng.choice([-1.0, 1.0], y.shape) * rng.uniform(0.5, 1.5, y.shape)).astype(np.float32)).astype(y.dtype)
+        for y in of_arrays(*arrays)
+    ]
+    outputs, grads = mx.vjp(of_arrays, arrays, cotangents)
+    mx.eval(outputs, grads)
+    return outputs, grads
+
+
+def _problems(outputs: tuple, theirs: list, ours: list, names: list[str]) -> list[str]:
+    plain, own = ([np.array(y, np.float64) for y in each] for each in outputs)
+    if [y.shape for y in plain] != [y.shape for y in own]:
+        return [f"The custom function returns shape {own[0].shape}, the plain one {plain[0].shape}."]
+    for place, (right, other) in enumerate(zip(plain, own, strict=True)):
+        off = ~np.isclose(other, right, rtol=RTOL, atol=1e-6, equal_nan=True)
+        if off.any():
+            index = tuple(map(int, np.argwhere(off)[0]))
+            return [
+                f"The two functions compute different things: output {place} at index {index} is "
+                f"{other[index]:.6g} of the custom one and {right[index]:.6g} of the plain one."
+            ]
+    return [
+        f"The rule's gradient of {name} has shape {own.shape}; expected {right.shape}, the input's. MLX does not "
+        "notice. Sum over the axes that were broadcast."
+        for name, right, own in zip(names, theirs, ours, strict=True)
+        if right.shape != own.shape
+    ]
