@@ -12,6 +12,9 @@ Candidates, best first. float32 GFLOP/s at 1024 x 1024 x 1024 on two cores with 
 2. an installed MKL (408; `pip install mkl`).
 3. an OpenBLAS of the environment (conda) or of the system (86; Debian's 0.3.21).
 
+Where the first serves an AMD processor with AVX-512, which MKL leaves idle, an OpenBLAS of SciPy's takes over the
+products of float32 that cost the time (`openblas.py`).
+
 These are with two threads; one alone has half. Decoding, where products are small, takes one all the same, and so does
 learning with small models: a second thread gains nothing there, and loses a factor of five when anything else wants the
 core, because threads spin while they wait for each other. What is large goes through `all_cores()`. OMP_NUM_THREADS,
@@ -33,11 +36,12 @@ from functools import cache
 from pathlib import Path
 
 from mlx_grpo_kit.kernel_cache import use_private_folder
+from mlx_grpo_kit.openblas import serve_products
 
 VARIABLE = "MLX_GRPO_KIT_BLAS"
 
 bound: Path | None = None
-"""The library that serves MLX's matrix products in place of its own, or None."""
+"""The library that serves MLX's float32 products of matrices in place of its own, or None."""
 
 reason: str = ""
 """One sentence: why `bound` is what it is."""
@@ -137,6 +141,7 @@ def _thread_setter() -> Callable[[int], None] | None:
     library = ctypes.CDLL(str(bound))
     # omp_set_num_threads will not do: it reaches the calling thread alone, and MLX computes in one of its own.
     names = ("mkl_serv_set_num_threads", "MKL_Set_Num_Threads", "openblas_set_num_threads")
+    names += ("scipy_openblas_set_num_threads",)
     return next((getattr(library, name) for name in names if hasattr(library, name)), None)
 
 
@@ -154,16 +159,31 @@ def _bind() -> tuple[Path | None, str]:
     if "mlx.core" in sys.modules:
         return _stay_slow("mlx.core was imported before mlx_grpo_kit.blas", "import the kit first, in a fresh process")
     failure = ""
+    faster = None if wish else _faster_products()
     for library in [wish] if wish else candidates():
         try:
             _load(library)
         except OSError as error:
             failure = str(error)
             continue
+        if faster:
+            return faster, f"for float32, as MKL has no AVX-512 for this processor; for the rest {global_blas()}"
         return global_blas(), f"{VARIABLE} names it" if wish else "the first candidate that loads"
+    if faster:
+        return faster, "for float32; for the rest no fast BLAS was found"
     if wish:
         return _stay_slow(f"{VARIABLE} names a library that cannot be used ({failure})", f"unset {VARIABLE}")
     return _stay_slow("no fast BLAS was found", "pip install torch, or apt-get install libopenblas0")
+
+
+def _faster_products() -> Path | None:
+    """The library that serves products of float32 better than torch's, where there is one."""
+    for folder in _package_folders("scipy"):
+        try:
+            return serve_products(folder.parent, kernels)
+        except OSError:
+            continue
+    return None
 
 
 def _stay_slow(problem: str, way_out: str) -> tuple[None, str]:
@@ -177,6 +197,9 @@ def _stay_slow(problem: str, way_out: str) -> tuple[None, str]:
     return None, problem
 
 
+kernels, kernels_reason = use_private_folder()
+"""Where MLX keeps what it compiles, or None; and one sentence: why."""
+
 bound, reason = _bind()
 
 try:
@@ -185,9 +208,6 @@ except ImportError as error:
     wheel = "mlx[cpu]" if sys.platform == "linux" else "mlx"
     way_out = f"{sys.executable} -m pip install '{wheel}'"
     raise ImportError(f"MLX cannot be loaded ({error}). Install it: {way_out}") from error
-
-kernels, kernels_reason = use_private_folder()
-"""Where MLX keeps what it compiles, or None; and one sentence: why."""
 
 
 def _run_uncompiled() -> None:

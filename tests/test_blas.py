@@ -9,15 +9,34 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mlx_grpo_kit import blas
+from mlx_grpo_kit.openblas import mkl_leaves_avx512_idle
 
 linux_cpu_wheel = pytest.mark.skipif(
     not blas.wheel_has_reference_blas(), reason="this MLX is not the Linux CPU wheel, so nothing is bound"
 )
+
+
+amd_with_avx512 = pytest.mark.skipif(
+    sys.platform != "linux" or not mkl_leaves_avx512_idle(Path("/proc/cpuinfo").read_text()),
+    reason="only an AMD processor with AVX-512 multiplies faster with OpenBLAS",
+)
+
+
+def fresh_cache(folder: Path) -> dict[str, str]:
+    """An environment in which what is compiled is kept in `folder`."""
+    return {name: "" for name in ("TMPDIR", "TMP", "TEMP")} | {"XDG_CACHE_HOME": str(folder)}
+
+
+@pytest.fixture
+def no_relay(tmp_path):
+    """An environment without a compiler, and without what one has compiled before."""
+    return fresh_cache(tmp_path) | {"PATH": str(tmp_path)}
 
 
 def run_python(code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -44,11 +63,41 @@ SHOW = "from mlx_grpo_kit import blas; print(blas.bound); print(blas.reason)"
 
 @linux_cpu_wheel
 class TestChoice:
-    def test_torch_serves_mlx_and_is_not_imported(self):
+    def test_torch_serves_mlx_and_is_not_imported(self, no_relay):
         code = SHOW + "; import sys; assert 'torch' not in sys.modules; assert blas.global_blas() == blas.bound"
-        bound, reason = check(run_python(code)).splitlines()
+        bound, reason = check(run_python(code, **no_relay)).splitlines()
         assert bound.endswith("torch/lib/libtorch_cpu.so")
         assert reason == "the first candidate that loads"
+        assert not [*Path(no_relay["XDG_CACHE_HOME"]).rglob("*.so")]
+
+    @amd_with_avx512
+    def test_openblas_serves_float32_where_mkl_leaves_avx512_idle(self, tmp_path):
+        code = SHOW + "; print(blas.global_blas()); import sys; assert not {'torch', 'scipy.linalg'} & set(sys.modules)"
+        for _ in range(2):  # compiled, then found
+            bound, reason, rest = check(run_python(code, **fresh_cache(tmp_path))).splitlines()
+            assert "scipy.libs/libscipy_openblas" in bound
+            assert rest.endswith("torch/lib/libtorch_cpu.so")
+            assert reason == f"for float32, as MKL has no AVX-512 for this processor; for the rest {rest}"
+            [relay] = tmp_path.rglob("*relay*")
+            assert relay.parent.stat().st_mode & 0o077 == 0
+
+    @amd_with_avx512
+    def test_a_relay_that_is_no_library_costs_speed_and_nothing_else(self, tmp_path):
+        check(run_python(SHOW, **fresh_cache(tmp_path)))
+        [relay] = tmp_path.rglob("*relay*")
+        relay.write_bytes(relay.read_bytes()[:100])
+        code = SHOW + "; from mlx_grpo_kit.blas import mx; print((mx.ones((4, 4)) @ mx.ones((4, 4))).sum().item())"
+        bound, _, total = check(run_python(code, **fresh_cache(tmp_path))).splitlines()
+        assert bound.endswith("torch/lib/libtorch_cpu.so")
+        assert total == "64.0"
+
+    @amd_with_avx512
+    def test_a_compiler_that_fails_leaves_nothing_behind(self, tmp_path):
+        (tmp_path / "g++").write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "g++").chmod(0o755)
+        bound, _ = check(run_python(SHOW, **fresh_cache(tmp_path / "cache"), PATH=str(tmp_path))).splitlines()
+        assert bound.endswith("torch/lib/libtorch_cpu.so")
+        assert not [*tmp_path.rglob("*.so")]
 
     def test_off(self):
         bound, reason = check(run_python(SHOW, MLX_GRPO_KIT_BLAS="off")).splitlines()
@@ -94,7 +143,7 @@ class TestChoice:
         assert f"{script}:2: RuntimeWarning" in result.stderr
         assert "imported before" in result.stderr
 
-    def test_nothing_found_warns_and_says_what_to_install(self):
+    def test_nothing_found_warns_and_says_what_to_install(self, no_relay):
         code = """if True:
             import importlib.util, sys
             find = importlib.util.find_spec
@@ -110,7 +159,7 @@ class TestChoice:
             from mlx_grpo_kit import blas
             print(blas.bound)
         """
-        result = run_python(code, CONDA_PREFIX="/nowhere")
+        result = run_python(code, **no_relay, CONDA_PREFIX="/nowhere")
         assert result.stdout.strip() == "None"
         assert result.stderr.count("RuntimeWarning") == 1
         assert "pip install torch" in result.stderr
@@ -136,7 +185,8 @@ class TestChoice:
             import ctypes, threading
             from mlx_grpo_kit import blas
             library = ctypes.CDLL(str(blas.bound))
-            names = "mkl_serv_get_max_threads", "MKL_Get_Max_Threads", "openblas_get_num_threads"
+            names = ["mkl_serv_get_max_threads", "MKL_Get_Max_Threads", "openblas_get_num_threads"]
+            names += ["scipy_openblas_get_num_threads"]
             number = next(getattr(library, name) for name in names if hasattr(library, name))
             def in_a_thread():
                 found = []
@@ -178,6 +228,20 @@ def test_importing_the_kit_alone_loads_neither_mlx_nor_torch():
         print(sorted(heavy & set(sys.modules)))
     """
     assert check(run_python(code)) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: sse2 avx2 avx512f fma\n\nprocessor\t: 1\n", True),
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: sse2 avx2 fma\n\nflags : avx512f\n", False),
+        ("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: sse2 avx2 avx512f fma\n", False),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\n", False),
+        ("", False),
+    ],
+)
+def test_which_processors_mkl_serves_badly(cpuinfo, expected):
+    assert mkl_leaves_avx512_idle(cpuinfo) is expected
 
 
 def test_macos_and_other_systems_keep_their_blas(monkeypatch):
