@@ -38,8 +38,8 @@ def parameters_by_part(config: Qwen3Config) -> dict[str, int]:
 def forward_flops(config: Qwen3Config, batch: int, tokens: int, cached: int = 0) -> dict[str, int]:
     """Floating-point operations of one forward pass over [batch, tokens], by part.
 
-    "projections" are attention's four matrix products with weights, "attention" its scores and the mixing of values,
-    which alone grow with the square of the length. Every query is compared with every key, as dense kernels do; the
+    "attention" are its four matrix products with weights; "scores" compare queries with keys and mix values, and alone
+    grow with the square of the length. Every query is compared with every key, as dense kernels do; the
     half that the mask hides is counted too.
 
     Args:
@@ -50,8 +50,8 @@ def forward_flops(config: Qwen3Config, batch: int, tokens: int, cached: int = 0)
     weights = parameters_by_part(config)
     per_key = config.num_hidden_layers * config.num_attention_heads * config.head_dim
     return {
-        "projections": 2 * batch * tokens * weights["attention"],
-        "attention": 4 * batch * tokens * (cached + tokens) * per_key,
+        "attention": 2 * batch * tokens * weights["attention"],
+        "scores": 4 * batch * tokens * (cached + tokens) * per_key,
         "mlp": 2 * batch * tokens * weights["mlp"],
         "output layer": 2 * batch * tokens * config.vocab_size * config.hidden_size,
     }
@@ -65,7 +65,7 @@ def training_flops(config: Qwen3Config, batch: int, tokens: int, gradient_checkp
     mlp's third, is not, for nothing on the way back asks for its result.
     """
     forward = forward_flops(config, batch, tokens)
-    again = forward["projections"] + forward["attention"] + forward["mlp"] * 2 // 3
+    again = forward["attention"] + forward["scores"] + forward["mlp"] * 2 // 3
     return 3 * sum(forward.values()) + (again if gradient_checkpointing else 0)
 
 

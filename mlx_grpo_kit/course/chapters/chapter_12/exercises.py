@@ -1,0 +1,914 @@
+"""Exercises of notebook 12: Qwen3, put together, counted, loaded, compared and looked into."""
+
+import functools
+import json
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.chapters.chapter_12.patients import CAUSES, DIAGNOSIS
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.qwen3 import Qwen3Config
+from mlx_grpo_kit.qwen3.forward import attention, mlp, rms_norm, visible
+from mlx_grpo_kit.qwen3.params import param_shapes
+
+
+def _config(vocab, hidden, intermediate, layers, heads, key_heads, head_dim, tied):
+    return Qwen3Config(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        head_dim=head_dim,
+        rms_norm_eps=1e-3,
+        rope_theta=100.0,
+        tie_word_embeddings=tied,
+    )
+
+
+CONFIGS = {
+    "one small layer": _config(10, 4, 6, 1, 2, 1, 2, True),
+    "two layers": _config(11, 12, 20, 2, 4, 2, 6, True),
+    "three layers, untied": _config(9, 10, 14, 3, 6, 2, 4, False),
+    "two layers, one head, untied": _config(7, 8, 5, 2, 1, 1, 6, False),
+}
+
+
+@functools.cache
+def _params(name):
+    """Parameters of a configuration with nothing usual about them: norms are not 1, matrices are not tiny."""
+    rng = np.random.default_rng(len(name))
+    return {
+        each: mx.array((rng.normal(size=shape) * 0.4 + (len(shape) == 1)).astype(np.float32))
+        for each, shape in param_shapes(CONFIGS[name]).items()
+    }
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+
+def count_parameters(config):
+    """How many numbers a Qwen3 of this configuration has."""
+    hidden, head_dim = config.hidden_size, config.head_dim
+    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim
+    mlp = 3 * hidden * config.intermediate_size
+    norms = 2 * hidden
+    matrices = 1 if config.tie_word_embeddings else 2
+    ends = matrices * config.vocab_size * hidden + hidden
+    return config.num_hidden_layers * (attention + mlp + norms) + ends
+
+
+def _whole(function, *arguments):
+    result = function(*arguments)
+    if isinstance(result, float) and result.is_integer():
+        return Told(f"{result:.0f} as a float (a count is a whole number)")
+    return result
+
+
+COUNT = Exercise(
+    "12.1",
+    "How many numbers?",
+    "Write `count_parameters(config)`: how many numbers a Qwen3 has, from `config.vocab_size`, `hidden_size`, "
+    "`intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim` and "
+    "`tie_word_embeddings`. A tied output layer is the embedding itself and has no numbers of its own. Try it on the "
+    "small layer above before you check it.",
+    minutes=10,
+    difficulty=2,
+    solution=count_parameters,
+    hints=(
+        "Go through the table above row by row: an `[a, b]` has `a * b` numbers. A layer has eleven rows: seven "
+        "matrices and four norms. Outside of the layers stand the embedding, the final norm and, if it is not tied, "
+        "`lm_head`.",
+        "Queries have `num_attention_heads * head_dim` rows, keys and values `num_key_value_heads * head_dim` each, "
+        "and `o_proj` has as many columns as `q_proj` has rows. `head_dim` is a number of its own.",
+        "A layer: `2 * hidden * queries + 2 * hidden * keys + 2 * head_dim + 3 * hidden * intermediate + 2 * hidden`. "
+        "Then the layers, the embedding once or twice, and `hidden` for the final norm.",
+    ),
+    cases=(
+        (CONFIGS["one small layer"],),
+        (CONFIGS["two layers"],),
+        (CONFIGS["three layers, untied"],),
+        (CONFIGS["two layers, one head, untied"],),
+        *((Qwen3Config.from_name(name),) for name in ("0.6B", "8B")),
+    ),
+    mistakes=slips(
+        count_parameters,
+        (
+            "always tied",
+            {"1 if config.tie_word_embeddings else 2": "1"},
+            1,
+            "Where the output layer is not tied it is a matrix of its own, as large as the embedding.",
+        ),
+        (
+            "never tied",
+            {"1 if config.tie_word_embeddings else 2": "2"},
+            1,
+            "A tied output layer is the embedding: the same numbers, counted once.",
+        ),
+        (
+            "head_dim from the hidden size",
+            {"config.head_dim": "config.hidden_size // config.num_attention_heads"},
+            2,
+            "You took the hidden size divided by the heads for `head_dim`. In Qwen3 it is a number of its own: 16 "
+            "heads of 128 on a hidden size of 1024.",
+        ),
+        (
+            "keys as queries",
+            {"config.num_key_value_heads": "config.num_attention_heads"},
+            2,
+            "Keys and values have fewer heads than queries: `num_key_value_heads`.",
+        ),
+        (
+            "no norms of heads",
+            {" + 2 * head_dim": ""},
+            1,
+            "`q_norm` and `k_norm` are missing: `head_dim` numbers each, shared by all heads.",
+        ),
+        (
+            "norms for each head",
+            {"2 * head_dim": "queries + keys"},
+            1,
+            "`q_norm` and `k_norm` have `head_dim` numbers each, and all heads share them.",
+        ),
+        ("no final norm", {" * hidden + hidden": " * hidden"}, 1, "The final norm is missing: `hidden_size` numbers."),
+        ("no norms in the layers", {" + norms)": ")"}, 1, "The two norms of each layer are missing."),
+        (
+            "two matrices in the mlp",
+            {"mlp = 3": "mlp = 2"},
+            1,
+            "The MLP has three matrices: gate, up and down.",
+        ),
+        (
+            "one layer",
+            {"config.num_hidden_layers * ": ""},
+            1,
+            "That is right for a single layer. There are `num_hidden_layers`.",
+        ),
+    ),
+    run=_whole,
+    explain="Of Qwen3-0.6B's 596,049,920 numbers a quarter is the embedding. `count_total_parameters` is the kit's.",
+)
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def kit_name(name):
+    """The kit's name of a parameter that Hugging Face calls `name`."""
+    name = name.removeprefix("model.")
+    if name == "norm.weight":
+        return "final_norm.weight"
+    return name.replace("embed_tokens.", "embedding.")
+
+
+NAMES = Exercise(
+    "12.2",
+    "Two names for everything",
+    "Write `kit_name(name)`: from a name in the file to the kit's, as in the table above.",
+    minutes=5,
+    difficulty=1,
+    solution=kit_name,
+    hints=(
+        'First take "model." from the front: `name.removeprefix("model.")` leaves a name without it as it is.',
+        "Two names are then left that differ: `embed_tokens.weight` and `norm.weight`. The second is the *whole* "
+        "name: `input_layernorm.weight` and `q_norm.weight` end with it too.",
+    ),
+    cases=(
+        ("model.embed_tokens.weight",),
+        ("model.norm.weight",),
+        ("lm_head.weight",),
+        ("model.layers.0.input_layernorm.weight",),
+        ("model.layers.0.self_attn.q_norm.weight",),
+        ("model.layers.1.self_attn.o_proj.weight",),
+        ("model.layers.11.post_attention_layernorm.weight",),
+        ("model.layers.27.mlp.gate_proj.weight",),
+    ),
+    mistakes=slips(
+        kit_name,
+        (
+            "every norm is final",
+            {
+                '    if name == "norm.weight":\n        return "final_norm.weight"\n': "",
+                'name.replace("embed_tokens.", "embedding.")': 'name.replace("embed_tokens.", "embedding.").replace('
+                '"norm.", "final_norm.")',
+            },
+            2,
+            "Other names end with `norm.` too: those in the layers keep theirs.",
+        ),
+        (
+            "the final norm forgotten",
+            {'    if name == "norm.weight":\n        return "final_norm.weight"\n': ""},
+            2,
+            "The norm behind the last layer is `final_norm` in the kit.",
+        ),
+        (
+            "the embedding forgotten",
+            {'name.replace("embed_tokens.", "embedding.")': "name"},
+            2,
+            "`embed_tokens` is `embedding` in the kit.",
+        ),
+        (
+            "six characters cut",
+            {'name.removeprefix("model.")': "name[6:]"},
+            1,
+            '`lm_head.weight` has no "model." in front, so nothing may be cut from it.',
+        ),
+        ("the prefix stays", {'.removeprefix("model.")': ""}, 1, 'The kit has no "model." in front.'),
+    ),
+)
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def read_safetensors(content):
+    """Every array in the bytes of a safetensors file: {name: float32 NumPy array}."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header.pop("__metadata__", None)
+    arrays = {}
+    for name, entry in header.items():
+        start, end = (8 + length + place for place in entry["data_offsets"])
+        if entry["dtype"] == "BF16":
+            upper_half = np.frombuffer(content[start:end], "<u2")
+            numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)
+        else:
+            numbers = np.frombuffer(content[start:end], "<f4")
+        arrays[name] = numbers.reshape(entry["shape"])
+    return arrays
+
+
+class File(bytes):
+    """The bytes of a file, shown in messages by what is in it."""
+
+    def __repr__(self):
+        return f"<the bytes of a file of {len(self)}>"
+
+
+def _file(arrays, order=None, metadata=None, spaces=0):
+    """A safetensors file of {name: (dtype, array)}, its header in another order than its numbers."""
+    header, data = {}, b""
+    for name, (dtype, array) in arrays.items():
+        array = np.asarray(array, "<f4")
+        raw = array.tobytes() if dtype == "F32" else (array.view("<u4") >> 16).astype("<u2").tobytes()
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    header = {name: header[name] for name in order or header}
+    text = json.dumps(({"__metadata__": metadata} if metadata else {}) | header).encode() + b" " * spaces
+    return File(len(text).to_bytes(8, "little") + text + data)
+
+
+def _float32_arrays(function, *arguments):
+    result = function(*arguments)
+    for name, array in result.items() if isinstance(result, dict) else ():
+        if isinstance(array, np.ndarray) and array.dtype != np.float32:
+            return Told(f"an array of {array.dtype} for {name!r} (float32 is asked for)")
+    return result
+
+
+READ = Exercise(
+    "12.3",
+    "Read the file yourself",
+    "Write `read_safetensors(content)`. `content` is the `bytes` of a file; the result has a float32 NumPy array "
+    "under each name. The layout is the one above: 8 bytes with the length of the header, the header, the numbers. "
+    'Two dtypes occur, `"F32"` and `"BF16"`. NumPy has no bfloat16, but you need none: a bfloat16 is the upper half, '
+    "16 of 32 bits, of a float32 whose lower half is 0.",
+    minutes=15,
+    difficulty=3,
+    solution=read_safetensors,
+    hints=(
+        '`int.from_bytes(content[:8], "little")` is the length of the header, and `json.loads(content[8 : 8 + '
+        'length])` the header. Its entry "__metadata__", if there is one, is no array.',
+        "Offsets count from the *end of the header*: add `8 + length`. `np.frombuffer(content[start:end], np.float32)"
+        ".reshape(shape)` are the numbers of an F32.",
+        "For BF16 read `np.uint16`, make them `np.uint32`, shift them to the upper half with `<< 16`, and look at the "
+        "same bits as float32: `.view(np.float32)`.",
+    ),
+    cases=(
+        (_file({"a": ("F32", [[1.5, -2.0, 0.25]]), "b": ("F32", [7.0, 8.0])}),),
+        (
+            _file(
+                {"z": ("F32", np.arange(6.0).reshape(2, 3)), "a": ("F32", [-1.0]), "m": ("BF16", [[1.0], [-0.15625]])},
+                order=["a", "m", "z"],
+                metadata={"format": "pt"},
+                spaces=7,
+            ),
+        ),
+        (_file({"scalar": ("F32", 3.25), "half": ("BF16", [3.140625, -1e30, 0.0])}),),
+        *drawn(
+            1,
+            lambda rng: (
+                _file({"w": ("F32", rng.normal(size=(3, 2, 2))), "v": ("BF16", rng.normal(size=(5, 2)))}, ["v", "w"]),
+            ),
+        ),
+    ),
+    mistakes=slips(
+        read_safetensors,
+        (
+            "offsets from the start of the file",
+            {"(8 + length + place for": "(place for"},
+            2,
+            "The offsets count from the end of the header, where the numbers begin.",
+        ),
+        (
+            "eight bytes off",
+            {"(8 + length + place for": "(length + place for"},
+            2,
+            "You are 8 bytes too early: in front of the header stand the 8 bytes of its length.",
+        ),
+        (
+            "one array after the other",
+            {
+                "    arrays = {}": "    arrays, end = {}, 8 + length",
+                '(8 + length + place for place in entry["data_offsets"])': "(end, end + {'F32': 4, 'BF16': 2}[entry["
+                "'dtype']] * int(np.prod(entry['shape'])))",
+            },
+            2,
+            "The header need not list the arrays in the order of their numbers: use each one's `data_offsets`.",
+        ),
+        ("flat", {'.reshape(entry["shape"])': ""}, 2, "The numbers are right, and flat: reshape them."),
+        (
+            "on its side",
+            {'.reshape(entry["shape"])': '.reshape(entry["shape"][::-1]).T'},
+            2,
+            "The last axis is the one whose numbers stand side by side in the file: reshape to the shape as it is.",
+        ),
+        (
+            "float16",
+            {'np.frombuffer(content[start:end], "<u2")': 'np.frombuffer(content[start:end], "<f2")'}
+            | {"(upper_half.astype(np.uint32) << 16).view(np.float32)": "upper_half.astype(np.float32)"},
+            3,
+            "float16 and bfloat16 both have 16 bits and share them out differently (5 and 8 of them for the exponent).",
+        ),
+        (
+            "the lower half",
+            {" << 16)": ")"},
+            3,
+            "The 16 bits landed in the lower half of the float32: shift them up.",
+        ),
+        (
+            "converted bits",
+            {".view(np.float32)": ".astype(np.float32)"},
+            3,
+            "`astype` makes a float of the *number* that the bits are as an integer; `.view(np.float32)` keeps bits.",
+        ),
+        (
+            "metadata read as an array",
+            {'    header.pop("__metadata__", None)\n': ""},
+            1,
+            '"__metadata__" is no array: leave it out.',
+        ),
+        (
+            "big end first",
+            {'"little"': '"big"'},
+            1,
+            "The length is stored with its lowest byte first, little-endian.",
+        ),
+    ),
+    run=_float32_arrays,
+)
+
+
+# -- block and model --------------------------------------------------------------------------------------------------
+
+
+def transformer_block(config, params, layer, x, mask):
+    """One layer of Qwen3, pre-norm: the stream [B, T, hidden] -> [B, T, hidden]."""
+    at = f"layers.{layer}."
+    normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)
+    x = x + attention(config, params, at + "self_attn.", normed, mask)
+    normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
+    gate, up, down = (params[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
+    return x + mlp(normed, gate, up, down)
+
+
+def _in_block(function, name, layer, stream):
+    """The block on parameters of one of the configurations above; rows see what came before them."""
+    x = mx.array(np.asarray(stream, np.float32))
+    return function(CONFIGS[name], _params(name), layer, x, visible(x.shape[1], x.shape[1], 0))
+
+
+def _stream(rng, batch, tokens, hidden):
+    return 3 * rng.normal(size=(batch, tokens, hidden))
+
+
+BLOCK = Exercise(
+    "12.4",
+    "One layer",
+    "Write `transformer_block(config, params, layer, x, mask)` from `rms_norm`, `attention` and `mlp`. `params` has "
+    "the kit's names, `layer` is a number from 0, and `config.rms_norm_eps` is what the norms add. Write `x = x + ...`: "
+    "in MLX `x += ...` changes the array of whoever called you.",
+    minutes=10,
+    difficulty=2,
+    solution=transformer_block,
+    hints=(
+        "Two halves of the same kind: norm, then attention or MLP, then *add* to the stream. What is added to is `x` "
+        "itself, not its norm.",
+        '`attention(config, params, f"layers.{layer}.self_attn.", normed, mask)` finds its own weights; the MLP wants '
+        "its three, `layers.0.mlp.gate_proj.weight` and so on, in the order gate, up, down.",
+        "`x = x + attention(...norm of x...)`, then `return x + mlp(...norm of the new x...)`. The norms are "
+        "`input_layernorm` and `post_attention_layernorm`.",
+    ),
+    cases=(
+        *drawn(1, lambda rng: ("two layers", 0, _stream(rng, 2, 5, 12))),
+        *drawn(1, lambda rng: ("two layers", 1, _stream(rng, 1, 4, 12)), seed=1),
+        *drawn(1, lambda rng: ("three layers, untied", 2, _stream(rng, 3, 1, 10)), seed=2),
+        *drawn(1, lambda rng: ("two layers, one head, untied", 0, _stream(rng, 1, 6, 8)), seed=3),
+    ),
+    mistakes=slips(
+        transformer_block,
+        (
+            "post-norm",
+            {
+                '    normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)\n    x = x + '
+                'attention(config, params, at + "self_attn.", normed, mask)': "    x = rms_norm(x + attention(config, "
+                'params, at + "self_attn.", x, mask), params[at + "input_layernorm.weight"], config.rms_norm_eps)',
+                '    normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)\n': "",
+                "return x + mlp(normed, gate, up, down)": "return rms_norm(x + mlp(x, gate, up, down), params[at + "
+                '"post_attention_layernorm.weight"], config.rms_norm_eps)',
+            },
+            1,
+            "That is post-norm: the norm stands behind the sum. Here it stands in front of attention and in front of "
+            "the MLP, and the stream itself is never normed.",
+        ),
+        (
+            "the norm replaces the stream",
+            {"    normed = rms_norm(x, params[at": "    normed = x = rms_norm(x, params[at"},
+            1,
+            "The norm has taken the place of the stream. Add to `x` as it was.",
+        ),
+        (
+            "no residual around attention",
+            {"x = x + attention": "x = attention"},
+            1,
+            "Attention's result has to be added to the stream; here it replaced it.",
+        ),
+        (
+            "no residual around the mlp",
+            {"return x + mlp": "return mlp"},
+            1,
+            "The MLP's result has to be added to the stream; here it replaced it.",
+        ),
+        (
+            "side by side",
+            {"    x = x + attention(": "    y = attention(", "return x + mlp": "return x + y + mlp"},
+            3,
+            "The MLP should read the stream *after* attention has added to it. Here the two stand side by side (some "
+            "models are built so; Qwen3 is not).",
+        ),
+        (
+            "no second norm",
+            {"mlp(normed,": "mlp(x,"},
+            3,
+            "The MLP reads a norm of the stream too: `post_attention_layernorm`.",
+        ),
+        ("no first norm", {'"self_attn.", normed,': '"self_attn.", x,'}, 3, "Attention reads a norm of the stream."),
+        (
+            "one norm for both",
+            {"post_attention_layernorm": "input_layernorm"},
+            3,
+            "The second norm has weights of its own, `post_attention_layernorm`.",
+        ),
+        (
+            "the old norm in the mlp",
+            {'    normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)\n': ""},
+            3,
+            "The MLP got the norm from before attention. It needs one of the new `x`.",
+        ),
+        ("always the first layer", {"layers.{layer}.": "layers.0."}, 2, "Every layer has weights of its own."),
+        (
+            "gate and up swapped",
+            {'("gate", "up", "down")': '("up", "gate", "down")'},
+            2,
+            "`mlp` takes its weights in the order gate, up, down.",
+        ),
+    ),
+    run=_in_block,
+)
+
+
+def qwen3(config, params, input_ids):
+    """Logits of the next token after every position: int [B, T] -> [B, T, V]."""
+    x = params["embedding.weight"][input_ids]
+    mask = visible(input_ids.shape[1], input_ids.shape[1], 0)
+    for layer in range(config.num_hidden_layers):
+        x = transformer_block(config, params, layer, x, mask)
+    x = rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
+    output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
+    return x @ output.T
+
+
+def _of_ids(function, name, ids):
+    return function(CONFIGS[name], _params(name), mx.array(ids))
+
+
+MODEL = Exercise(
+    "12.5",
+    "The whole model",
+    "Write `qwen3(config, params, input_ids)`: whole numbers [B, T] in, logits [B, T, V] out. Rows of the embedding, "
+    "`config.num_hidden_layers` blocks, the final norm, the output layer. `visible(T, T, 0)` is the mask, the same for "
+    "every layer.",
+    minutes=10,
+    difficulty=2,
+    solution=qwen3,
+    hints=(
+        '`params["embedding.weight"][input_ids]` picks a row for each id: [B, T, hidden].',
+        "A `for` over the layers, with your `transformer_block`. Behind the last one comes one more norm, "
+        "`final_norm.weight`.",
+        'The output layer is `params["lm_head.weight"]`, or the embedding if `config.tie_word_embeddings`: `x @ W.T`.',
+    ),
+    cases=(
+        ("two layers", [[1, 2, 3, 2], [10, 0, 0, 5]]),
+        ("three layers, untied", [[4, 8, 1]]),
+        ("two layers, one head, untied", [[6], [0], [3]]),
+        ("one small layer", [[9, 9, 9, 1, 2, 3, 4]]),
+    ),
+    mistakes=slips(
+        qwen3,
+        (
+            "no final norm",
+            {'    x = rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)\n': ""},
+            2,
+            "Between the last layer and the output layer stands a norm, `final_norm`.",
+        ),
+        (
+            "always tied",
+            {'"embedding.weight" if config.tie_word_embeddings else "lm_head.weight"': '"embedding.weight"'},
+            3,
+            "The output layer is the embedding only if `config.tie_word_embeddings`; else it is `lm_head.weight`.",
+        ),
+        (
+            "never tied",
+            {'"embedding.weight" if config.tie_word_embeddings else "lm_head.weight"': '"lm_head.weight"'},
+            3,
+            "A tied model has no `lm_head.weight`: the embedding is its output layer.",
+        ),
+        (
+            "always the first layer",
+            {"params, layer, x": "params, 0, x"},
+            2,
+            "Each round of the loop should be the next layer's.",
+        ),
+        (
+            "one layer",
+            {"range(config.num_hidden_layers)": "range(1)"},
+            2,
+            "Only the first layer was computed; there are `config.num_hidden_layers`.",
+        ),
+        (
+            "each layer reads the embedding",
+            {
+                "    for layer": "    start = x\n    for layer",
+                "layer, x, mask": "layer, start, mask",
+            },
+            2,
+            "Every layer reads what the layer before it wrote, not the embedding.",
+        ),
+        (
+            "the future is visible",
+            {"visible(input_ids.shape[1], input_ids.shape[1], 0)": "mx.ones((1, 1, *[input_ids.shape[1]] * 2))"},
+            1,
+            "A position sees those behind it. The mask is `visible(T, T, 0)`.",
+        ),
+        (
+            "the mask of a cache",
+            {"input_ids.shape[1], 0)": "input_ids.shape[1], 1)"},
+            1,
+            "With an offset of 1 every position sees its successor, the very token it should guess. The first token "
+            "stands at position 0: `visible(T, T, 0)`.",
+        ),
+        (
+            "probabilities",
+            {"return x @ output.T": "return mx.softmax(x @ output.T, axis=-1)"},
+            3,
+            "These are probabilities. Logits come before the softmax, and who uses them takes it himself.",
+        ),
+        (
+            "the last position alone",
+            {"return x @ output.T": "return (x @ output.T)[:, -1]"},
+            3,
+            "There are logits for every position, not only for the last: training needs them all.",
+        ),
+    ),
+    run=_of_ids,
+)
+
+
+# -- comparing --------------------------------------------------------------------------------------------------------
+
+
+def first_difference(ours, theirs, tolerance=1e-4):
+    """The first name in `ours` whose array is not that of `theirs`, or None. Names that `theirs` lacks are skipped."""
+    for name, value in ours.items():
+        if name not in theirs:
+            continue
+        largest = np.abs(theirs[name]).max()
+        difference = np.abs(value - theirs[name]).max()
+        if not difference <= tolerance * largest:
+            return name
+    return None
+
+
+_A, _B = np.array([[1.0, -2.0], [0.5, 4.0]]), np.array([100.0, -300.0, 1000.0])
+
+
+def _records(**changes):
+    ours = {"embedding": _A, "scores": _A.T, "weights": _B, "logits": 3 * _A}
+    theirs = {"weights": _B, "logits": 3 * _A, "embedding": _A}
+    return {name: np.array(changes.get(name, value)) for name, value in ours.items()}, theirs
+
+
+FIRST = Exercise(
+    "12.6",
+    "Where does it begin?",
+    "Write `first_difference(ours, theirs, tolerance=1e-4)`. Both are dictionaries of NumPy arrays by name; `ours` is "
+    "in the order of computation, `theirs` in any order, and may lack names, which are skipped. Give the first name "
+    "whose largest absolute difference is more than `tolerance` times the largest absolute number in `theirs` there; "
+    "`None` if there is none. A NaN where `theirs` has a number is a difference.",
+    minutes=8,
+    difficulty=2,
+    solution=first_difference,
+    hints=(
+        "`for name, value in ours.items():` goes in the order of computation. `continue` where `name not in theirs`.",
+        "`np.abs(value - theirs[name]).max()` against `tolerance * np.abs(theirs[name]).max()`. `return name` at the "
+        "first that is too large, and `None` behind the loop.",
+        "Every comparison with NaN is False: `difference > limit` never sees one, `not difference <= limit` does.",
+    ),
+    cases=(
+        _records(),
+        _records(logits=3 * _A + 0.01, weights=_B * 1.01),
+        _records(weights=_B + 0.05),
+        _records(logits=3 * _A + [[0.0, 0.0], [0.0, 0.002]]),
+        _records(embedding=_A - 0.3),
+        _records(weights=[100.0, np.nan, 1000.0]),
+        _records(scores=_A + 5),
+        _records(logits=3 * _A + 1, embedding=_A + 1),
+        _records(weights=_B + 0.005),
+        _records(weights=_B * [1, 1, 1.00005]),
+        (*_records(weights=_B + 0.05), 1e-5),
+        (*_records(embedding=_A + 0.3), 0.1),
+    ),
+    mistakes=slips(
+        first_difference,
+        (
+            "an absolute tolerance",
+            {"tolerance * largest": "tolerance"},
+            2,
+            "0.05 in an array that reaches to 1000 is rounding. Measure a difference against the largest number there.",
+        ),
+        (
+            "blind to NaN",
+            {"not difference <= tolerance": "difference > tolerance"},
+            3,
+            "A NaN went through: `nan > limit` is False, as every comparison with NaN is.",
+        ),
+        (
+            "in the order of theirs",
+            {"for name, value in ours.items():": "for name in theirs:\n        value = ours[name]"},
+            1,
+            "The order of computation is that of `ours`; `theirs` may have any.",
+        ),
+        (
+            "the last difference",
+            {"    for name, value in ours.items()": "    for name, value in reversed(ours.items())"},
+            1,
+            "That is the last difference. A mistake shows in all that comes after it: the first tells where it is.",
+        ),
+        (
+            "only too large counts",
+            {"np.abs(value - theirs[name])": "(value - theirs[name])"},
+            2,
+            "A number that is too small is a difference too: take the absolute value.",
+        ),
+        (
+            "only positive numbers are large",
+            {"np.abs(theirs[name]).max()": "np.abs(theirs[name]).min()"},
+            2,
+            "Measure against the *largest* absolute number of the array.",
+        ),
+        (
+            "element by element",
+            {
+                "np.abs(value - theirs[name]).max()": "(np.abs(value - theirs[name]) / np.abs(theirs[name])).max()",
+                "tolerance * largest": "tolerance",
+            },
+            2,
+            "Each difference was divided by the number beside it. Small numbers among large ones have the rounding of "
+            "the large ones: divide by the largest of the array.",
+        ),
+        (
+            "a missing name is a difference",
+            {"            continue": "            return name"},
+            1,
+            "What `theirs` does not have cannot be compared: skip it.",
+        ),
+        ("a fixed tolerance", {"tolerance * largest": "1e-4 * largest"}, 2, "`tolerance` may have another value."),
+    ),
+)
+
+
+def _second_guess():
+    """An answer in which one patient has another cause, for each patient and cause."""
+    for position, right in enumerate(DIAGNOSIS):
+        for letter in CAUSES:
+            if letter != right:
+                yield Mistake(
+                    f"patient {position + 1} is {letter}",
+                    DIAGNOSIS[:position] + letter + DIAGNOSIS[position + 1 :],
+                    f"Four of the five are right. Look again at patient {position + 1}, whom you called {letter}: "
+                    f"{CAUSES[letter]}.",
+                    2,
+                )
+
+
+WARD = Exercise(
+    "12.7",
+    "Five models that are almost right",
+    "Which mistake has each of the five models above? Put their letters into a string, patient 1 first.",
+    minutes=15,
+    difficulty=3,
+    solution=DIAGNOSIS,
+    hints=(
+        "The first different name says behind which step the mistake is. Two causes show first in `q_rope`, two in "
+        "`weights`: these you tell apart by the tokens.",
+        "At position 0 nothing is turned, whichever numbers make a pair; and its only score makes a weight of 1, "
+        "whatever it is divided by. The last position has no later tokens to look at.",
+        "Rotations count differences of positions. Who counts from 1 turns every query and key a little more, and all "
+        "scores stay as they were: that patient is different inside and gives the right logits.",
+    ),
+    mistakes=tuple(_second_guess()),
+    explain="One of the five is a mistake that no test of the logits can find, and that does no harm until a cache "
+    "counts from 0.",
+)
+
+
+# -- FLOPs and the lens -----------------------------------------------------------------------------------------------
+
+
+def flops(config, batch, tokens):
+    """Floating-point operations of the matrix products in a forward pass over [batch, tokens]."""
+    queries = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    weights = 2 * config.hidden_size * (queries + keys) + 3 * config.hidden_size * config.intermediate_size
+    scores_and_mixing = 2 * tokens * queries
+    output = config.vocab_size * config.hidden_size
+    return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)
+
+
+FLOPS = Exercise(
+    "12.8",
+    "How much work?",
+    "Write `flops(config, batch, tokens)`: the operations of all matrix products in one forward pass. [n, a] times "
+    "[a, b] takes `2 * n * a * b`. Count the seven matrices of each layer, the scores and the mixing of values (every "
+    "query with every key, the hidden half too), and the output layer. The embedding is looked up: no product.",
+    minutes=12,
+    difficulty=2,
+    solution=flops,
+    hints=(
+        "Every weight of a matrix is used once for each token: 2 operations for each weight and token. So this part is "
+        "`2 * batch * tokens *` (weights of the matrices).",
+        "Scores: for each head, [T, D] times [D, T] is `2 * T * T * D`. Mixing: [T, T] times [T, D], the same. There "
+        "are `num_attention_heads` heads in each of `batch` rows and each layer.",
+        "The output layer is `2 * batch * tokens * vocab_size * hidden_size`, tied or not: sharing numbers saves no "
+        "work.",
+    ),
+    cases=(
+        (CONFIGS["one small layer"], 1, 1),
+        (CONFIGS["one small layer"], 1, 3),
+        (CONFIGS["two layers"], 2, 5),
+        (CONFIGS["three layers, untied"], 3, 7),
+        (CONFIGS["two layers, one head, untied"], 1, 10),
+        (Qwen3Config.from_name("0.6B"), 4, 1000),
+    ),
+    mistakes=slips(
+        flops,
+        (
+            "multiplications alone",
+            {"return 2 *": "return 1 *"},
+            1,
+            "Half of it: each multiplication is followed by an addition, and both count.",
+        ),
+        ("no scores", {" + scores_and_mixing": ""}, 2, "The scores and the mixing of values are missing."),
+        (
+            "scores without mixing",
+            {"= 2 * tokens * queries": "= tokens * queries"},
+            2,
+            "There are two products without weights: queries with keys, and weights with values.",
+        ),
+        (
+            "scores of the key heads",
+            {"2 * tokens * queries": "2 * tokens * keys"},
+            2,
+            "Every *query* head has scores of its own; heads of keys are shared, not the work.",
+        ),
+        (
+            "half the scores",
+            {"2 * tokens * queries": "(tokens + 1) * queries"},
+            2,
+            "That leaves out what the mask hides. Dense kernels compute it and throw it away, and it is counted here.",
+        ),
+        (
+            "no output layer",
+            {" + output)": ")"},
+            3,
+            "The output layer is missing: with few layers it is the largest part.",
+        ),
+        (
+            "no output layer where it is tied",
+            {"output = ": "output = 0 if config.tie_word_embeddings else "},
+            3,
+            "A tied output layer shares its numbers with the embedding, and is multiplied like any other.",
+        ),
+        (
+            "the output layer once for each layer",
+            {"(weights + scores_and_mixing) + output)": "(weights + scores_and_mixing + output))"},
+            3,
+            "The output layer stands behind the layers, once.",
+        ),
+        (
+            "the embedding as a product",
+            {"output = config": "output = 2 * config"},
+            3,
+            "The embedding is looked up, not multiplied.",
+        ),
+        (
+            "two matrices in the mlp",
+            {"+ 3 * config": "+ 2 * config"},
+            1,
+            "The MLP has three matrices: gate, up and down.",
+        ),
+    ),
+    run=_whole,
+    explain="Long texts apart, this is about 2 operations for each parameter and token; training takes three times "
+    "that, hence the rule of thumb 6ND for N parameters and D tokens.",
+)
+
+
+def logit_lens(config, params, stream):
+    """What the model would say if it ended here: a stream [..., hidden] -> probabilities [..., V]."""
+    x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)
+    output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
+    return mx.softmax(x @ output.T, axis=-1)
+
+
+def _lens(function, name, stream):
+    return function(CONFIGS[name], _params(name), mx.array(np.asarray(stream, np.float32)))
+
+
+LENS = Exercise(
+    "12.9",
+    "The logit lens",
+    "Write `logit_lens(config, params, stream)`: treat the stream [..., hidden] from *any* place of the model as if it "
+    "came out of the last layer, and give the probability of every token, [..., V].",
+    minutes=6,
+    difficulty=1,
+    solution=logit_lens,
+    hints=(
+        "What stands behind the last layer? You wrote it at the end of 12.5.",
+        "The final norm, the output layer (the embedding where it is tied), and a softmax over the last axis.",
+    ),
+    cases=(
+        *drawn(1, lambda rng: ("two layers", _stream(rng, 2, 3, 12))),
+        *drawn(1, lambda rng: ("three layers, untied", _stream(rng, 1, 4, 10)), seed=4),
+        *drawn(1, lambda rng: ("two layers, one head, untied", rng.normal(size=8)), seed=5),
+    ),
+    mistakes=slips(
+        logit_lens,
+        (
+            "no final norm",
+            {'rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)': "stream"},
+            2,
+            "The output layer learned to read what the final norm gives it. Without it the stream has the wrong size.",
+        ),
+        (
+            "logits",
+            {"mx.softmax(x @ output.T, axis=-1)": "x @ output.T"},
+            2,
+            "These are logits; probabilities are asked for.",
+        ),
+        (
+            "always tied",
+            {'"embedding.weight" if config.tie_word_embeddings else "lm_head.weight"': '"embedding.weight"'},
+            2,
+            "An untied model has an output layer of its own, `lm_head.weight`.",
+        ),
+        (
+            "softmax over tokens",
+            {"axis=-1": "axis=0"},
+            2,
+            "The probabilities of one position add up to 1: softmax over the last axis.",
+        ),
+        (
+            "the norm without its weights",
+            {'params["final_norm.weight"], ': "mx.ones(config.hidden_size), "},
+            2,
+            "The final norm has weights.",
+        ),
+    ),
+    run=_lens,
+)
