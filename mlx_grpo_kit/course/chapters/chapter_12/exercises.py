@@ -401,7 +401,7 @@ BLOCK = Exercise(
     "12.4",
     "One layer",
     "Write `transformer_block(config, params, layer, x, mask)` from `rms_norm`, `attention` and `mlp`. `params` has "
-    "the kit's names, `layer` is a number from 0, and `config.rms_norm_eps` is what the norms add. Write `x = x + ...`: "
+    "the kit's names, `layer` is a number from 0, `config.rms_norm_eps` is what the norms add. Write `x = x + ...`; "
     "in MLX `x += ...` changes the array of whoever called you.",
     minutes=10,
     difficulty=2,

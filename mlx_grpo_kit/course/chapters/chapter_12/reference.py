@@ -11,13 +11,19 @@ import numpy as np
 import torch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a folder is all that is read
-from transformers import Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.utils import logging
 
 
-def hugging_face_model(folder: Path | str) -> Qwen3ForCausalLM:
-    """transformers' model of a folder in float32, with attention in steps that can be watched."""
+def hugging_face_model(folder: Path | str, numbers: bool = True) -> Qwen3ForCausalLM:
+    """transformers' model of a folder in float32, with attention in steps that can be watched.
+
+    Without `numbers` only config.json is read, and the shapes are all there is.
+    """
+    if not numbers:
+        with torch.device("meta"):
+            return Qwen3ForCausalLM(Qwen3Config.from_pretrained(folder))
     logging.disable_progress_bar()  # of 24 arrays, and red in a notebook
     try:
         return Qwen3ForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
@@ -31,7 +37,7 @@ def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[
     Modules are watched by hooks, functions that torch calls with what goes in and what comes out. The rotation is no
     module, so its function is replaced by one that looks on. Attention's scores are the one thing that is not seen.
     """
-    config, record = model.config, {}
+    config, record, handles = model.config, {}, []
     turned: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def heads(value: torch.Tensor) -> torch.Tensor:
@@ -44,7 +50,7 @@ def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[
             if out:
                 record[name] = shape(output)
 
-        module.register_forward_hook(hook)
+        handles.append(module.register_forward_hook(hook))
 
     def turn(*arguments, **named):
         turned.append(rotate(*arguments, **named))
@@ -58,6 +64,7 @@ def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[
             watch(getattr(layer.self_attn, name), f"{at}.self_attn.{name}", shape=heads)
         for name in ("q_norm", "k_norm"):
             watch(getattr(layer.self_attn, name), f"{at}.self_attn.{name}")
+        watch(layer.self_attn, f"{at}.self_attn.weights", shape=lambda output: output[1])
         mixed = f"{at}.self_attn.mixed"
         watch(layer.self_attn.o_proj, f"{at}.self_attn.o_proj", into=mixed)
         watch(layer.post_attention_layernorm, f"{at}.post_attention_layernorm", into=f"{at}.attended")
@@ -69,13 +76,13 @@ def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[
     rotate = modeling_qwen3.apply_rotary_pos_emb
     try:
         with torch.no_grad(), mock.patch.object(modeling_qwen3, "apply_rotary_pos_emb", turn):
-            output = model(torch.tensor(np.asarray(input_ids)), output_attentions=True, use_cache=False)
+            output = model(torch.tensor(np.asarray(input_ids)), use_cache=False)
     finally:
-        for module in model.modules():
-            module._forward_hooks.clear()
-    for number, ((queries, keys), weights) in enumerate(zip(turned, output.attentions, strict=True)):
+        for handle in handles:
+            handle.remove()
+    for number, (queries, keys) in enumerate(turned):
         at = f"layers.{number}.self_attn"
-        record |= {f"{at}.q_rope": queries, f"{at}.k_rope": keys, f"{at}.weights": weights}
+        record |= {f"{at}.q_rope": queries, f"{at}.k_rope": keys}
         record[f"{at}.mixed"] = heads(record[f"{at}.mixed"]).transpose(1, 2)
     record["logits"] = output.logits
     return {name: np.array(value) for name, value in record.items()}

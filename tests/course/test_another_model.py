@@ -1,0 +1,32 @@
+"""Chapters that work with a model run on any: `MODEL = TINY` is all that has to be changed."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from mlx_grpo_kit.course import record
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+MODEL = re.compile(r"^MODEL = TINY\b", flags=re.M)
+WITH_A_MODEL = [
+    path
+    for path in sorted(NOTEBOOKS.glob("*.ipynb"))
+    if any(MODEL.search(cell.source) for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", WITH_A_MODEL, ids=lambda path: path.stem)
+def test_runs_on_another_model(path, another_model, tmp_path, monkeypatch):
+    monkeypatch.setenv(record.PLACE, str(tmp_path / "progress.json"))
+    notebook = nbformat.read(path, as_version=4)
+    changed = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.source, count = MODEL.subn(f"MODEL = {str(another_model)!r}", cell.source)
+            changed += count
+    assert changed == 1
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
