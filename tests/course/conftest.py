@@ -15,7 +15,7 @@ def own_progress(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def another_model(tmp_path_factory):
-    """A Qwen3 folder as unlike the shipped one as it may be, with the same tokenizer: what a notebook should run on too.
+    """A Qwen3 folder as unlike the shipped one as it may be, with the same tokenizer: for a notebook to run on.
 
     Three layers, untied, three query heads for each head of keys, heads that are no share of the hidden size, sizes
     that are no powers of two, and norms that are not 1.

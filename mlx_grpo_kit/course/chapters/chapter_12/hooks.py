@@ -1,0 +1,102 @@
+"""transformers' Qwen3, and what it computes inside, under the kit's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a folder is all that is read
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3 import modeling_qwen3
+from transformers.utils import logging
+
+
+def hugging_face_model(folder: Path | str, numbers: bool = True) -> Qwen3ForCausalLM:
+    """transformers' model of a folder in float32, with attention in steps that can be watched.
+
+    Without `numbers` only config.json is read, and the shapes are all there is.
+    """
+    if not numbers:
+        with torch.device("meta"):
+            return Qwen3ForCausalLM(Qwen3Config.from_pretrained(folder))
+    logging.disable_progress_bar()  # of 24 arrays, and red in a notebook
+    try:
+        return Qwen3ForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    finally:
+        logging.enable_progress_bar()
+
+
+def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[str, np.ndarray]:
+    """Every inner value that transformers shows while it reads int [B, T], by the kit's name.
+
+    Modules are watched by hooks, functions that torch calls with what goes in and what comes out. The rotation is no
+    module, so its function is replaced by one that looks on. Attention's scores are the one thing that is not seen.
+    """
+    config, record, handles = model.config, {}, []
+    turned: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def heads(value: torch.Tensor) -> torch.Tensor:
+        return value.unflatten(-1, (-1, config.head_dim))
+
+    def watch(module: torch.nn.Module, name: str, into: str = "", out: bool = True, shape=lambda value: value) -> None:
+        def hook(_, inputs, output):
+            if into:
+                record[into] = inputs[0]
+            if out:
+                record[name] = shape(output)
+
+        handles.append(module.register_forward_hook(hook))
+
+    def turn(*arguments, **named):
+        turned.append(rotate(*arguments, **named))
+        return turned[-1]
+
+    watch(model.model.embed_tokens, "embedding")
+    for number, layer in enumerate(model.model.layers):
+        at = f"layers.{number}"
+        watch(layer.input_layernorm, f"{at}.input_layernorm")
+        for name in ("q_proj", "k_proj", "v_proj"):
+            watch(getattr(layer.self_attn, name), f"{at}.self_attn.{name}", shape=heads)
+        for name in ("q_norm", "k_norm"):
+            watch(getattr(layer.self_attn, name), f"{at}.self_attn.{name}")
+        watch(layer.self_attn, f"{at}.self_attn.weights", shape=lambda output: output[1])
+        mixed = f"{at}.self_attn.mixed"
+        watch(layer.self_attn.o_proj, f"{at}.self_attn.o_proj", into=mixed)
+        watch(layer.post_attention_layernorm, f"{at}.post_attention_layernorm", into=f"{at}.attended")
+        watch(layer.mlp.gate_proj, f"{at}.mlp.gate_proj")
+        watch(layer.mlp.up_proj, f"{at}.mlp.up_proj")
+        watch(layer.mlp.down_proj, f"{at}.mlp.down_proj", into=f"{at}.mlp.gated")
+        watch(layer, at)
+    watch(model.model.norm, "final_norm")
+    rotate = modeling_qwen3.apply_rotary_pos_emb
+    try:
+        with torch.no_grad(), mock.patch.object(modeling_qwen3, "apply_rotary_pos_emb", turn):
+            output = model(torch.tensor(np.asarray(input_ids)), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for number, (queries, keys) in enumerate(turned):
+        at = f"layers.{number}.self_attn"
+        record |= {f"{at}.q_rope": queries, f"{at}.k_rope": keys}
+        record[f"{at}.mixed"] = heads(record[f"{at}.mixed"]).transpose(1, 2)
+    record["logits"] = output.logits
+    return {name: np.array(value) for name, value in record.items()}
+
+
+def differences_by_token(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """For every name that both have, the largest difference at each of the T positions, as a share of the largest.
+
+    The order is that of `ours`, and the share that of the largest absolute number in `theirs` under the name.
+    """
+    shares = {}
+    for name in [name for name in ours if name in theirs]:
+        difference = np.abs(ours[name] - theirs[name]) / np.abs(theirs[name]).max()
+        # Behind the heads where they were moved to the front, else behind the rows.
+        tokens = 2 if name.endswith(("_rope", ".weights", ".mixed")) else 1
+        shares[name] = difference.max(axis=tuple(axis for axis in range(difference.ndim) if axis != tokens))
+    return shares
