@@ -398,7 +398,7 @@ SPLIT_HEADS = Exercise(
 
 
 def grouped_attention(queries, keys, values, mask):
-    """Softmax(Q K^T / sqrt(D)) V with shared keys: [B, H, T, D] and [B, K, S, D] twice -> [B, H, T, D]."""
+    """Softmax(Q K^T / sqrt(D)) V: [B, H, T, D] and [B, K, S, D] twice -> [B, H, T, D]."""
     batch, num_heads, num_tokens, head_dim = queries.shape
     num_kv_heads = keys.shape[1]
     grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)
@@ -428,11 +428,9 @@ def _with_little_memory(function, queries, keys, values, mask):
         taken = max(mx.get_peak_memory() - before, tracemalloc.get_traced_memory()[1])
     finally:
         tracemalloc.stop()
-    own = keys.nbytes + values.nbytes
-    if taken > MOST_MEMORY * own:
+    if taken > MOST_MEMORY * (keys.nbytes + values.nbytes):
         return Told(
-            f"a result for which {taken / own:.0f} times the memory of keys and values was taken: every query head got "
-            "its own copy of them"
+            "a result, and took many times the memory of keys and values for it: every query head got its own copy"
         )
     return result
 
@@ -495,6 +493,19 @@ GROUPED = Exercise(
                 "Query head h used key head h % K, as cards are dealt. Neighbours share: it is h // (H / K).",
             ),
             (
+                "dealt, and copied",
+                {
+                    "    grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)\n": "    keys, "
+                    "values = "
+                    "(mx.tile(x, (1, num_heads // num_kv_heads, 1, 1)) for x in (keys, values))\n"
+                    "    grouped = queries[:, :, None]\n"
+                },
+                1,
+                "Query head h got a copy of key head h % K, as cards are dealt. Neighbours share, h // (H / K), and "
+                "they "
+                "need no copies.",
+            ),
+            (
                 "heads in the wrong order",
                 {"(weights @ values[:, :, None])": "(weights @ values[:, :, None]).swapaxes(1, 2)"},
                 3,
@@ -544,16 +555,22 @@ def attention(config, params, prefix, x, mask):
 
 
 def _result_and_gradient(function, config, params, prefix, x, mask):
-    """What comes out, and the gradient of its squares: a way back for the gradient is half of the exercise."""
+    """What comes out, and the gradient of its squares: a way back for the gradient is half of the exercise.
 
-    def squares(x):
-        result = function(config, params, prefix, x, mask)
-        return (mx.array(result) ** 2).sum()
+    What a query gets that may see nothing is left out of both, unless it is nan or inf.
+    """
+    sees = mx.any(mask, axis=-1).swapaxes(1, 2)  # [1 or B, T, 1]
+
+    def seen(result):
+        return mx.where(sees | ~mx.isfinite(result), result, 0.0)
 
     result = function(config, params, prefix, x, mask)
     if result is None or not hasattr(result, "shape"):
         return result
-    return result, mx.grad(squares)(x)
+    if tuple(result.shape) != x.shape:
+        return Told(f"an array of shape {tuple(result.shape)} (it should have that of x, {x.shape})")
+    squares = mx.grad(lambda x: (seen(mx.array(function(config, params, prefix, x, mask))) ** 2).sum())
+    return seen(mx.array(result)), squares(x)
 
 
 def _layer(batch, tokens, heads, kv_heads, head_dim, hidden, prefix, seed, padded=False):
