@@ -52,6 +52,8 @@ def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_toke
     """
     if len(prompts) == 0:
         raise ValueError("There are no prompts; expected a list of lists of token ids.")
+    if _all_fit(config, prompts) and max(map(len, prompts)) + max_new_tokens <= config.max_position_embeddings:
+        return
     for row, prompt in enumerate(prompts):
         if isinstance(prompt, str):
             raise TypeError(
@@ -69,6 +71,24 @@ def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_toke
                 f"prompts[{row}] has {len(prompt)} tokens, and with {max_new_tokens} more exceeds the model's "
                 f"{config.max_position_embeddings} positions (max_position_embeddings). Shorten one of the two."
             )
+
+
+def check_completions(config: Qwen3Config, completions: Sequence[TokenIds]) -> None:
+    """Refuse completions without a token (ValueError) and tokens as `check_tokens` does."""
+    if len(completions) and _all_fit(config, completions):
+        return
+    for row, completion in enumerate(completions):
+        if len(completion) == 0:
+            raise ValueError(f"completions[{row}] is empty; expected at least one token, if only the end token.")
+        check_tokens(config, completion, f"completions[{row}]")
+
+
+def _all_fit(config: Qwen3Config, rows: Sequence[TokenIds]) -> bool:
+    """Whether these are lists of Python's whole numbers, none empty, none outside the vocabulary."""
+    if not all(isinstance(row, list) and row for row in rows):
+        return False
+    tokens = [token for row in rows for token in row]
+    return set(map(type, tokens)) == {int} and min(tokens) >= 0 and max(tokens) < config.vocab_size
 
 
 def check_tokens(config: Qwen3Config, tokens: TokenIds, name: str) -> None:

@@ -1,20 +1,24 @@
-"""Batched generation: prompts in, completions with their log-probabilities out."""
+"""Batched generation: prompts in, completions with their log-probabilities out, token by token or whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded
-from mlx_grpo_kit.generation.sampling import SamplingConfig, check_whole, sample_token, token_logps
+from mlx_grpo_kit.generation.sampling import SamplingConfig, check_whole, draw, filtered, token_logps
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
+
+Stop = Callable[[Sequence[int]], bool]
+"""A row's tokens so far -> whether it ends with the last of them."""
 
 BLOCK = 32  # positions the cache grows by: the past is copied once in 32 tokens, not with every token
 
@@ -28,13 +32,29 @@ class Rollout:
         logps: the log-probability of each of them under softmax(logits / temperature), before filters: what the
             policy that is trained says, and so the `old_logps` of its loss.
         entropies: the entropy of the distribution that each of them was drawn from, in nats, of the same softmax.
-        finished: whether the completion ended with an end token, rather than at max_new_tokens.
+        finished: whether the completion ended by itself (an end token, or `stop`), rather than at max_new_tokens.
     """
 
     completions: list[list[int]]
     logps: list[list[float]]
     entropies: list[list[float]]
     finished: list[bool]
+
+
+class TokenStep(NamedTuple):
+    """One token further in every row; numbers of rows that had ended before mean nothing.
+
+    Attributes:
+        tokens: int32 [B].
+        logps: float32 [B], as in `Rollout`.
+        entropies: float32 [B].
+        ended: bool [B], whether the row's completion ended with this token or before it.
+    """
+
+    tokens: np.ndarray
+    logps: np.ndarray
+    entropies: np.ndarray
+    ended: np.ndarray
 
 
 def generate(
@@ -44,15 +64,17 @@ def generate(
     *,
     sampling: SamplingConfig | None = None,
     eos_token_ids: Collection[int] = (),
+    stop: Stop | None = None,
     seed: int = 0,
     first_row: int = 0,
     num_rows: int | None = None,
     completion_batch_size: int | None = None,
 ) -> Rollout:
-    """Continue every prompt until one of `eos_token_ids` or `sampling.max_new_tokens` tokens.
+    """Continue every prompt until one of `eos_token_ids`, until `stop`, or for `sampling.max_new_tokens` tokens.
 
     Prompts may differ in length. Equal prompts that stand next to each other in groups of one size, as GRPO's do, are
-    read once. The same seed and arguments give the same rollout on the same machine.
+    read once. The same seed and arguments give the same rollout on the same machine. `stop` gets a row's tokens so far
+    after each token; those it ended on are part of the completion (`stop_at` makes one of strings).
 
     A large batch may be generated in pieces: `prompts` are then the rows of a batch of `num_rows` from `first_row` on,
     and each draws what it would have drawn in the whole batch. `completion_batch_size` (mlx-lm's name) has that done
@@ -63,14 +85,8 @@ def generate(
             than the model has positions, or a seed that has no 64 bits.
         TypeError: what is no list of token ids, such as text.
     """
-    refuse_after_fork()
-    sampling = sampling or SamplingConfig()
-    check_prompts(config, prompts, sampling.max_new_tokens)
-    if eos_token_ids:
-        check_tokens(config, sorted(eos_token_ids), "eos_token_ids")
-    check_whole("seed", seed)
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed is {seed}; expected 0 to 2^64 - 1.")
+    if num_rows is None:
+        num_rows = len(prompts)
     if completion_batch_size is not None and len(prompts) > completion_batch_size:
         check_whole("completion_batch_size", completion_batch_size)
         if completion_batch_size < 1:
@@ -84,16 +100,65 @@ def generate(
                     prompts[start : start + completion_batch_size],
                     sampling=sampling,
                     eos_token_ids=eos_token_ids,
+                    stop=stop,
                     seed=seed,
                     first_row=first_row + start,
-                    num_rows=num_rows or len(prompts),
+                    num_rows=num_rows,
                 )
             )
         return Rollout(*([row for piece in pieces for row in getattr(piece, f.name)] for f in fields(Rollout)))
-    params = dict(params)
+    rows = {"eos_token_ids": eos_token_ids, "stop": stop, "seed": seed, "first_row": first_row, "num_rows": num_rows}
+    steps = [*generate_tokens(config, params, prompts, sampling=sampling, **rows)]
+    tokens, logps, entropies, ended = (np.stack(each, axis=1) for each in zip(*steps, strict=True))
+    finished = ended[:, -1]
+    lengths = np.where(finished, ended.argmax(axis=1) + 1, ended.shape[1]).tolist()
+
+    def cut(rows: np.ndarray) -> list[list]:
+        return [row[:length] for row, length in zip(rows.tolist(), lengths, strict=True)]
+
+    return Rollout(cut(tokens), cut(logps), cut(entropies), finished.tolist())
+
+
+def generate_tokens(
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    prompts: Sequence[TokenIds],
+    *,
+    sampling: SamplingConfig | None = None,
+    eos_token_ids: Collection[int] = (),
+    stop: Stop | None = None,
+    seed: int = 0,
+    first_row: int = 0,
+    num_rows: int | None = None,
+) -> Iterator[TokenStep]:
+    """What `generate` does, as an iterator that yields after every token, for those who show or steer it meanwhile.
+
+    It ends when every row has; whoever has seen enough leaves the loop. Arguments and errors are those of `generate`.
+    """
+    refuse_after_fork()
+    sampling = sampling or SamplingConfig()
+    check_prompts(config, prompts, sampling.max_new_tokens)
+    if eos_token_ids:
+        check_tokens(config, sorted(eos_token_ids), "eos_token_ids")
+    check_whole("seed", seed)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is {seed}; expected 0 to 2^64 - 1.")
+    return _token_steps(config, dict(params), prompts, sampling, eos_token_ids, stop, seed, first_row, num_rows)
+
+
+def _token_steps(
+    config: Qwen3Config,
+    params: dict[str, mx.array],
+    prompts: Sequence[TokenIds],
+    sampling: SamplingConfig,
+    eos_token_ids: Collection[int],
+    stop: Stop | None,
+    seed: int,
+    first_row: int,
+    num_rows: int | None,
+) -> Iterator[TokenStep]:
     unique_prompts, group_size = fold_groups(prompts)
     prompt_ids, attention_mask = left_padded(unique_prompts)
-    ends = mx.array(sorted(eos_token_ids) or [-1], mx.int32)
     # A key for every row: what it draws does not depend on the rows beside it.
     row_keys = mx.random.split(mx.random.key(seed), num_rows or len(prompts))[first_row : first_row + len(prompts)]
 
@@ -105,23 +170,29 @@ def generate(
         attention_mask = mx.repeat(attention_mask, group_size, axis=0)
 
     decode = _decode_step(config, sampling)
-    tokens, *said = _draw(sampling, logits, row_keys, mx.array(0))
-    all_tokens, all_said = [tokens], [said]
-    done = _is_end(tokens, ends)
-    for step in range(1, sampling.max_new_tokens):
-        if mx.all(done).item():
-            break
-        if cache.length == cache.capacity:
-            cache.reserve(cache.length + min(BLOCK, sampling.max_new_tokens - step))
-        tokens, *said, cache.keys, cache.values = decode(
-            params, cache.keys, cache.values, mx.array(cache.length), attention_mask, tokens, row_keys, mx.array(step)
-        )
-        cache.advance(1)
-        all_tokens.append(tokens)
-        all_said.append(said)
-        done = done | _is_end(tokens, ends)
-    logps, entropies = (np.array(mx.stack(each, axis=1)) for each in zip(*all_said, strict=True))
-    return _cut_at_ends(np.array(mx.stack(all_tokens, axis=1)), logps, entropies, set(eos_token_ids))
+    drawn = _draw(sampling, logits, row_keys, mx.array(0))
+    ended, so_far = np.zeros(len(prompts), bool), [[] for _ in prompts]
+    for step in range(1, sampling.max_new_tokens + 1):
+        current = drawn
+        if step < sampling.max_new_tokens:
+            # The next token is under way while this one is looked at: for nothing, if all rows end here.
+            if cache.length == cache.capacity:
+                cache.reserve(cache.length + min(BLOCK, sampling.max_new_tokens - step))
+            *drawn, cache.keys, cache.values = decode(
+                params, cache.keys, cache.values, mx.array(cache.length), attention_mask, drawn[0], row_keys,
+                mx.array(step),
+            )  # fmt: skip
+            cache.advance(1)
+            mx.async_eval(drawn, cache.keys, cache.values)
+        tokens, logps, entropies = map(np.array, current)
+        was_open, ended = ~ended, ended | np.isin(tokens, list(eos_token_ids))
+        if stop is not None:
+            for row in np.flatnonzero(was_open):
+                so_far[row].append(int(tokens[row]))
+                ended[row] |= stop(so_far[row])
+        yield TokenStep(tokens, logps, entropies, ended)
+        if ended.all():
+            return
 
 
 @lru_cache(maxsize=16)
@@ -142,27 +213,22 @@ def _draw(
     sampling: SamplingConfig, logits: mx.array, row_keys: mx.array, step: mx.array
 ) -> tuple[mx.array, mx.array, mx.array]:
     """For each row of [B, V] a token drawn with the row's key for this step, its log-probability, and the entropy."""
-
-    def one_row(row: mx.array, key: mx.array) -> mx.array:
-        s = sampling
-        return sample_token(row, s.temperature, s.top_p, s.top_k, s.min_p, key)
-
     # A key is two random numbers, and any other key draws other numbers: the row's key moved on by the step will do.
-    tokens = mx.vmap(one_row)(logits, row_keys + step.astype(mx.uint32)).astype(mx.int32)
+    uniform = mx.vmap(lambda key: mx.random.uniform(key=key))(row_keys + step.astype(mx.uint32))
+    kept = filtered(logits, sampling.top_p, sampling.top_k, sampling.min_p)
+    tokens = draw(kept, sampling.temperature, uniform).astype(mx.int32)
     return tokens, *token_logps(logits, tokens, sampling.temperature, with_entropy=True)
 
 
-def _is_end(tokens: mx.array, ends: mx.array) -> mx.array:
-    return mx.any(tokens[:, None] == ends, axis=1)
+def stop_at(decode: Callable[[list[int]], str], strings: Collection[str]) -> Stop:
+    """A `stop` for `generate`: a row ends as soon as its text holds one of `strings`, which stays in it.
 
-
-def _cut_at_ends(tokens: np.ndarray, logps: np.ndarray, entropies: np.ndarray, ends: set[int]) -> Rollout:
-    """Rows of [B, T], each up to and including its first end token."""
-    is_end = np.isin(tokens, list(ends))
-    finished = is_end.any(axis=1)
-    lengths = np.where(finished, is_end.argmax(axis=1) + 1, tokens.shape[1]).tolist()
-
-    def cut(rows: np.ndarray) -> list[list]:
-        return [row[:length] for row, length in zip(rows.tolist(), lengths, strict=True)]
-
-    return Rollout(cut(tokens), cut(logps), cut(entropies), finished.tolist())
+    Args:
+        decode: token ids -> text, a tokenizer's.
+        strings: at least one, none of them empty (ValueError).
+    """
+    if isinstance(strings, str) or not strings or not all(strings):
+        raise ValueError(f"stop strings are {strings!r}; expected a list of strings that are not empty.")
+    # A character is at most four tokens, of a byte each; what stood further back would have ended the row before.
+    tail = 4 * max(map(len, strings))
+    return lambda tokens: any(string in decode([*tokens[-tail:]]) for string in strings)

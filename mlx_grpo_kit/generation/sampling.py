@@ -97,9 +97,30 @@ def apply_min_p(logprobs: mx.array, min_p: float) -> mx.array:
 
 def categorical_sampling(logits: mx.array, temperature: float, key: mx.array | None = None) -> mx.array:
     """Draw from softmax(logits / temperature), [..., V] -> [...]. Temperature 0: argmax. `key` makes it repeatable."""
+    return draw(logits, temperature, mx.random.uniform(shape=logits.shape[:-1], key=key))
+
+
+def draw(logits: mx.array, temperature: float, uniform: mx.array) -> mx.array:
+    """The token at which the sum of probabilities passes `uniform`, a number in [0, 1): [..., V] and [...] -> [...].
+
+    Inverse transform sampling: one random number a row, where Gumbel's trick takes V of them and two logarithms each.
+    """
     if temperature == 0:
         return mx.argmax(logits, axis=-1)
-    return mx.random.categorical(logits.astype(mx.float32) * (1 / temperature), key=key)
+    powers = exp(shifted(logits, temperature))
+    sums = mx.cumsum(powers, axis=-1)
+    # Rounding must not lift the bound to the total, nor have a token of probability 0 be where it is passed.
+    bound = mx.minimum(uniform, 1 - 2**-22)[..., None] * sums[..., -1:]
+    return mx.argmax((sums > bound) & (powers > 0), axis=-1)
+
+
+def shifted(logits: mx.array, temperature: float) -> mx.array:
+    """logits / temperature in float32, moved so that the largest is 0; temperature 0 counts as 1.
+
+    Softmax does not change when all logits move together, so the shift has no gradient.
+    """
+    logits = logits.astype(mx.float32)
+    return (logits - mx.stop_gradient(logits.max(axis=-1, keepdims=True))) * (1 / (temperature or 1.0))
 
 
 def sample_token(
@@ -112,13 +133,16 @@ def sample_token(
 ) -> mx.array:
     """The next token for each row of logits, [..., V] -> [...]. Settings, and ValueError, as in `SamplingConfig`."""
     _check_sampling(temperature, top_k, top_p, min_p)
+    return categorical_sampling(filtered(logits, top_p, top_k, min_p), temperature, key)
+
+
+def filtered(logits: mx.array, top_p: float, top_k: int | None, min_p: float | None) -> mx.array:
+    """Logits [..., V], those of tokens that a filter takes out set to -inf."""
     if top_k:
         logits = apply_top_k(logits, top_k)
     if min_p:
         logits = apply_min_p(logits, min_p)
-    if top_p < 1:
-        logits = apply_top_p(logits, top_p)
-    return categorical_sampling(logits, temperature, key)
+    return apply_top_p(logits, top_p) if top_p < 1 else logits
 
 
 def token_logps(
@@ -130,8 +154,7 @@ def token_logps(
     `with_entropy` adds the entropy of the same distribution in nats, [...], without a gradient. The [..., V] table of
     log-probabilities is never made: one gather minus one logsumexp is enough.
     """
-    logits = logits.astype(mx.float32)
-    scaled = (logits - mx.stop_gradient(logits.max(axis=-1, keepdims=True))) * (1 / (temperature or 1.0))
+    scaled = shifted(logits, temperature)
     powers = exp(scaled)
     total = powers.sum(axis=-1)
     log_total = mx.log(total)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded, pad
+from mlx_grpo_kit.generation.batching import TokenIds, check_completions, check_prompts, fold_groups, left_padded, pad
 from mlx_grpo_kit.generation.output_logps import token_logps_and_entropy
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
@@ -40,10 +40,7 @@ def pad_batch(config: Qwen3Config, prompts: Sequence[TokenIds], completions: Seq
             f"There are {len(prompts)} prompts and {len(completions)} completions; expected a prompt for each."
         )
     check_prompts(config, prompts, max(map(len, completions), default=0))
-    for row, completion in enumerate(completions):
-        if len(completion) == 0:
-            raise ValueError(f"completions[{row}] is empty; expected at least one token, if only the end token.")
-        check_tokens(config, completion, f"completions[{row}]")
+    check_completions(config, completions)
     unique_prompts, group_size = fold_groups(prompts)
     prompt_ids, prompt_mask = left_padded(unique_prompts)
     completion_ids, completion_mask = pad(completions, "right")

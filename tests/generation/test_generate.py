@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.generation import SamplingConfig, generate
+from mlx_grpo_kit.generation import SamplingConfig, generate, generate_tokens, stop_at
 from mlx_grpo_kit.generation.batching import fold_groups
 from mlx_grpo_kit.grpo import per_token_logps
 
@@ -233,12 +233,15 @@ def test_a_step_is_traced_once_a_block_and_not_once_a_token(model, traced):
     assert len(traced) == 3, "the next call finds all of it compiled"
 
 
-def test_no_step_follows_when_every_row_has_ended(model, traced):
+def test_one_step_follows_when_every_row_has_ended(model, traced):
     sampling = SamplingConfig(max_new_tokens=80, temperature=1.3456)
     rollout = generate(*model, PROMPTS, sampling=sampling, eos_token_ids=range(V))
     assert [len(row) for row in rollout.completions] == [1] * 4
     assert rollout.finished == [True] * 4
-    assert not traced
+    assert len(traced) == 1, "the second token was under way when the first was looked at"
+
+    generate(*model, PROMPTS, sampling=SamplingConfig(max_new_tokens=1, temperature=1.4567), eos_token_ids=range(V))
+    assert len(traced) == 1, "behind the last token there is nothing to begin with"
 
 
 # The end of a row.
@@ -262,6 +265,76 @@ def test_an_end_on_the_very_last_token_counts_as_an_end(model, sampled):
     assert (len(rollout.completions[0]), rollout.finished) == (1, [True])
     rollout = generate(*model, GROUPS[:1], sampling=SamplingConfig(max_new_tokens=1), seed=3)
     assert (len(rollout.completions[0]), rollout.finished) == (1, [False])
+
+
+def test_tokens_come_one_by_one_and_whoever_has_seen_enough_leaves(model, sampled):
+    ends = [sampled.completions[0][4], sampled.completions[4][11]]
+    settings = dict(sampling=SamplingConfig(max_new_tokens=80), eos_token_ids=ends, seed=3)
+    rollout = generate(*model, GROUPS, **settings)
+    steps = [*generate_tokens(*model, GROUPS, **settings)]
+    assert len(steps) == max(map(len, rollout.completions))
+    for row, completion in enumerate(rollout.completions):
+        assert [int(step.tokens[row]) for step in steps[: len(completion)]] == completion
+        assert [float(step.logps[row]) for step in steps[: len(completion)]] == rollout.logps[row]
+        assert [float(step.entropies[row]) for step in steps[: len(completion)]] == rollout.entropies[row]
+        ended = [bool(step.ended[row]) for step in steps]
+        assert ended == [place >= len(completion) - 1 and rollout.finished[row] for place in range(len(steps))]
+
+    for number, step in enumerate(generate_tokens(*model, GROUPS, **settings)):
+        assert step.tokens.tolist() == steps[number].tokens.tolist()
+        if number == 2:
+            break
+    assert generate(*model, GROUPS, **settings) == rollout, "leaving spoils nothing"
+    with pytest.raises(ValueError, match="There are no prompts"):
+        generate_tokens(*model, [])  # at once, not with the first token
+
+
+def test_what_stops_a_row_stays_in_it_and_counts_as_an_end(model, sampled):
+    wanted = sampled.completions[2][5:7]
+    stop = lambda tokens: list(tokens[-2:]) == wanted  # noqa: E731
+    rollout = generate(*model, GROUPS, sampling=SamplingConfig(max_new_tokens=80), seed=3, stop=stop)
+    for row, (completion, free) in enumerate(zip(rollout.completions, sampled.completions, strict=True)):
+        place = next((i for i in range(2, len(free) + 1) if free[i - 2 : i] == wanted), None)
+        assert completion == free[:place]
+        assert rollout.finished[row] == (place is not None)
+        np.testing.assert_allclose(rollout.logps[row], sampled.logps[row][: len(completion)], atol=1e-5)
+    assert rollout.completions[2] == sampled.completions[2][:7]
+    pieces = generate(
+        *model, GROUPS, sampling=SamplingConfig(max_new_tokens=80), seed=3, stop=stop, completion_batch_size=3
+    )
+    assert pieces.completions == rollout.completions
+
+
+@pytest.mark.parametrize(
+    ("strings", "expected"),
+    [
+        (["d"], "abcd"),
+        (["cd", "b"], "ab"),
+        (["zz", "def"], "abcdef"),
+        (["\u20ac"], None),
+        (["efg", "abcdefghij"], "abcdefg"),
+    ],
+)
+def test_strings_stop_a_text_as_soon_as_they_stand_in_it(strings, expected):
+    stop = stop_at(lambda ids: "".join(chr(97 + i) for i in ids), strings)
+    text = range(12)
+    ended = next((number for number in range(1, 13) if stop(text[:number])), None)
+    assert (None if ended is None else "abcdefghijkl"[:ended]) == expected
+
+
+def test_a_stop_string_is_found_where_every_character_is_several_tokens():
+    def decode(ids):
+        return bytes(ids).decode("utf-8", errors="replace")
+
+    text = [*"so: \U0001f600\U0001f601".encode()]
+    stop = stop_at(decode, ["\U0001f600\U0001f601"])
+    assert [stop(text[:number]) for number in range(1, len(text) + 1)] == [False] * (len(text) - 1) + [True]
+
+
+@pytest.mark.parametrize("strings", [[], "", "stop", ["a", ""]])
+def test_stop_strings_are_checked(strings):
+    with pytest.raises(ValueError, match="expected a list of strings that are not empty"):
+        stop_at(str, strings)
 
 
 def test_prompts_may_hold_the_id_that_pads_and_the_id_that_ends(reference, model):
