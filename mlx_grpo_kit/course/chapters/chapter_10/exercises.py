@@ -1,0 +1,818 @@
+"""Exercises of notebook 10: the parts of a transformer that look at one token at a time, and its positions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.compare import Told, same
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+
+
+def _normal(rng, *shape):
+    return mx.array(rng.normal(size=shape).astype(np.float32))
+
+
+def _with_gradients(solution, *differentiated):
+    """How a function is tried that a model will be trained through: the arguments at `differentiated` get gradients."""
+
+    def loss(function, arguments):
+        result = function(*arguments)
+        return (result * mx.sin(1 + mx.arange(result.size).reshape(result.shape))).sum()
+
+    def gradients(function, arguments):
+        return mx.grad(lambda *arguments: loss(function, arguments), argnums=list(differentiated))(*arguments)
+
+    def run(function, *arguments):
+        result = function(*arguments)
+        if result is None or function is solution:
+            return result
+        expected = solution(*arguments)
+        if not isinstance(result, mx.array):
+            if hasattr(result, "shape"):
+                return Told(f"a {type(result).__module__}.{type(result).__name__} (no gradient passes: stay with mx)")
+            return result
+        if not same(result, expected):
+            return result
+        slopes = gradients(function, arguments)
+        if any(mx.any(mx.isnan(slope)).item() for slope in slopes):
+            return Told("the right numbers, and a gradient of nan (on its way back, inf meets inf or 0)")
+        if not all(map(same, slopes, gradients(solution, arguments))):
+            return Told("the right numbers, cut off from what they were made of (no gradient passes: stay with mx)")
+        return result
+
+    return run
+
+
+def embedding(weight, input_ids):
+    """Rows of weight [V, hidden] for ids [B, T]: [B, T, hidden]."""
+    return weight[input_ids]
+
+
+def _table(rng):
+    rows, hidden, batch, tokens = (int(n) for n in rng.integers((2, 1, 1, 1), (7, 5, 4, 6)))
+    return _normal(rng, rows, hidden), mx.array(rng.integers(0, rows, (batch, tokens)))
+
+
+EMBEDDING = Exercise(
+    "10.1",
+    "Vectors for ids",
+    "Write `embedding(weight, input_ids)`: for ids [B, T] the rows of `weight` [V, hidden] that they name, an array "
+    "[B, T, hidden]. In MLX, so that gradients pass.",
+    minutes=4,
+    difficulty=1,
+    solution=embedding,
+    hints=(
+        "MLX indexes as NumPy does. `weight[3]` is row 3. What is `weight[ids]` if `ids` is an array of integers?",
+        "An array of integers of shape [B, T] as an index gives a row for each of them: [B, T, hidden].",
+        "`return weight[input_ids]`",
+    ),
+    cases=(
+        (mx.array([[0.5, 1.0], [2.0, 3.0], [4.0, 5.0]]), mx.array([[2, 0, 2]])),
+        (mx.array([[0.5, 1.0], [2.0, 3.0]]), mx.array([[1, 0], [1, 1]])),
+        (mx.array([[0.25]]), mx.array([[0]])),
+        *drawn(3, _table),
+    ),
+    mistakes=slips(
+        embedding,
+        (
+            "columns",
+            {"weight[input_ids]": "weight[:, input_ids % weight.shape[1]]"},
+            2,
+            "`[:, ids]` takes columns. A token's vector is a row: `weight[ids]`.",
+        ),
+        (
+            "one after the other",
+            {"weight[input_ids]": "weight[input_ids.reshape(-1)]"},
+            2,
+            "The rows are right, in one long list. Each row of the batch keeps its own: the shape is [B, T, hidden].",
+        ),
+        (
+            "first row only",
+            {"weight[input_ids]": "weight[input_ids[0]]"},
+            2,
+            "That is the first row of the batch alone.",
+        ),
+        ("counted from 1", {"weight[input_ids]": "weight[input_ids - 1]"}, 1, "Ids count from 0, as rows do."),
+        (
+            "ids as numbers",
+            {"weight[input_ids]": "input_ids[:, :, None] * weight[0]"},
+            1,
+            "An id is a name, not an amount: token 6 is not twice token 3. Take row 6.",
+        ),
+    ),
+    run=_with_gradients(embedding, 0),
+)
+
+
+def embedding_backward(grad, input_ids, num_rows):
+    """The gradient [num_rows, hidden] of weight, from that of the rows taken, [B, T, hidden]."""
+    zeros = mx.zeros((num_rows, grad.shape[-1]))
+    return zeros.at[input_ids].add(grad)
+
+
+def _gradient_of_rows(rng):
+    rows, hidden, batch, tokens = (int(n) for n in rng.integers((2, 1, 1, 2), (5, 4, 4, 7)))
+    return _normal(rng, batch, tokens, hidden), mx.array(rng.integers(0, rows, (batch, tokens))), rows
+
+
+EMBEDDING_BACKWARD = Exercise(
+    "10.2",
+    "Back into the table",
+    "Write `embedding_backward(grad, input_ids, num_rows)`: the loss sent `grad` [B, T, hidden] to the vectors that "
+    "`embedding(weight, input_ids)` gave. What is the gradient of `weight`, [num_rows, hidden]? No `mx.grad` here: "
+    "write the rule.",
+    minutes=8,
+    difficulty=2,
+    solution=embedding_backward,
+    hints=(
+        "A row that was taken twice has two ways to the loss. What happens to gradients of several ways, since "
+        "chapter 02? And what does a row get that nobody took?",
+        "Begin with `mx.zeros((num_rows, hidden))`. `zeros[ids] += grad` looks right and is not: where an id comes "
+        "twice, one addition hides the other, as in chapter 08. MLX writes the honest one `array.at[ids].add(values)`.",
+        "`mx.zeros((num_rows, grad.shape[-1])).at[input_ids].add(grad)`",
+    ),
+    cases=(
+        (mx.array([[[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]]]), mx.array([[2, 0, 2]]), 3),
+        (mx.array([[[0.5], [1.5]], [[2.5], [-1.0]]]), mx.array([[1, 1], [1, 0]]), 4),
+        (mx.array([[[0.5, -0.25]]]), mx.array([[1]]), 2),
+        *drawn(3, _gradient_of_rows),
+    ),
+    mistakes=slips(
+        embedding_backward,
+        (
+            "the last one stays",
+            {"return zeros.at[input_ids].add(grad)": "zeros[input_ids] = grad\n    return zeros"},
+            1,
+            "A row that was taken several times has the gradient of one of them only: they have to add up.",
+        ),
+        (
+            "the mean of all",
+            {
+                "return zeros.at[input_ids].add(grad)": "counts = mx.zeros((num_rows, 1)).at[input_ids].add("
+                "mx.ones((*input_ids.shape, 1)))\n    return zeros.at[input_ids].add(grad) / mx.maximum(counts, 1)"
+            },
+            1,
+            "Those are means. Two ways to the loss count twice as much as one: add, and do not divide.",
+        ),
+        (
+            "the largest",
+            {".add(grad)": ".maximum(grad)"},
+            1,
+            "One of a row's gradients wins here. All of them count: add them.",
+        ),
+        (
+            "looked up",
+            {"zeros.at[input_ids].add(grad)": "grad.reshape(-1, grad.shape[-1])[input_ids % len(grad)]"},
+            1,
+            "That reads rows at the ids. Backward it goes the other way: a gradient is written to the row at its id.",
+        ),
+        (
+            "one too many",
+            {"(num_rows, grad": "(num_rows + 1, grad"},
+            2,
+            "The gradient has the shape of the matrix: num_rows rows.",
+        ),
+    ),
+    explain="`mx.grad` does the same. A row that no text of the batch has used has gradient 0, and stays what it is "
+    "(unless the optimizer pulls at it for reasons of its own, as weight decay does).",
+)
+
+
+BY_HAND = Exercise(
+    "10.3",
+    "Three numbers, by hand",
+    "Without code: RMSNorm of `x = [1, -5, 7]` with `weight = [10, 1, 0.5]` and an eps of 0, as a tuple of three "
+    "numbers.",
+    minutes=3,
+    difficulty=1,
+    solution=(2.0, -1.0, 0.7),
+    hints=(
+        "Three steps. The squares and their mean; its root; each number divided by the root. Only then the weights.",
+        "1 + 25 + 49 = 75, a third of it is 25, and the root of that is 5.",
+    ),
+    mistakes=(
+        Mistake("weights left out", (0.2, -1.0, 1.4), "That is x / 5, which is right. Now each number's weight.", 1),
+        Mistake("no root", (0.4, -0.2, 0.14), "Divided by 25, the mean of the squares: take its root first.", 1),
+        Mistake("signs lost", (2.0, 1.0, 0.7), "Squares are positive, but x itself keeps its sign.", 1),
+        Mistake("ten times x", (10.0, -5.0, 3.5), "That is x times the weights. The division is missing.", 1),
+    ),
+    explain="[10, -50, 70] gives the same three numbers: what a norm takes out is the size.",
+)
+
+
+def rms_norm(x, weight, eps):
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""
+    mean_square = mx.mean(x * x, axis=-1, keepdims=True)
+    return x / mx.sqrt(mean_square + eps) * weight
+
+
+def _rows_and_weight(rng):
+    shape = tuple(int(n) for n in rng.integers(1, 5, size=int(rng.integers(1, 4))))
+    return _normal(rng, *shape), _normal(rng, shape[-1]), float(rng.uniform(0.1, 1))
+
+
+RMS_NORM = Exercise(
+    "10.4",
+    "RMSNorm",
+    "Write `rms_norm(x, weight, eps)` in MLX: every vector along the last axis of `x` [..., n] divided by `sqrt(mean "
+    "of its squares + eps)`, times `weight` [n]. `mx.fast.rms_norm` exists; write it out for once.",
+    minutes=7,
+    difficulty=1,
+    solution=rms_norm,
+    hints=(
+        "`mx.mean(x * x, axis=-1, keepdims=True)` has one number for each vector, in an axis of length 1 that "
+        "broadcasts back over x.",
+        "eps stands beside the mean, under the root: `mx.sqrt(mean_square + eps)`. The weights come last.",
+        "`return x / mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps) * weight`",
+    ),
+    cases=(
+        (mx.array([1.0, -5.0, 7.0]), mx.array([10.0, 1.0, 0.5]), 1e-6),
+        (mx.array([[3.0, 4.0], [0.3, 0.4]]), mx.array([1.0, 2.0]), 0.25),
+        (mx.array([[0.0, 0.0, 0.0], [0.5, 0.5, 0.5]]), mx.array([1.0, 2.0, 3.0]), 0.01),
+        (mx.array([[[2.0]], [[-0.5]]]), mx.array([3.0]), 0.5),
+        *drawn(4, _rows_and_weight),
+    ),
+    mistakes=slips(
+        rms_norm,
+        (
+            "eps outside of the root",
+            {"mx.sqrt(mean_square + eps)": "(mx.sqrt(mean_square) + eps)"},
+            2,
+            "eps stands outside of the root. Inside, an eps of 1e-6 counts like numbers of the size 1e-3; outside, "
+            "like numbers of the size 1e-6. The difference is small, and it is another model.",
+        ),
+        (
+            "eps times the weight",
+            {"mx.sqrt(mean_square + eps) * weight": "mx.sqrt(mean_square) * weight + eps"},
+            2,
+            "eps is added to the result. It belongs under the root, beside the mean.",
+        ),
+        (
+            "eps left out",
+            {" + eps": ""},
+            2,
+            "Without eps a vector of zeros is 0 / 0, nan, and small vectors are not held back.",
+        ),
+        (
+            "layer norm",
+            {
+                "mean_square = mx.mean(x * x": "x = x - mx.mean(x, axis=-1, keepdims=True)\n"
+                "    mean_square = mx.mean(x * x"
+            },
+            1,
+            "The mean was taken off first: that is layer norm. RMSNorm leaves the mean where it is.",
+        ),
+        (
+            "the standard deviation",
+            {"mx.mean(x * x, axis=-1, keepdims=True)": "mx.var(x, axis=-1, keepdims=True)"},
+            1,
+            "`mx.var` measures distances from the mean. RMSNorm measures from 0: the mean of the squares themselves.",
+        ),
+        (
+            "the sum",
+            {"mx.mean(": "mx.sum("},
+            1,
+            "That is the sum of the squares: the results would shrink as vectors get longer. Take the mean.",
+        ),
+        ("no root", {"mx.sqrt(mean_square + eps)": "(mean_square + eps)"}, 1, "The root is missing."),
+        ("no weight", {" * weight": ""}, 2, "The weights are missing: each of the n numbers has one."),
+        (
+            "weight first",
+            {"mean_square = ": "x = x * weight\n    mean_square = ", ") * weight": ")"},
+            2,
+            "The weights were multiplied in before the norm, which divides by them again in part. They come last.",
+        ),
+        (
+            "over everything",
+            {", axis=-1, keepdims=True": ""},
+            1,
+            "That is one mean for the whole array: the tokens of a text would change each other. Each vector has its "
+            "own, axis=-1.",
+        ),
+        (
+            "over the first axis",
+            {"axis=-1": "axis=0"},
+            1,
+            "The mean goes along the first axis, over different tokens. It belongs along the last.",
+        ),
+    ),
+    run=_with_gradients(rms_norm, 0, 1),
+    explain="The kit calls `mx.fast.rms_norm`, one kernel in place of five; its numbers are yours.",
+)
+
+
+def mlp(x, gate_weight, up_weight, down_weight):
+    """SwiGLU: down(silu(gate(x)) * up(x)), [..., hidden] -> [..., hidden]."""
+    gate = x @ gate_weight.T
+    up = x @ up_weight.T
+    return (gate * mx.sigmoid(gate) * up) @ down_weight.T
+
+
+def _weights(rng, square=False):
+    hidden, inner = (3, 3) if square else (int(n) for n in rng.integers(1, 6, size=2))
+    shape = tuple(int(n) for n in rng.integers(1, 4, size=2))
+    return (
+        _normal(rng, *shape, hidden),
+        _normal(rng, inner, hidden),
+        _normal(rng, inner, hidden),
+        _normal(rng, hidden, inner),
+    )
+
+
+MLP = Exercise(
+    "10.5",
+    "SwiGLU",
+    "Write `mlp(x, gate_weight, up_weight, down_weight)` in MLX: `down(silu(gate(x)) * up(x))`, with `silu(z) = z * "
+    "sigmoid(z)`. The weights are [intermediate, hidden] twice, and [hidden, intermediate] for the way down; each is a "
+    "linear map as above, without bias. Gates may be as far out as ±500: nothing may become nan, forward or backward. "
+    "(`mx.sigmoid` looks after that.)",
+    minutes=8,
+    difficulty=2,
+    solution=mlp,
+    hints=(
+        "Three linear maps, `x @ weight.T` each. Two of them start from the same x.",
+        "`mx.sigmoid` is right for numbers of any size. silu goes onto the gate, before the two are multiplied element "
+        "by element.",
+        "`gate, up = x @ gate_weight.T, x @ up_weight.T`, then `(gate * mx.sigmoid(gate) * up) @ down_weight.T`.",
+    ),
+    cases=(
+        (mx.array([[1.0, 2.0]]), mx.array([[1.0, 0.5]]), mx.array([[0.25, -1.0]]), mx.array([[1.0], [3.0]])),
+        (mx.array([[[-500.0], [500.0]]]), mx.array([[1.0], [-1.0]]), mx.array([[0.5], [0.25]]), mx.array([[1.0, 2.0]])),
+        *drawn(3, _weights),
+        *drawn(2, lambda rng: _weights(rng, square=True), seed=1),
+    ),
+    mistakes=slips(
+        mlp,
+        (
+            "gate and up swapped",
+            {"(gate * mx.sigmoid(gate) * up)": "(up * mx.sigmoid(up) * gate)"},
+            2,
+            "silu is on the wrong branch: it belongs to gate. (Their shapes are the same, so a swap raises no error.)",
+        ),
+        (
+            "sigmoid for silu",
+            {"gate * mx.sigmoid(gate)": "mx.sigmoid(gate)"},
+            2,
+            "That is the sigmoid, the gate of the original GLU. silu is z * sigmoid(z).",
+        ),
+        (
+            "relu for silu",
+            {"gate * mx.sigmoid(gate)": "mx.maximum(gate, 0)"},
+            2,
+            "That is relu on the gate (ReGLU). silu is z * sigmoid(z), which is soft around 0.",
+        ),
+        (
+            "added",
+            {"mx.sigmoid(gate) * up": "mx.sigmoid(gate) + up"},
+            2,
+            "The two branches are added. A gate multiplies.",
+        ),
+        (
+            "silu over both",
+            {"(gate * mx.sigmoid(gate) * up)": "(gate * up * mx.sigmoid(gate * up))"},
+            2,
+            "silu is over the product. It belongs to the gate alone, before it is multiplied by up.",
+        ),
+        ("no up", {"mx.sigmoid(gate) * up": "mx.sigmoid(gate)"}, 1, "up is missing: what is the gate to let through?"),
+        (
+            "no silu",
+            {"gate * mx.sigmoid(gate) * up": "gate * up"},
+            2,
+            "silu is missing: gate and up are multiplied raw.",
+        ),
+        (
+            "overflow",
+            {"gate * mx.sigmoid(gate)": "gate * mx.exp(gate) / (1 + mx.exp(gate))"},
+            2,
+            "e**500 is inf, and inf / inf is nan. `mx.sigmoid(z)` has no such hole, forward or backward.",
+        ),
+        (
+            "not transposed",
+            {".T": ""},
+            1,
+            "The weights lie as [out, in], as in torch: `x @ weight.T`. (Where a matrix is square, nothing complains.)",
+        ),
+    ),
+    run=_with_gradients(mlp, 0, 1, 2, 3),
+    explain="The kit computes silu(gate) * up with a rule of its own (`gated_silu` in qwen3/kernels.py), which is "
+    "faster on a CPU and keeps one array less.",
+)
+
+
+def rotate(a, b, angle):
+    """The point (a, b), turned by `angle` radians counterclockwise: a tuple of two arrays."""
+    return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)
+
+
+ROTATE = Exercise(
+    "10.6",
+    "Turn one pair",
+    "Write `rotate(a, b, angle)`: the point (a, b) turned by `angle` (radians, counterclockwise) about the origin, as "
+    "a tuple of two. All three are arrays of one shape, and each pair is turned by its own angle.",
+    minutes=5,
+    difficulty=1,
+    solution=rotate,
+    hints=(
+        "Where do (1, 0) and (0, 1) go? (1, 0) goes to (cos, sin), and (0, 1) to (-sin, cos).",
+        "(a, b) is a times the first plus b times the second.",
+        "`return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)`",
+    ),
+    cases=(
+        (mx.array([1.0, 0.0]), mx.array([0.0, 1.0]), mx.array([np.pi / 2, np.pi / 2])),
+        (mx.array([1.0, 2.0, -0.5]), mx.array([0.5, -1.0, 3.0]), mx.array([0.0, 0.3, -7.0])),
+        *drawn(3, lambda rng: tuple(_normal(rng, 2, 3) for _ in range(3))),
+    ),
+    mistakes=slips(
+        rotate,
+        (
+            "clockwise",
+            {"- b * mx.sin": "+ b * mx.sin", "a * mx.sin(angle) + b": "-a * mx.sin(angle) + b"},
+            1,
+            "That turns clockwise: the sign of the sine is the other way round.",
+        ),
+        (
+            "no rotation",
+            {"- b * mx.sin": "+ b * mx.sin"},
+            1,
+            "Both sines have a plus, so lengths change. One of them has a minus: where does (0, 1) go?",
+        ),
+        (
+            "degrees",
+            {"(angle)": "(angle * np.pi / 180)"},
+            1,
+            "The angle is in radians already: a quarter of a turn is pi / 2.",
+        ),
+        (
+            "the new a used for b",
+            {
+                "return a * mx.cos(angle) - b * mx.sin(angle), a": "a = a * mx.cos(angle) - b * mx.sin(angle)\n"
+                "    return a, a"
+            },
+            2,
+            "The second number was made of the *new* a. Both are made of the old ones.",
+        ),
+        (
+            "swapped",
+            {
+                "a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)": "a * mx.sin(angle) + "
+                "b * mx.cos(angle), a * mx.cos(angle) - b * mx.sin(angle)"
+            },
+            2,
+            "The two are swapped: first what a becomes, then what b becomes.",
+        ),
+    ),
+)
+
+
+def rope_angles(positions, head_dim, theta):
+    """By how many radians each pair turns at each position: positions [T] -> [T, head_dim / 2]."""
+    pairs = mx.arange(head_dim // 2)
+    speeds = theta ** (-2 * pairs / head_dim)
+    return positions[:, None] * speeds
+
+
+ANGLES = Exercise(
+    "10.7",
+    "Fast hands, slow hands",
+    "Write `rope_angles(positions, head_dim, theta)`: for `positions` [T] the angles [T, head_dim / 2]. Pair i = 0, 1, "
+    "2, ... turns by `theta ** (-2 i / head_dim)` radians at every step, so at position p by p times that.",
+    minutes=5,
+    difficulty=2,
+    solution=rope_angles,
+    hints=(
+        "First the speeds, one for each pair: `mx.arange(head_dim // 2)` are the i. Pair 0 always turns by 1 a step.",
+        "A table of all positions times all speeds is a column times a row: `positions[:, None] * speeds`.",
+        "`return positions[:, None] * theta ** (-2 * mx.arange(head_dim // 2) / head_dim)`",
+    ),
+    cases=(
+        (mx.array([0.0, 1.0, 2.0]), 4, 10000.0),
+        (mx.array([3.0]), 2, 100.0),
+        (mx.array([0.0, 5.0, 9.0, 2.0]), 8, 16.0),
+        *drawn(
+            3,
+            lambda rng: (
+                mx.array(rng.integers(0, 50, int(rng.integers(1, 5))).astype(np.float32)),
+                2 * int(rng.integers(1, 5)),
+                float(rng.uniform(2, 1000)),
+            ),
+        ),
+    ),
+    mistakes=slips(
+        rope_angles,
+        (
+            "half the exponent",
+            {"-2 * pairs": "-pairs"},
+            1,
+            "The exponent is -2 i / head_dim: with half of it the hands do not spread from 1 to nearly 1 / theta.",
+        ),
+        (
+            "faster and faster",
+            {"-2 * pairs": "2 * pairs"},
+            1,
+            "The exponent is negative: pair 0 is the fastest, and the others are slower.",
+        ),
+        (
+            "all numbers",
+            {"mx.arange(head_dim // 2)": "mx.arange(head_dim)"},
+            1,
+            "There are head_dim / 2 pairs, so as many speeds.",
+        ),
+        (
+            "pairs counted from 1",
+            {"mx.arange(head_dim // 2)": "mx.arange(1, head_dim // 2 + 1)"},
+            1,
+            "Pairs count from 0: pair 0 turns by theta ** 0 = 1 radian a step.",
+        ),
+        (
+            "pairs by positions",
+            {"positions[:, None] * speeds": "speeds[:, None] * positions"},
+            2,
+            "The table lies on its side: a row for each position, a column for each pair.",
+        ),
+        (
+            "head_dim halved",
+            {"/ head_dim)": "/ (head_dim // 2))"},
+            1,
+            "The exponent is divided by head_dim, not by the number of pairs: these speeds fall twice as fast.",
+        ),
+    ),
+    run=lambda function, *arguments: _of_mlx(function(*arguments)),
+)
+
+
+def _of_mlx(result):
+    if isinstance(result, mx.array) or not hasattr(result, "shape"):
+        return result
+    return Told(f"a {type(result).__module__}.{type(result).__name__} (later cells want an mx.array)")
+
+
+def rope(x, offset, theta):
+    """Turn pair (x[i], x[i + D/2]) of [B, heads, T, D] by its position, offset + t."""
+    half = x.shape[-1] // 2
+    positions = offset + mx.arange(x.shape[2])
+    angles = rope_angles(positions, x.shape[-1], theta)
+    a, b = x[..., :half], x[..., half:]
+    turned = a * mx.cos(angles) - b * mx.sin(angles), a * mx.sin(angles) + b * mx.cos(angles)
+    return mx.concatenate(turned, axis=-1)
+
+
+def _heads(rng):
+    batch, heads, tokens, half = (int(n) for n in rng.integers(1, 5, size=4))
+    return _normal(rng, batch, heads, tokens, 2 * half), int(rng.integers(0, 20)), float(rng.uniform(2, 1000))
+
+
+ROPE = Exercise(
+    "10.8",
+    "RoPE",
+    "Write `rope(x, offset, theta)` in MLX for `x` [B, heads, T, D]. Number i and number i + D/2 of a vector are a "
+    "pair; pair i turns as `rope_angles` says. The first of the T tokens stands at position `offset`, the next at "
+    "offset + 1, and so on. The result has x's shape and order.",
+    minutes=12,
+    difficulty=3,
+    solution=rope,
+    hints=(
+        "Positions first: `offset + mx.arange(T)`. Their angles are a table [T, D/2], which broadcasts over the batch "
+        "and the heads.",
+        "All first members of the pairs are `x[..., :half]`, all second ones `x[..., half:]`: two arrays "
+        "[B, heads, T, D/2], and your `rotate` turns them both at once.",
+        "`a, b = rotate(x[..., :half], x[..., half:], angles)`, and `mx.concatenate([a, b], axis=-1)` puts them back.",
+    ),
+    cases=(
+        (mx.array([[[[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]]]), 0, 10000.0),
+        (mx.array([[[[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]]]]), 0, 100.0),
+        (mx.array([[[[0.5, -1.0, 2.0, 0.25]]]]), 7, 10000.0),
+        *drawn(4, _heads),
+    ),
+    mistakes=slips(
+        rope,
+        (
+            "neighbours as pairs",
+            {
+                "x[..., :half], x[..., half:]": "x[..., 0::2], x[..., 1::2]",
+                "mx.concatenate(turned, axis=-1)": "mx.stack(turned, axis=-1).reshape(x.shape)",
+            },
+            2,
+            "Neighbours are paired here, (0, 1), (2, 3) and so on. That is a RoPE too, the one of the paper, and not "
+            "Qwen3's: its pairs are (i, i + D/2).",
+        ),
+        (
+            "halves put back as neighbours",
+            {"mx.concatenate(turned, axis=-1)": "mx.stack(turned, axis=-1).reshape(x.shape)"},
+            3,
+            "The pairs are right and turned right, but then shuffled into each other: the first halves come first, "
+            "then the second ones, as in x.",
+        ),
+        (
+            "offset forgotten",
+            {"offset + mx.arange(x.shape[2])": "mx.arange(x.shape[2])"},
+            1,
+            "The first token stands at `offset`, not always at 0.",
+        ),
+        (
+            "counted from 1",
+            {"offset + mx.arange(x.shape[2])": "offset + 1 + mx.arange(x.shape[2])"},
+            1,
+            "The first token stands at `offset` itself, so with an offset of 0 it is not turned at all.",
+        ),
+        (
+            "the same for all",
+            {"offset + mx.arange(x.shape[2])": "offset + 0 * mx.arange(x.shape[2])"},
+            1,
+            "Every token is turned by the same angle. Token t stands at offset + t.",
+        ),
+        (
+            "clockwise",
+            {"- b * mx.sin": "+ b * mx.sin", "a * mx.sin(angles) + b": "-a * mx.sin(angles) + b"},
+            2,
+            "That turns the wrong way round. Scores would not notice; the weights of a trained model would, if only "
+            "one of queries and keys were turned so.",
+        ),
+        (
+            "theta of its own",
+            {"x.shape[-1], theta": "x.shape[-1], 10000.0"},
+            1,
+            "theta was ignored. 10,000 is the usual one, and Qwen3's is 1,000,000.",
+        ),
+        (
+            "along the heads",
+            {
+                "mx.arange(x.shape[2])": "mx.arange(x.shape[1])",
+                "angles = rope": "angles = mx.expand_dims(rope",
+                "theta)\n    a, b": "theta), 1)\n    a, b",
+            },
+            1,
+            "The angle grows from head to head. Positions run along axis 2 of [B, heads, T, D].",
+        ),
+    ),
+    run=_with_gradients(rope, 0),
+    explain="The kit calls `mx.fast.rope(..., traditional=False)`; `traditional=True` pairs neighbours.",
+)
+
+
+def to_half_split(weight, head_dim):
+    """weight [heads * head_dim, hidden], for pairs of neighbours, with rows for pairs of halves."""
+    heads = weight.shape[0] // head_dim
+    pairs = weight.reshape(heads, head_dim // 2, 2, -1)
+    return pairs.swapaxes(1, 2).reshape(weight.shape)
+
+
+def _projection(rng):
+    heads, half, hidden = (int(n) for n in rng.integers((1, 1, 1), (4, 5, 5)))
+    return _normal(rng, heads * 2 * half, hidden), 2 * half
+
+
+def _numbered(heads, head_dim):
+    return mx.arange(heads * head_dim).reshape(-1, 1).astype(mx.float32), head_dim
+
+
+PORT = Exercise(
+    "10.9",
+    "Port the weights",
+    "Write `to_half_split(weight, head_dim)`: `weight` [heads * head_dim, hidden] makes the queries of a model whose "
+    "pairs are neighbours, (0, 1), (2, 3), ... in every head. Return the same rows in another order, in which they are "
+    "right for pairs (i, i + head_dim / 2): within every head first the first members of all pairs, then the second.",
+    minutes=10,
+    difficulty=3,
+    solution=to_half_split,
+    hints=(
+        "For one head of 6 the rows are wanted in the order 0, 2, 4, 1, 3, 5. The next head follows with 6, 8, 10, ...",
+        "`weight.reshape(heads, head_dim // 2, 2, -1)` has axes (head, pair, member, hidden). Which two have to "
+        "change places?",
+        "`weight.reshape(heads, head_dim // 2, 2, -1).swapaxes(1, 2).reshape(weight.shape)`",
+    ),
+    cases=(_numbered(1, 6), _numbered(2, 4), _numbered(3, 2), *drawn(3, _projection)),
+    mistakes=slips(
+        to_half_split,
+        (
+            "the way back",
+            {"(heads, head_dim // 2, 2, -1)": "(heads, 2, head_dim // 2, -1)"},
+            1,
+            "That is the way back, from halves to neighbours. For a head of 6 the wanted order is 0, 2, 4, 1, 3, 5. "
+            "(With a head_dim of 4 the two ways are the same: a test with 4 would not have noticed.)",
+        ),
+        (
+            "over all heads at once",
+            {"heads = weight.shape[0] // head_dim": "heads, head_dim = 1, weight.shape[0]"},
+            1,
+            "The even rows of the *whole* matrix come first here: heads are mixed. Each head is reordered by itself.",
+        ),
+        (
+            "as it was",
+            {".swapaxes(1, 2)": ""},
+            2,
+            "Nothing was moved: reshaping there and back leaves every row where it was.",
+        ),
+        (
+            "columns",
+            {
+                "pairs = weight.reshape(heads, head_dim // 2, 2, -1)": "pairs = weight.T.reshape(-1, head_dim // 2, 2, "
+                "heads)"
+            },
+            1,
+            "The columns were moved. What the queries' numbers are is decided by the rows: weight is [out, in].",
+        ),
+        (
+            "second members first",
+            {"pairs.swapaxes(1, 2)": "pairs[:, :, ::-1].swapaxes(1, 2)"},
+            1,
+            "The second members of the pairs come first here, so every pair turns the wrong way round.",
+        ),
+    ),
+    explain="The script that brought Meta's Llama to Hugging Face has this function. It is called `permute`.",
+)
+
+
+def stream_parts(record, num_layers):
+    """What was added to the residual stream: the embedding, each layer's attention and MLP."""
+    parts = [record["embedding"]]
+    for layer in range(num_layers):
+        parts.append(record[f"layers.{layer}.self_attn.o_proj"])
+        parts.append(record[f"layers.{layer}.mlp.down_proj"])
+    return parts
+
+
+def _record(rng, num_layers):
+    shape = (1, 2, 3)
+    x = _normal(rng, *shape)
+    record = {"embedding": x}
+    for layer in range(num_layers):
+        for at, (part, stream) in (
+            ("self_attn.o_proj", ("input_layernorm", f"layers.{layer}.attended")),
+            ("mlp.down_proj", ("post_attention_layernorm", f"layers.{layer}")),
+        ):
+            record[f"layers.{layer}.{part}"] = x / 2
+            record[f"layers.{layer}.{at}"] = added = _normal(rng, *shape)
+            record[stream] = x = x + added
+        record[f"layers.{layer}.mlp.gated"] = _normal(rng, *shape)
+    record["final_norm"] = x / 3
+    return record, num_layers
+
+
+STREAM = Exercise(
+    "10.10",
+    "Who wrote what",
+    "Write `stream_parts(record, num_layers)`: from a record of the forward pass (a dictionary of the names above) a "
+    "list of everything that was *added* to the residual stream, in order: the embedding, then for each layer what "
+    "attention added and what the MLP added. Their sum is the stream after the last layer.",
+    minutes=6,
+    difficulty=2,
+    solution=stream_parts,
+    hints=(
+        "Not the stream itself, but what went into it. The last thing that attention does is `o_proj`, the last of "
+        "the MLP is `down_proj`.",
+        'The names are f"layers.{layer}.self_attn.o_proj" and f"layers.{layer}.mlp.down_proj".',
+        'A list that begins with `record["embedding"]`, and a loop over `range(num_layers)` that appends two.',
+    ),
+    cases=(
+        *drawn(1, lambda rng: _record(rng, 1)),
+        *drawn(2, lambda rng: _record(rng, 3), seed=1),
+    ),
+    mistakes=slips(
+        stream_parts,
+        (
+            "the stream itself",
+            {".self_attn.o_proj": ".attended", ".mlp.down_proj": ""},
+            1,
+            "Those are states of the stream, each of which holds all that was added before. What was *added* is asked "
+            "for.",
+        ),
+        (
+            "attention's as the stream",
+            {".self_attn.o_proj": ".attended"},
+            1,
+            "`attended` is the stream after attention, embedding included. What attention added is its o_proj.",
+        ),
+        (
+            "inside of the MLP",
+            {".mlp.down_proj": ".mlp.gated"},
+            1,
+            "`gated` is inside of the MLP, between up and down. What comes out of it is down_proj's.",
+        ),
+        (
+            "no embedding",
+            {'[record["embedding"]]': "[]"},
+            3,
+            "The stream does not begin empty: the embedding was there first.",
+        ),
+        (
+            "what the parts read",
+            {".self_attn.o_proj": ".input_layernorm", ".mlp.down_proj": ".post_attention_layernorm"},
+            1,
+            "That is what the parts *read*, the normalised stream. What they write back is o_proj and down_proj.",
+        ),
+        (
+            "the sum",
+            {"return parts": "return sum(parts)"},
+            3,
+            "That is their sum, the stream after the last layer. Return the list of them.",
+        ),
+        (
+            "all attention first",
+            {"return parts": "return parts[:1] + parts[1::2] + parts[2::2]"},
+            3,
+            "All are there, in another order: layer by layer, attention before the MLP.",
+        ),
+    ),
+)
