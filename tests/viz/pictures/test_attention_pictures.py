@@ -109,4 +109,4 @@ def test_ablations():
     svg = chart.svg(words)
     widths = [float(width) for width in re.findall(r'width="([\d.]+)" height="18.0"', svg)]
     assert widths[1] / widths[0] == pytest.approx(0.5, abs=0.01)
-    assert max(float(x) for x in re.findall(r'<text x="([\d.]+)"', svg)) < chart.width - 30
+    assert max(float(x) for x in re.findall(r'<text x="([\d.]+)"', svg)) < chart.width - 10

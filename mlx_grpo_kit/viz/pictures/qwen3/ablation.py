@@ -27,7 +27,7 @@ def draw_ablations(shares: Mapping[str, Sequence[float]], columns: Sequence[str]
             if column == 0:
                 chart.text(14, y + 16, name, size=13.5, bold=row == 0)
             chart.bar(left, y + 3, max(bar * values[column], 1), ROW - 8, COLORS[5] if row == 0 else POSITIVE)
-            chart.text(left + bar * values[column] + 7, y + 16, f"{values[column]:.0%}", size=13)
+            chart.text(left + bar + 44, y + 16, f"{values[column]:.0%}", size=13, anchor="end")
         chart.bar(left + bar * whole[column] - 0.5, 62, 1, ROW * len(shares), "#59636e")
     words = "; ".join(
         f"{name}: " + ", ".join(f"{heading} {value:.0%}" for heading, value in zip(columns, values, strict=True))

@@ -13,7 +13,7 @@ from mlx_grpo_kit.viz.sheet import Sheet, shades
 from mlx_grpo_kit.viz.style import BLUE, INK, POSITIVE
 
 MAP, MARGIN = 380, 46  # pixels: the side of the large map, and what its tokens take beside it
-SMALL, GAP = 118, 34  # of the maps side by side
+SMALL, GAP = 152, 44  # of the maps side by side
 MOST_NUMBERS = 12  # tokens, up to which a number stands in every cell
 VISIBLE = "\N{OPEN BOX}"
 HIDDEN = "#ececec"  # what a mask hides has a weight of exactly 0
@@ -83,11 +83,11 @@ def draw_attention_maps(maps: Sequence[tuple[str, Any]], tokens: Sequence[str], 
     """(chart, words): the maps of several heads side by side, each [T, T] under its title, `across` in a row."""
     names = [shown_token(token) for token in tokens]
     rows = -(-len(maps) // across)
-    chart = Chart(min(across, len(maps)) * (SMALL + GAP) + 22, rows * (SMALL + 62) + 12)
+    chart = Chart(min(across, len(maps)) * (SMALL + GAP) + 22, rows * (SMALL + 58) - 8)
     sentences = []
     for place, (title, weights) in enumerate(maps):
         weights = np.asarray(weights, float)
-        left, top = 30 + place % across * (SMALL + GAP), 40 + place // across * (SMALL + 62)
+        left, top = 30 + place % across * (SMALL + GAP), 40 + place // across * (SMALL + 58)
         sheet = chart.add(Sheet(left, top, SMALL, weights, weight_color))
         chart.text(left, top - 22, title, size=12.5, bold=True)
         _write_tokens(chart, sheet, names, names, 10.5)
