@@ -39,13 +39,18 @@ CONFIGS = {
 
 
 @functools.cache
-def _params(name):
+def _numbers(name):
     """Parameters of a configuration with nothing usual about them: norms are not 1, matrices are not tiny."""
     rng = np.random.default_rng(len(name))
     return {
-        each: mx.array((rng.normal(size=shape) * 0.4 + (len(shape) == 1)).astype(np.float32))
+        each: (rng.normal(size=shape) * 0.4 + (len(shape) == 1)).astype(np.float32)
         for each, shape in param_shapes(CONFIGS[name]).items()
     }
+
+
+def _params(name):
+    """The same as arrays of MLX, new ones each time: an answer may write over them."""
+    return {each: mx.array(array) for each, array in _numbers(name).items()}
 
 
 # -- counting ---------------------------------------------------------------------------------------------------------
@@ -367,7 +372,8 @@ READ = Exercise(
             "big end first",
             {'"little"': '"big"'},
             1,
-            "The length is stored with its lowest byte first, little-endian.",
+            "Numbers were read as if they were text of the header. It ends after as many bytes as the first 8 say, and "
+            "these have the lowest byte first (little-endian).",
         ),
     ),
     run=_float32_arrays,

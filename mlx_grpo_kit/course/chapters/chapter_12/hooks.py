@@ -85,7 +85,7 @@ def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[
         record |= {f"{at}.q_rope": queries, f"{at}.k_rope": keys}
         record[f"{at}.mixed"] = heads(record[f"{at}.mixed"]).transpose(1, 2)
     record["logits"] = output.logits
-    return {name: np.array(value) for name, value in record.items()}
+    return {name: value.numpy().copy() for name, value in record.items()}
 
 
 def differences_by_token(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

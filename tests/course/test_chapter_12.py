@@ -1,0 +1,445 @@
+"""The solutions of chapter 12 against transformers, torch and safetensors, and what its prose says."""
+
+import json
+import re
+import struct
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.chapters.chapter_12 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_12.hooks import (
+    differences_by_token,
+    hugging_face_model,
+    hugging_face_record,
+)
+from mlx_grpo_kit.course.chapters.chapter_12.patients import CAUSES, DIAGNOSIS, MISTAKES, almost_right
+from mlx_grpo_kit.course.chapters.chapter_12.plan import OWN, plan_panel
+from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.qwen3.sizes import forward_flops, memory, parameters_by_part
+
+PUBLISHED = ("0.6B", "1.7B", "4B", "8B", "14B", "32B")
+
+
+@pytest.fixture(params=["shipped", "another"])
+def folder(request):
+    return TINY if request.param == "shipped" else request.getfixturevalue("another_model")
+
+
+@pytest.fixture
+def ids():
+    tokenizer = load_tokenizer(TINY)
+    return np.array([tokenizer.encode("12+34=46"), tokenizer.encode("37+45=82")])
+
+
+# -- the solutions ----------------------------------------------------------------------------------------------------
+
+
+def test_the_model_of_the_exercises_is_that_of_transformers(folder, ids):
+    config, params = load_pretrained(folder)
+    reference = hugging_face_model(folder)
+    with torch.no_grad():
+        expected = reference(torch.tensor(ids), output_hidden_states=True)
+    assert np.allclose(chapter.qwen3(config, params, mx.array(ids)), expected.logits, atol=1e-4)
+    probabilities = chapter.logit_lens(config, params, mx.array(qwen3_stream(config, params, ids)))
+    assert np.allclose(probabilities, expected.logits.softmax(-1), atol=1e-5)
+    assert chapter.count_parameters(config) == sum(each.numel() for each in reference.parameters())
+    with FlopCounterMode(display=False) as counter:
+        reference(torch.tensor(ids), use_cache=False)
+    assert chapter.flops(config, *ids.shape) == counter.get_total_flops()
+
+
+def qwen3_stream(config, params, ids):
+    record = {}
+    qwen3_forward(config, params, mx.array(ids), watch=record.setdefault)
+    return record[f"layers.{config.num_hidden_layers - 1}"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_are_counted(name):
+    config = Qwen3Config.from_name(name)
+    assert chapter.count_parameters(config) == sum(parameters_by_part(config).values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_files_are_read_as_safetensors_reads_them(dtype):
+    torch.manual_seed(0)
+    tensors = {"a.weight": torch.randn(3, 5), "b": torch.randn(7), "c": torch.randn(2, 1, 4) * 1e-20}
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    ours = chapter.read_safetensors(safetensors.torch.save(tensors, metadata={"format": "pt"}))
+    assert ours.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert np.array_equal(ours[name], tensor.float().numpy())
+
+
+def test_the_shipped_file_is_read_as_safetensors_reads_it():
+    content = (TINY / "model.safetensors").read_bytes()
+    theirs = safetensors.torch.load(content)
+    ours = chapter.read_safetensors(content)
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name].numpy()) for name in theirs)
+    assert {chapter.kit_name(name) for name in theirs} == set(load_pretrained(TINY)[1])
+
+
+# -- looking inside ---------------------------------------------------------------------------------------------------
+
+
+def test_transformers_is_seen_as_the_kit_is(folder, ids):
+    config, params = load_pretrained(folder)
+    model, record = hugging_face_model(folder), {}
+    qwen3_forward(config, params, mx.array(ids), watch=record.setdefault)
+    theirs = hugging_face_record(model, ids)
+    layers = range(config.num_hidden_layers)
+    assert set(record) - set(theirs) == {f"layers.{number}.self_attn.scores" for number in layers}
+    assert set(theirs) <= set(record)
+    shares = differences_by_token({name: np.array(value) for name, value in record.items()}, theirs)
+    assert max(each.max() for each in shares.values()) < 1e-5
+    assert {each.shape for each in shares.values()} == {(ids.shape[1],)}
+    assert not any(module._forward_hooks for module in model.model.layers[0].self_attn.children())
+    assert hugging_face_record(model, ids).keys() == theirs.keys()
+
+
+def test_a_difference_stands_at_its_token():
+    theirs = {"embedding": np.ones((2, 3, 4)), "layers.0.self_attn.mixed": np.full((2, 5, 3, 4), 10.0), "x": np.ones(1)}
+    ours = {name: value.copy() for name, value in theirs.items() if name != "x"}
+    ours["embedding"][1, 2, 0] += 0.5
+    ours["layers.0.self_attn.mixed"][0, 4, 1, 3] -= 0.5
+    shares = differences_by_token(ours, theirs)
+    assert shares["embedding"].tolist() == [0, 0, 0.5]
+    assert shares["layers.0.self_attn.mixed"].tolist() == [0, 0.05, 0]
+
+
+FIRST = {
+    "B": "self_attn.q_rope",
+    "C": "self_attn.q_rope",
+    "E": "self_attn.weights",
+    "F": "post_attention_layernorm",
+    "G": "mlp.gated",
+}
+
+
+def test_each_patient_has_what_its_letter_says(folder, ids):
+    config, params = load_pretrained(folder)
+    theirs = hugging_face_record(hugging_face_model(folder), ids)
+    for letter, patient in zip(DIAGNOSIS, almost_right(config, params, mx.array(ids)), strict=True):
+        first = chapter.first_difference(patient, theirs)
+        assert first == f"layers.0.{FIRST[letter]}"
+        wrong = differences_by_token(patient, theirs)[first] > 1e-4
+        # The first token is right where nothing is turned, and where there is one score.
+        assert wrong[0] == (letter not in "BE")
+        assert wrong[1:].all()
+        apart = np.abs(patient["logits"] - theirs["logits"]).max() / np.abs(theirs["logits"]).max()
+        assert (apart < 1e-5) == (letter == "C")
+    assert set(MISTAKES) == set(DIAGNOSIS) <= set(CAUSES)
+
+
+# -- what the prose says ----------------------------------------------------------------------------------------------
+
+
+def test_the_small_layer_counted_by_hand():
+    config = chapter.CONFIGS["one small layer"]
+    assert 40 + 2 * 16 + 2 * 8 + 2 * 2 + 3 * 24 + 2 * 4 + 4 == chapter.count_parameters(config) == 176
+
+
+def test_where_the_parameters_of_published_models_are():
+    untied = []
+    for name in PUBLISHED:
+        parts = parameters_by_part(Qwen3Config.from_name(name))
+        assert max(parts, key=parts.get) == "mlp"
+        assert parts["attention"] / sum(parts.values()) < 1 / 3
+        untied += [name] if parts["output layer"] else []
+    assert untied == ["8B", "14B", "32B"]
+    embedding = parameters_by_part(Qwen3Config.from_name("0.6B"))["embedding"]
+    assert round(embedding / 1e6) == 156
+    assert 0.25 < embedding / 596_049_920 < 0.27
+
+
+def test_where_the_work_is():
+    small, long = (forward_flops(Qwen3Config.from_name("0.6B"), 1, tokens) for tokens in (100, 40_000))
+    assert small["scores"] < 0.03 * sum(small.values())
+    assert long["scores"] > 0.85 * sum(long.values())
+    assert 0.24 < small["output layer"] / sum(small.values()) < 0.28
+    assert 5e5 < 6 * 8.2e9 * 36e12 / 1e11 / (365 * 86400) < 6e5
+
+
+def test_in_place_addition_in_mlx_changes_the_callers_array():
+    x = mx.array([1.0])
+
+    def add(y):
+        y += 1
+
+    add(x)
+    assert x.item() == 2
+
+
+def pairs():
+    return [(a, b) for a in range(10, 90) for b in range(10, 100 - a)]
+
+
+def share_right(watch=lambda name, value: value):
+    """(of the sums without a carry, of those with one)"""
+    config, params = load_pretrained(TINY)
+    tokenizer = load_tokenizer(TINY)
+    sums = mx.array([tokenizer.encode(f"{a}+{b}={a + b}") for a, b in pairs()])
+    logits = qwen3_forward(config, params, sums, watch=watch)[:, -3:-1]
+    right = np.array((logits.argmax(axis=-1) == sums[:, -2:]).all(axis=1))
+    carries = np.array([a % 10 + b % 10 > 9 for a, b in pairs()])
+    return right[~carries].mean(), right[carries].mean()
+
+
+def without(*names):
+    return lambda name, value: mx.zeros_like(value) if name in names else value
+
+
+def without_head(layer, head):
+    def watch(name, value):
+        return mx.where(mx.arange(4)[None, :, None, None] == head, 0, value) if name == layer else value
+
+    return watch
+
+
+def test_what_the_parts_are_for():
+    assert share_right() == (1, 0)
+    for name in ("layers.0.self_attn.o_proj", "layers.0.mlp.down_proj", "layers.1.self_attn.o_proj"):
+        assert max(share_right(without(name))) < 0.03
+    without_carry, with_carry = share_right(without_head("layers.1.self_attn.mixed", 2))
+    assert without_carry > 0.97
+    assert 0.55 < with_carry < 0.57
+    assert share_right(without_head("layers.1.self_attn.mixed", 0)) == (1, 0)
+
+
+def test_what_the_lens_shows():
+    config, params = load_pretrained(TINY)
+    tokenizer, record = load_tokenizer(TINY), {}
+
+    def at_equals(prompt, place):
+        record.clear()
+        qwen3_forward(config, params, mx.array([tokenizer.encode(prompt)]), watch=record.setdefault)
+        shares = np.array(chapter.logit_lens(config, params, record[place]))[0, 5]
+        return {tokenizer.token(int(each)): round(float(shares[each]), 2) for each in shares.argsort()[:-3:-1]}
+
+    assert at_equals("12+34=46", "layers.1.attended")["5"] == 0.74
+    assert next(iter(at_equals("12+34=46", "layers.1").items())) == ("4", 0.8)
+    assert max(at_equals("12+34=46", "layers.0").values()) < 0.35
+    assert at_equals("37+45=82", "layers.1") == {"7": 0.57, "8": 0.34}
+
+
+def test_the_stream_is_a_sum(folder, ids):
+    config, params = load_pretrained(folder)
+    record = {}
+    qwen3_forward(config, params, mx.array(ids), watch=record.setdefault)
+    total = record["embedding"] + sum(
+        record[f"layers.{number}.{part}"]
+        for number in range(config.num_hidden_layers)
+        for part in ("self_attn.o_proj", "mlp.down_proj")
+    )
+    assert mx.allclose(total, record[f"layers.{config.num_hidden_layers - 1}"], rtol=1e-4, atol=1e-4)
+
+
+# -- the panel --------------------------------------------------------------------------------------------------------
+
+
+def test_presets_move_the_sliders_and_a_slider_leaves_the_preset():
+    panel = plan_panel(load_pretrained(TINY)[0])
+    assert "parameters: 303,872;" in repr(panel)
+    panel.set(preset="8B")
+    assert panel.values["hidden_size"] == 4096
+    assert panel.values["tie_word_embeddings"] is False
+    assert "parameters: 8.19 billion;" in repr(panel)
+    assert panel.values["preset"] == "8B"
+    panel.set(tokens=1000, batch=1, dtype="bfloat16")
+    said = memory(Qwen3Config.from_name("8B"), 1, 1000, mx.bfloat16)
+    assert f"KV cache: {said['KV cache'] / 1e6:.0f} MB" in repr(panel)
+    panel.set(num_hidden_layers=37)
+    assert panel.values["preset"] == OWN
+    panel.set(preset="the shipped one")
+    assert "A Qwen3 of 2 layers reads 1 row of 1,000 tokens in bfloat16" in repr(panel)
+    panel.set(num_key_value_heads=3)
+    assert "must be a multiple of num_key_value_heads (3)" in panel._complaint.value
+
+
+# -- answers in another style -----------------------------------------------------------------------------------------
+
+
+def count_with_a_loop(config):
+    h, d = config.hidden_size, config.head_dim
+    total = np.int64(0)
+    for _ in range(config.num_hidden_layers):
+        for heads in (config.num_attention_heads, config.num_key_value_heads) * 2:
+            total += h * heads * d
+        total += d + d + h + h + sum([h * config.intermediate_size] * 3)
+    total += config.vocab_size * h + h
+    return total if config.tie_word_embeddings else total + config.vocab_size * h
+
+
+def name_by_pattern(name):
+    return re.sub(r"^(model\.)?(embed_tokens|norm)?", lambda m: {"embed_tokens": "embedding", "norm": "final_norm"}
+                  .get(m[2], ""), name)  # fmt: skip
+
+
+def read_with_struct(content):
+    (length,) = struct.unpack("<Q", content[:8])
+    data = memoryview(content)[8 + length :]
+    arrays = {}
+    for name, entry in json.loads(bytes(content[8 : 8 + length]).decode()).items():
+        if name == "__metadata__":
+            continue
+        raw = bytes(data[slice(*entry["data_offsets"])])
+        if entry["dtype"] == "BF16":
+            raw = b"".join(b"\0\0" + raw[place : place + 2] for place in range(0, len(raw), 2))
+        numbers = struct.unpack(f"<{len(raw) // 4}f", raw)
+        arrays[name] = np.array(numbers, np.float32).reshape(entry["shape"])
+    return arrays
+
+
+def read_with_the_library(content):
+    return {name: each.float().numpy() for name, each in safetensors.torch.load(bytes(content)).items()}
+
+
+def block_by_hand(config, params, layer, x, mask):
+    def norm(x, name):
+        scale = mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + config.rms_norm_eps)
+        return x * scale * params[f"layers.{layer}.{name}.weight"]
+
+    weight = {name: params[f"layers.{layer}.mlp.{name}_proj.weight"] for name in ("gate", "up", "down")}
+    attended = chapter.attention(config, params, f"layers.{layer}.self_attn.", norm(x, "input_layernorm"), mask)
+    x = mx.add(attended, x)
+    h = norm(x, "post_attention_layernorm")
+    gate = h @ weight["gate"].T
+    return x + mx.einsum("btf,hf->bth", gate * mx.sigmoid(gate) * (h @ weight["up"].T), weight["down"])
+
+
+def in_numpy(function):
+    return lambda *given: np.array(function(*given))
+
+
+def one_row_at_a_time(config, params, input_ids):
+    return mx.concatenate([qwen3_forward(config, params, row[None]) for row in input_ids])
+
+
+def first_with_next(ours, theirs, tolerance=1e-4):
+    def is_apart(name):
+        expected = theirs[name]
+        return not np.allclose(ours[name], expected, rtol=0, atol=tolerance * np.max(np.abs(expected)))
+
+    return next((name for name in ours if name in theirs and is_apart(name)), None)
+
+
+def flops_step_by_step(config, batch, tokens):
+    def product(n, a, b):
+        return 2 * n * a * b
+
+    n, h = batch * tokens, config.hidden_size
+    heads, keys, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    total = product(n, h, config.vocab_size)
+    for _ in range(config.num_hidden_layers):
+        total += product(n, h, heads * size) + 2 * product(n, h, keys * size) + product(n, heads * size, h)
+        total += batch * heads * (product(tokens, size, tokens) + product(tokens, tokens, size))
+        total += 2 * product(n, h, config.intermediate_size) + product(n, config.intermediate_size, h)
+    return total
+
+
+def lens_by_exponentials(config, params, stream):
+    x = mx.fast.rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)
+    logits = x @ params.get("lm_head.weight", params["embedding.weight"]).T
+    return mx.exp(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("id", "answer"),
+    [
+        ("12.1", count_with_a_loop),
+        ("12.1", lambda config: sum(parameters_by_part(config).values())),
+        ("12.2", name_by_pattern),
+        ("12.3", read_with_struct),
+        ("12.3", read_with_the_library),
+        ("12.4", block_by_hand),
+        ("12.4", in_numpy(chapter.transformer_block)),
+        ("12.5", qwen3_forward),
+        ("12.5", one_row_at_a_time),
+        ("12.6", first_with_next),
+        ("12.7", "e c g f b"),
+        ("12.7", list("ECGFB")),
+        ("12.8", flops_step_by_step),
+        ("12.8", lambda config, batch, tokens: sum(forward_flops(config, batch, tokens).values())),
+        ("12.9", lens_by_exponentials),
+        ("12.9", in_numpy(chapter.logit_lens)),
+    ],
+)
+def test_answers_in_another_style_pass(id, answer):
+    note = check(id, answer)
+    assert note.passed, note
+
+
+# -- wrong answers ----------------------------------------------------------------------------------------------------
+
+
+def adds_in_place(config, params, layer, x, mask):
+    at = f"layers.{layer}."
+    x += chapter.attention(
+        config, params, at + "self_attn.", chapter.rms_norm(x, params[at + "input_layernorm.weight"], 1e-3), mask
+    )
+    normed = chapter.rms_norm(x, params[at + "post_attention_layernorm.weight"], 1e-3)
+    return x + chapter.mlp(normed, *(params[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down")))
+
+
+def pops(content):
+    return {name: array.astype(np.float64) for name, array in chapter.read_safetensors(content).items()}
+
+
+def with_a_number(ours, theirs, tolerance=1e-4):
+    name = chapter.first_difference(ours, theirs, tolerance)
+    return name and (name, 0.1)
+
+
+def forgets_to_skip(ours, theirs, tolerance=1e-4):
+    for name in ours:
+        if np.abs(ours[name] - theirs[name]).max() > tolerance * np.abs(theirs[name]).max():
+            return name
+
+
+def changes_params(config, params, input_ids):
+    logits = chapter.qwen3(config, params, input_ids)
+    mx.eval(logits)
+    params["embedding.weight"] *= 0
+    return logits
+
+
+@pytest.mark.parametrize(
+    ("id", "answer", "words"),
+    [
+        ("12.1", lambda config: float(chapter.count_parameters(config)), "176 as a float (a count is a whole number)"),
+        ("12.1", lambda config: chapter.count_parameters(config) - 1, "gave 175, expected 176"),
+        ("12.2", lambda name: name.split(".", 1)[1], "gave 'embed_tokens.weight', expected"),
+        ("12.2", lambda name: "kit." + name, "gave 'kit.model.embed_tokens.weight'"),
+        ("12.3", pops, "an array of float64 for 'a' (float32 is asked for)"),
+        ("12.3", lambda content: json.loads(content[8:]), "Numbers were read as if they were text of the header."),
+        ("12.4", adds_in_place, "the right result, but also new numbers in what it was given"),
+        ("12.4", lambda config, params, layer, x, mask: x, "elements wrong"),
+        ("12.5", changes_params, "the right result, but also new numbers in what it was given"),
+        ("12.5", lambda *given: qwen3_forward(*given).astype(mx.float16), "elements wrong"),
+        ("12.5", lambda *given: qwen3_forward(*given).tolist() and 0, "gave 0"),
+        ("12.6", with_a_number, "gave ('weights', 0.1), expected 'weights'"),
+        ("12.6", forgets_to_skip, "raised KeyError: 'scores'"),
+        ("12.7", "ECGFE", "Four of the five are right. Look again at patient 5, whom you called E"),
+        ("12.7", "AAAAA", "0 of the 5"),
+        ("12.7", "ECG", "is not a string of 5 letters"),
+        ("12.8", lambda *given: 2.5 * chapter.flops(*given), "gave "),
+        ("12.9", lambda *given: chapter.logit_lens(*given)[..., ::-1], "elements wrong"),
+    ],
+)
+def test_wrong_answers_are_told_why(id, answer, words):
+    note = check(id, answer)
+    assert not note.passed
+    assert words in note.text
+
+
+def test_more_than_a_dozen_mistakes_have_messages():
+    assert sum(len(find(f"12.{number}").mistakes) for number in range(1, 10)) > 70
