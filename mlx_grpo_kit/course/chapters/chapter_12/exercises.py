@@ -609,7 +609,7 @@ MODEL = Exercise(
 
 
 def first_difference(ours, theirs, tolerance=1e-4):
-    """The first name in `ours` whose array is not that of `theirs`, or None. Names that `theirs` lacks are skipped."""
+    """The first name in `ours` with another array than in `theirs`, or None."""
     for name, value in ours.items():
         if name not in theirs:
             continue
@@ -856,7 +856,7 @@ FLOPS = Exercise(
 
 
 def logit_lens(config, params, stream):
-    """What the model would say if it ended here: a stream [..., hidden] -> probabilities [..., V]."""
+    """What the model would say if it ended here: [..., hidden] -> probabilities [..., V]."""
     x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)
     output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
     return mx.softmax(x @ output.T, axis=-1)
