@@ -23,7 +23,7 @@ from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO
 
 MOST_NUMBERS = 256  # of a box that are drawn
 FIRST_PRODUCTS = 5  # of a sum, the largest, that stand below it; more of them take another click,
-MOST_PRODUCTS, MOST_STORED = 256, 32  # so many, and in what a notebook stores
+MOST_PRODUCTS, MOST_STORED = 128, 32  # so many, and in what a notebook stores
 MOST_LAYERS = 2  # up to so many are drawn whole; of a larger model, the chosen one
 MOST_SUMS = 6  # that a box with names, such as the scores, works out
 TOKENS_BESIDE = 12  # on either side of the chosen one
@@ -35,7 +35,8 @@ COLUMNS = 8  # of the table of numbers
 
 STYLE = """<style>
 .kit-flow {--soft: var(--jp-ui-font-color2, #59636e); --faint: var(--jp-border-color2, #d9d9d9);
-  font: 13px/1.35 system-ui, sans-serif; color: var(--jp-ui-font-color1, #24292f); max-width: 1040px}
+  font: 13px/1.35 system-ui, sans-serif; color: var(--jp-ui-font-color1, #24292f); max-width: 1040px;
+  contain: inline-size}
 .kit-flow small, .kit-flow .soft {color: var(--soft); font-size: 12px}
 .kit-flow summary, .kit-flow .row {list-style: none}
 .kit-flow summary {cursor: pointer}
@@ -43,14 +44,9 @@ STYLE = """<style>
 .kit-flow summary:focus-visible {outline: 2px solid #1f5fc4; outline-offset: -2px}
 .kit-flow summary > .mark, .kit-flow .row > .mark {flex: 0 0 16px; text-align: center; color: var(--soft)}
 .kit-flow details[open] > summary > .mark {transform: rotate(90deg)}
-.kit-flow .what {box-sizing: border-box; overflow: hidden}
-.kit-flow .what {line-height: 1.15} .kit-flow .what small {font-size: 11.5px}
-.kit-flow .numbers {overflow: hidden}
+.kit-flow .what {box-sizing: border-box; overflow: hidden} .kit-flow .what b {font-size: 13px}
 .kit-flow .numbers img {border: 1px solid var(--faint); box-sizing: border-box; image-rendering: pixelated}
-.kit-flow .numbers small {white-space: nowrap}
-.kit-flow .cells {display: flex; gap: 2px}
-.kit-flow .cells > span {flex: 0 1 56px; min-width: 0; overflow: hidden; font-size: 11px; line-height: 1.3;
-  padding: 2px 0; white-space: nowrap; border: 1px solid var(--faint)}
+.kit-flow .cells > span {border: 1px solid var(--faint)}
 .kit-flow .open p {margin: 2px 0 4px}
 .kit-flow .open h5 {margin: 8px 0 2px; font-size: 13px; font-weight: 700}
 .kit-flow .open details > summary {list-style: revert; padding: 2px 0}
@@ -69,16 +65,25 @@ STYLE = """<style>
 
 # What the boxes stand in a row with is written into each of them, for a page that takes style sheets away.
 ROW_STYLE = "display:flex;align-items:center;height:50px"
-WHAT_STYLE, NUMBERS_STYLE = "flex:0 0 248px;padding-right:12px", "flex:1 1 200px;min-width:0"
+WHAT_STYLE = "flex:0 0 248px;padding-right:12px;font-size:12px;line-height:1.2"
+NUMBERS_STYLE = "flex:1 1 200px;min-width:0;overflow:hidden;white-space:nowrap;font-size:12px;line-height:1.2"
+
+# Cells that find no room in the line are not seen, rather than cut off.
+CELLS_STYLE = "display:flex;flex-wrap:wrap;height:38px;overflow:hidden"
+CELL_STYLE = "flex:0 0 auto;min-width:44px;padding:1px 3px;margin:1px;font-size:11px;line-height:1.3;text-align:center"
 
 # Beside a live picture: what is open stays open when the picture is drawn anew, and a click on a number chooses it.
 KEEP_OPEN = """<script>(() => {
 const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
 if (!place) return;
 const open = new Map();
-const boxes = () => place.querySelectorAll(".kit-flow details[data-box]");
+const key = box => {
+  if (box.dataset.box) return box.dataset.box;
+  const around = box.parentElement.closest("details[data-box]");  // a list inside of a box
+  return around && `${around.dataset.box} / ${[...around.querySelectorAll("details")].indexOf(box)}`;
+};
 place.addEventListener("toggle", event => {
-  if (event.target.dataset?.box && event.target.isConnected) open.set(event.target.dataset.box, event.target.open);
+  if (event.target.isConnected && event.target.closest(".kit-flow")) open.set(key(event.target), event.target.open);
 }, true);
 place.addEventListener("click", event => {
   const cell = event.target.closest(".kit-flow .all td");
@@ -90,8 +95,8 @@ place.addEventListener("click", event => {
   field.value = parseInt(row.cells[0].textContent) + cell.cellIndex - 1;
   field.dispatchEvent(new Event("change", {bubbles: true}));
 });
-new MutationObserver(() => boxes().forEach(box => {
-  if (open.has(box.dataset.box)) box.open = open.get(box.dataset.box);
+new MutationObserver(() => place.querySelectorAll(".kit-flow details").forEach(box => {
+  if (open.has(key(box))) box.open = open.get(key(box));
 })).observe(place, {childList: true, subtree: true});
 })()</script>"""
 
@@ -140,6 +145,11 @@ def draw_flow(
         raise ValueError(f"layer is {layer}; expected 0 to {config.num_hidden_layers - 1}.")
     if number < 0:
         raise ValueError(f"number is {number}; expected 0 or more.")
+    for name, values in trace.record.items():
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"{name} holds numbers that are not finite (nan or inf); what comes after it cannot be shown."
+            )
     position = position + len(trace.ids) if position < 0 else position
     boxes = Boxes(trace, position, head)
     layers = range(config.num_hidden_layers)
@@ -275,20 +285,21 @@ class _Page:
 
     def _works(self, box: Box, index: int) -> str:
         """Where one number comes from; on the way back its gradient first, then that of a weight, then the number."""
-        if not self.backward:
-            return self._work(box.forward(index), "")
-        back = self._work(box.backward(index), "Its gradient")
-        if box.weight:
-            work = box.weight(index)
-            back += _folded(f"A weight's own gradient: {work.name} = {digits(work.total)}", self._work(work, ""))
         work = box.forward(index)
-        lines = "".join(f'<div class="formula">{escape(line)}</div>' for line in work.lines)
-        return back + _folded(f"The value itself: {work.name} = {digits(work.total)}", lines)
+        equation = f"{work.name} = {digits(work.total)}"
+        if not self.backward:
+            return self._work(work, "" if box.labels else equation)
+        back = box.backward(index)
+        parts = [self._work(back, f"Its gradient: {back.name} = {digits(back.total)}")]
+        if box.weight:
+            share = box.weight(index)
+            parts.append(_folded(f"A weight's own gradient: {share.name} = {digits(share.total)}", self._work(share)))
+        parts.append(_folded(f"The value itself: {equation}", _formulas(work)))
+        return "".join(parts)
 
-    def _work(self, work: Work, heading: str) -> str:
-        title = f"<h5>{escape(f'{heading}: ' if heading else '')}{escape(work.name)} = {digits(work.total)}</h5>"
-        lines = "".join(f'<div class="formula">{escape(line)}</div>' for line in work.lines)
-        return title + lines + "".join(_products(sums, self.most_products) for sums in work.sums)
+    def _work(self, work: Work, heading: str = "") -> str:
+        title = f"<h5>{escape(heading)}</h5>" if heading else ""
+        return title + _formulas(work) + "".join(_products(sums, self.most_products) for sums in work.sums)
 
     def _table(self, numbers: np.ndarray) -> str:
         followed = self.number % len(numbers)
@@ -322,12 +333,12 @@ class _Page:
         color, biggest = shades(-1, 1, (NEGATIVE, ZERO, POSITIVE)), float(np.abs(shown).max()) or 1.0
         is_share = not self.backward and box.title in ("weights", "p")
         cells = "".join(
-            f'<span style="background:{color(float(x) / biggest)};color:#24292f;text-align:center;margin:1px">'
+            f'<span style="background:{color(float(x) / biggest)};color:#24292f;{CELL_STYLE}">'
             f"<b>{escape(box.labels(int(i)))}</b><br>"
             f"{f'{x:.1%}' if is_share else digits(float(x), 2 if self.backward else 3)}</span>"
             for i, x in zip(box.shown, shown, strict=True)
         )
-        return f'<span class="cells" style="display:flex">{cells}</span>'
+        return f'<span class="cells" style="{CELLS_STYLE}">{cells}</span>'
 
     def _gutter(self, wire: Wire) -> str:
         x, middle, half = (lambda line: 8 + LINE * line), ROW / 2, ROW / 2
@@ -350,6 +361,10 @@ class _Page:
             f'stroke="{LINE_COLOR}" stroke-width="2"/>{node}</svg>'
         )
         return f'<img alt="" style="flex:0 0 70px;width:70px;height:{ROW}px;margin:0" src="{_svg_source(svg)}">'
+
+
+def _formulas(work: Work) -> str:
+    return "".join(f'<div class="formula">{escape(line)}</div>' for line in work.lines)
 
 
 def _folded(summary: str, inside: str) -> str:
