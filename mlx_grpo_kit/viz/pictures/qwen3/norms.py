@@ -35,6 +35,7 @@ def draw_norms(x: Sequence[float], eps: float) -> tuple[Chart, str]:
             x=(-0.6, count - 0.4),
             y=(-far, far),
             title=name,
+            numbers=False,
             right="" if name != "x" else f"rms {three_digits(size)}",
         )
         plane.across(0, style="-")
