@@ -42,6 +42,9 @@ def header(notebook):
     complaints = [f"the first cell lacks {words}" for words in wanted if words not in first.source]
     if not re.search(r"\*\*Time\.\*\*.*\b(minute|second)s?\b.*\b(cores?|CPU|GPU|laptop)\b", first.source, flags=re.S):
         complaints.append("the time in the first cell does not say how long on which machine")
+    number = re.match(r"# (\d\d) ", first.source)
+    if number and number[1] >= "09" and not ("MLX" in first.source and "GPU" in first.source):
+        complaints.append("the first cell does not say what a GPU would change (from 09 on, where MLX computes)")
     return complaints
 
 
@@ -189,7 +192,7 @@ def notebook_in_good_form():
     cells = [
         new.new_markdown_cell(
             "# 99 · A chapter\n\n**Goal.** See.\n\n**Prerequisites.** None.\n\n"
-            "**Time.** 5 minutes on two CPU cores.\n\nPrevious: none · Next: none"
+            "**Time.** 5 minutes on two CPU cores; a GPU, which MLX also uses, needs less.\n\nPrevious: none · Next: none"
         ),
         new.new_code_cell("# Set-up\nseed = 0", execution_count=1),
         new.new_markdown_cell("## A question\n\n```\n#### not a heading\n```"),
@@ -216,6 +219,7 @@ BROKEN = [
     (header, replace(0, "**Goal.** See.", "")),
     (header, replace(0, "5 minutes on two CPU cores", "not long")),
     (header, replace(0, "Next: none", "")),
+    (header, replace(0, "a GPU", "another")),
     (one_set_up_cell, replace(1, "# Set-up", "")),
     (one_set_up_cell, replace(3, "assert", "# Set-up\nassert")),
     (an_early_picture, lambda notebook: notebook.cells[3].outputs.clear()),
