@@ -165,7 +165,12 @@ def test_the_panel_follows(tokenizer):
     assert panel.values["token"] == 6
     panel.set(prompt="1+2=")
     assert (panel.controls["token"].max, panel.values["token"]) == (4, 4)  # still the last
-    panel.set(prompt="12+34=", token=2)
+    panel.set(prompt="12+34=")
+    assert (panel.controls["token"].max, panel.values["token"]) == (6, 6)
+    panel.set(token=2)
+    panel.set(prompt="7*8=")
+    assert (panel.controls["token"].max, panel.values["token"]) == (4, 2)  # who looks elsewhere stays there
+    panel.set(prompt="12+34=")
     panel.set(direction="backward", head=3, number=200)
     [q] = [box for box in panel.picture.boxes if box.key == "layers.1.self_attn.q_proj"]
     expected = trace_flow(config, params, tokenizer, PROMPT, ANSWER, backward=True)

@@ -69,8 +69,10 @@ WHAT_STYLE = "flex:0 0 248px;padding-right:12px;font-size:12px;line-height:1.2"
 NUMBERS_STYLE = "flex:1 1 200px;min-width:0;overflow:hidden;white-space:nowrap;font-size:12px;line-height:1.2"
 
 # Cells that find no room in the line are not seen, rather than cut off.
-CELLS_STYLE = "display:flex;flex-wrap:wrap;height:38px;overflow:hidden"
-CELL_STYLE = "flex:0 0 auto;min-width:44px;padding:1px 3px;margin:1px;font-size:11px;line-height:1.3;text-align:center"
+CELLS_STYLE = "display:flex;flex-wrap:wrap;height:32px;overflow:hidden"
+CELL_STYLE = (
+    "flex:0 0 auto;height:30px;line-height:14px;margin:1px;padding:0 1px;box-sizing:border-box;text-align:center"
+)
 
 # Beside a live picture: what is open stays open when the picture is drawn anew, and a click on a number chooses it.
 KEEP_OPEN = """<script>(() => {
@@ -202,8 +204,8 @@ class _Page:
             f'<p class="soft">{arrow}<span style="background:{POSITIVE};color:#24292f">&nbsp;positive&nbsp;</span> '
             f'<span style="background:{ZERO};color:#24292f">&nbsp;0&nbsp;</span> '
             f'<span style="background:{NEGATIVE};color:#24292f">&nbsp;negative&nbsp;</span>, full where a {what} is '
-            "the largest of its box. The line on the far left is the residual stream; others leave it, and + adds them "
-            "to it. Open a box to see where its numbers come from.</p>"
+            "the largest of its box; each box has a scale of its own. The line on the far left is the residual stream; "
+            "others leave it, and + adds them to it. Open a box to see where its numbers come from.</p>"
         )
         sentence = f"<p>{escape(alt)}</p>"
         return f'{sentence}<div style="overflow-x:auto"><table class="tokens">{rows}</table></div>{legend}'
@@ -319,8 +321,8 @@ class _Page:
             return f"<b>{digits(box.values[0])}</b><small>{gradient}</small>"
         if self.backward:
             return f"<small>[{i}]: gradient <b>{digits(box.grads[i], 3)}</b>, value {digits(box.values[i], 3)}</small>"
-        spread = f"from {digits(box.values.min(), 3)} to {digits(box.values.max(), 3)}"
-        return f"<small>[{i}] = <b>{digits(box.values[i], 3)}</b> &nbsp; all {spread}</small>"
+        spread = f"({digits(box.values.min(), 3)} to {digits(box.values.max(), 3)})"
+        return f"<small>[{i}] = <b>{digits(box.values[i], 3)}</b> &nbsp; {spread}</small>"
 
     def _strips(self, values: np.ndarray, grads: np.ndarray | None, key: str) -> str:
         if self.backward:
@@ -332,8 +334,9 @@ class _Page:
         shown = (box.grads if self.backward else box.values)[box.shown]
         color, biggest = shades(-1, 1, (NEGATIVE, ZERO, POSITIVE)), float(np.abs(shown).max()) or 1.0
         is_share = not self.backward and box.title in ("weights", "p")
+        size = "min-width:44px;font-size:11px" if self.backward or len(shown) < 7 else "min-width:36px;font-size:10.5px"
         cells = "".join(
-            f'<span style="background:{color(float(x) / biggest)};color:#24292f;{CELL_STYLE}">'
+            f'<span style="background:{color(float(x) / biggest)};color:#24292f;{CELL_STYLE};{size}">'
             f"<b>{escape(box.labels(int(i)))}</b><br>"
             f"{f'{x:.1%}' if is_share else digits(float(x), 2 if self.backward else 3)}</span>"
             for i, x in zip(box.shown, shown, strict=True)
