@@ -34,7 +34,7 @@ def test_panels_follow(open_notebook):
     panel.locator(".noUi-handle").first.press("ArrowRight")
     wait_for_words(notebook, "A Qwen3 of 37 layers reads")
     notebook.page.wait_for_function(
-        "() => [...document.querySelectorAll('select')].some(each => each.selectedOptions[0].text === 'my own')"
+        "() => [...document.querySelectorAll('select')].some(each => each.value === 'my own')"
     )
     panel.locator("select").last.select_option("bfloat16")
     wait_for_words(notebook, "256 tokens in bfloat16")
