@@ -216,6 +216,7 @@ MASKED_SOFTMAX = Exercise(
         (mx.array([[1000.0, 999.0, -1000.0]]), mx.array([[True, True, True]])),
         (mx.array([[1.0, 5000.0], [1.0, 5000.0]]), mx.array([[True, False], [False, True]])),
         (mx.array([[3.0, 1.0], [0.5, 0.25]]), mx.array([[False, False], [True, True]])),
+        (mx.array([[-30000.0, -30001.0, 5.0]]), mx.array([[True, True, False]])),
         *drawn(2, lambda rng: (mx.array(rng.normal(size=(2, 3, 4, 5))), mx.array(rng.random((2, 1, 4, 5)) < 0.7))),
     ),
     mistakes=(
@@ -609,8 +610,8 @@ ATTENTION = Exercise(
     "and `q_norm.weight`, `k_norm.weight`, of length D; the sizes are `config.num_attention_heads`, "
     "`config.num_key_value_heads`, `config.head_dim`, and there are `config.rms_norm_eps` and `config.rope_theta`. Use "
     "what you have: `split_heads`, `grouped_attention`, and chapter 10's `rms_norm(x, weight, eps)` and "
-    "`rope(x, offset, theta)` (on [B, heads, T, D], with offset 0). Every number has to be the kit's to 1e-5, and its "
-    "gradient too.",
+    "`rope(x, offset, theta)` (on [B, heads, T, D], with offset 0). Every number has to be the kit's to 1e-5, and "
+    "so has its gradient: `check` looks at the pair (result, gradient of its squares with respect to x).",
     minutes=25,
     difficulty=3,
     solution=attention,
@@ -773,6 +774,12 @@ def second_alone(x):
     return mx.concatenate([x[:1] + x[-1:] * mx.array([[0.0, 1.0]]), x[1:]])
 
 
+def on_a_circle(x):
+    """cos(u) and sin(u), where u is the sum of all tokens' first numbers"""
+    u = x[:, :1].sum(axis=0, keepdims=True) * mx.ones((len(x), 1))
+    return mx.concatenate([mx.cos(u), mx.sin(u)], axis=1)
+
+
 def _pairs(function, forward, x):
     result = function(forward, x)
     try:
@@ -808,6 +815,7 @@ LEAKS = Exercise(
                 (rolled, (4, 2)),
                 (whispering, (3, 2)),
                 (opposites, (3, 2)),
+                (on_a_circle, (3, 2)),
                 (differences, (3, 2)),
                 (second_alone, (3, 2)),
                 (honest, (1, 2)),
@@ -822,6 +830,12 @@ LEAKS = Exercise(
             2,
             "The sum of a row can stay where it is while its numbers move in opposite directions. Take each number by "
             "itself.",
+        ),
+        (
+            "a sum of squares",
+            {"forward(x)[i, c]": "(forward(x)[i] ** 2).sum()"},
+            2,
+            "A sum of squares can stay where it is too: a point that runs round a circle. Take each number by itself.",
         ),
         (
             "a sum over the token",

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlx_grpo_kit.viz.chart import Chart, text
 from mlx_grpo_kit.viz.sheet import Sheet, shades
-from mlx_grpo_kit.viz.style import BLUE, INK, POSITIVE
+from mlx_grpo_kit.viz.style import INK, POSITIVE
 
 MAP, MARGIN = 380, 46  # pixels: the side of the large map, and what its tokens take beside it
 SMALL, GAP = 152, 44  # of the maps side by side
@@ -125,7 +125,7 @@ class _Pointers:
         groups = [
             f'<g class="kit-cell" tabindex="0" aria-label="{escape(words)}"><title>{escape(words)}</title>'
             f'<rect x="{j * cell:.1f}" y="{i * cell:.1f}" width="{cell:.1f}" height="{cell:.1f}" fill="transparent"/>'
-            f"{text(0, self.line, words, size=13, color=BLUE, bold=True)}</g>"
+            f"{text(0, self.line, words, size=13, bold=True)}</g>"
             for i, line in enumerate(self.says)
             for j, words in enumerate(line)
         ]

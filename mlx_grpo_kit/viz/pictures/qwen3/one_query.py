@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, ORANGE, POSITIVE, three_digits
+from mlx_grpo_kit.viz.style import COLORS, NEGATIVE, POSITIVE, three_digits
 
-LEFT, TOP, SIDE = 42, 42, 200  # pixels of the two planes
+LEFT, TOP, SIDE = 42, 42, 220  # pixels of the two planes
 
 
 def draw_one_query(
@@ -41,10 +41,10 @@ def draw_one_query(
         plane.line((0, x), (0, y), COLORS[5], width=3)
         plane.dots([x], [y], COLORS[5], size=8)
         plane.text(x, y, words, dx=8, dy=-6 - 2 * place, size=13)
-    plane.line((0, query[0]), (0, query[1]), BLUE, width=3)
-    plane.dots([query[0]], [query[1]], BLUE, marker="D", size=8)
+    plane.line((0, query[0]), (0, query[1]), POSITIVE, width=3)
+    plane.dots([query[0]], [query[1]], POSITIVE, marker="D", size=8)
     outwards = "end" if query[0] < 0 or query[0] > 0.6 * reach else "start"
-    plane.text(query[0], query[1], "query", dx=4, dy=20 if query[1] <= 0 else -10, anchor=outwards, color=BLUE)
+    plane.text(query[0], query[1], "query", dx=4, dy=20 if query[1] <= 0 else -10, anchor=outwards, bold=True)
 
     left = LEFT + SIDE + 52
     for x, heading in ((0, "token"), (62, "score"), (160, "weight")):
@@ -52,7 +52,7 @@ def draw_one_query(
     for row, name in enumerate(names):
         y = TOP + 36 + 56 * row
         chart.text(left, y, name, size=16, bold=True)
-        chart.text(left + 62, y, _number(scores[row]), size=14, color=BLUE if scores[row] >= 0 else ORANGE)
+        chart.text(left + 62, y, _number(scores[row]), size=14)
         chart.bar(left + 160, y - 15, max(110 * weights[row], 0.6), 20, POSITIVE)
         chart.text(left + 167 + 110 * weights[row], y, f"{weights[row]:.3f}", size=14)
 
@@ -67,7 +67,7 @@ def draw_one_query(
         plane.dots([x], [y], COLORS[5], size=6 + 14 * math.sqrt(weight))
         plane.text(x, y, name, dy=-14, size=13, anchor="middle")
     plane.dots([mixed[0]], [mixed[1]], NEGATIVE, marker="D", size=11)
-    chart.text(right, TOP + SIDE + 44, f"mixture: ({mixed[0]:.2f}, {mixed[1]:.2f})", size=14, color=ORANGE, bold=True)
+    chart.text(right, TOP + SIDE + 44, f"mixture: ({mixed[0]:.2f}, {mixed[1]:.2f})", size=14, bold=True)
     words = ", ".join(
         f'"{name}" has score {_number(score)} and weight {weight:.3f}'
         for name, score, weight in zip(names, scores, weights, strict=True)
