@@ -67,7 +67,7 @@ def short(number: float) -> str:
 def read_graph(root: Any) -> list[Node]:
     """The nodes of a graph, parents first, `root` last. Raises TypeError for something that is not part of a graph."""
     if isinstance(root, str):
-        return _read(_dot_things(root), lambda thing: thing.parents, lambda thing: Node(title=thing.title, op=thing.op))
+        return _read(_dot_things(root), lambda thing: thing.parents, _dot_node)
     if hasattr(root, "parents") and hasattr(root, "op"):
         return _read([root], lambda node: node.parents, _value_node)
     if hasattr(root, "grad_fn"):
@@ -169,7 +169,7 @@ def _dot_things(text: str) -> list[Any]:
             "starts with 'digraph'."
         )
     operations = {
-        number: SimpleNamespace(title="", op=name, parents=[])
+        number: SimpleNamespace(**_dot_operation(name), parents=[])
         for number, name in re.findall(r'\{ (\d+) \[label ="([^"]*)"', text)
     }
     names = dict.fromkeys(re.findall(r'\{ (?:rank=\w+; )?"([^"]*)"; \}', text))
@@ -189,6 +189,16 @@ def _dot_things(text: str) -> list[Any]:
     for name, number in re.findall(r'^"([^"]*)" -> (\d+)', text, flags=re.M):
         operations[number].parents.append(arrays[name])
     return list(arrays.values())
+
+
+def _dot_node(thing: Any) -> Node:
+    return Node(title=thing.title, op=thing.op, data=getattr(thing, "data", ""))
+
+
+def _dot_operation(name: str) -> dict[str, str]:
+    """`mx.compile` fuses operations into one, which it calls by the names of all of them in a row."""
+    inner = re.findall("[A-Z][a-z0-9]*", name)[1:] if name.startswith("Compiled") else []
+    return {"title": "", "op": "Compiled" if inner else name, "data": f"{len(inner)} in one" if inner else ""}
 
 
 def collapse(nodes: list[Node], limit: int) -> list[Node]:

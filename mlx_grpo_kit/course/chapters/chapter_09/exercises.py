@@ -1,0 +1,688 @@
+"""Exercises of notebook 09: MLX."""
+
+from mlx_grpo_kit.autograd import compiled
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.chapters.chapter_09.waiting import operations_waiting
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+
+
+def _arrays(rng, **shapes):
+    """Random arrays of MLX by name."""
+    return {name: mx.array(rng.normal(size=shape).astype("float32")) for name, shape in shapes.items()}
+
+
+WHEN = Exercise(
+    "09.1",
+    "Who makes it compute?",
+    "`x` is an array of four numbers, and `y` was made of it a moment ago and still waits. Which of these eight lines "
+    "make MLX compute, and which add to what waits, or need no numbers at all? A string of eight letters, C for "
+    '"computes" and W for "waits".\n\n'
+    "```python\n"
+    "z = y * 2                      # 1\n"
+    "z = y.reshape(2, 2)            # 2\n"
+    "print(y)                       # 3\n"
+    "n = y.shape[0] + y.size        # 4\n"
+    "if y[0] > 0: pass              # 5\n"
+    "t = y.sum().item()             # 6\n"
+    "g = mx.grad(mx.sum)(y)         # 7\n"
+    "a = np.array(y)                # 8\n"
+    "```",
+    minutes=5,
+    difficulty=1,
+    solution="WWCWCCWC",
+    hints=(
+        "Ask of each line: does Python itself need to see a *number* to go on? A shape is known before any number is.",
+        "`if` has to choose, `.item()` returns a Python float, NumPy wants the memory. A gradient is one more array "
+        "that can wait.",
+    ),
+    mistakes=(
+        Mistake("shapes need numbers", "WWCCCCWC", "Line 4 asks for shapes, and these follow from the operations.", 1),
+        Mistake("gradients compute", "WWCWCCCC", "Line 7: a gradient is an array like any other. It waits too.", 2),
+        Mistake("if does not", "WWCWWCWC", "Line 5: to choose a branch Python must know whether it is true.", 1),
+        Mistake("everything computes", "CCCCCCCC", "That would be NumPy. In MLX an operation only waits.", 1),
+    ),
+)
+
+
+def sgd(params, grads, lr):
+    """params - lr * grads, a new dictionary with the same names."""
+    return {name: value - lr * grads[name] for name, value in params.items()}
+
+
+def _ordered(rng):
+    params = _arrays(rng, w=(3, 2), b=(2,), scale=())
+    grads = _arrays(rng, scale=(), b=(2,), w=(3, 2))
+    return params, grads, float(rng.uniform(0.01, 0.5))
+
+
+SGD = Exercise(
+    "09.2",
+    "A step over a dictionary",
+    "Write `sgd(params, grads, lr)`: a *new* dictionary with the names of `params`, in which every array has moved "
+    "against its gradient: value - lr * gradient. `params` and `grads` are dictionaries of arrays with the same names. "
+    "The ones you are given stay as they are.",
+    minutes=5,
+    difficulty=1,
+    solution=sgd,
+    hints=(
+        "Go through the names: `for name, value in params.items()`. The gradient of that name is `grads[name]`.",
+        "A dictionary comprehension does it in one line: `{name: ... for name, value in params.items()}`.",
+    ),
+    cases=(
+        ({"w": mx.array([1.0, 2.0]), "b": mx.array(0.5)}, {"w": mx.array([0.5, -1.0]), "b": mx.array(2.0)}, 0.1),
+        ({"only": mx.array([[3.25]])}, {"only": mx.array([[-1.5]])}, 1.0),
+        *drawn(3, _ordered),
+    ),
+    mistakes=(
+        *slips(
+            sgd,
+            (
+                "uphill",
+                {"value - lr": "value + lr"},
+                1,
+                "That goes uphill: a gradient points to where the loss grows.",
+            ),
+            ("no learning rate", {"lr * ": ""}, 1, "The learning rate is missing."),
+            ("only the step", {"value - lr": "-lr"}, 1, "That is the step alone. Add it to the value."),
+        ),
+        Mistake(
+            "by order",
+            lambda params, grads, lr: {
+                name: value - lr * grad
+                for (name, value), grad in zip(params.items(), grads.values(), strict=True)
+                if value.shape == grad.shape
+            },
+            "Look gradients up by their names. Two dictionaries with the same names may have them in another order.",
+            1,
+        ),
+        Mistake(
+            "values alone",
+            lambda params, grads, lr: [value - lr * grads[name] for name, value in params.items()],
+            "Return a dictionary, with the names.",
+            2,
+        ),
+    ),
+    explain="Nothing was computed yet. The new arrays wait, each with its subtraction.",
+)
+
+
+def digits_loss(params, images, labels):
+    """The mean cross-entropy of the scores relu(images @ w1 + b1) @ w2 + b2."""
+    hidden = mx.maximum(images @ params["w1"] + params["b1"], 0)
+    logits = hidden @ params["w2"] + params["b2"]
+    right = mx.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return (mx.logsumexp(logits, axis=1) - right).mean()
+
+
+def _network(rng, inputs, hidden, classes, rows, shift=0.0):
+    params = _arrays(rng, w1=(inputs, hidden), b1=(hidden,), w2=(hidden, classes), b2=(classes,))
+    params["b2"] = params["b2"] + shift
+    images = mx.array(rng.normal(size=(rows, inputs)).astype("float32"))
+    return params, images, mx.array(rng.integers(0, classes, rows))
+
+
+def _loss_and_gradients(function, params, images, labels):
+    """The loss, and its gradients if it is an array."""
+    loss = function(params, images, labels)
+    if not isinstance(loss, mx.array):
+        return loss
+    if loss.size != 1:
+        return Told(f"a loss of shape {tuple(loss.shape)} (a mean over the examples is one number)")
+    _, grads = mx.value_and_grad(lambda tracked: function(tracked, images, labels).reshape(()))(params)
+    return (loss.reshape(()), *(grads[name] for name in sorted(grads)))
+
+
+DIGITS_LOSS = Exercise(
+    "09.3",
+    "A loss of named parameters",
+    'Write `digits_loss(params, images, labels)`: `params` has the arrays "w1" [D, H], "b1" [H], "w2" [H, C] and "b2" '
+    "[C], `images` is an array [N, D] and `labels` an array of N whole numbers. The hidden layer is relu(images @ w1 + "
+    "b1), the scores are hidden @ w2 + b2, and the loss is the mean over the images of logsumexp(scores) - the right "
+    "score, as in chapter 07. An array of one number. Scores may be as large as 200.",
+    minutes=10,
+    difficulty=2,
+    solution=digits_loss,
+    hints=(
+        "relu is `mx.maximum(h, 0)`; the names are NumPy's: `mx.logsumexp(scores, axis=1)`, `.mean()`.",
+        "The right scores: `mx.take_along_axis(scores, labels[:, None], axis=1)[:, 0]`, or "
+        "`scores[mx.arange(len(labels)), labels]`.",
+    ),
+    cases=drawn(1, lambda rng: _network(rng, 3, 4, 3, 5))
+    + drawn(1, lambda rng: _network(rng, 5, 2, 7, 1), seed=1)
+    + drawn(1, lambda rng: _network(rng, 1, 3, 2, 6), seed=2)
+    + drawn(1, lambda rng: _network(rng, 4, 3, 5, 4, shift=200.0), seed=3),
+    mistakes=slips(
+        digits_loss,
+        (
+            "no relu",
+            {'mx.maximum(images @ params["w1"] + params["b1"], 0)': 'images @ params["w1"] + params["b1"]'},
+            1,
+            "The relu of the hidden layer is missing.",
+        ),
+        ("sum", {".mean()": ".sum()"}, 1, "The mean over the images, not the sum."),
+        (
+            "sign",
+            {"mx.logsumexp(logits, axis=1) - right": "right - mx.logsumexp(logits, axis=1)"},
+            1,
+            "That is the log-probability. The loss is minus that: logsumexp first.",
+        ),
+        (
+            "over the wrong axis",
+            {"mx.logsumexp(logits, axis=1)": "mx.logsumexp(logits, axis=0).sum() / len(labels)"},
+            1,
+            "The sum runs over the scores of one image, axis 1.",
+        ),
+        ("no first bias", {' + params["b1"]': ""}, 1, "The bias b1 is missing."),
+        ("no second bias", {' + params["b2"]': ""}, 1, "The bias b2 is missing."),
+        (
+            "overflows",
+            {"mx.logsumexp(logits, axis=1)": "mx.log(mx.exp(logits).sum(axis=1))"},
+            1,
+            "exp(200) is infinite in float32. `mx.logsumexp` takes the largest out first (chapter 05).",
+        ),
+        (
+            "relu at the end too",
+            {'params["w2"] + params["b2"]': 'params["w2"] + params["b2"]\n    logits = mx.maximum(logits, 0)'},
+            1,
+            "No relu behind the last layer: scores may be negative.",
+        ),
+        (
+            "cut off",
+            {"mean()": "mean().item()"},
+            2,
+            "`.item()` makes a Python float of it, and a float knows nothing of the parameters. Return the array.",
+        ),
+    ),
+    run=_loss_and_gradients,
+)
+
+
+def train(step, params, batches):
+    """A step for each batch, and never more than one waits. Returns (params, losses as floats)."""
+    losses = []
+    for batch in batches:
+        params, loss = step(params, batch)
+        mx.eval(params, loss)
+        losses.append(loss.item())
+    return params, losses
+
+
+def _few_steps(rng):
+    params = _arrays(rng, w=(3, 2), b=(2,))
+    return params, [mx.array(rng.normal(size=(4, 3)).astype("float32")) for _ in range(8)]
+
+
+def _toy_step(params, batch):
+    """Three operations a layer, and their gradients."""
+    loss, grads = mx.value_and_grad(lambda p: mx.tanh(batch @ p["w"] + p["b"]).square().mean())(params)
+    return {name: value - 0.1 * grads[name] for name, value in params.items()}, loss
+
+
+def _watch_training(function, params, batches):
+    waited = []
+
+    def step(params, batch):
+        """a step of training: returns new params and the loss"""
+        waited.append(operations_waiting(*params.values()))
+        return _toy_step(params, batch)
+
+    result = function(step, params, batches)
+    if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[0], dict):
+        return result
+    after, losses = result
+    one_step = operations_waiting(*_toy_step(params, batches[0])[0].values())
+    if len(waited) > 1 and max(waited) > one_step:
+        return Told(f"a run in which up to {max(waited)} operations waited; one step has {one_step}")
+    if operations_waiting(*after.values()):
+        return Told("parameters that still wait for the last step")
+    if any(isinstance(loss, mx.array) for loss in losses):
+        return Told("losses that are arrays of MLX (a list of Python floats was asked for)")
+    return {"w": after["w"], "b": after["b"], "losses": mx.array(list(losses)), "steps": len(waited)}
+
+
+TRAIN = Exercise(
+    "09.4",
+    "When to evaluate",
+    "Write `train(step, params, batches)`. `step(params, batch)` is one step of training: it returns the new "
+    "parameters, a dictionary, and the loss; both wait. Take a step for each batch, in order, and return the last "
+    "parameters and a list of all losses as Python floats. Never may more than one step wait, and in the end nothing.",
+    minutes=6,
+    difficulty=2,
+    solution=train,
+    hints=(
+        "`mx.eval(params, loss)` computes everything that the arrays wait for. It takes dictionaries too. Where in the "
+        "loop does it belong?",
+        "`loss.item()` alone computes the loss, but not the step that was taken after it.",
+    ),
+    cases=drawn(1, _few_steps) + drawn(1, lambda rng: (_few_steps(rng)[0], _few_steps(rng)[1][:1]), seed=1),
+    mistakes=slips(
+        train,
+        (
+            "never",
+            {"        mx.eval(params, loss)\n        losses.append(loss.item())": "        losses.append(loss)"},
+            1,
+            "The graph grew with every step. Evaluate inside the loop.",
+        ),
+        (
+            "at the end",
+            {
+                "        mx.eval(params, loss)\n        losses.append(loss.item())\n": "        losses.append(loss)\n",
+                "    return params, losses": "    mx.eval(params)\n    return params, [loss.item() for loss in losses]",
+            },
+            1,
+            "One `mx.eval` behind the loop is too late: by then all steps wait together.",
+        ),
+        (
+            "the loss alone",
+            {"        mx.eval(params, loss)\n": ""},
+            2,
+            "The losses were evaluated. The last parameters were not: nobody needed them yet.",
+        ),
+        ("losses as arrays", {"loss.item()": "loss"}, 2, "Use `.item()` for each loss, after the evaluation."),
+        (
+            "the first params",
+            {"        params, loss = step": "        _, loss = step"},
+            1,
+            "Every step starts from the same parameters: give the new ones to the next step.",
+        ),
+    ),
+    run=_watch_training,
+)
+
+
+def make_loss(model, params, x, y):
+    """The loss function: params -> the mean of (model(params, x) - y)**2."""
+
+    def loss_fn(params):
+        outputs = model(params, x)
+        return (outputs - y).square().mean()
+
+    return loss_fn
+
+
+def affine(params, x):
+    """x @ w + b"""
+    return x @ params["w"] + params["b"]
+
+
+def bend(params, x):
+    """tanh(x @ w) * b"""
+    return mx.tanh(x @ params["w"]) * params["b"]
+
+
+def _regression(model):
+    def draw(rng):
+        data = _arrays(rng, x=(5, 3), y=(5, 2))
+        return model, _arrays(rng, w=(3, 2), b=(2,)), data["x"], data["y"]
+
+    return draw
+
+
+def _at_new_parameters(function, model, params, x, y):
+    """Loss and gradients of what `function` makes, at other parameters than those it was given."""
+    loss_fn = function(model, params, x, y)
+    if not callable(loss_fn):
+        return Told("no function (`make_loss` returns `loss_fn` itself, without calling it)")
+    results = []
+    for shift in (0.25, -0.5):
+        moved = {name: value + shift for name, value in params.items()}
+        loss = loss_fn(moved)
+        if not isinstance(loss, mx.array):
+            return Told(f"a loss of type {type(loss).__name__}, which is cut off from the parameters")
+        loss, grads = mx.value_and_grad(loss_fn)(moved)
+        results += [loss, grads["w"], grads["b"]]
+    return tuple(results)
+
+
+OUTSIDE = "    outputs = model(params, x)\n"
+
+MAKE_LOSS = Exercise(
+    "09.5",
+    "The loss that forgot its parameters",
+    "This function is broken: what it returns never has a gradient other than 0. Repair it.\n\n"
+    "```python\n"
+    "def make_loss(model, params, x, y):\n"
+    "    outputs = model(params, x)\n\n"
+    "    def loss_fn(params):\n"
+    "        return (outputs - y).square().mean()\n\n"
+    "    return loss_fn\n"
+    "```\n\n"
+    "Write `make_loss(model, params, x, y)` so that the function it returns computes the loss *of the parameters that "
+    "it is given*, whichever these are. `model(params, x)` computes the outputs.",
+    minutes=5,
+    difficulty=1,
+    solution=make_loss,
+    hints=(
+        "Where is `model` called, and how often? The gradient can only follow what happens inside of `loss_fn`.",
+        "Move the line with `model(params, x)` into `loss_fn`, whose own `params` then hide the outer ones.",
+    ),
+    cases=drawn(2, _regression(affine)) + drawn(2, _regression(bend), seed=1),
+    mistakes=(
+        *slips(
+            make_loss,
+            (
+                "outside",
+                {
+                    "        outputs = model(params, x)\n": "        outputs = given\n",
+                    "    def loss_fn": "    given = model(params, x)\n\n    def loss_fn",
+                },
+                1,
+                "These are the outputs of the old parameters: computed before `loss_fn` got its own, or inside with "
+                "the outer `params`. To the gradient they are constants.",
+            ),
+            (
+                "stopped",
+                {"model(params, x)": "mx.stop_gradient(model(params, x))"},
+                1,
+                "The value is right, and `mx.stop_gradient` cuts its history off.",
+            ),
+            (
+                "through Python",
+                {"mean()": "mean().item()"},
+                1,
+                "`.item()` makes a float of the loss. Return the array.",
+            ),
+            ("sum", {".mean()": ".sum()"}, 2, "The mean, as before; only the place of one line was wrong."),
+        ),
+        Mistake(
+            "half of it",
+            lambda model, params, x, y: (
+                lambda tracked: (model({"w": tracked["w"], "b": params["b"]}, x) - y).square().mean()
+            ),
+            "The w is the one that was given, the b is the old one from outside.",
+            2,
+        ),
+        Mistake(
+            "called at once",
+            lambda model, params, x, y: (model(params, x) - y).square().mean(),
+            "Return the function, so that it can be called with other parameters.",
+            2,
+        ),
+    ),
+    run=_at_new_parameters,
+)
+
+
+def momentum_step(params, velocity, grads, lr):
+    """(new params, new velocity), dictionaries. Everything comes in as an argument."""
+    velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}
+    params = {name: params[name] - lr * velocity[name] for name in params}
+    return params, velocity
+
+
+def _compiled_twice(function, params, velocity, grads, lr):
+    """Three compiled steps, the last with another learning rate: all params and velocities after each."""
+    run = compiled(function)
+    own = [{name: mx.array(value) for name, value in each.items()} for each in (params, velocity)]
+    seen = [function(*own, grads, mx.array(lr))]  # uncompiled: what it changes in place shows
+    for rate in (lr, lr, 3 * lr):
+        result = run(params, velocity, grads, mx.array(rate))
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            return result
+        params, velocity = result
+        if not isinstance(params, dict) or not isinstance(velocity, dict):
+            return result
+        seen += [value for name, value in sorted(params.items())] + [value for name, value in sorted(velocity.items())]
+    return tuple(seen)
+
+
+def _momentum_case(rng):
+    shapes = dict(w=(2, 3), b=(3,), g=())
+    return _arrays(rng, **shapes), _arrays(rng, **shapes), _arrays(rng, **shapes), float(rng.uniform(0.05, 0.3))
+
+
+MOMENTUM = Exercise(
+    "09.6",
+    "Safe to compile",
+    "This step of SGD with momentum keeps its state outside. Compiled, the state and the learning rate are frozen.\n\n"
+    "```python\n"
+    "velocity, lr = {name: mx.zeros_like(value) for name, value in params.items()}, mx.array(0.1)\n\n"
+    "def step(params, grads):\n"
+    "    for name in params:\n"
+    "        velocity[name] = 0.9 * velocity[name] + grads[name]\n"
+    "        params[name] = params[name] - lr * velocity[name]\n"
+    "    return params\n"
+    "```\n\n"
+    "Write `momentum_step(params, velocity, grads, lr)`: everything comes in as an argument, and everything new goes "
+    "out, as a tuple of two new dictionaries (params, velocity). `lr` is an array of one number. `check` compiles your "
+    "function and takes three steps, the last with another learning rate.",
+    minutes=8,
+    difficulty=2,
+    solution=momentum_step,
+    hints=(
+        "First the new velocity for all names, then the new params from it: two dictionary comprehensions.",
+        "Do not write into the dictionaries that you are given: while MLX compiles, what you would write there are "
+        "placeholders. `lr.item()` is not possible for the same reason: there is no number yet.",
+    ),
+    cases=drawn(3, _momentum_case),
+    mistakes=slips(
+        momentum_step,
+        (
+            "the old velocity",
+            {"    velocity = {name": "    new = {name", "return params, velocity": "return params, new"},
+            1,
+            "The parameters have to move with the *new* velocity.",
+        ),
+        (
+            "forgets the velocity",
+            {"return params, velocity": "return params"},
+            1,
+            "Return the velocity too: the next step starts from it.",
+        ),
+        (
+            "swapped",
+            {"return params, velocity": "return velocity, params"},
+            1,
+            "The parameters come first in the tuple.",
+        ),
+        ("no memory", {"0.9 * velocity[name] + ": ""}, 1, "That is plain SGD: 0.9 of the old velocity is missing."),
+        (
+            "averaged",
+            {"+ grads[name]": "+ 0.1 * grads[name]"},
+            1,
+            "Here the gradient is added whole, not a tenth of it.",
+        ),
+        (
+            "a number",
+            {"params[name] - lr *": "params[name] - lr.item() *"},
+            2,
+            "`.item()` wants a number, and while MLX compiles there are only placeholders. Compute with the array.",
+        ),
+        (
+            "a fixed rate",
+            {"params[name] - lr *": "params[name] - 0.1 *"},
+            1,
+            "The learning rate is an argument: use lr.",
+        ),
+        (
+            "lr in the velocity",
+            {"+ grads[name]": "+ lr * grads[name]", "- lr *": "-"},
+            1,
+            "That is another momentum: the learning rate goes into its velocity, and a new one acts late. Here the "
+            "velocity collects plain gradients.",
+        ),
+    ),
+    run=_compiled_twice,
+)
+
+
+def gated_silu_rule(primals, cotangent, output):
+    """The gradients of gate and up, for output = gate * sigmoid(gate) * up."""
+    gate, up = primals
+    s = mx.sigmoid(gate)
+    return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s
+
+
+def _as_custom_function(function, gate, up, weights):
+    """The gradients that a custom function with this rule has."""
+
+    @mx.custom_function
+    def gated_silu(gate, up):
+        return gate * mx.sigmoid(gate) * up
+
+    gated_silu.vjp(function)
+    grads = mx.grad(lambda gate, up: (gated_silu(gate, up) * weights).sum(), argnums=(0, 1))(gate, up)
+    shapes = [tuple(grad.shape) for grad in grads]
+    if shapes != [tuple(gate.shape), tuple(up.shape)]:
+        return Told(f"gradients of shapes {shapes[0]} and {shapes[1]}, for inputs of shape {tuple(gate.shape)}")
+    return grads
+
+
+def _gate_case(rng):
+    arrays = _arrays(rng, gate=(3, 4), up=(3, 4), weights=(3, 4))
+    return tuple(arrays.values())
+
+
+GATED_SILU = Exercise(
+    "09.7",
+    "A rule of your own",
+    "The heart of a Qwen3 layer is silu(gate) * up, and silu(x) = x * sigmoid(x). Write its backward rule, "
+    "`gated_silu_rule(primals, cotangent, output)`: `primals` is the tuple (gate, up) of the inputs, `cotangent` is "
+    "what the loss sent for each number of the output (chapter 05 called it g), and `output` is what forward computed. "
+    "Return a tuple of two gradients, of gate and of up. With s = sigmoid(gate), the slope of silu is "
+    "s * (1 + gate * (1 - s)). Gates may be -200 or 200. `check` gives the rule to `mx.custom_function`.",
+    minutes=8,
+    difficulty=2,
+    solution=gated_silu_rule,
+    hints=(
+        "`gate, up = primals`. A product of two: the gradient of each factor is the other factor, times the cotangent.",
+        "Of up: `cotangent * silu(gate)`. Of gate: `cotangent * up * slope`, with `s = mx.sigmoid(gate)`.",
+    ),
+    cases=(
+        (mx.array([0.0, 1.0, -200.0, 200.0]), mx.array([2.0, -1.0, 0.5, 3.0]), mx.array([1.0, 1.0, 1.0, 1.0])),
+        (mx.array([[0.7]]), mx.array([[0.0]]), mx.array([[-2.0]])),
+        *drawn(2, _gate_case),
+    ),
+    mistakes=slips(
+        gated_silu_rule,
+        (
+            "no cotangent",
+            {"cotangent * ": ""},
+            1,
+            "The cotangent is missing: a rule multiplies what the loss sent by its own slope.",
+        ),
+        (
+            "slope without up",
+            {"cotangent * up * s": "cotangent * s"},
+            2,
+            "The slope of gate is multiplied by up: the output is silu(gate) * up.",
+        ),
+        ("swapped", {"gate, up = primals": "up, gate = primals"}, 1, "`primals` is (gate, up), in this order."),
+        (
+            "half of the product rule",
+            {" * (1 + gate * (1 - s))": ""},
+            2,
+            "gate stands in silu twice, before the sigmoid and inside: there are two ways to the output.",
+        ),
+        (
+            "of the wrong input",
+            {"cotangent * gate * s": "cotangent * up * s"},
+            2,
+            "The gradient of up is the other factor, silu(gate).",
+        ),
+        (
+            "divides by up",
+            {"cotangent * gate * s": "cotangent * output / up"},
+            2,
+            "output / up is silu(gate), unless up is 0.",
+        ),
+        (
+            "overflows",
+            {"mx.sigmoid(gate)": "mx.exp(gate) / (1 + mx.exp(gate))"},
+            2,
+            "exp(200) is infinite, and infinite over infinite is nan. `mx.sigmoid` knows.",
+        ),
+        (
+            "uses the output",
+            {"cotangent * gate * s": "cotangent * output"},
+            2,
+            "The output has the factor up in it already. The gradient of up is silu(gate) alone.",
+        ),
+    ),
+    run=_as_custom_function,
+    explain="The kit's own is in mlx_grpo_kit/qwen3/kernels.py. It keeps the sigmoid from the forward pass: "
+    "an exponential less in the backward pass.",
+)
+
+
+def curvature_along(loss_fn, x, v):
+    """The Hessian of loss_fn at x, times v: how fast the gradient changes along v."""
+    return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)
+
+
+def quartic(x):
+    """(x**4).sum() / 12 + x.sum()**2 / 4"""
+    return (x**4).sum() / 12 + x.sum() ** 2 / 4
+
+
+def lse(x):
+    """logsumexp(3 * x)"""
+    return mx.logsumexp(3 * x)
+
+
+def wave(x):
+    """sin(x).sum() * x.sum()"""
+    return mx.sin(x).sum() * x.sum()
+
+
+def _direction(loss, size):
+    return lambda rng: (loss, *_arrays(rng, x=(size,), v=(size,)).values())
+
+
+CURVATURE = Exercise(
+    "09.8",
+    "A Hessian times a vector",
+    "Write `curvature_along(loss_fn, x, v)`: the Hessian of `loss_fn` at the array `x`, times the vector `v`, without "
+    "the Hessian, by two gradients. `loss_fn` takes an array of the shape of x and returns one number. Differences of "
+    "gradients are too coarse.",
+    minutes=10,
+    difficulty=3,
+    solution=curvature_along,
+    hints=(
+        "The gradient is a function of the point: `mx.grad(loss_fn)(y)`. Times v, summed, it is *one number*, the "
+        "slope along v. And of one number you can take the gradient.",
+        "Write the inner function first: `def slope(y): return (mx.grad(loss_fn)(y) * v).sum()`.\nThen "
+        "`mx.grad(slope)(x)`.",
+    ),
+    cases=(
+        (quartic, mx.array([1.0, -2.0, 0.5]), mx.array([1.0, 0.0, 0.0])),
+        *drawn(2, _direction(quartic, 4)),
+        *drawn(2, _direction(lse, 3), seed=1),
+        *drawn(1, _direction(wave, 5), seed=2),
+        *drawn(1, _direction(wave, 1), seed=3),
+    ),
+    mistakes=(
+        *slips(
+            curvature_along,
+            (
+                "of x",
+                {"mx.grad(loss_fn)(y)": "mx.grad(loss_fn)(x)"},
+                1,
+                "The inner gradient was taken at x and not at the argument of the function, so the outer one sees a "
+                "constant. It is the loss that forgot its parameters, once more.",
+            ),
+            (
+                "the loss itself",
+                {"(mx.grad(loss_fn)(y) * v).sum()": "loss_fn(y) * v.sum()"},
+                2,
+                "That is a gradient of the loss. The slope along v has a gradient of its own: `mx.grad(loss_fn)(y)`.",
+            ),
+            ("no vector", {" * v": ""}, 2, "v is missing: multiply the gradient by it before you sum."),
+            (
+                "squared",
+                {"mx.grad(loss_fn)(y) * v": "mx.grad(loss_fn)(y) ** 2 * v"},
+                2,
+                "Take the gradient as it is; only its sum with the weights v is differentiated.",
+            ),
+            ("at v", {")(x)": ")(v)"}, 2, "The outer gradient is taken at x; v is the direction."),
+        ),
+        Mistake(
+            "the diagonal",
+            lambda loss_fn, x, v: mx.grad(lambda y: mx.grad(loss_fn)(y).sum())(x) * v,
+            "Multiplied behind the second gradient, v cannot tell the columns of the Hessian apart. Put it inside.",
+            2,
+        ),
+    ),
+)
