@@ -50,7 +50,7 @@ def draw_curvature(
         plane.line(*zip(*ends, strict=True), "ink", style=style, width=1.6, label=label)
     length = np.hypot(*product)
     for vector, color, name in ((direction, COLORS[1], "v"), (product, COLORS[0], "H v")):
-        scale = 2.2 * reach if name == "v" else 2.2 * reach * min(1.0, length / 10)
+        scale = 1.6 * reach * (1.0 if name == "v" else min(1.0, length / 10))
         size = np.hypot(*vector) or 1.0
         tip = [point[i] + scale * vector[i] / size for i in (0, 1)]
         plane.line([point[0], tip[0]], [point[1], tip[1]], color, width=3, label=name)

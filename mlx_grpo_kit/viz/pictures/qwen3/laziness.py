@@ -38,7 +38,7 @@ def draw_waiting(
 
     slowest = max(write + compute for write, compute in zip(writing, computing, strict=True))
     right = chart.plane(
-        480, TOP, 350, high, x=(0, steps + 1), y=(0, 1.12 * slowest), xlabel="step",
+        480, TOP, 350, high, x=(0, steps + 1), y=(0, 1.45 * slowest), xlabel="step",
         title="milliseconds", right=f"{three_digits(sum(writing) + sum(computing))} in all",
     )  # fmt: skip
     for step, (write, compute) in enumerate(zip(writing, computing, strict=True), 1):
