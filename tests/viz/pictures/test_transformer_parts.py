@@ -127,7 +127,8 @@ def test_rows_of_an_embedding():
 
 def test_stream():
     chart, words = draw_stream(["embedding", "layer 0 MLP"], [0.5, 2.0], [0.5, 2.25], ["would say 'x'", "'y'"])
-    assert "embedding adds 0.50, after it the stream is 0.50 (would say 'x'); layer 0 MLP adds 2.00" in words
+    assert "embedding adds 0.50, after it the stream is 0.50 (would say 'x')" in words
+    assert "layer 0 MLP adds 2.00, after it the stream is 2.25 ('y')" in words
     svg = chart.svg(words)
     assert svg.count("<rect") == 1 + 2 + 4  # the page, the legend, two bars a part
     assert "would say &#x27;x&#x27;" in svg
