@@ -1,0 +1,101 @@
+"""Is a random draw right? Told from thousands of draws, whatever way an answer goes about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.compare import Told
+
+DRAWS = 1000
+UNLIKELY = 1e-6  # a right way of drawing is called wrong once in so many cases
+
+
+class Drawn:
+    """How often each token came. Two are equal where one distribution may well have given both."""
+
+    def __init__(self, counts: np.ndarray):
+        self.counts = counts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Drawn) and _could_be_one(self.counts, other.counts)
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return shares(self.counts / self.counts.sum())
+
+
+def draw_often(draw: Callable[..., Any], logits: mx.array, temperature: float, seed: int) -> Any:
+    """What `DRAWS` calls of `draw(logits, temperature, key)` with as many keys come to.
+
+    Returns:
+        In words, the shares of the tokens, where they are those of softmax(logits / temperature) up to chance; what is
+        wrong with a draw, in words, where it is no token or another one for the same key; otherwise a `Drawn`.
+    """
+    size = logits.shape[0]
+    keys = mx.random.split(mx.random.key(seed), DRAWS)
+    tokens = []
+    for number, key in enumerate(keys):
+        token = draw(logits, temperature, key)
+        if token is None or token is ...:
+            return None
+        try:
+            is_whole = int(token) == float(token)
+        except (TypeError, ValueError):
+            return Told(f"a {type(token).__name__}, where a token id is a whole number")
+        if not is_whole or not 0 <= int(token) < size:
+            return Told(f"{float(token):g}, where token ids go from 0 to {size - 1}")
+        if number < 9 and int(draw(logits, temperature, key)) != int(token):
+            return Told("another token for the same key (all that is random has to come from the key)")
+        tokens.append(int(token))
+    counts = np.bincount(tokens, minlength=size)
+    powers = np.exp((np.array(logits, dtype=float) - np.array(logits).max()) / temperature)
+    probs = powers / powers.sum()
+    return Told(shares(probs)) if _fits(counts, probs) else Drawn(counts)
+
+
+def shares(probs: np.ndarray) -> str:
+    """ "token 0 in 64%, 1 in 24%, 2 in 9%, 3 in 3% of the draws"."""
+    return "token " + ", ".join(f"{token} in {share:.0%}" for token, share in enumerate(probs)) + " of the draws"
+
+
+def _fits(counts: np.ndarray, probs: np.ndarray) -> bool:
+    """Pearson's test of draws against the probabilities that they should have; rare tokens are taken together."""
+    if counts[probs == 0].any():
+        return False
+    expected = probs * counts.sum()
+    groups = _together(expected)
+    seen, meant = (np.array([each[group].sum() for group in groups]) for each in (counts, expected))
+    return _tail(np.sum((seen - meant) ** 2 / meant), len(groups) - 1) > UNLIKELY
+
+
+def _could_be_one(first: np.ndarray, second: np.ndarray) -> bool:
+    """The same test of two sets of as many draws against each other."""
+    if first.shape != second.shape:
+        return False
+    both = first + second
+    groups = _together(both / 2)
+    one, two = (np.array([each[group].sum() for group in groups]) for each in (first, second))
+    return _tail(np.sum((one - two) ** 2 / (one + two)), len(groups) - 1) > UNLIKELY
+
+
+def _together(expected: np.ndarray, least: float = 5.0) -> list[np.ndarray]:
+    """Tokens by themselves, those expected fewer than `least` times in one group with the rarest of the others."""
+    order = np.argsort(expected)
+    order = order[expected[order] > 0]
+    first = int(np.argmax(np.cumsum(expected[order]) >= least))
+    return [order[: first + 1], *(order[place : place + 1] for place in range(first + 1, len(order)))]
+
+
+def _tail(statistic: float, freedom: int) -> float:
+    """The probability that chance alone makes chi-squared so large (Wilson and Hilferty 1931)."""
+    if freedom < 1:
+        return 1.0
+    from math import erfc, sqrt
+
+    spread = 2 / (9 * freedom)
+    return 0.5 * erfc(((statistic / freedom) ** (1 / 3) - 1 + spread) / sqrt(2 * spread))

@@ -1,0 +1,1262 @@
+"""Exercises of notebook 13: generation."""
+# ruff: noqa: B905 (solutions are written as a beginner would write them)
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.chapters.chapter_11.exercises import grouped_attention
+from mlx_grpo_kit.course.chapters.chapter_13.draws import draw_often
+from mlx_grpo_kit.course.chapters.chapter_13.toys import (
+    SumCache,
+    by_row_and_step,
+    likeliest,
+    next_is_one_more,
+    next_is_the_sum,
+    sums,
+)
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.qwen3.forward import rope, visible
+
+FOUR = mx.array([2.0, 1.0, 0.0, -1.0])
+OUT = -float("inf")
+
+
+def _floats(rng, *shape):
+    """Numbers whose largest and smallest stand anywhere."""
+    return mx.array(rng.normal(size=shape).astype(np.float32) * 2)
+
+
+def _log(*probs):
+    return mx.array(np.log(np.array(probs)).astype(np.float32))
+
+
+def _numbers(result):
+    """Token ids as Python's whole numbers, whatever they were kept in."""
+    if isinstance(result, (list, tuple)):
+        return [_numbers(each) for each in result]
+    if hasattr(result, "tolist"):
+        return _numbers(result.tolist())
+    return int(result) if isinstance(result, float) and result.is_integer() else result
+
+
+# -- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def greedy(next_logits, prompt, max_new_tokens, ends):
+    """The tokens that follow `prompt`, each the likeliest, up to and including the first of `ends`."""
+    tokens = list(prompt)
+    for _ in range(max_new_tokens):
+        token = int(mx.argmax(next_logits(tokens)))
+        tokens.append(token)
+        if token in ends:
+            break
+    return tokens[len(prompt) :]
+
+
+APPEND_THEN_ASK = "        tokens.append(token)\n        if token in ends:\n            break"
+ASK_THEN_APPEND = "        if token in ends:\n            break\n        tokens.append(token)"
+
+GREEDY = Exercise(
+    "13.1",
+    "The loop",
+    "Write `greedy(next_logits, prompt, max_new_tokens, ends)`. `next_logits(tokens)` takes a list of token ids and "
+    "returns the logits [V] of the token that comes next. Append the likeliest token, ask again with the longer list, "
+    "and so on: until a token of `ends` was appended, or `max_new_tokens` tokens were. Return the new tokens alone, as "
+    "a list of whole numbers, the end token included. `prompt` stays as it is.",
+    minutes=8,
+    difficulty=1,
+    solution=greedy,
+    hints=(
+        "Begin with a copy, `tokens = list(prompt)`, and a loop of `max_new_tokens` rounds. What goes into "
+        "`next_logits` in the second round?",
+        "`int(mx.argmax(next_logits(tokens)))` is the next token. Append it first, and ask whether it is an end after "
+        "that.",
+        "At the end, `return tokens[len(prompt):]`.",
+    ),
+    cases=(
+        (next_is_one_more, [2], 3, {0}),
+        (next_is_one_more, [1, 4], 10, {0}),
+        (next_is_the_sum, [3, 1, 1], 4, {6}),
+        (next_is_the_sum, [3, 1], 6, {0}),
+        (next_is_one_more, [3, 6, 4], 8, {6, 2}),
+        (next_is_the_sum, [5], 1, {5}),
+        (next_is_one_more, [0, 0], 9, set()),
+        *drawn(3, lambda rng: (next_is_the_sum, rng.integers(1, 7, rng.integers(1, 5)).tolist(), 7, {0})),
+    ),
+    mistakes=slips(
+        greedy,
+        ("prompt returned too", {"return tokens[len(prompt) :]": "return tokens"}, 3, "Only the new tokens, please."),
+        (
+            "end left out",
+            {APPEND_THEN_ASK: ASK_THEN_APPEND},
+            2,
+            "The end token belongs to the completion: that it stopped here is something the model said.",
+        ),
+        (
+            "last token alone",
+            {"next_logits(tokens)": "next_logits(tokens[-1:])"},
+            1,
+            "The model got the last token alone. It needs everything so far, for attention looks back at all of it.",
+        ),
+        (
+            "the prompt again and again",
+            {"next_logits(tokens)": "next_logits(prompt)"},
+            1,
+            "The model got the prompt each time. Give it what it wrote itself as well.",
+        ),
+        (
+            "never ends",
+            {"        if token in ends:\n            break\n": ""},
+            2,
+            "It goes on behind the end token. Stop as soon as one was appended.",
+        ),
+        (
+            "one too many",
+            {"range(max_new_tokens)": "range(max_new_tokens + 1)"},
+            1,
+            "`max_new_tokens` is how many new tokens there are at most.",
+        ),
+        (
+            "prompt counted",
+            {"range(max_new_tokens)": "range(max_new_tokens - len(prompt))"},
+            1,
+            "`max_new_tokens` does not count the prompt.",
+        ),
+        ("least likely", {"mx.argmax": "mx.argmin"}, 2, "That is the least likely token of all."),
+    ),
+    run=lambda function, *arguments: _numbers(function(*arguments)),
+)
+
+
+# -- from logits to a draw --------------------------------------------------------------------------------------------
+
+
+def tempered(logits, temperature):
+    """softmax(logits / temperature) over the last axis: [..., V] -> [..., V]."""
+    scaled = logits / temperature
+    powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+TEMPERED = Exercise(
+    "13.2",
+    "Temperature",
+    "Write `tempered(logits, temperature)`: the probabilities of the next token, softmax(logits / temperature) over "
+    "the last axis. `logits` is [..., V] (one row or many), `temperature` is above 0. Logits may be as large as 1000, "
+    "and some may be `-inf`: a token that is out, with probability 0.",
+    minutes=6,
+    difficulty=1,
+    solution=tempered,
+    hints=(
+        "Divide the logits first. Then it is the softmax of chapter 11: powers of e, divided by their sum.",
+        "e^1000 overflows. Subtract the largest of each row before `mx.exp`: `scaled.max(axis=-1, keepdims=True)`.",
+        "`powers / powers.sum(axis=-1, keepdims=True)`; or `mx.softmax(logits / temperature, axis=-1)` as a whole.",
+    ),
+    cases=(
+        (FOUR, 1.0),
+        (FOUR, 2.0),
+        (FOUR, 0.5),
+        (mx.array([[0.5, 0.5, -1.25], [3.0, -2.0, 3.0]]), 0.7),
+        (mx.array([1000.0, 999.0, -1000.0]), 1.0),
+        (mx.array([0.25, OUT, 1.0, OUT]), 1.5),
+        (mx.array([1.0, 0.0]), 0.05),
+        (mx.array([-3.5]), 0.3),
+        *drawn(3, lambda rng: (_floats(rng, 2, 3, 5), float(rng.uniform(0.3, 2)))),
+    ),
+    mistakes=slips(
+        tempered,
+        (
+            "multiplied",
+            {"logits / temperature": "logits * temperature"},
+            1,
+            "A high temperature should make the rare tokens less rare, and here it makes them rarer: divide by it.",
+        ),
+        ("no temperature", {"logits / temperature": "logits"}, 1, "The temperature is not used."),
+        (
+            "probabilities divided",
+            {"logits / temperature": "logits", "powers / powers.sum(": "powers / temperature / powers.sum("},
+            1,
+            "The logits are divided by the temperature, before the softmax; here the probabilities are, and no longer "
+            "sum to 1.",
+        ),
+        (
+            "overflow",
+            {"scaled - scaled.max(axis=-1, keepdims=True)": "scaled"},
+            2,
+            "e^1000 is more than a float32 holds, and inf / inf is nan. Take the largest logit of the row off first.",
+        ),
+        (
+            "one sum for all rows",
+            {"powers.sum(axis=-1, keepdims=True)": "powers.sum()"},
+            3,
+            "Each row has to sum to 1: sum over the last axis only, with `keepdims=True`.",
+        ),
+        (
+            "one maximum for all rows, smallest",
+            {"scaled.max(axis=-1, keepdims=True)": "scaled.min(axis=-1, keepdims=True)"},
+            2,
+            "Take the *largest* off, so that no power is above 1.",
+        ),
+        (
+            "not divided by the sum",
+            {" / powers.sum(axis=-1, keepdims=True)": ""},
+            3,
+            "Probabilities sum to 1: divide the powers by their sum.",
+        ),
+    ),
+)
+
+
+def draw(logits, temperature, key):
+    """A token id, drawn with the probabilities softmax(logits / temperature). One key, one token."""
+    ends = mx.cumsum(mx.softmax(logits / temperature))
+    return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))
+
+
+def _always_the_likeliest(logits, temperature, key):
+    return int(mx.argmax(logits))
+
+
+def _noise(make):
+    def wrong(logits, temperature, key):
+        return int(mx.argmax(make(logits, temperature, key)))
+
+    return wrong
+
+
+def _position_in_order(logits, temperature, key):
+    return draw(mx.sort(logits)[::-1], temperature, key)
+
+
+def _any_token(logits, temperature, key):
+    return int(mx.random.randint(0, logits.shape[0], key=key))
+
+
+DRAW = Exercise(
+    "13.3",
+    "A draw",
+    "Write `draw(logits, temperature, key)`: one token id, drawn so that each token of `logits` [V] comes with the "
+    "probability softmax(logits / temperature). All that is random comes from `key`: "
+    "`mx.random.uniform(key=key)` is a number between 0 and 1, and the same one for the same key. One way: lay "
+    "the probabilities end to end along a line of length 1 and see into which of them that number falls. Any other "
+    "right way will do. `check` draws 1,000 times and looks at the shares.",
+    minutes=10,
+    difficulty=2,
+    solution=draw,
+    hints=(
+        "With probabilities 0.6, 0.3, 0.1 the pieces of the line end at 0.6, 0.9 and 1.0: `mx.cumsum`. The number 0.7 "
+        "falls into the second piece, which is token 1.",
+        "The token's id is how many pieces end at or before the number: `mx.sum(ends <= number)`.",
+        "`ends = mx.cumsum(mx.softmax(logits / temperature))`, then "
+        "`int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))`. The factor `ends[-1]` is 1 but for rounding.",
+    ),
+    cases=(
+        (mx.array([0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), 1.0, 0),
+        (mx.array([-1.0, 1.0, 0.5, 3.0]), 4.0, 1),
+        (mx.array([1.0, OUT, 1.5, 0.5]), 0.4, 2),
+    ),
+    mistakes=(
+        Mistake(
+            "always the likeliest",
+            _always_the_likeliest,
+            "That is always the likeliest token. A draw lets the others have their share.",
+            1,
+        ),
+        Mistake(
+            "normal noise",
+            _noise(lambda logits, t, key: logits / t + mx.random.normal(logits.shape, key=key)),
+            "The largest of logits plus *normal* noise does not have the softmax's shares. (With Gumbel noise, "
+            "-log(-log(u)), it does.)",
+            1,
+        ),
+        Mistake(
+            "uniform noise",
+            _noise(lambda logits, t, key: logits / t + mx.random.uniform(shape=logits.shape, key=key)),
+            "The largest of logits plus *uniform* noise does not have the softmax's shares. (With Gumbel noise, "
+            "-log(-log(u)), it does.)",
+            1,
+        ),
+        Mistake(
+            "noise on probabilities",
+            _noise(lambda logits, t, key: mx.softmax(logits / t) + mx.random.uniform(shape=logits.shape, key=key)),
+            "Noise added to the probabilities shakes their order, and does not give each its share.",
+            1,
+        ),
+        Mistake(
+            "half of Gumbel's noise",
+            _noise(lambda logits, t, key: logits / t - mx.log(mx.random.uniform(shape=logits.shape, key=key))),
+            "-log(u) is exponential noise. Gumbel's is -log(-log(u)).",
+            1,
+        ),
+        Mistake("any token", _any_token, "All tokens come equally often, whatever their logits.", 1),
+        *slips(
+            draw,
+            ("temperature ignored", {"logits / temperature": "logits"}, 3, "The temperature does nothing here."),
+            (
+                "multiplied by the temperature",
+                {"logits / temperature": "logits * temperature"},
+                3,
+                "Divide by the temperature: a high one makes rare tokens less rare.",
+            ),
+            (
+                "one piece too far",
+                {"int(mx.sum(": "min(logits.shape[0] - 1, 1 + int(mx.sum(", "* ends[-1]))": "* ends[-1])))"},
+                2,
+                "It is one piece too far: a number below the first end belongs to token 0.",
+            ),
+            (
+                "from the other end",
+                {"ends <=": "ends >"},
+                2,
+                "That counts the pieces that end *behind* the number. The token's id is how many end before it.",
+            ),
+        ),
+        Mistake(
+            "position in the order",
+            _position_in_order,
+            "That is the place of the token in the order of likelihood. If you sort, look up which token stands there.",
+            2,
+        ),
+        Mistake(
+            "its own randomness",
+            lambda logits, temperature, key: draw(logits, temperature, None),
+            "A run can only be repeated if every random number comes from a key: `mx.random.uniform(key=key)`.",
+            1,
+        ),
+    ),
+    run=draw_often,
+    explain="MLX's own, `mx.random.categorical(logits / temperature, key=key)`, adds Gumbel noise to every logit and "
+    "takes the largest sum: the same shares by another way, and none of it needs a running sum.",
+)
+
+
+# -- filters ----------------------------------------------------------------------------------------------------------
+
+
+def _whichever_of_equals(function, logprobs, setting):
+    """What a filter returned, in which equally likely tokens stand in one order: any of them may stay."""
+    result = function(logprobs, setting)
+    try:
+        given, out = np.array(logprobs), np.array(result, dtype=np.float32)
+    except (TypeError, ValueError):
+        return result
+    if out.shape != given.shape:
+        return result
+    for row, values in zip(out.reshape(-1, given.shape[-1]), given.reshape(-1, given.shape[-1])):
+        for value in np.unique(values):
+            row[values == value] = np.sort(row[values == value])[::-1]
+    return mx.array(out)
+
+
+def apply_top_k(logprobs, top_k):
+    """`logprobs` [..., V] with all but the `top_k` likeliest tokens of each row at -inf."""
+    order = mx.argsort(-logprobs, axis=-1)
+    place = mx.argsort(order, axis=-1)
+    return mx.where(place < top_k, logprobs, -mx.inf)
+
+
+ZEROS = "A 0 is the logarithm of 1, and so a very likely token. What is out has log-probability `-inf`."
+ALL_ROWS = "Each row has a distribution of its own: everything goes over the last axis."
+
+KEEP = "mx.where(place < top_k, logprobs, -mx.inf)"
+
+TOP_K = Exercise(
+    "13.4",
+    "top-k",
+    "Write `apply_top_k(logprobs, top_k)` for log-probabilities [..., V]: in each row the `top_k` likeliest tokens "
+    "keep their numbers, and the others get `-inf`. Exactly `top_k` stay: of equally likely ones at the border it does "
+    "not matter which. A `top_k` of V or more keeps all.",
+    minutes=8,
+    difficulty=2,
+    solution=apply_top_k,
+    hints=(
+        "`order = mx.argsort(-logprobs, axis=-1)` lists the tokens from the likeliest to the least. Its first `top_k` "
+        "entries are those that stay.",
+        "You need it the other way round: for each token its place in that list. `mx.argsort(order, axis=-1)` is "
+        "that: the place of token 0, of token 1, and so on.",
+        "`mx.where(place < top_k, logprobs, -mx.inf)`",
+    ),
+    cases=(
+        (_log(0.1, 0.5, 0.15, 0.25), 2),
+        (_log(0.1, 0.5, 0.15, 0.25), 1),
+        (mx.array([0.5, 0.5, 0.5, -1.0]), 2),
+        (mx.array([[1.5, 0.25, 0.25, 2.0, 0.25], [-0.5, -7.0, 3.0, -0.5, 0.0]]), 3),
+        (_log(0.3, 0.7), 2),
+        (_log(0.3, 0.7), 40),
+        (mx.array([-2.5]), 1),
+        (mx.array([0.75, OUT, 0.5, OUT]), 3),
+        *drawn(3, lambda rng: (_floats(rng, 2, 2, 6), int(rng.integers(1, 6)))),
+    ),
+    mistakes=(
+        Mistake(
+            "all that reach the k-th",
+            lambda logprobs, k: mx.where(
+                logprobs >= mx.sort(logprobs, axis=-1)[..., -min(k, logprobs.shape[-1]), None], logprobs, -mx.inf
+            ),
+            "With equal numbers at the border more than `top_k` stay. (transformers does it like that; here exactly "
+            "`top_k` are asked for.)",
+            2,
+        ),
+        Mistake(
+            "wrong for a large k",
+            lambda logprobs, k: mx.where(
+                mx.argsort(mx.argsort(-logprobs, axis=-1), axis=-1) < mx.array(range(logprobs.shape[-1]))[k],
+                logprobs,
+                -mx.inf,
+            ),
+            "A `top_k` as large as the vocabulary keeps everything: nothing to do.",
+            1,
+        ),
+        Mistake(
+            "sorted",
+            lambda logprobs, k: mx.sort(logprobs, axis=-1)[..., ::-1][..., :k],
+            "Those are the right numbers, but every token has to stay at its own place: the result has the shape of "
+            "`logprobs`.",
+            2,
+        ),
+        *slips(
+            apply_top_k,
+            ("the least likely", {"-logprobs": "logprobs"}, 1, "Those are the least likely tokens: sort `-logprobs`."),
+            ("zeros", {"-mx.inf": "0.0"}, 3, ZEROS),
+            ("one less", {"place < top_k": "place < top_k - 1"}, 3, "One token more stays: places count from 0."),
+            ("one more", {"place < top_k": "place <= top_k"}, 3, "One token too many stays: places count from 0."),
+            (
+                "order for places",
+                {"mx.argsort(order, axis=-1)": "order"},
+                2,
+                "`order[0]` is the *token* on the first place, not the place of token 0.",
+            ),
+            (
+                "one row for all",
+                {
+                    "mx.argsort(-logprobs, axis=-1)": "mx.argsort(-logprobs.reshape(-1))",
+                    "mx.argsort(order, axis=-1)": "mx.argsort(order).reshape(logprobs.shape)",
+                },
+                1,
+                ALL_ROWS,
+            ),
+            (
+                "shared out",
+                {KEEP: f"(lambda kept: kept - mx.logsumexp(kept, axis=-1, keepdims=True))({KEEP})"},
+                3,
+                "Those that stay should keep their numbers. The probability of the others is shared out later, by the "
+                "softmax of the draw.",
+            ),
+        ),
+    ),
+    run=_whichever_of_equals,
+)
+
+
+def apply_top_p(logprobs, top_p):
+    """`logprobs` [..., V] with all but the fewest likeliest tokens that reach `top_p` together at -inf."""
+    if top_p >= 1:
+        return logprobs
+    probs = mx.softmax(logprobs, axis=-1)
+    order = mx.argsort(-probs, axis=-1)
+    ordered = mx.take_along_axis(probs, order, axis=-1)
+    likelier = mx.cumsum(ordered, axis=-1) - ordered
+    place = mx.argsort(order, axis=-1)
+    return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)
+
+
+RARE = mx.array([-20.0, 0.5, -21.5, -19.0])
+
+TOP_P = Exercise(
+    "13.5",
+    "top-p",
+    "Write `apply_top_p(logprobs, top_p)` for [..., V]: in each row keep the likeliest tokens, as few as reach the "
+    "probability `top_p` together. The token with which they reach it stays; the others get `-inf`. What comes in need "
+    "not sum to 1, because another filter may have been there: count with its softmax. `top_p = 1` keeps all. Of "
+    "equally likely tokens at the border it does not matter which stay.",
+    minutes=14,
+    difficulty=3,
+    solution=apply_top_p,
+    hints=(
+        "Sort the probabilities from the largest down. Ask of each token: how much probability do those in front of it "
+        "have together? If that is less than `top_p`, it is still needed.",
+        "`likelier = mx.cumsum(ordered, axis=-1) - ordered` is that number, in the order of likelihood. It is 0 for "
+        "the first, so the likeliest token always stays.",
+        "Back to the order of the tokens: `place = mx.argsort(order, axis=-1)` says where each token stands, and "
+        "`mx.take_along_axis(likelier, place, axis=-1)` fetches its number. For `top_p = 1` return at once: "
+        "rounding lets a running sum reach 1 too early.",
+    ),
+    cases=(
+        (_log(0.15, 0.5, 0.05, 0.3), 0.75),
+        (_log(0.15, 0.5, 0.05, 0.3), 0.4),
+        (_log(0.15, 0.5, 0.05, 0.3), 0.9),
+        (mx.array([0.0, 0.0, 0.0, 0.0]), 0.6),
+        (mx.array([5.0, 5.0]), 0.5),
+        (mx.array([np.log(0.4), OUT, np.log(0.3), OUT]), 0.5),
+        (mx.array([[0.5, 3.0, 2.5, -1.0, 1.25], [1.5, 1.0, -0.5, 1.25, 0.75]]), 0.7),
+        (RARE, 1.0),
+        (mx.array([7.5]), 0.2),
+        *drawn(3, lambda rng: (_floats(rng, 2, 2, 6), float(rng.uniform(0.2, 0.95)))),
+    ),
+    mistakes=(
+        Mistake(
+            "a threshold",
+            lambda logprobs, p: mx.where(mx.softmax(logprobs, axis=-1) >= p, logprobs, -mx.inf),
+            "`top_p` is no threshold for single tokens: the probabilities are added up from the likeliest on.",
+            1,
+        ),
+        *slips(
+            apply_top_p,
+            (
+                "the crossing token dropped",
+                {"ordered, axis=-1) - ordered": "ordered, axis=-1)", "< top_p": "<= top_p"},
+                1,
+                "The token with which `top_p` is reached stays. Otherwise nothing would be left where the first token "
+                "alone exceeds it.",
+            ),
+            (
+                "not counted anew",
+                {"mx.softmax(logprobs, axis=-1)": "mx.exp(logprobs)"},
+                1,
+                "After another filter, or with plain logits, the numbers do not sum to 1. Count with their softmax.",
+            ),
+            (
+                "from the wrong end",
+                {"mx.argsort(-probs": "mx.argsort(probs"},
+                1,
+                "It begins with the least likely token.",
+            ),
+            (
+                "left in order",
+                {"mx.take_along_axis(likelier, place, axis=-1) <": "likelier <"},
+                3,
+                "The sums stand in the order of likelihood and the tokens do not: bring them back to their own places.",
+            ),
+            (
+                "brought back by the order",
+                {"mx.argsort(order, axis=-1)": "order"},
+                3,
+                "`order` says which token stands on a place. To go back you need the place of each token: the argsort "
+                "of the order.",
+            ),
+            (
+                "a tail cut off at 1",
+                {"    if top_p >= 1:\n        return logprobs\n": ""},
+                3,
+                "With `top_p = 1` tokens are lost: in float32 the running sum reaches 1 before the last of them.",
+            ),
+            ("zeros", {"-mx.inf": "0.0"}, 3, ZEROS),
+            (
+                "what stays is removed",
+                {"< top_p, logprobs, -mx.inf": "< top_p, -mx.inf, logprobs"},
+                1,
+                "Just the other way round: the likeliest stay.",
+            ),
+            (
+                "one row for all",
+                {"mx.softmax(logprobs, axis=-1)": "mx.softmax(logprobs, axis=tuple(range(logprobs.ndim)))"},
+                1,
+                ALL_ROWS,
+            ),
+        ),
+    ),
+    run=_whichever_of_equals,
+)
+
+
+def apply_min_p(logprobs, min_p):
+    """`logprobs` [..., V] with all tokens less than `min_p` times as likely as the likeliest at -inf."""
+    lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)
+    return mx.where(logprobs >= lowest, logprobs, -mx.inf)
+
+
+MIN_P = Exercise(
+    "13.6",
+    "min-p",
+    "Write `apply_min_p(logprobs, min_p)` for [..., V]: in each row keep every token that is at least `min_p` times as "
+    "likely as the likeliest, and set the others to `-inf`. What comes in need not sum to 1. (What does that change? A "
+    "ratio of probabilities is a difference of logits.)",
+    minutes=6,
+    difficulty=1,
+    solution=apply_min_p,
+    hints=(
+        "In probabilities: `p >= min_p * p.max()`, row by row. Say the same with logarithms.",
+        "log(min_p * p) = log(min_p) + log(p): the threshold is the largest log-probability plus log(min_p), which is "
+        "negative.",
+        "`lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)`",
+    ),
+    cases=(
+        (_log(0.15, 0.5, 0.05, 0.3), 0.2),
+        (_log(0.15, 0.5, 0.05, 0.3), 0.5),
+        (_log(0.15, 0.5, 0.05, 0.3), 0.05),
+        (mx.array([[3.5, 3.0, 0.5, 3.5], [-4.0, -0.5, -0.75, -9.0]]), 0.4),
+        (mx.array([2.0, 2.0, 1.0]), 1.0),
+        (mx.array([0.5, OUT, -0.25, OUT]), 0.3),
+        (mx.array([4.0]), 0.9),
+        *drawn(3, lambda rng: (_floats(rng, 2, 2, 6), float(rng.uniform(0.02, 0.6)))),
+    ),
+    mistakes=(
+        Mistake(
+            "absolute",
+            lambda logprobs, p: mx.where(mx.softmax(logprobs, axis=-1) >= p, logprobs, -mx.inf),
+            "The threshold is `min_p` *times the largest* probability of the row, not `min_p` itself.",
+            1,
+        ),
+        Mistake(
+            "a share of the logarithm",
+            lambda logprobs, p: mx.where(logprobs >= p * logprobs.max(axis=-1, keepdims=True), logprobs, -mx.inf),
+            "A product of probabilities is a *sum* of logarithms: add log(min_p).",
+            2,
+        ),
+        *slips(
+            apply_min_p,
+            ("one row for all", {".max(axis=-1, keepdims=True)": ".max()"}, 1, ALL_ROWS),
+            ("the likeliest dropped", {">= lowest": "> lowest"}, 1, "`min_p = 1` keeps what is as likely as the best."),
+            ("zeros", {"-mx.inf": "0.0"}, 3, ZEROS),
+            (
+                "min_p not as a logarithm",
+                {"np.log(min_p)": "min_p"},
+                2,
+                "The numbers are logarithms, so the factor has to become one too.",
+            ),
+            (
+                "log(min_p) subtracted",
+                {"+ np.log(min_p)": "- np.log(min_p)"},
+                2,
+                "The threshold lies *below* the largest: log(min_p) is negative already.",
+            ),
+        ),
+    ),
+    run=_whichever_of_equals,
+)
+
+
+# -- what was drawn ---------------------------------------------------------------------------------------------------
+
+
+def logps_and_entropy(logits, token_ids, temperature):
+    """Of softmax(logits / temperature): log-probabilities of the tokens, and the entropy. Two arrays [...]."""
+    scaled = logits / temperature
+    all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)
+    logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]
+    probs = mx.exp(all_logps)
+    entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)
+    return logps, entropy
+
+
+def _two_arrays(function, *arguments):
+    result = function(*arguments)
+    return tuple(result) if isinstance(result, list) and len(result) == 2 else result
+
+
+LOGPS = Exercise(
+    "13.7",
+    "What was said, and how sure",
+    "Write `logps_and_entropy(logits, token_ids, temperature)` for `logits` [..., V] and the tokens that were drawn "
+    "from them, `token_ids` [...]. Return two arrays [...], both of softmax(logits / temperature): the "
+    "log-probability of each of these tokens, and the entropy of each row, `-sum of p log p`, with the natural "
+    "logarithm. Logits may be `-inf`; such a token adds nothing to the entropy.",
+    minutes=12,
+    difficulty=2,
+    solution=logps_and_entropy,
+    hints=(
+        "The logarithm of a softmax is `scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)`: no power of e that "
+        "could overflow, no logarithm of 0.",
+        "`mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]` picks one number in each row.",
+        "Where p is 0, `p * log p` is 0 times -inf, which is nan. Write `mx.where(probs > 0, probs * all_logps, 0.0)` "
+        "and sum over the last axis.",
+    ),
+    cases=(
+        (mx.array([[2.0, 1.0, 0.0, -1.0]]), mx.array([1]), 1.0),
+        (mx.array([[2.0, 1.0, 0.0, -1.0], [0.5, 0.5, 0.5, 0.5]]), mx.array([0, 3]), 2.0),
+        (mx.array([[1000.0, 998.5, -1000.0]]), mx.array([1]), 1.0),
+        (mx.array([[0.5, OUT, 1.5], [OUT, OUT, 2.0]]), mx.array([0, 2]), 0.7),
+        (mx.array([0.25, -1.5, 3.0]), mx.array(2), 0.5),
+        (mx.array([[4.5], [1.0]]), mx.array([0, 0]), 1.3),
+        *drawn(
+            3,
+            lambda rng: (_floats(rng, 2, 3, 5), mx.array(rng.integers(0, 5, (2, 3))), float(rng.uniform(0.4, 1.8))),
+        ),
+    ),
+    mistakes=slips(
+        logps_and_entropy,
+        (
+            "no temperature",
+            {"logits / temperature": "logits"},
+            1,
+            "They should be those of softmax(logits / temperature), the distribution that was drawn from.",
+        ),
+        (
+            "entropy with nan",
+            {"mx.where(probs > 0, probs * all_logps, 0.0)": "probs * all_logps"},
+            3,
+            "0 times -inf is nan: a token that is out adds 0 to the entropy.",
+        ),
+        (
+            "bits",
+            {"probs * all_logps": "probs * all_logps / np.log(2)"},
+            3,
+            "That is in bits: take the natural logarithm.",
+        ),
+        ("sign", {"-mx.sum": "mx.sum"}, 3, "An entropy is never negative: there is a minus in front of the sum."),
+        (
+            "probabilities",
+            {"take_along_axis(all_logps": "take_along_axis(mx.exp(all_logps)"},
+            1,
+            "The first array holds probabilities. Their logarithms are asked for.",
+        ),
+        (
+            "logits",
+            {"take_along_axis(all_logps": "take_along_axis(scaled"},
+            1,
+            "A logit is no log-probability yet: take the logsumexp of its row off.",
+        ),
+        (
+            "one for all rows",
+            {"mx.logsumexp(scaled, axis=-1, keepdims=True)": "mx.logsumexp(scaled)"},
+            1,
+            ALL_ROWS,
+        ),
+        (
+            "overflow",
+            {"mx.logsumexp(scaled, axis=-1, keepdims=True)": "mx.log(mx.exp(scaled).sum(axis=-1, keepdims=True))"},
+            1,
+            "e^1000 overflows: `mx.logsumexp`, or take the largest logit off first.",
+        ),
+        ("swapped", {"return logps, entropy": "return entropy, logps"}, 1, "First the log-probabilities, please."),
+    ),
+    run=_two_arrays,
+    explain="The entropy is the mean of -log p over what is drawn: 0 where the model is sure, log V where every token "
+    "is equally likely.",
+)
+
+
+# -- the cache --------------------------------------------------------------------------------------------------------
+
+
+class Cache:
+    """Keys and values of every layer for the positions so far; `length` says how many those are."""
+
+    def __init__(self, num_layers):
+        """An empty cache."""
+        self.keys = [None] * num_layers
+        self.values = [None] * num_layers
+        self.length = 0
+
+    def append(self, layer, keys, values):
+        """Put [B, K, T, D] behind what the layer has. Return all its keys and all its values."""
+        if self.keys[layer] is not None:
+            keys = mx.concatenate([self.keys[layer], keys], axis=2)
+            values = mx.concatenate([self.values[layer], values], axis=2)
+        self.keys[layer], self.values[layer] = keys, values
+        return keys, values
+
+    def advance(self, num_tokens):
+        """Every layer has got `num_tokens` positions more."""
+        self.length += num_tokens
+
+    def repeat(self, times):
+        """A new cache in which every row stands `times` times: a a a b b b."""
+        copy = type(self)(len(self.keys))
+        copy.length = self.length
+        copy.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]
+        copy.values = [mx.repeat(values, times, axis=0) for values in self.values]
+        return copy
+
+
+def _use_cache(cls, layers, rows, chunks, times, seed):
+    """Everything that a cache answers while `chunks` positions at a time go through it, then through its repetition."""
+    rng = np.random.default_rng(seed)
+    cache, other = cls(layers), cls(layers)
+    told = [int(cache.length)]
+    for number, length in enumerate((*chunks, 1, 2)):
+        if number == len(chunks):
+            before, cache, rows = cache, cache.repeat(times), rows * times
+            told.append(int(cache.length))
+        for layer in range(layers):
+            told += list(cache.append(layer, _floats(rng, rows, 2, length, 3), _floats(rng, rows, 2, length, 3)))
+            told.append(int(cache.length))
+        if cache.advance(length) not in (None, cache):
+            return Told("an answer from `advance`, which only moves `length` on")
+        told.append(int(cache.length))
+    told += [int(before.length), int(other.length)]
+    told += list(before.append(0, *(_floats(rng, rows // times, 2, 1, 3) for _ in range(2))))
+    return [np.array(each) if hasattr(each, "shape") else each for each in told]
+
+
+KEPT = "self.keys[layer], self.values[layer] = keys, values\n"
+
+CACHE = Exercise(
+    "13.8",
+    "A cache of your own",
+    "Write the class `Cache`. `Cache(num_layers)` is empty, with `length` 0. `append(layer, keys, values)` puts T new "
+    "positions [B, K, T, D] behind those that the layer already has, and returns all of the layer's keys and all of "
+    "its values, two arrays [B, K, positions, D]. `advance(num_tokens)` adds to `length`; it is called once, after "
+    "every layer has appended. `repeat(times)` returns a *new* cache of the same length in which each row of the batch "
+    "stands `times` times, side by side: a a a b b b.",
+    minutes=12,
+    difficulty=2,
+    solution=Cache,
+    hints=(
+        "Keep two lists with an entry for each layer, `None` at first. The first `append` of a layer has nothing to "
+        "put its keys behind.",
+        "Positions are axis 2 of [B, K, T, D]: `mx.concatenate([self.keys[layer], keys], axis=2)`. Keep the result "
+        "and return it.",
+        "`mx.repeat(keys, times, axis=0)` repeats each row in place; `mx.concatenate([keys] * times)` would give "
+        "a b a b.",
+    ),
+    cases=(
+        (1, 1, (1,), 2, 0),
+        (2, 1, (4, 1, 1), 3, 1),
+        (3, 2, (3, 2), 2, 2),
+        (2, 3, (5,), 1, 3),
+        *drawn(
+            2, lambda rng: (*map(int, rng.integers(1, 4, 2)), (int(rng.integers(2, 6)), 1), 2, int(rng.integers(99)))
+        ),
+    ),
+    mistakes=slips(
+        Cache,
+        (
+            "only the new ones returned",
+            {"return keys, values": "return keys[:, :, self.length:], values[:, :, self.length:]"},
+            2,
+            "Only the new positions came back. `append` keeps the old ones, puts the new ones behind them, and returns "
+            "all: that is what the new queries look at.",
+        ),
+        (
+            "new ones in front",
+            {
+                "[self.keys[layer], keys]": "[keys, self.keys[layer]]",
+                "[self.values[layer], values]": "[values, self.values[layer]]",
+            },
+            2,
+            "The new positions stand in front of the old ones.",
+        ),
+        ("heads", {"axis=2": "axis=1"}, 2, "That is the axis of the heads. Positions are axis 2 of [B, K, T, D]."),
+        (
+            "not kept",
+            {f"        {KEPT}": f"        if self.keys[layer] is None:\n            {KEPT}"},
+            2,
+            "What was joined is returned and not kept: the third `append` does not know of the second.",
+        ),
+        (
+            "counted by each layer",
+            {KEPT: f"{KEPT}        self.length = keys.shape[2]\n", "self.length += num_tokens": "pass"},
+            1,
+            "`length` moved inside `append`, so layer 1 sees another position than layer 0. Only `advance` moves it.",
+        ),
+        (
+            "one layer for all",
+            {
+                "append(self, layer, keys, values):": "append(self, layer, keys, values, layer_=0):",
+                "[layer]": "[layer_]",
+            },
+            1,
+            "All layers write into one place. Each has keys and values of its own.",
+        ),
+        (
+            "a b a b",
+            {
+                "mx.repeat(keys, times, axis=0)": "mx.concatenate([keys] * times)",
+                "mx.repeat(values, times, axis=0)": "mx.concatenate([values] * times)",
+            },
+            3,
+            "The rows came out as a b a b. A group stands together: a a b b.",
+        ),
+        (
+            "repeat without length",
+            {"        copy.length = self.length\n": ""},
+            3,
+            "The repeated cache has length 0. Its next position would be turned as if it were the first.",
+        ),
+        (
+            "repeats itself",
+            {"copy = type(self)(len(self.keys))": "copy = self"},
+            3,
+            "`repeat` changed the cache itself: it returns a new one, and the old one stays as it is.",
+        ),
+        (
+            "values for keys",
+            {"copy.values = [mx.repeat(values, times, axis=0) for values in self.values]": "copy.values = copy.keys"},
+            3,
+            "In the repeated cache the keys stand in the place of the values.",
+        ),
+    ),
+    run=_use_cache,
+)
+
+
+def attend(queries, keys, values, cache, layer, theta, attention_mask=None):
+    """Attention of T new positions to all so far: [B, H, T, D], [B, K, T, D] twice -> [B, H, T, D]."""
+    queries = rope(queries, cache.length, theta)
+    keys = rope(keys, cache.length, theta)
+    keys, values = cache.append(layer, keys, values)
+    mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)
+    return grouped_attention(queries, keys, values, mask)
+
+
+HEADS, KEY_HEADS, HEAD_DIM, THETA = 4, 2, 6, 100.0
+
+
+def _attend_in_chunks(function, chunks, padding, seed):
+    """The answers to `chunks` positions at a time, of two layers, of as many rows as `padding` has numbers."""
+    rng = np.random.default_rng(seed)
+    cache, rows = Cache(2), len(padding)
+    mask = None
+    if any(padding):
+        mask = mx.array([[int(place >= left) for place in range(chunks[0])] for left in padding])
+    answers = []
+    for length in chunks:
+        for layer in range(2):
+            arrays = [_floats(rng, rows, heads, length, HEAD_DIM) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
+            answer = function(*arrays, cache, layer, THETA, mask)
+            if answer is None:
+                return None
+            if cache.keys[layer] is None or cache.keys[layer].shape[2] != cache.length + length:
+                return Told("a cache without the new positions (`cache.append` puts them in, once a layer)")
+            answer = np.array(answer)
+            if answer.shape == (rows, HEADS, length, HEAD_DIM):  # what padding itself looks at does not matter
+                for row, left in enumerate(padding):
+                    answer[row, :, : max(0, left - int(cache.length))] = 0
+            answers.append(mx.array(answer))
+        before = cache.length
+        cache.advance(length)
+        if cache.length != before + length:
+            return Told("a cache that was moved on (`advance` is called once for all layers, outside)")
+    return answers
+
+
+ATTEND = Exercise(
+    "13.9",
+    "Attention that remembers",
+    "Write `attend(queries, keys, values, cache, layer, theta, attention_mask=None)`. `queries` [B, H, T, D], `keys` "
+    "and `values` [B, K, T, D] are of the T *new* positions, normed and not yet turned. The first of them stands at "
+    "position `cache.length`. Turn queries and keys with `rope(x, offset, theta)`, append keys and values to the "
+    "cache, work out with `visible(num_queries, num_keys, offset, attention_mask)` what may be seen, and return "
+    "`grouped_attention(queries, keys, values, mask)`. Leave `cache.length` alone. In the messages of "
+    "`check`, (5, 1, 1) means that five positions came first, then one, then another, and (0, 2) that the second of "
+    "two rows begins with 2 positions of padding.",
+    minutes=15,
+    difficulty=2,
+    solution=attend,
+    hints=(
+        "What a position is turned by depends on where it stands. With 5 positions in the cache the next one stands at "
+        "5, though it comes alone.",
+        "The cache holds keys that are turned already: each was turned once, at its own place, before it was appended.",
+        "There are as many keys as the cache now has positions, `keys.shape[2]` after `append`, and as many queries as "
+        "are new. `visible` needs the offset of the first query: `cache.length`.",
+    ),
+    cases=(
+        ((5, 1, 1), (0,), 0),
+        ((4,), (0, 0), 1),
+        ((3, 2, 4), (0,), 2),
+        ((1, 1, 1), (0, 0), 3),
+        ((5, 1, 2), (0, 2), 4),
+        *drawn(2, lambda rng: ((int(rng.integers(3, 7)), 1, 3), (2, 0, 1), int(rng.integers(99)))),
+    ),
+    mistakes=(
+        *slips(
+            attend,
+            (
+                "everything at position 0",
+                {"rope(queries, cache.length": "rope(queries, 0", "rope(keys, cache.length": "rope(keys, 0"},
+                1,
+                "Each new position is turned as if it were the first. It stands at `cache.length`.",
+            ),
+            (
+                "keys at position 0",
+                {"rope(keys, cache.length": "rope(keys, 0"},
+                1,
+                "The queries are turned by their position and the new keys as if they stood at 0.",
+            ),
+            (
+                "queries at position 0",
+                {"rope(queries, cache.length": "rope(queries, 0"},
+                1,
+                "The keys are turned by their positions, and the queries not by the same count: both begin at "
+                "`cache.length`. (If you turn what comes out of the cache: those keys were turned already.)",
+            ),
+            (
+                "not turned",
+                {"    keys = rope(keys, cache.length, theta)\n": ""},
+                2,
+                "The keys are not turned at all: without that, attention does not know where they stand.",
+            ),
+            (
+                "mask without offset",
+                {"keys.shape[2], cache.length,": "keys.shape[2], 0,"},
+                3,
+                "The mask takes the first new query for position 0, which sees only itself. It stands at "
+                "`cache.length`.",
+            ),
+            (
+                "padding forgotten",
+                {"cache.length, attention_mask)": "cache.length)"},
+                3,
+                "`attention_mask` is not used: rows with padding look at their padding.",
+            ),
+            (
+                "all see all",
+                {"keys.shape[2], cache.length, attention_mask)": "keys.shape[2], keys.shape[2], attention_mask)"},
+                3,
+                "Several new positions came at once, and each saw those behind it. `visible` has to know at which "
+                "position the first query stands.",
+            ),
+            (
+                "new keys only",
+                {
+                    "    keys, values = cache.append": "    cache.append",
+                    "cache.length, attention_mask)": "0, None)",
+                },
+                3,
+                "The new queries look at the new keys alone. `cache.append` returns all there are.",
+            ),
+            (
+                "one cache layer",
+                {"cache.append(layer,": "cache.append(0,"},
+                2,
+                "Everything goes into layer 0 of the cache. Pass `layer` on.",
+            ),
+        ),
+    ),
+    run=_attend_in_chunks,
+)
+
+
+# -- many prompts at once ---------------------------------------------------------------------------------------------
+
+
+def left_pad(prompts):
+    """Prompts as two int arrays [B, P], P the longest: ids that end in the last column, and 1 where a token is."""
+    longest = max(len(prompt) for prompt in prompts)
+    ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return mx.array(ids), mx.array(mask)
+
+
+def _mask_from_ids(prompts):
+    ids = left_pad(prompts)[0]
+    return ids, (ids != 0).astype(mx.int32)
+
+
+def _whole_numbers(function, *arguments):
+    result = _two_arrays(function, *arguments)
+    if not isinstance(result, tuple) or len(result) != 2:
+        return result
+    arrays = [np.array(each) for each in result]
+    if any(array.dtype.kind == "f" for array in arrays):
+        return Told("arrays of floats (token ids pick rows of the embedding, so they are whole numbers)")
+    return tuple(array.astype(np.int64) if array.dtype.kind in "iub" else array for array in arrays)
+
+
+PADDED = "[0] * (longest - len(prompt)) + list(prompt)"
+MARKED = "[0] * (longest - len(prompt)) + [1] * len(prompt)"
+MARKED_RIGHT = "[1] * len(prompt) + [0] * (longest - len(prompt))"
+
+LEFT_PAD = Exercise(
+    "13.10",
+    "Rows of one length",
+    "Write `left_pad(prompts)`: from a list of lists of token ids, two integer arrays [B, P], where P is the length of "
+    "the longest prompt. In the first each prompt *ends* in the last column, with the id 0 in front of it. The second "
+    "is the attention mask: 1 where there is a token of the prompt, 0 where there is padding. A prompt may hold the "
+    "token 0 itself.",
+    minutes=6,
+    difficulty=1,
+    solution=left_pad,
+    hints=(
+        "How many zeros does a prompt get? The longest length minus its own.",
+        "`[0] * missing + list(prompt)`, and the same with 1s for the mask.",
+        "The mask comes from the lengths. Comparing ids with 0 would take a real token 0 for padding.",
+    ),
+    cases=(
+        ([[4, 5, 6], [7]],),
+        ([[3], [0, 2], [5, 0, 0, 1]],),
+        ([[8, 9]],),
+        ([[2, 3], [4, 5]],),
+        *drawn(3, lambda rng: ([rng.integers(0, 5, rng.integers(1, 6)).tolist() for _ in range(4)],)),
+    ),
+    mistakes=(
+        Mistake(
+            "mask from the ids",
+            _mask_from_ids,
+            "The mask takes the real token 0 for padding. It has to come from the lengths. (With published models this "
+            "happens easily: their padding is often a token that also ends a text.)",
+            3,
+        ),
+        *slips(
+            left_pad,
+            (
+                "on the right",
+                {
+                    PADDED: "list(prompt) + [0] * (longest - len(prompt))",
+                    MARKED: MARKED_RIGHT,
+                },
+                2,
+                "That is padding on the right. Here all prompts end in the last column, so that what is generated "
+                "comes right behind each.",
+            ),
+            (
+                "mask of the other side",
+                {MARKED: MARKED_RIGHT},
+                2,
+                "Ids and mask are padded on different sides.",
+            ),
+            (
+                "mask the wrong way round",
+                {MARKED: "[1] * (longest - len(prompt)) + [0] * len(prompt)"},
+                2,
+                "1 says: here is a token. 0 is for padding.",
+            ),
+            (
+                "backwards",
+                {"list(prompt)": "list(prompt)[::-1]"},
+                2,
+                "The prompts stand there backwards.",
+            ),
+            (
+                "cut",
+                {
+                    "longest = max(": "longest = min(",
+                    "in prompts]\n    mask": "in prompts]\n    ids = [row[-longest:] for row in ids]\n    mask",
+                    "for prompt in prompts]\n    return": "for prompt in prompts]\n"
+                    "    mask = [row[-longest:] for row in mask]\n    return",
+                },
+                1,
+                "The long prompts are cut. P is the length of the *longest*.",
+            ),
+        ),
+    ),
+    run=_whole_numbers,
+)
+
+
+def generate(forward, cache, prompts, max_new_tokens, ends, choose):
+    """Completions of all prompts, a list each, up to and including the first of `ends`."""
+    ids, mask = left_pad(prompts)
+    completions = [[] for _ in prompts]
+    for step in range(max_new_tokens):
+        logits = forward(ids, cache, mask)[:, -1]
+        tokens = [choose(logits[row], row, step) for row in range(len(prompts))]
+        for completion, token in zip(completions, tokens):
+            if not completion or completion[-1] not in ends:
+                completion.append(token)
+        if all(completion[-1] in ends for completion in completions):
+            break
+        ids = mx.array(tokens)[:, None]
+    return completions
+
+
+def _count_positions(function, forward, cache, prompts, *others):
+    """The completions, or in words that more positions went through the model than needed."""
+    read = []
+
+    def counted(ids, cache, attention_mask=None):
+        logits = forward(ids, cache, attention_mask)
+        read.append(np.array(ids).shape[1])
+        return logits
+
+    completions = _numbers(function(counted, cache, prompts, *others))
+    if not isinstance(completions, list) or not all(isinstance(each, list) for each in completions):
+        return completions
+    needed = max(map(len, prompts)) + max(map(len, completions), default=1)
+    if sum(read) > needed:
+        return Told(
+            f"{completions}, but {sum(read)} positions of a row went through the model, where {needed - 1} are enough"
+        )
+    return completions
+
+
+IF_OPEN = "if not completion or completion[-1] not in ends:"
+
+GENERATE = Exercise(
+    "13.11",
+    "generate",
+    "Put it together: `generate(forward, cache, prompts, max_new_tokens, ends, choose)`. "
+    "`forward(ids, cache, attention_mask)` takes ids [B, T] of new positions, reads and extends the cache, and "
+    "returns logits [B, T, V]. `choose(logits, row, step)` turns one row's logits [V] into a token id. Pad the prompts "
+    "with `left_pad`, send them through once, and from then on only the newest token of each row, always with the same "
+    "mask. Return a list of completions, lists of ids, each up to and including its first token of `ends`; no row is "
+    "longer than `max_new_tokens`. Stop early when every row has ended.",
+    minutes=20,
+    difficulty=3,
+    solution=generate,
+    hints=(
+        "A loop over `range(max_new_tokens)`. The first round sends the padded prompts, every later one a column "
+        "[B, 1]: `ids = mx.array(tokens)[:, None]`. Of the logits only the last position counts, `[:, -1]`.",
+        "A row that has ended still gets a token in each round, because the batch goes on. Do not append it: "
+        "`if not completion or completion[-1] not in ends`.",
+        "`break` when `all(completion[-1] in ends for completion in completions)`.",
+    ),
+    cases=(
+        (sums, SumCache(), [[3]], 4, {6}, likeliest),
+        (sums, SumCache(), [[1, 2], [5]], 5, {0}, likeliest),
+        (sums, SumCache(), [[3, 3, 1, 2], [6], [2, 4]], 6, {0, 4}, likeliest),
+        (sums, SumCache(), [[2, 1], [1, 1, 6]], 5, {3}, by_row_and_step),
+        (sums, SumCache(), [[4], [1, 2, 3]], 1, set(), likeliest),
+        (sums, SumCache(), [[1, 6, 1], [2, 0, 2, 2]], 6, set(), by_row_and_step),
+        *drawn(
+            3,
+            lambda rng: (
+                *(sums, SumCache(), [rng.integers(0, 7, rng.integers(1, 6)).tolist() for _ in range(3)]),
+                *(6, {int(rng.integers(7))}, by_row_and_step),
+            ),
+        ),
+    ),
+    mistakes=slips(
+        generate,
+        (
+            "no mask",
+            {"forward(ids, cache, mask)": "forward(ids, cache, None)"},
+            1,
+            "The model was not told what is padding. (Token 0 may mean something, and every position is looked at.)",
+        ),
+        (
+            "all of it again",
+            {"mx.array(tokens)[:, None]": "mx.concatenate([ids, mx.array(tokens, dtype=ids.dtype)[:, None]], axis=1)"},
+            1,
+            "The whole text goes through in every round, and into the cache once more. Only the newest token is new.",
+        ),
+        (
+            "first position",
+            {"[:, -1]": "[:, 0]"},
+            1,
+            "The next token follows the *last* position: `[:, -1]`.",
+        ),
+        (
+            "end left out",
+            {
+                "if not completion or completion[-1] not in ends": "if token not in ends",
+                "all(completion[-1] in ends for completion in completions)": "all(token in ends for token in tokens)",
+            },
+            2,
+            "The end token belongs to the completion, and nothing comes behind it.",
+        ),
+        (
+            "goes on behind the end",
+            {
+                f"{IF_OPEN}\n                completion": "completion",
+                "all(completion[-1] in ends for": "all(set(completion) & set(ends) for",
+            },
+            2,
+            "A row that has ended got more tokens. The batch goes on for the others; its own completion is closed.",
+        ),
+        (
+            "stops with the first",
+            {"if all(": "if any("},
+            3,
+            "Everything stopped when the first row ended. The others had more to say.",
+        ),
+        (
+            "never stops early",
+            {"        if all(completion[-1] in ends for completion in completions):\n            break\n": ""},
+            3,
+            "When every row has ended, stop: the rounds that are left do nothing.",
+        ),
+        ("step 0", {"row, step)": "row, 0)"}, 1, "`choose` gets the number of the round, 0, 1, 2, ... as its step."),
+        ("row 0", {"logits[row], row, step": "logits[row], 0, step"}, 1, "`choose` gets the number of the row."),
+        (
+            "one too many",
+            {"range(max_new_tokens)": "range(max_new_tokens + 1)"},
+            1,
+            "A row is longer than `max_new_tokens`.",
+        ),
+    ),
+    run=_count_positions,
+)

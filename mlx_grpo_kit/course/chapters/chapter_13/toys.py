@@ -1,0 +1,64 @@
+"""Small models for trying loops with: what they say can be worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+
+SIZE = 7
+HEIGHTS = np.array([0.25, 1.5, -0.75, 0.5, 2.0, -1.25, 0.0])
+
+
+def _likeliest(token: int) -> mx.array:
+    """Logits [7] of which `token` has the largest, and no two are equal."""
+    logits = np.roll(HEIGHTS, token - int(HEIGHTS.argmax()))
+    return mx.array(logits.astype(np.float32))
+
+
+def next_is_one_more(tokens: Any) -> mx.array:
+    """a model of 7 tokens: the likeliest next one is the last one + 1, and after 6 comes 0"""
+    return _likeliest((int(tokens[-1]) + 1) % SIZE)
+
+
+def next_is_the_sum(tokens: Any) -> mx.array:
+    """a model of 7 tokens: the likeliest next one is the sum of all tokens so far, modulo 7"""
+    return _likeliest(sum(int(token) for token in tokens) % SIZE)
+
+
+class SumCache:
+    """What `sums` remembers: of each row the sum over its tokens, and how many positions it was given."""
+
+    def __init__(self):
+        self.sums: np.ndarray | None = None
+        self.length = 0
+
+    def __repr__(self) -> str:
+        return "an empty cache"
+
+
+def sums(ids: Any, cache: SumCache, attention_mask: Any = None) -> mx.array:
+    """a model of 7 tokens: the likeliest next one is the sum of (token + 1) over the row's real tokens, modulo 7"""
+    ids = np.array(ids)
+    if ids.ndim != 2:
+        raise ValueError(f"ids have shape {ids.shape}; expected [rows, tokens]")
+    real = np.ones(ids.shape, int)
+    if attention_mask is not None:
+        mask = np.array(attention_mask)[:, cache.length : cache.length + ids.shape[1]]
+        real[:, : mask.shape[1]] = mask  # positions that the mask is too short for are tokens
+    before = np.zeros(len(ids), int) if cache.sums is None else cache.sums
+    running = before[:, None] + np.cumsum((ids + 1) * real, axis=1)
+    cache.sums, cache.length = running[:, -1], cache.length + ids.shape[1]
+    return mx.stack([mx.stack([_likeliest(int(number) % SIZE) for number in row]) for row in running])
+
+
+def likeliest(logits: Any, row: int, step: int) -> int:
+    """the likeliest token, whatever the row and the step"""
+    return int(mx.argmax(logits))
+
+
+def by_row_and_step(logits: Any, row: int, step: int) -> int:
+    """the likeliest token + 2 * row + step, modulo 7"""
+    return (int(mx.argmax(logits)) + 2 * row + step) % SIZE

@@ -1,0 +1,124 @@
+"""Writing token by token: what a cache spares, what a token costs, and which side of a prompt padding stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.sheet import Sheet
+from mlx_grpo_kit.viz.style import COLORS, POSITIVE
+
+NOTHING, KEPT, COMPUTED, CHOSEN = "#ffffff", "#d4d4d8", POSITIVE, "#fbb45c"
+
+
+def draw_computed(tokens: Sequence[str], prompt_length: int) -> tuple[Chart, str]:
+    """(chart, words): the positions that go through the model in each step of writing, without and with a cache.
+
+    Args:
+        tokens: prompt and completion; the last one is drawn and never read
+        prompt_length: how many of them are the prompt
+    """
+    import numpy as np
+
+    read = len(tokens) - 1
+    steps = len(tokens) - prompt_length
+    step, place = np.arange(steps)[:, None], np.arange(read)[None, :]
+    seen = place < prompt_length + step
+    without = np.where(seen, 2, 0)
+    with_cache = np.where(seen, np.where((step == 0) | (place == prompt_length + step - 1), 2, 1), 0)
+    totals = [int((each == 2).sum()) for each in (without, with_cache)]
+    chart = Chart(1000, 120 + round(475 / read * steps))
+    for left, numbers, name, total in ((15, without, "without", totals[0]), (515, with_cache, "with", totals[1])):
+        sheet = chart.add(
+            Sheet(
+                *(left, 46, 470, numbers, lambda kind: (NOTHING, KEPT, COMPUTED)[int(kind)]),
+                title=f"{name} a cache",
+                below=f"{total} positions go through the model",
+                below_color="ink",
+            )
+        )
+        sheet.write([[tokens[at] if seen[row, at] else "" for at in range(read)] for row in range(steps)], size=15)
+    chart.text(15, chart.height - 14, "blue: computed in this step; grey: taken from the cache", size=12.5, color="soft")
+    words = (
+        f"{steps} steps of writing behind a prompt of {prompt_length}: {totals[0]} positions go through the model "
+        f"without a cache, {totals[1]} with one."
+    )
+    return chart, words
+
+
+def draw_cost(
+    lengths: Sequence[int], without: Sequence[float], cached: Sequence[float], *, token: int | None = None, of: int = 0
+) -> tuple[Chart, str]:
+    """(chart, words): what one more token costs, with and without a cache, while the text grows.
+
+    Args:
+        lengths: positions of the text, the new one included
+        without, cached: milliseconds for this token, as many as there are lengths
+        token: which of the lengths is looked at, the last one unless given
+        of: the longest that is still to come
+    """
+    at = len(lengths) - 1 if token is None else min(token, len(lengths) - 1)
+    length, longest = lengths[at], max(of, lengths[-1])
+    chart = Chart(1000, 440)
+    cell = 840 / longest
+    for top, name, kept in ((30, "without", 0), (66, "with a cache", length - 1)):
+        chart.text(14, top + 15, name, size=13)
+        chart.bar(130, top, cell * longest, 20, "#f1f1f3")
+        chart.bar(130, top, cell * kept, 20, KEPT)
+        chart.bar(130 + cell * kept, top, max(2.5, cell * (length - kept)), 20, COMPUTED)
+    chart.text(
+        *(130, 106, f"{length} positions: blue ones go through the model for this token, grey ones are looked up"),
+        size=12.5,
+        color="soft",
+    )
+    highest = sorted(without)[int(0.98 * (len(without) - 1))]  # one pause of the machine should not flatten the rest
+    plane = chart.plane(
+        *(62, 148, 905, 232),
+        x=(0, longest),
+        y=(0, 1.3 * max(highest, 1e-3)),
+        title="milliseconds for one more token",
+        xlabel="positions so far",
+    )
+    plane.line(lengths[: at + 1], without[: at + 1], COLORS[1], style="--", label="without a cache")
+    plane.line(lengths[: at + 1], cached[: at + 1], COLORS[0], label="with a cache")
+    plane.upright(length, style=":")
+    plane.legend("upper left")
+    words = (
+        f"At {length} positions one more token takes {without[at]:.1f} ms without a cache, where {length} positions go "
+        f"through the model, and {cached[at]:.1f} ms with one, where a single one does."
+    )
+    return chart, words
+
+
+def draw_padding(prompts: Sequence[str], completions: Sequence[str]) -> tuple[Chart, str]:
+    """(chart, words): prompts of unlike length and what is written behind them, padded on the left and on the right."""
+    import numpy as np
+
+    longest, more = max(map(len, prompts)), max(map(len, completions))
+    cell = 470 / (longest + more)
+    chart = Chart(1000, 104 + round(cell * len(prompts)))
+    for left, side in ((15, "left"), (515, "right")):
+        kinds, words = np.zeros((len(prompts), longest + more)), []
+        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            start = longest - len(prompt) if side == "left" else 0
+            kinds[row, start : start + len(prompt)] = 1
+            kinds[row, longest : longest + len(completion)] = 2
+            line = [" "] * (longest + more)
+            line[start : start + len(prompt)] = prompt
+            line[longest : longest + len(completion)] = completion
+            words.append(line)
+        sheet = chart.add(
+            Sheet(*(left, 40, 470, kinds, lambda kind: (KEPT, NOTHING, CHOSEN)[int(kind)]), title=f"padding on the {side}")
+        )
+        sheet.write(words, size=min(16, 0.5 * cell))
+    chart.text(
+        *(15, chart.height - 14, "grey: padding, white: prompt, orange: what is written, one column a step"),
+        size=12.5,
+        color="soft",
+    )
+    gaps = sum(len(prompt) < longest for prompt in prompts)
+    words = (
+        f"{len(prompts)} prompts of {min(map(len, prompts))} to {longest} tokens. Padded on the left, each completion "
+        f"follows its prompt; padded on the right, {gaps} of them {'has' if gaps == 1 else 'have'} a gap in between."
+    )
+    return chart, words
