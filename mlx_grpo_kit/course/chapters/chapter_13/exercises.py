@@ -45,7 +45,7 @@ def _numbers(result):
 
 
 def greedy(next_logits, prompt, max_new_tokens, ends):
-    """The tokens that follow `prompt`, each the likeliest, up to and including the first of `ends`."""
+    """The likeliest tokens that follow `prompt`, up to and including the first of `ends`."""
     tokens = list(prompt)
     for _ in range(max_new_tokens):
         token = int(mx.argmax(next_logits(tokens)))
@@ -351,7 +351,7 @@ def _whichever_of_equals(function, logprobs, setting):
 
 
 def apply_top_k(logprobs, top_k):
-    """`logprobs` [..., V] with all but the `top_k` likeliest tokens of each row at -inf."""
+    """`logprobs` [..., V]: the `top_k` likeliest tokens of each row; the others at -inf."""
     order = mx.argsort(-logprobs, axis=-1)
     place = mx.argsort(order, axis=-1)
     return mx.where(place < top_k, logprobs, -mx.inf)
@@ -451,7 +451,7 @@ TOP_K = Exercise(
 
 
 def apply_top_p(logprobs, top_p):
-    """`logprobs` [..., V] with all but the fewest likeliest tokens that reach `top_p` together at -inf."""
+    """`logprobs` [..., V]: the likeliest tokens that reach `top_p` together; the others at -inf."""
     if top_p >= 1:
         return logprobs
     probs = mx.softmax(logprobs, axis=-1)
@@ -562,7 +562,7 @@ TOP_P = Exercise(
 
 
 def apply_min_p(logprobs, min_p):
-    """`logprobs` [..., V] with all tokens less than `min_p` times as likely as the likeliest at -inf."""
+    """`logprobs` [..., V]: what is at least `min_p` times as likely as the likeliest; others at -inf."""
     lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)
     return mx.where(logprobs >= lowest, logprobs, -mx.inf)
 
@@ -632,7 +632,7 @@ MIN_P = Exercise(
 
 
 def logps_and_entropy(logits, token_ids, temperature):
-    """Of softmax(logits / temperature): log-probabilities of the tokens, and the entropy. Two arrays [...]."""
+    """Log-probabilities of the tokens, and entropies, of softmax(logits / temperature): [...] each."""
     scaled = logits / temperature
     all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)
     logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]
@@ -884,7 +884,7 @@ CACHE = Exercise(
 
 
 def attend(queries, keys, values, cache, layer, theta, attention_mask=None):
-    """Attention of T new positions to all so far: [B, H, T, D], [B, K, T, D] twice -> [B, H, T, D]."""
+    """Attention of T new positions to all so far: [B, H, T, D]."""
     queries = rope(queries, cache.length, theta)
     keys = rope(keys, cache.length, theta)
     keys, values = cache.append(layer, keys, values)
@@ -1024,7 +1024,7 @@ ATTEND = Exercise(
 
 
 def left_pad(prompts):
-    """Prompts as two int arrays [B, P], P the longest: ids that end in the last column, and 1 where a token is."""
+    """Ids [B, P] that end in the last column, and a mask [B, P] with 1 where a token is."""
     longest = max(len(prompt) for prompt in prompts)
     ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
     mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]

@@ -8,6 +8,7 @@ from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.sheet import Sheet
 from mlx_grpo_kit.viz.style import COLORS, POSITIVE
 
+WINDOW = 9  # measurements in a median
 NOTHING, KEPT, COMPUTED, CHOSEN = "#ffffff", "#d4d4d8", POSITIVE, "#fbb45c"
 
 
@@ -31,14 +32,17 @@ def draw_computed(tokens: Sequence[str], prompt_length: int) -> tuple[Chart, str
     for left, numbers, name, total in ((15, without, "without", totals[0]), (515, with_cache, "with", totals[1])):
         sheet = chart.add(
             Sheet(
-                *(left, 46, 470, numbers, lambda kind: (NOTHING, KEPT, COMPUTED)[int(kind)]),
+                *(left, 46, 470, numbers, lambda kind: (WINDOW = 9  # measurements in a median
+NOTHING, KEPT, COMPUTED)[int(kind)]),
                 title=f"{name} a cache",
                 below=f"{total} positions go through the model",
                 below_color="ink",
             )
         )
         sheet.write([[tokens[at] if seen[row, at] else "" for at in range(read)] for row in range(steps)], size=15)
-    chart.text(15, chart.height - 14, "blue: computed in this step; grey: taken from the cache", size=12.5, color="soft")
+    chart.text(
+        15, chart.height - 14, "blue: computed in this step; grey: taken from the cache", size=12.5, color="soft"
+    )
     words = (
         f"{steps} steps of writing behind a prompt of {prompt_length}: {totals[0]} positions go through the model "
         f"without a cache, {totals[1]} with one."
@@ -71,23 +75,34 @@ def draw_cost(
         size=12.5,
         color="soft",
     )
-    highest = sorted(without)[int(0.98 * (len(without) - 1))]  # one pause of the machine should not flatten the rest
+    usual = {"without a cache": _medians(without), "with a cache": _medians(cached)}
     plane = chart.plane(
         *(62, 148, 905, 232),
         x=(0, longest),
-        y=(0, 1.3 * max(highest, 1e-3)),
-        title="milliseconds for one more token",
+        y=(0, 1.25 * max(max(each) for each in usual.values())),
+        title=f"milliseconds for one more token; lines: medians of {WINDOW}",
         xlabel="positions so far",
     )
-    plane.line(lengths[: at + 1], without[: at + 1], COLORS[1], style="--", label="without a cache")
-    plane.line(lengths[: at + 1], cached[: at + 1], COLORS[0], label="with a cache")
+    looks = ((COLORS[1], "--", without), (COLORS[0], "-", cached))
+    for (name, medians), (color, style, measured) in zip(usual.items(), looks, strict=True):
+        plane.dots(lengths, measured, color, size=3, opacity=0.5)
+        plane.line(lengths, medians, color, style=style, label=name)
     plane.upright(length, style=":")
     plane.legend("upper left")
     words = (
-        f"At {length} positions one more token takes {without[at]:.1f} ms without a cache, where {length} positions go "
-        f"through the model, and {cached[at]:.1f} ms with one, where a single one does."
+        f"At {length} positions one more token takes about {usual['without a cache'][at]:.1f} ms without a cache, where "
+        f"{length} positions go through the model, and {usual['with a cache'][at]:.1f} ms with one, where a single one "
+        "does."
     )
     return chart, words
+
+
+def _medians(times: Sequence[float]) -> list[float]:
+    """Of each number and its neighbours, so that a pause of the machine is not taken for a trend."""
+    from statistics import median
+
+    half = WINDOW // 2
+    return [median(times[max(0, at - half) : at + half + 1]) for at in range(len(times))]
 
 
 def draw_padding(prompts: Sequence[str], completions: Sequence[str]) -> tuple[Chart, str]:
@@ -108,7 +123,9 @@ def draw_padding(prompts: Sequence[str], completions: Sequence[str]) -> tuple[Ch
             line[longest : longest + len(completion)] = completion
             words.append(line)
         sheet = chart.add(
-            Sheet(*(left, 40, 470, kinds, lambda kind: (KEPT, NOTHING, CHOSEN)[int(kind)]), title=f"padding on the {side}")
+            Sheet(
+                *(left, 40, 470, kinds, lambda kind: (KEPT, NOTHING, CHOSEN)[int(kind)]), title=f"padding on the {side}"
+            )
         )
         sheet.write(words, size=min(16, 0.5 * cell))
     chart.text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ def draw_steps(steps: Sequence[tuple[str, Mapping[str, float], str]]) -> tuple[C
 
 
 def draw_sampling(
-    names: Sequence[str], policy: Any, final: Any, removed_by: Sequence[str], *, rows: int = 12, title: str = ""
+    names: Sequence[str], policy: Any, final: Any, stages: Mapping[str, Any], *, rows: int = 12, title: str = ""
 ) -> tuple[Chart, str]:
     """(chart, words): the policy's distribution over tokens, and the one that is drawn from.
 
@@ -46,18 +47,22 @@ def draw_sampling(
         names: of the tokens, as they are shown
         policy: their probabilities before anything is done
         final: those that are drawn from; 0 for a token that is out
-        removed_by: for each token the filter that took it out, or ""
+        stages: by the name of each filter, in their order, the logits behind it; -inf for a token that is out
         rows: so many of the likeliest tokens are shown
     """
+    removed_by = [""] * len(names)
+    for each in reversed(stages):  # the first that took it out counts
+        removed_by = [each if stages[each][t] == -math.inf else before for t, before in enumerate(removed_by)]
     order = sorted(range(len(names)), key=lambda token: -float(policy[token]))
     shown, rest = order[:rows], order[rows:]
     kept = [token for token in order if not removed_by[token]]
     chart = Chart(1000, 92 + ROW * len(shown))
     chart.text(14, 24, title, size=15)
-    chart.bar(560, 12, 16, 12, GRAY)
-    chart.text(582, 23, "the policy", size=12.5)
-    chart.bar(680, 12, 16, 12, POSITIVE)
-    chart.text(702, 23, "what is drawn from", size=12.5)
+    chart.bar(470, 12, 16, 12, GRAY)
+    chart.text(492, 23, "the policy", size=12.5)
+    chart.bar(590, 12, 16, 12, POSITIVE)
+    chart.text(612, 23, "what is drawn from", size=12.5)
+    chart.text(930, 23, "the policy", size=12.5, anchor="end", color="soft")
     for row, token in enumerate(shown):
         y, before, after = 40 + ROW * row, float(policy[token]), float(final[token])
         chart.digits(14, y + 18, [(names[token], "soft" if removed_by[token] else "ink")], size=14)
