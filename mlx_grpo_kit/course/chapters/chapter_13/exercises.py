@@ -210,7 +210,7 @@ TEMPERED = Exercise(
 
 
 def draw(logits, temperature, key):
-    """A token id, drawn with the probabilities softmax(logits / temperature). One key, one token."""
+    """A token id, drawn from softmax(logits / temperature). One key, one token."""
     ends = mx.cumsum(mx.softmax(logits / temperature))
     return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))
 
@@ -562,7 +562,7 @@ TOP_P = Exercise(
 
 
 def apply_min_p(logprobs, min_p):
-    """`logprobs` [..., V]: what is at least `min_p` times as likely as the likeliest; others at -inf."""
+    """`logprobs` [..., V]: tokens `min_p` times as likely as the likeliest; the others at -inf."""
     lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)
     return mx.where(logprobs >= lowest, logprobs, -mx.inf)
 
@@ -632,7 +632,7 @@ MIN_P = Exercise(
 
 
 def logps_and_entropy(logits, token_ids, temperature):
-    """Log-probabilities of the tokens, and entropies, of softmax(logits / temperature): [...] each."""
+    """Log-probabilities of the tokens, and entropies: two arrays [...]."""
     scaled = logits / temperature
     all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)
     logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]

@@ -32,8 +32,7 @@ def draw_computed(tokens: Sequence[str], prompt_length: int) -> tuple[Chart, str
     for left, numbers, name, total in ((15, without, "without", totals[0]), (515, with_cache, "with", totals[1])):
         sheet = chart.add(
             Sheet(
-                *(left, 46, 470, numbers, lambda kind: (WINDOW = 9  # measurements in a median
-NOTHING, KEPT, COMPUTED)[int(kind)]),
+                *(left, 46, 470, numbers, lambda kind: (NOTHING, KEPT, COMPUTED)[int(kind)]),
                 title=f"{name} a cache",
                 below=f"{total} positions go through the model",
                 below_color="ink",
@@ -89,10 +88,10 @@ def draw_cost(
         plane.line(lengths, medians, color, style=style, label=name)
     plane.upright(length, style=":")
     plane.legend("upper left")
+    slow, fast = (medians[at] for medians in usual.values())
     words = (
-        f"At {length} positions one more token takes about {usual['without a cache'][at]:.1f} ms without a cache, where "
-        f"{length} positions go through the model, and {usual['with a cache'][at]:.1f} ms with one, where a single one "
-        "does."
+        f"At {length} positions one more token takes about {slow:.1f} ms without a cache, where {length} positions go "
+        f"through the model, and {fast:.1f} ms with one, where a single one does."
     )
     return chart, words
 
