@@ -81,8 +81,7 @@ def draw_sampling(
             color="soft",
         )
     chart.text(14, y + 42, f"{len(kept)} of {len(names)} tokens kept: {_some(names, kept)}", size=13.5, bold=True)
-    counts = {name: removed_by.count(name) for name in dict.fromkeys(filter(None, removed_by))}
-    out = "".join(f" {name} took out {count}." for name, count in counts.items())
+    out = "".join(f" {each} took out {removed_by.count(each)}." for each in stages if each in removed_by)
     drawn = ", ".join(f"{names[token]} {percent(float(final[token]))}" for token in kept[:6])
     words = f"{title}: {len(kept)} of {len(names)} tokens kept: {_some(names, kept)}.{out} Drawn: {drawn}."
     return chart, words
