@@ -363,7 +363,8 @@ class _Page:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="70" height="{ROW}"><path d="{path}" fill="none" '
             f'stroke="{LINE_COLOR}" stroke-width="2"/>{node}</svg>'
         )
-        return f'<img alt="" style="flex:0 0 70px;width:70px;height:{ROW}px;margin:0" src="{_svg_source(svg)}">'
+        alt = "plus" if wire.adds else "then"
+        return f'<img alt="{alt}" style="flex:0 0 70px;width:70px;height:{ROW}px;margin:0" src="{_svg_source(svg)}">'
 
 
 def _formulas(work: Work) -> str:
