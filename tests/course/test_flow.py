@@ -179,6 +179,13 @@ def test_the_panel_follows(tokenizer):
     assert "layer" not in panel.controls
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_a_notebook_stores_is_small(tokenizer, backward):
+    config, params = load_pretrained(TINY)
+    trace = trace_flow(config, params, tokenizer, "27+38=", "65", backward=True)
+    assert len(draw_flow(trace, backward=backward)._repr_mimebundle_()["text/html"]) < 300_000
+
+
 def test_a_larger_model_shows_one_layer(make_qwen3, tokenizer):
     _, config, params = make_qwen3(noise=0.1, **SETTINGS | {"intermediate_size": 600, "num_hidden_layers": 4})
     panel = show_flow(config, params, tokenizer, "1+2=")

@@ -142,7 +142,7 @@ def test_what_is_listed_adds_up(trace):
     assert products == sorted(products, key=abs, reverse=True)
     stored = box_html(picture.stored(), "layers.0.mlp.down_proj")
     assert len(re.search(r"<pre.*?>(.*?)</pre>", stored, re.S)[1].splitlines()) == MOST_STORED
-    assert "The 32 largest of 40 products" in stored
+    assert "The 16 largest of 40 products" in stored
 
 
 def test_the_words_say_what_is_seen(trace):

@@ -23,9 +23,9 @@ from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO
 
 MOST_NUMBERS = 256  # of a box that are drawn
 FIRST_PRODUCTS = 5  # of a sum, the largest, that stand below it; more of them take another click,
-MOST_PRODUCTS, MOST_STORED = 128, 32  # so many, and in what a notebook stores
+MOST_PRODUCTS, MOST_STORED = 128, 16  # so many, and in what a notebook stores
 MOST_LAYERS = 2  # up to so many are drawn whole; of a larger model, the chosen one
-MOST_SUMS = 6  # that a box with names, such as the scores, works out
+MOST_SUMS = 5  # that a box with names, such as the scores, works out
 TOKENS_BESIDE = 12  # on either side of the chosen one
 SHADES = 12  # on either side of 0
 SMOOTH = 512  # dots that a row of colours has at least: what a page makes of fewer has no edges
@@ -423,7 +423,7 @@ def _strip(numbers: np.ndarray, name: str, height: int) -> str:
     alt = f"{name}: {some}{len(numbers):,} numbers from {digits(drawn.min(), 3)} to {digits(drawn.max(), 3)}"
     levels = levels.repeat(max(1, SMOOTH // len(levels)))
     return (
-        f'<img alt="{escape(alt)}" title="{escape(alt)}" src="{_png_source(levels, palette)}" '
+        f'<img alt="{escape(alt)}" src="{_png_source(levels, palette)}" '
         f'style="display:block;width:100%;height:{height}px;margin:0 0 2px">'
     )
 
