@@ -87,7 +87,10 @@ def told_apart(got: Any, expected: Any) -> str:
         wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
         return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
     text = _show_both(got, expected)
-    dtypes = [str(value.dtype) if type(value).__module__ == "mlx.core" else None for value in (got, expected)]
+    dtypes = [
+        str(value.dtype) if type(value).__module__ == "mlx.core" and hasattr(value, "dtype") else None
+        for value in (got, expected)
+    ]
     if None not in dtypes and dtypes[0] != dtypes[1]:
         text = [f"{each} of {dtype}".replace("mlx.core", "mx") for each, dtype in zip(text, dtypes, strict=True)]
     both = ", expected ".join(text)

@@ -187,6 +187,11 @@ def test_shown_like_any_array():
     )
 
 
+@pytest.mark.parametrize("answer", [lambda x, params: x.at[0], lambda x, params: mx.float32, lambda x, params: mx])
+def test_what_is_of_mlx_and_no_array_is_told(answer):
+    assert ", expected array([4.75, " in SCALED.examine(answer).message
+
+
 def test_checking_without_mlx_does_not_import_it():
     program = (
         "import sys, numpy as np\nfrom mlx_grpo_kit.course import check\n"

@@ -30,8 +30,9 @@ def _with_gradients(solution, *differentiated):
             return result
         expected = solution(*arguments)
         if not isinstance(result, mx.array):
-            if hasattr(result, "shape"):
-                return Told(f"a {type(result).__module__}.{type(result).__name__} (no gradient passes: stay with mx)")
+            if hasattr(result, "shape") or isinstance(result, (list, tuple)):
+                kind = f"{type(result).__module__}.{type(result).__name__}".removeprefix("builtins.")
+                return Told(f"a {kind} (no gradient passes: stay with mx)")
             return result
         if not same(result, expected):
             return result
