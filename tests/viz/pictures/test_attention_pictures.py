@@ -58,6 +58,8 @@ def test_many_tokens_have_no_numbers_in_their_cells():
     chart, _ = draw_attention_map(weights / weights.sum(1, keepdims=True), "a" * 20, 19)
     assert chart.areas[0].written == []
     assert chart.areas[0].cell * 20 == pytest.approx(MAP)
+    lines = [float(y) for y in re.findall(r'<text x="0.0" y="([\d.]+)"', chart.svg("a"))]
+    assert chart.areas[0].top + max(lines) < chart.height - 4  # what the cells say is on the page
 
 
 def test_maps_side_by_side():
@@ -76,6 +78,9 @@ def test_one_query_by_hand():
     assert f'"+" has score 0 and weight {1 - 2 * high:.3f}' in words
     assert words.endswith(f"The values mix to ({12 * high:.2f}, {1 - 2 * high:.2f}).")
     assert f"mixture: ({12 * high:.2f}, {1 - 2 * high:.2f})" in chart.svg(words)
+    chart, words = draw_one_query((-3, 3), KEYS, VALUES, NAMES, scale=9)
+    [label] = re.findall(r'<text x="([\d.]+)" y="[\d.]+" font-size="14"[^>]*>1.000<', chart.svg(words))
+    assert float(label) + 40 < chart.planes[1].left - 30  # clear of the plane beside it
     _, even = draw_one_query((3, -3), KEYS, VALUES, NAMES, scale=0)
     assert "The values mix to (4.00, 0.33)." in even
     _, sharp = draw_one_query((-3, 3), KEYS, VALUES, NAMES, scale=1000)

@@ -51,7 +51,7 @@ def draw_attention_map(
     """
     weights, seen = np.asarray(weights, float), list(tokens if seen is None else seen)
     names, columns = [shown_token(token) for token in tokens], [shown_token(token) for token in seen]
-    chart = Chart(MAP + 2 * MARGIN + 330, MAP * max(1, len(names) / len(columns)) + 104)
+    chart = Chart(MAP + 2 * MARGIN + 330, MAP * max(1, len(names) / len(columns)) + 116)
     sheet = chart.add(Sheet(MARGIN + 14, 62, MAP, weights, weight_color, most=46))
     if len(columns) <= MOST_NUMBERS:
         sheet.write([[_short(weight) for weight in line] for line in weights], 11.5)

@@ -11,7 +11,7 @@ import numpy as np
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import COLORS, NEGATIVE, POSITIVE, three_digits
 
-LEFT, TOP, SIDE = 42, 42, 220  # pixels of the two planes
+WIDTH, LEFT, TOP, SIDE = 930, 42, 42, 220  # pixels: the page, and its two planes
 
 
 def draw_one_query(
@@ -30,7 +30,7 @@ def draw_one_query(
     powers = np.exp(scores - scores.max())
     weights = powers / powers.sum()
     mixed = weights @ values
-    chart = Chart(880, TOP + SIDE + 58)
+    chart = Chart(WIDTH, TOP + SIDE + 58)
 
     reach = 1.1 * max(3.0, np.abs(keys).max(), np.abs(query).max())
     plane = chart.plane(LEFT, TOP, SIDE, SIDE, x=(-reach, reach), y=(-reach, reach), title="keys and the query")
@@ -44,7 +44,9 @@ def draw_one_query(
     plane.line((0, query[0]), (0, query[1]), POSITIVE, width=3)
     plane.dots([query[0]], [query[1]], POSITIVE, marker="D", size=8)
     outwards = "end" if query[0] < 0 or query[0] > 0.6 * reach else "start"
-    plane.text(query[0], query[1], "query", dx=4, dy=20 if query[1] <= 0 else -10, anchor=outwards, bold=True)
+    plane.text(
+        query[0], query[1], "query", dx=4, dy=20 if -0.6 * reach < query[1] <= 0 else -10, anchor=outwards, bold=True
+    )
 
     left = LEFT + SIDE + 52
     for x, heading in ((0, "token"), (62, "score"), (160, "weight")):
@@ -56,7 +58,7 @@ def draw_one_query(
         chart.bar(left + 160, y - 15, max(110 * weights[row], 0.6), 20, POSITIVE)
         chart.text(left + 167 + 110 * weights[row], y, f"{weights[row]:.3f}", size=14)
 
-    right = 880 - SIDE - 34
+    right = WIDTH - SIDE - 20
     low, high = values.min(axis=0) - 1, values.max(axis=0) + 1
     plane = chart.plane(
         right, TOP, SIDE, SIDE, x=(low[0], high[0]), y=(low[1], high[1]), title="values and their mixture"
