@@ -18,7 +18,7 @@ PART_COLORS = {
 }
 MACHINES = {"a laptop of 16 GB": 16e9, "a GPU of 80 GB": 80e9}
 SMALLEST, LARGEST = 1e5, 1e13  # bytes, the ends of the plan's axis
-WIDTH, LEFT, LONGEST = 900, 150, 590
+WIDTH, LEFT, LONGEST = 900, 150, 560
 
 
 def amount(number: float, unit: str = "") -> str:
