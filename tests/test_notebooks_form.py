@@ -192,7 +192,7 @@ def notebook_in_good_form():
     cells = [
         new.new_markdown_cell(
             "# 99 · A chapter\n\n**Goal.** See.\n\n**Prerequisites.** None.\n\n"
-            "**Time.** 5 minutes on two CPU cores; a GPU, which MLX also uses, needs less.\n\nPrevious: none · Next: none"
+            "**Time.** 5 minutes on two CPU cores; MLX on a GPU needs less.\n\nPrevious: none · Next: none"
         ),
         new.new_code_cell("# Set-up\nseed = 0", execution_count=1),
         new.new_markdown_cell("## A question\n\n```\n#### not a heading\n```"),
@@ -219,7 +219,7 @@ BROKEN = [
     (header, replace(0, "**Goal.** See.", "")),
     (header, replace(0, "5 minutes on two CPU cores", "not long")),
     (header, replace(0, "Next: none", "")),
-    (header, replace(0, "a GPU", "another")),
+    (header, replace(0, "a GPU", "others")),
     (one_set_up_cell, replace(1, "# Set-up", "")),
     (one_set_up_cell, replace(3, "assert", "# Set-up\nassert")),
     (an_early_picture, lambda notebook: notebook.cells[3].outputs.clear()),
