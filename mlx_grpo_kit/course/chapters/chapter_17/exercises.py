@@ -125,7 +125,7 @@ LOSS = Exercise(
 
 
 def linear_backward(grad, x, weight):
-    """(gradient of x [..., in], gradient of weight [out, in]) of y = x W^T, from that of y [..., out]."""
+    """(gradient of x [..., in], of weight [out, in]) of y = x W^T, from grad [..., out]."""
     grad_rows = grad.reshape(-1, grad.shape[-1])
     x_rows = x.reshape(-1, x.shape[-1])
     return grad @ weight, grad_rows.T @ x_rows
@@ -565,7 +565,7 @@ SWIGLU = Exercise(
 
 
 def mix_values_backward(grad, weights, values):
-    """(gradient of weights [B, H, T, S], gradient of values [B, K, S, D]), from grad [B, H, T, D]."""
+    """(gradient of weights [B, H, T, S], of values [B, K, S, D]), from grad [B, H, T, D]."""
     batch, groups, keys, head_dim = values.shape
     grad_rows = grad.reshape(batch, groups, -1, head_dim)
     weight_rows = weights.reshape(batch, groups, -1, keys)
@@ -671,7 +671,7 @@ GROUPED = Exercise(
 
 
 def block_backward(grad, through_attention, through_mlp):
-    """The gradient of x, from that of the result of h = x + attention(norm(x)), then h + mlp(norm(h))."""
+    """The gradient of x, where h = x + attention(norm(x)) and the result is h + mlp(norm(h))."""
     grad = grad + through_mlp(grad)
     return grad + through_attention(grad)
 
@@ -824,7 +824,7 @@ ZEROS = Exercise(
 
 
 def clip_by_norm(grads, max_norm):
-    """(the gradients, shortened together to max_norm if they are longer, and how long they were)."""
+    """(the gradients, shortened together to max_norm if longer, and how long they were)."""
     norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))
     scale = min(1.0, max_norm / norm) if norm > 0 else 1.0
     return {name: grad * scale for name, grad in grads.items()}, norm

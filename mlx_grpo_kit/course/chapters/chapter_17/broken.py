@@ -1,0 +1,33 @@
+"""Three rules as people get them wrong, for the last experiment of the chapter. None of them raises an error."""
+
+from __future__ import annotations
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3.backward import mix_values_backward, rms_norm_backward
+
+
+def rope_not_turned_back(grad: mx.array, offset: int, theta: float) -> mx.array:
+    """The gradient as it arrives, as if a rotation were no rotation."""
+    return grad
+
+
+def first_heads_only(grad: mx.array, weights: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    """Values hear only the first of the heads that share them."""
+    grad_weights, _ = mix_values_backward(grad, weights, values)
+    step = grad.shape[1] // values.shape[1]
+    return grad_weights, weights[:, ::step].swapaxes(-1, -2) @ grad[:, ::step]
+
+
+def rms_taken_for_a_constant(grad: mx.array, x: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
+    """A norm's input gets grad * weight / rms, the part along x left in."""
+    _, grad_weight = rms_norm_backward(grad, x, weight, eps)
+    return grad * weight * mx.rsqrt((x * x).mean(axis=-1, keepdims=True) + eps), grad_weight
+
+
+BROKEN = {
+    "as it should be": {},
+    "RoPE not turned back": {"rope_backward": rope_not_turned_back},
+    "first heads only": {"mix_values_backward": first_heads_only},
+    "r taken for a constant": {"rms_norm_backward": rms_taken_for_a_constant},
+}
+"""For each experiment, by its name, the rules that take the place of the right ones."""

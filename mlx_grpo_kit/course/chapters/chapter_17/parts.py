@@ -1,0 +1,58 @@
+"""A learner's functions as parts of a program in MLX, whatever library they are written in."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_loss_and_gradients
+
+
+def in_mlx(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose arrays (one, or a tuple or list of several) come back as MLX's in float32."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        result = function(*arguments)
+        several = isinstance(result, tuple) or (isinstance(result, list) and any(map(_is_array, result)))
+        return tuple(map(_array, result)) if several else _array(result)
+
+    return call
+
+
+def gradient_of_each_row(
+    config: Qwen3Config, params: Mapping[str, mx.array], input_ids: mx.array, targets: mx.array, weights: mx.array
+) -> list[dict[str, np.ndarray]]:
+    """The gradient of every parameter for each row of a batch alone; `weights` [T] are the same for all rows.
+
+    Gradients add up over rows and are linear in their weights, so whatever the rows' advantages are, these are enough.
+    """
+    found = []
+    for row in range(len(input_ids)):
+        _, grads, _ = qwen3_loss_and_gradients(
+            config, params, input_ids[row : row + 1], targets[row : row + 1], weights[None]
+        )
+        found.append({name: np.array(value) for name, value in grads.items()})
+    return found
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape")
+
+
+def _array(value: Any) -> mx.array:
+    return value if isinstance(value, mx.array) else mx.array(np.asarray(value), dtype=mx.float32)
+
+
+KINDS = {
+    "everything": lambda name: True,
+    "projections of attention": lambda name: "self_attn" in name and "proj" in name,
+    "MLP": lambda name: "mlp" in name,
+    "norms": lambda name: "norm" in name,
+    "table and output layer": lambda name: name.startswith(("embedding", "lm_head")),
+}
+"""Kinds of parameters: whether one belongs to it, by its name."""
