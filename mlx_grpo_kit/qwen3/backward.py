@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
 from mlx_grpo_kit.qwen3.forward import output_weight, qwen3_forward
+from mlx_grpo_kit.qwen3.kernels import exp
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
 
 Arrays = dict[str, mx.array]
@@ -37,7 +38,7 @@ def cross_entropy(logits: mx.array, targets: mx.array, weights: mx.array) -> tup
     log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(log_probs, targets[..., None], axis=-1)
     is_target = mx.arange(logits.shape[-1]) == targets[..., None]
-    return -(weights[..., None] * chosen).sum(), weights[..., None] * (mx.exp(log_probs) - is_target)
+    return -(weights[..., None] * chosen).sum(), weights[..., None] * (exp(log_probs) - is_target)
 
 
 def linear_backward(grad: mx.array, x: mx.array, weight: mx.array) -> tuple[mx.array, mx.array]:
@@ -81,7 +82,7 @@ def gated_silu_backward(grad: mx.array, gate: mx.array, up: mx.array) -> tuple[m
 
     silu(x) = x s(x) with the sigmoid s, so silu'(x) = s + x s (1 - s).
     """
-    sigmoid = mx.sigmoid(gate)
+    sigmoid = 1 / (1 + exp(-gate))
     silu = gate * sigmoid
     return grad * up * (sigmoid + silu * (1 - sigmoid)), grad * silu
 

@@ -6,7 +6,7 @@ seventh digit. Here every operation is analytic and keeps its digits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -40,6 +40,20 @@ def exact_loss(
     top = logits.real.max(axis=-1, keepdims=True)
     log_sum = top[..., 0] + np.log(np.exp(logits - top).sum(axis=-1))
     return (log_sum - np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]).mean()
+
+
+def loss_along(
+    config: Qwen3Config,
+    params: Mapping[str, np.ndarray],
+    direction: Mapping[str, np.ndarray],
+    input_ids: np.ndarray,
+    targets: np.ndarray,
+) -> Callable[[complex], np.generic]:
+    """The loss as a function of a step: all parameters go `step` times `direction`. The step may be complex."""
+    start = {name: np.asarray(value).astype(np.float64) for name, value in params.items()}
+    return lambda step: exact_loss(
+        config, {name: value + step * direction[name] for name, value in start.items()}, input_ids, targets
+    )
 
 
 def _norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_loss_and_gradients
 
 
@@ -56,3 +57,18 @@ KINDS = {
     "table and output layer": lambda name: name.startswith(("embedding", "lm_head")),
 }
 """Kinds of parameters: whether one belongs to it, by its name."""
+
+
+def compare(rule: Callable[..., Any], function: Callable[..., mx.array], *inputs: mx.array) -> tuple[float, bool]:
+    """How far a rule is from autograd of `function`, at most, and whether the function's values agree with autograd.
+
+    Args:
+        rule: (gradient of the result, *inputs) -> the gradient of each input.
+        function: of `inputs`; the result's gradient is drawn at random.
+        inputs: floating-point arrays.
+    """
+    arrives = mx.random.normal(function(*inputs).shape, key=mx.random.key(0))
+    _, automatic = mx.vjp(function, list(inputs), [arrives])
+    ours = rule(arrives, *inputs)
+    pairs = zip(ours if isinstance(ours, tuple) else [ours], automatic, strict=True)
+    return max(mx.abs(mine - theirs).max().item() for mine, theirs in pairs), gradcheck(function, *inputs).passed

@@ -9,9 +9,10 @@ import numpy as np
 
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart, Plane
 from mlx_grpo_kit.viz.sheet import Sheet, shades
-from mlx_grpo_kit.viz.style import BLUE, COLORS, ORANGE, POSITIVE, three_digits
+from mlx_grpo_kit.viz.style import BLUE, COLORS, LINE_STYLES, ORANGE, POSITIVE, three_digits
 
 LOOKS = ((BLUE, "o"), (COLORS[1], "s"), (COLORS[3], "^"), ("#6e6e73", "D"))  # of states, one after the other
+FEW = 20  # points, up to which each of a curve gets a marker
 DEEP = "#1b4fa8"  # where a number is largest
 
 
@@ -78,7 +79,9 @@ def draw_lengths(
     low, high = (10.0 ** math.floor(math.log10(min(every))), max(every)) if every else (0.1, 1.0)
     chart = Chart(960, 372)
     limits = (low / 1.6, 10.0 ** math.ceil(math.log10(high) + 1e-9))
-    plane = chart.plane(66, 46, 876, 236, x=(-0.8, len(names) - 0.2), y=limits, log_y=True, title=title, ylabel=ylabel)
+    plane = chart.plane(
+        66, 46, 876, 236, x=(-0.8, len(names) - 0.2), y=limits, log_y=True, title=title, ylabel=ylabel, numbers=False
+    )
     _name_the_layers(chart, plane, names)
     strong = [index for index, name in enumerate(names) if name in shown]
     for (state, lengths), (color, marker) in zip(states.items(), LOOKS, strict=False):
@@ -203,17 +206,29 @@ def draw_curves(
     low, high = (min(every) / 2, max(every) * 30) if log else (0.0, max([*every, level[0] if level else 0]) * 1.3)
     chart = Chart(820, 340)
     plane = chart.plane(
-        66, 34, 736, 252, x=(min(xs), max(xs)), y=(low, high), log_x=log, log_y=log, title=title, xlabel=xlabel
+        66,
+        34,
+        736,
+        252,
+        x=(min(xs), max(xs)),
+        y=(low, high),
+        log_x=log,
+        log_y=log,
+        title=title.replace("-", "\N{MINUS SIGN}"),
+        xlabel=xlabel,
     )
     words = []
-    for (name, values), (color, marker) in zip(curves.items(), LOOKS, strict=False):
-        plane.line(xs, values, color, width=2.2, label=name, marker=marker)
+    for (name, values), (color, marker), style in zip(curves.items(), LOOKS, LINE_STYLES, strict=False):
+        plane.line(
+            xs, values, color, style=style, width=2.2, label=name, marker=marker if log or len(xs) <= FEW else ""
+        )
         best = int(np.argmin(values))
         if log:
             plane.dots([xs[best]], [values[best]], color, marker=marker, size=11)
             words.append(f"{name}: smallest, {values[best]:.0e}, at {xs[best]:.0e}; {values[0]:.0e} at {xs[0]:.0e}.")
         else:
-            plane.dots(xs, values, color, marker=marker, size=6)
+            if len(xs) <= FEW:
+                plane.dots(xs, values, color, marker=marker, size=6)
             words.append(f"{name}: from {three_digits(min(values))} to {three_digits(max(values))}.")
     if level:
         plane.across(level[0], "soft", style="--", width=1.4, label=level[1])
