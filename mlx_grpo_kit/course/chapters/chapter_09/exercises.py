@@ -57,6 +57,15 @@ def _ordered(rng):
     return params, grads, float(rng.uniform(0.01, 0.5))
 
 
+def _in_mlx(function, *arguments):
+    """The result, whose arrays later cells need as MLX's."""
+    result = function(*arguments)
+    other = [value for value in result.values() if not isinstance(value, mx.array)] if isinstance(result, dict) else []
+    if other and hasattr(other[0], "shape"):
+        return Told(f"a dictionary with values of type {type(other[0]).__name__} (later cells need arrays of MLX)")
+    return result
+
+
 SGD = Exercise(
     "09.2",
     "A step over a dictionary",
@@ -104,6 +113,7 @@ SGD = Exercise(
             2,
         ),
     ),
+    run=_in_mlx,
     explain="Nothing was computed yet. The new arrays wait, each with its subtraction.",
 )
 
@@ -126,12 +136,14 @@ def _network(rng, inputs, hidden, classes, rows, shift=0.0):
 def _loss_and_gradients(function, params, images, labels):
     """The loss, and its gradients if it is an array."""
     loss = function(params, images, labels)
-    if not isinstance(loss, mx.array):
+    if loss is None or not hasattr(loss, "shape"):
         return loss
-    if loss.size != 1:
-        return Told(f"a loss of shape {tuple(loss.shape)} (a mean over the examples is one number)")
-    _, grads = mx.value_and_grad(lambda tracked: function(tracked, images, labels).reshape(()))(params)
-    return (loss.reshape(()), *(grads[name] for name in sorted(grads)))
+    if not isinstance(loss, mx.array):
+        return Told(f"a loss of type {type(loss).__name__} (no gradient of MLX goes through it)")
+    if loss.shape != ():
+        return Told(f"a loss of shape {tuple(loss.shape)} (a gradient is taken of one number, of shape ())")
+    _, grads = mx.value_and_grad(lambda tracked: function(tracked, images, labels))(params)
+    return (loss, *(grads[name] for name in sorted(grads)))
 
 
 DIGITS_LOSS = Exercise(
