@@ -9,8 +9,7 @@ that one of them is, and to the products of that sum. What stays in the notebook
     trace = trace_flow(config, params, tokenizer, "12+34=", answer="46", backward=True)   # .record, .grads, .loss
     draw_flow(trace, position=5, layer=0, head=2, number=7, backward=True)                # the same without a panel
 
-It works on any folder that `load_pretrained` reads. A box with many numbers shows
-its first ones and says so.
+It works on any folder that `load_pretrained` reads. A box with many numbers shows its first ones and says so.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class _Page:
 
     def _row(
         self, wire: Wire, name: str, words: str, numbers: str, mark: str = "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
-    ):
+    ) -> str:
         """What is seen of a box that is closed."""
         return (
             f'<span class="mark" style="flex:0 0 16px;text-align:center">{mark}</span>{self._gutter(wire)}'
