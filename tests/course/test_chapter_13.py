@@ -473,3 +473,28 @@ def test_where_drawing_beats_the_likeliest():
 def test_the_parts_of_earlier_chapters_are_the_ones_the_notebook_names():
     names = {"10.4": "rms_norm", "10.5": "mlp", "10.8": "rope", "11.5": "visible", "11.7": "grouped_attention"}
     assert {id: find(id).solution.__name__ for id in names} == names
+
+
+def test_what_the_broken_caches_do():
+    space = cells_of_the_notebook("setup", "steps", "greedy-use", "draw-use", "whole", "left", "own")
+    sources = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
+    exec(sources["13-break"].partition("with fold")[0], space)
+    prompts, right = space["prompts"], space["theirs"].completions
+    answers = {}
+    for what, attend, cache in (
+        ("offset", space["at_zero"], space["own_cache"]),
+        ("advance", space["whole"], space["Stuck"]),
+        ("mask", space["no_mask"], space["own_cache"]),
+    ):
+        space.update(attend=attend, Cache=cache)
+        answers[what] = space["write"](prompts)
+    changed = {what: [a != b for a, b in zip(each, right, strict=True)] for what, each in answers.items()}
+    padded = [len(prompt) < max(map(len, prompts)) for prompt in prompts]
+    assert sum(padded) == 18
+    assert sum(changed["offset"]) > 50
+    assert sum(changed["advance"]) > 50
+    assert 0 < sum(changed["mask"]) < 18
+    assert all(was_padded for was_padded, is_changed in zip(padded, changed["mask"], strict=True) if is_changed)
+    for what in ("offset", "advance"):
+        assert sum(answer[-1] == 1 for answer in answers[what]) < 32  # most no longer end
+        assert [answer[0] for answer in answers[what]] == [answer[0] for answer in right]

@@ -66,7 +66,7 @@ def draw_cost(
     cell = 840 / longest
     for top, name, kept in ((30, "without", 0), (66, "with a cache", length - 1)):
         chart.text(14, top + 15, name, size=13)
-        chart.bar(130, top, cell * longest, 20, "#f1f1f3")
+        chart.bar(130, top + 20, cell * longest, 1.5, "#9c9ca1")
         chart.bar(130, top, cell * kept, 20, KEPT)
         chart.bar(130 + cell * kept, top, max(2.5, cell * (length - kept)), 20, COMPUTED)
     chart.text(
