@@ -135,14 +135,16 @@ def _network(rng, inputs, hidden, classes, rows, shift=0.0):
 
 def _loss_and_gradients(function, params, images, labels):
     """The loss, and its gradients if it is an array."""
-    loss = function(params, images, labels)
+    # Labels of its own in each call: were they changed in place, a later call would scatter its gradient out of bounds,
+    # which MLX does not check.
+    loss = function(params, images, mx.array(labels))
     if loss is None or not hasattr(loss, "shape"):
         return loss
     if not isinstance(loss, mx.array):
         return Told(f"a loss of type {type(loss).__name__} (no gradient of MLX goes through it)")
     if loss.shape != ():
         return Told(f"a loss of shape {tuple(loss.shape)} (a gradient is taken of one number, of shape ())")
-    _, grads = mx.value_and_grad(lambda tracked: function(tracked, images, labels))(params)
+    _, grads = mx.value_and_grad(lambda tracked: function(tracked, images, mx.array(labels)))(params)
     return (loss, *(grads[name] for name in sorted(grads)))
 
 
