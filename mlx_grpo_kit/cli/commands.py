@@ -60,6 +60,13 @@ def seed(text: str) -> int:
     return value
 
 
+def is_bfloat16(text: str) -> bool:
+    """What GRPOConfig calls bf16, from the name of a dtype."""
+    if text not in ("float32", "bfloat16"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no dtype to train in; expected float32 or bfloat16.")
+    return text == "bfloat16"
+
+
 @dataclass(frozen=True)
 class Setting:
     """A field of GRPOConfig as an option: `type` reads it (bool: a flag), `default` is GRPOConfig's own."""
@@ -69,37 +76,46 @@ class Setting:
     default: Any
     help: str
 
+    @property
+    def option(self) -> str:
+        """As it is written in the terminal."""
+        return "--dtype" if self.type is is_bfloat16 else "--" + self.name.replace("_", "-")
+
     def add_to(self, group: Any) -> None:
         """As an option whose value is None where it was not given."""
         default = f"default {self.default}"
         if TINY_ARGS.get(self.name, self.default) != self.default:
             default = f"default {TINY_ARGS[self.name]} for the tiny model, {self.default} for a large one"
-        option = "--" + self.name.replace("_", "-")
         if self.type is bool:
-            group.add_argument(option, action="store_true", default=None, help=self.help)
-        else:
-            words = self.help if self.default is None else f"{self.help} ({default})"
-            group.add_argument(option, type=self.type, metavar="N" if self.type is not str else "NAME", help=words)
+            group.add_argument(self.option, action=argparse.BooleanOptionalAction, default=None, help=self.help)
+            return
+        words = self.help if self.default is None or self.type is is_bfloat16 else f"{self.help} ({default})"
+        metavar = "NAME" if self.type in (str, is_bfloat16) else "N"
+        group.add_argument(self.option, dest=self.name, type=self.type, metavar=metavar, help=words)
 
 
 # GRPOConfig's documentation says more on each.
 SETTINGS = {
     "how fast it learns": (
-        Setting("learning_rate", number, 1e-6, "step size of AdamW"),
+        Setting("learning_rate", number, 1e-6, "step size of the optimizer"),
         Setting("lr_scheduler_type", str, "constant", "constant; linear falls to 0 at --max-steps"),
         Setting("warmup_steps", whole_number, 0, "steps in which the learning rate rises to its full value"),
-        Setting("weight_decay", number, 0.0, "AdamW's"),
+        Setting("weight_decay", number, 0.0, "the optimizer's"),
         Setting("max_grad_norm", number, 1.0, "gradients longer than this are shortened to it"),
     ),
     "what it learns from": (
         Setting("num_generations", whole_number, 8, "completions a prompt; each is compared with the others"),
         Setting("per_device_train_batch_size", whole_number, 8, "completions that go through the model at once"),
         Setting("gradient_accumulation_steps", whole_number, 1, "such batches a step"),
-        Setting("gradient_checkpointing", bool, False, "less memory, more time: compute again in the backward pass"),
-        Setting("completion_batch_size", whole_number, None, "completions sampled at once (default: 2 GiB of cache)"),
         Setting("num_iterations", whole_number, 1, "updates from each batch of completions"),
         Setting("scale_rewards", str, "group", "divide by the standard deviation of the group, the batch, or none"),
         Setting("mask_truncated_completions", bool, False, "leave completions without an end out of the loss"),
+    ),
+    "what it costs": (
+        Setting("gradient_checkpointing", bool, False, "less memory, more time: compute again in the backward pass"),
+        Setting("completion_batch_size", whole_number, None, "completions sampled at once (default: 2 GiB of cache)"),
+        Setting("optim", str, "adamw", "adamw; adafactor takes half the memory, and learns in other steps"),
+        Setting("bf16", is_bfloat16, False, "float32 (default); bfloat16 on a GPU, with parameters kept in float32"),
     ),
     "how it samples": (
         Setting("max_completion_length", whole_number, None, "tokens a completion may have (default: the task's own)"),
@@ -182,8 +198,8 @@ def _add_train(commands: Any) -> None:
     again = run.add_mutually_exclusive_group()
     words = (
         "go on with the run in DIR, to the numbers it would have had without a break. Its settings are kept there; "
-        "--max-steps, --save-every, --eval-every, --eval-problems and the options under 'how fast it learns' may be "
-        "given new values"
+        "--max-steps, --save-every, --eval-every, --eval-problems, --gradient-checkpointing, --completion-batch-size "
+        "and the options under 'how fast it learns' may be given new values"
     )
     again.add_argument("--resume", action="store_true", help=words)
     again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")

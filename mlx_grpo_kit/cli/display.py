@@ -41,6 +41,7 @@ class RunDisplay:
         max_steps: of the whole run.
         is_correct: (problem, completion) -> whether a sampled completion is right.
         note: called at every redraw; what it returns stands below, such as that the run is about to stop.
+        processes: how many train together, of which a step shows the completions of one.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class RunDisplay:
         is_correct: Callable[[Any, str], bool],
         note: Callable[[], str] = lambda: "",
         console: Console | None = None,
+        processes: int = 1,
     ):
         self.console = console or Console(highlight=False)
         self.title, self.max_steps, self.is_correct, self.note = escaped(title), max_steps, is_correct, note
+        self.processes = processes
         self.accuracies: list[tuple[int, float]] = []
         self._phase = ""
         self._rewards: list[float] = []
@@ -166,8 +169,8 @@ class RunDisplay:
         return text.append(f"  on held-out problems (step {last_step})", style="dim")
 
     def _tokens_per_second(self) -> float:
-        tokens = sum(len(record.completion_ids) for record in self._step.completions)
-        return tokens / self._step.metrics["step_time"]
+        metrics, completions = self._step.metrics, len(self._step.completions) * self.processes
+        return metrics["completions/mean_length"] * completions / metrics["step_time"]
 
     def _seconds_left(self) -> float:
         since = time.monotonic() - self._step_began

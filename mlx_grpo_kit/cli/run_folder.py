@@ -68,6 +68,10 @@ class RunSettings:
     args: dict[str, Any]
     begun: bool = True
 
+    def measures_after(self, step: int) -> bool:
+        """Whether accuracy is measured after this step."""
+        return step % self.eval_every == 0 or step == self.max_steps
+
 
 class RunFolder:
     """One run's files, this process's own from `with` on. Nothing is written before `begin` or `go_on`.

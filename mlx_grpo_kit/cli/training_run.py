@@ -18,13 +18,17 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.processes import LOST, end_with_parent
 from mlx_grpo_kit.cli.run_folder import RunFolder, RunSettings
-from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError
+from mlx_grpo_kit.files import read_json
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError, estimate_memory
 from mlx_grpo_kit.grpo.config import MAY_CHANGE
+from mlx_grpo_kit.grpo.memory import in_bytes, machine_memory
 from mlx_grpo_kit.grpo.processes import ProcessLostError, World
-from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.recipe import TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.tasks import Task, TaskError, get_task
 from mlx_grpo_kit.tasks.calls import held_out_problems
@@ -100,7 +104,7 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
     given), resume and overwrite; `args` are the fields of GRPOConfig that were given. Raises ValueError, TypeError or
     OSError for bad input, before anything is written, and RunFailedError.
 
-    Among several processes the first writes, evaluates and talks; the others do their share of each step.
+    Among several processes the first writes and talks; each does its share of every step and of every evaluation.
     """
     world = World.join()
     if options.processes:
@@ -143,11 +147,15 @@ def _follow(options: argparse.Namespace, args: Mapping[str, Any], world: World) 
         except Exception:
             return 0
         with StopSignal(world) as stop:
+            if trainer.step == 0:
+                trainer.evaluate(settings.eval_problems)
             if not stop.came():
-                for _ in trainer.train(settings.max_steps):
+                for step in trainer.train(settings.max_steps):
+                    if settings.measures_after(step.step):
+                        trainer.evaluate(settings.eval_problems)
                     if stop.came():
                         break
-    except (TaskError, TrainingDivergedError):
+    except (ValueError, TrainingDivergedError):  # TaskErrors among them
         return 0
     except ProcessLostError:
         return LOST
@@ -185,9 +193,15 @@ def _resumed(
     for name, value in fixed.items():
         of_the_run = settings.args.get(name) if name in args else getattr(settings, name)
         if value not in (None, of_the_run):
+            option = name.replace("_", "-")
+            if name == "bf16":
+                option, value, of_the_run = (
+                    "dtype",
+                    *("bfloat16" if each else "float32" for each in (value, of_the_run)),
+                )
             raise ValueError(
-                f"--{name.replace('_', '-')} {value} is not what the run in {folder.path} has ({of_the_run}), and "
-                "cannot change while it goes on. Leave it out, or start another run with another --output."
+                f"--{option} {value} is not what the run in {folder.path} has ({of_the_run}), and cannot change while "
+                "it goes on. Leave it out, or start another run with another --output."
             )
     given = {name: getattr(options, name) for name in ("max_steps", "save_every", "eval_every", "eval_problems")}
     given = {name: value for name, value in given.items() if value is not None}
@@ -202,6 +216,7 @@ def _resumed(
     if trainer.step > settings.max_steps:
         raise ValueError(f"--max-steps is {settings.max_steps}, and the run in {folder.path} has done {trainer.step}.")
     if world.rank == 0:
+        _say_what_it_takes(trainer.config, trainer.args, trainer.tokenizer, task, settings, world)
         folder.go_on(settings, trainer.step)
     return settings, trainer
 
@@ -212,9 +227,45 @@ def _name_of(model: str) -> str:
 
 
 def _trainer(settings: RunSettings, task: Task, world: World) -> GRPOTrainer:
-    source = model_folder(settings.model)
+    source, args = model_folder(settings.model), GRPOConfig(**settings.args)
+    tokenizer = load_tokenizer(source)
+    if world.rank == 0:  # before the memory is taken
+        config = Qwen3Config.from_dict(read_json(source, "config.json"))
+        _say_what_it_takes(config, args, tokenizer, task, settings, world)
     config, params = load_pretrained(source)
-    return GRPOTrainer(config, params, load_tokenizer(source), task, GRPOConfig(**settings.args), world)
+    return GRPOTrainer(config, params, tokenizer, task, args, world)
+
+
+def _say_what_it_takes(
+    config: Qwen3Config, args: GRPOConfig, tokenizer: Tokenizer, task: Task, settings: RunSettings, world: World
+) -> None:
+    """Print how much memory the run will need, and warn where the machine has less, or where bfloat16 is slow."""
+    prompts = [tokenizer.encode(problem.prompt) for problem in held_out_problems(task, settings.eval_problems)]
+    longest = args.max_completion_length or task.max_completion_length
+    parts = estimate_memory(config, args, max(map(len, prompts)), longest, world.size)
+    total = parts.pop("total")
+    largest = sorted(parts, key=parts.get, reverse=True)[:4]
+    shown = ", ".join(f"{part} {in_bytes(parts[part])}" for part in largest)
+    each = " in each process" if world.size > 1 else ""
+    print(f"Memory: about {in_bytes(total)} at most{each} ({shown})", flush=True)
+    here = machine_memory()
+    if total > here:
+        ways = {
+            "--gradient-checkpointing": not args.gradient_checkpointing,
+            "--optim adafactor": args.optim != "adafactor",
+            "a smaller --per-device-train-batch-size with more --gradient-accumulation-steps": True,
+        }
+        words = ", ".join(way for way, helps in ways.items() if helps)
+        warnings.warn(
+            f"This machine has {in_bytes(here)} of memory: the run may be killed. It needs less with {words}.",
+            stacklevel=2,
+        )
+    if args.bf16 and mx.default_device() == mx.cpu:
+        warnings.warn(
+            "A CPU takes about five times as long for bfloat16 as for float32, and saves little memory by it; leave "
+            "--dtype out.",
+            stacklevel=2,
+        )
 
 
 def _run(
@@ -231,7 +282,8 @@ def _run(
         return stop.words if stop.number is not None else ""
 
     try:
-        with RunDisplay(_title(settings), settings.max_steps, trainer.task.is_correct, note, console) as display:
+        title, correct, size = _title(settings), trainer.task.is_correct, trainer.world.size
+        with RunDisplay(title, settings.max_steps, correct, note, console, processes=size) as display:
             _train_steps(folder, settings, trainer, stop, display)
             if folder.is_open:
                 display.phase("saving")
@@ -259,7 +311,7 @@ def _train_steps(
     display.begin_steps()
     for step in trainer.train(settings.max_steps):
         metrics = dict(step.metrics)
-        if step.step % settings.eval_every == 0 or step.step == settings.max_steps:
+        if settings.measures_after(step.step):
             metrics |= trainer.evaluate(settings.eval_problems)
         if not folder.is_open:
             folder.begin(settings)

@@ -8,6 +8,7 @@ https://arxiv.org/abs/1805.02867), backwards by computing each chunk's logits on
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.sampling import token_logps
@@ -34,29 +35,64 @@ def token_logps_and_entropy(
     num_tokens, vocabulary = token_ids.size, weight.shape[0]
     if num_tokens * vocabulary <= WHOLE:
         return token_logps(hidden @ weight.T, token_ids, temperature, with_entropy=True)
-    columns = max(CHUNK // num_tokens, 256)
-    logps, entropy, _ = _in_chunks(token_ids.reshape(-1), 1 / (temperature or 1.0), columns)(
-        hidden.reshape(num_tokens, -1), weight
-    )
-    return logps.reshape(token_ids.shape), mx.stop_gradient(entropy).reshape(token_ids.shape)
-
-
-def _in_chunks(token_ids: mx.array, scale: float, columns: int):
-    """(hidden [N, size], weight [V, size]) -> (logps, entropy, log of the sum of all powers), each [N]."""
-
-    def scaled_logits(hidden: mx.array, weight: mx.array, start: int, *before: mx.array) -> mx.array:
-        # One chunk after the other: MLX would begin with twenty of them side by side.
-        [hidden] = mx.depends([hidden], before)
-        return (hidden @ weight[start : start + columns].T).astype(mx.float32) * scale
+    chunks = VocabularyChunks(token_ids.reshape(-1), weight.shape, temperature)
 
     @mx.custom_function
     def forward(hidden: mx.array, weight: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-        chosen = mx.sum(hidden.astype(mx.float32) * weight[token_ids].astype(mx.float32), axis=-1) * scale
+        return chunks.logps_and_entropy(hidden, weight)
+
+    @forward.vjp
+    def backward(primals, cotangents, outputs):
+        hidden, weight = primals
+        grad_hidden, grad_weight = mx.zeros(hidden.shape), []
+        for _, of_hidden, of_rows in chunks.gradients(hidden, weight, cotangents[0], outputs[2]):
+            grad_hidden = grad_hidden + of_hidden
+            grad_weight.append(of_rows)
+        return grad_hidden.astype(hidden.dtype), mx.concatenate(grad_weight)
+
+    logps, entropy, _ = forward(hidden.reshape(num_tokens, -1), weight)
+    return logps.reshape(token_ids.shape), mx.stop_gradient(entropy).reshape(token_ids.shape)
+
+
+def columns_of_a_chunk(num_tokens: int, hidden_size: int) -> int:
+    """As many as neither the chunk's logits nor its rows of the weight's gradient are large for."""
+    return max(CHUNK // max(num_tokens, hidden_size), 256)
+
+
+class VocabularyChunks:
+    """The output layer and its log-probabilities, some columns of the table of logits at a time.
+
+    Args:
+        token_ids: int [N], whose log-probabilities are asked for.
+        shape: (V, hidden_size), that of the output layer's weight.
+        temperature: as in `token_logps_and_entropy`.
+    """
+
+    def __init__(self, token_ids: mx.array, shape: tuple[int, int], temperature: float = 1.0):
+        self.token_ids, self.scale = token_ids, 1 / (temperature or 1.0)
+        vocabulary, hidden_size = shape
+        self.starts = range(0, vocabulary, columns_of_a_chunk(token_ids.size, hidden_size))
+
+    def _rows(self, weight: mx.array, start: int) -> mx.array:
+        return weight[start : start + self.starts.step]
+
+    def _scaled_logits(self, hidden: mx.array, rows: mx.array, *before: mx.array) -> mx.array:
+        # One chunk after the other: MLX would begin with twenty of them side by side.
+        [hidden] = mx.depends([hidden], before)
+        return (hidden @ rows.T).astype(mx.float32) * self.scale
+
+    def logps_and_entropy(self, hidden: mx.array, weight: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        """[N, hidden_size], [V, hidden_size] -> log-probabilities, entropies, log of the sum of all powers: [N] each.
+
+        As one graph. The third is for `gradients`.
+        """
+        shape = self.token_ids.shape
+        chosen = mx.sum(hidden.astype(mx.float32) * weight[self.token_ids].astype(mx.float32), axis=-1) * self.scale
         # Of the columns so far: the largest logit, and relative to it the sum of powers and of powers times logits.
-        top = mx.full(token_ids.shape, -math.inf)
-        total, weighted = mx.zeros(token_ids.shape), mx.zeros(token_ids.shape)
-        for start in range(0, weight.shape[0], columns):
-            logits = scaled_logits(hidden, weight, start, weighted)
+        top = mx.full(shape, -math.inf)
+        total, weighted = mx.zeros(shape), mx.zeros(shape)
+        for start in self.starts:
+            logits = self._scaled_logits(hidden, self._rows(weight, start), weighted)
             before, top = top, mx.maximum(top, logits.max(axis=-1))
             logits = logits - top[:, None]
             powers = exp(logits)
@@ -68,17 +104,19 @@ def _in_chunks(token_ids: mx.array, scale: float, columns: int):
         log_total = mx.log(total)
         return chosen - top - log_total, log_total - weighted / total, top + log_total
 
-    @forward.vjp
-    def backward(primals, cotangents, outputs):
-        (hidden, weight), log_total = primals, outputs[2][:, None]
-        grad = (cotangents[0] * scale)[:, None]
-        grad_hidden, grad_weight = mx.zeros(hidden.shape), []
-        for start in range(0, weight.shape[0], columns):
-            probs = exp(scaled_logits(hidden, weight, start, grad_hidden, *grad_weight[-1:]) - log_total)
-            is_chosen = token_ids[:, None] == mx.arange(start, start + probs.shape[1])
-            grad_logits = (grad * (is_chosen - probs)).astype(weight.dtype)
-            grad_hidden = grad_hidden + grad_logits @ weight[start : start + columns]
-            grad_weight.append(grad_logits.T @ hidden)
-        return grad_hidden.astype(hidden.dtype), mx.concatenate(grad_weight)
+    def gradients(
+        self, hidden: mx.array, weight: mx.array, grad_logps: mx.array, log_total: mx.array
+    ) -> Iterator[tuple[int, mx.array, mx.array]]:
+        """For each chunk (first row, what it adds to the gradient of hidden [N, hidden_size], that of its rows).
 
-    return forward
+        One chunk comes after the other, whether each is evaluated as it comes or all of them at the end.
+        """
+        grad, log_total = (grad_logps * self.scale)[:, None], log_total[:, None]
+        before: list[mx.array] = []
+        for start in self.starts:
+            rows = self._rows(weight, start)
+            probs = exp(self._scaled_logits(hidden, rows, *before) - log_total)
+            is_chosen = self.token_ids[:, None] == mx.arange(start, start + probs.shape[1])
+            grad_logits = (grad * (is_chosen - probs)).astype(weight.dtype)
+            before = [grad_logits @ rows, grad_logits.T @ hidden]
+            yield start, *before

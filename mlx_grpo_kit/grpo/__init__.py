@@ -5,6 +5,7 @@ from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.gradients import compute_loss_and_gradients
 from mlx_grpo_kit.grpo.logps import per_token_logps
 from mlx_grpo_kit.grpo.loss import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss, grpo_loss_and_metrics, token_weights
+from mlx_grpo_kit.grpo.memory import estimate_memory
 from mlx_grpo_kit.grpo.rewards import RewardError, compute_rewards
 from mlx_grpo_kit.grpo.trainer import Completion, GRPOTrainer, TrainingDivergedError, TrainStep
 
@@ -21,6 +22,7 @@ __all__ = [
     "compute_grpo_loss",
     "compute_loss_and_gradients",
     "compute_rewards",
+    "estimate_memory",
     "grpo_loss_and_metrics",
     "per_token_logps",
     "token_weights",

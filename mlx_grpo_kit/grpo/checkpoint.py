@@ -3,7 +3,7 @@
 checkpoint/
   model/                  the policy in float32, with its tokenizer: a folder any Qwen3 loader reads
   reference/              the policy that the KL penalty pulls towards, where there is one
-  optimizer.safetensors   AdamW's moments
+  optimizer.safetensors   the optimizer's moments
   trainer_state.json      settings and progress
   mlx_grpo_kit.json       the hash of every file above: nothing is read that was not saved
 """
@@ -38,7 +38,7 @@ class Checkpoint:
         config, master_params, tokenizer: the policy, in float32.
         compute_dtype: of the forward and backward passes.
         ref_params: the policy that training started from, where the KL penalty needs it.
-        optimizer_state: AdamW's, {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}.
+        optimizer_state: {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}, as AdamW has it.
     """
 
     step: int
@@ -116,7 +116,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
 
 
 def _flat(state: dict) -> dict[str, mx.array]:
-    """AdamW's state {"step": ..., name: {"m": ..., "v": ...}} -> {"step": ..., "name/m": ..., "name/v": ...}."""
+    """{"step": ..., name: {"m": ..., "v": ...}} -> {"step": ..., "name/m": ..., "name/v": ...}."""
     flat = {}
     for name, value in state.items():
         flat |= {f"{name}/{part}": array for part, array in value.items()} if isinstance(value, dict) else {name: value}

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from mlx_grpo_kit.generation.sampling import SamplingConfig
 from mlx_grpo_kit.grpo.advantages import SCALE_REWARDS
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig
+from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 
-MAY_CHANGE = ("learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm")
-"""Settings that a resumed run may have other values of: how far the next updates go, but not what they learn from."""
+MAY_CHANGE = (
+    "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
+    "gradient_checkpointing", "completion_batch_size",
+)  # fmt: skip
+"""Settings that a resumed run may have other values of: how far the next updates go, but not what they learn from; and
+what decides on time and memory alone, which changes numbers by rounding."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +28,17 @@ class GRPOConfig:
         learning_rate: TRL's 1e-6 suits a real Qwen3. The tiny one needs 1e-4 to 3e-4.
         lr_scheduler_type: "linear" falls to 0 at `max_steps` of `train`; "constant" stays (the kit's default).
         warmup_steps: steps in which the learning rate rises to its full value.
-        weight_decay: AdamW's.
+        weight_decay: the optimizer's.
+        optim: "adamw", or "adafactor", which keeps next to nothing for each parameter: 8 bytes of 16 a parameter stay
+            free. It is another optimizer, and learns in other steps.
+        bf16: forward and backward passes in bfloat16, of parameters that the optimizer keeps in float32. For GPUs; a
+            CPU takes about five times as long for it. (TRL: True; what a model is given in is computed in here.)
         max_grad_norm: gradients longer than this are shortened to it.
         num_generations: completions a prompt (a group); at least 2, because a completion is judged against its group.
         per_device_train_batch_size: completions that go through the model at once (a micro-batch).
         gradient_accumulation_steps: micro-batches a step.
         gradient_checkpointing: keep only the input of each transformer block for the backward pass, which computes the
-            rest again: the same gradients from less memory, in more time (TRL: True).
+            rest again, one block at a time: the same gradients from less memory, in more time (TRL: True).
         completion_batch_size: completions sampled at once, in training and in evaluation: the same are drawn, from a
             smaller key-value cache (mlx-lm's name; TRL has none). A multiple of `num_generations`; None takes all, or
             as many as a cache of 2 GiB is enough for.
@@ -50,6 +59,8 @@ class GRPOConfig:
     lr_scheduler_type: str = "constant"
     warmup_steps: int = 0
     weight_decay: float = 0.0
+    optim: str = "adamw"
+    bf16: bool = False
     max_grad_norm: float = 1.0
     num_generations: int = 8
     per_device_train_batch_size: int = 8
@@ -94,6 +105,8 @@ class GRPOConfig:
             _check_whole(name, getattr(self, name), at_least=0)
         if self.lr_scheduler_type not in ("constant", "linear"):
             raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; expected 'constant' or 'linear'.")
+        if self.optim not in OPTIMIZERS:
+            raise ValueError(f"optim is {self.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}.")
         if self.scale_rewards not in SCALE_REWARDS:
             raise ValueError(
                 f"scale_rewards is {self.scale_rewards!r}; expected one of {', '.join(map(repr, SCALE_REWARDS))}."

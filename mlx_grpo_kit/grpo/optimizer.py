@@ -1,4 +1,4 @@
-"""AdamW that never holds the old and the new of everything at once: parameters go by in groups, one after the other."""
+"""Optimizers that never hold the old and the new of everything at once: parameters go by in groups, one by one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ LARGEST_RATE = 1e18
 7.3 learning rates, and the product on the way there is of one and of a moment whose square is finite."""
 
 
-class AdamW:
-    """Adam with decoupled weight decay (Loshchilov & Hutter, https://arxiv.org/abs/1711.05101), for named parameters.
+class Optimizer:
+    """What the optimizers have in common: named parameters that go by in groups, and their state.
 
     Attributes:
-        state: {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}, as in mlx.optimizers.
+        state: {"step": ..., "learning_rate": ..., parameter: {name of a moment: ...}}, as in mlx.optimizers.
+
+    Args:
+        params: float32.
+        learning_rate: the first.
+        state: to go on from; None is the state before the first step.
     """
 
-    def __init__(self, params: Mapping[str, mx.array], learning_rate: float):
+    def __init__(self, params: Mapping[str, mx.array], learning_rate: float, state: dict[str, Any] | None = None):
         self._groups: list[list[str]] = []
         room = 0
         for name, value in params.items():
@@ -36,8 +41,10 @@ class AdamW:
                 room = GROUP_BYTES
             self._groups[-1].append(name)
             room -= value.nbytes
-        self.state: dict[str, Any] = {"step": mx.array(0, mx.uint64), "learning_rate": mx.array(learning_rate)}
-        self.state |= {name: {"m": mx.zeros_like(value), "v": mx.zeros_like(value)} for name, value in params.items()}
+        if state is None:
+            state = {"step": mx.array(0, mx.uint64), "learning_rate": mx.array(learning_rate)}
+            state |= {name: self.first_moments(value) for name, value in params.items()}
+        self.state = state
 
     @property
     def is_large(self) -> bool:
@@ -48,7 +55,9 @@ class AdamW:
         """The length of the gradient."""
         squares: list[float] = []
         for group in self._groups:
-            squares += mx.stack([grads[name].square().sum() for name in group]).tolist()
+            parts = [grads[name][rows] for name in group for rows in _blocks(grads[name])]
+            for start in range(0, len(parts), len(group)):
+                squares += mx.stack([part.square().sum() for part in parts[start : start + len(group)]]).tolist()
         return math.sqrt(math.fsum(squares))  # in whatever order the parameters come, the same sum
 
     def update(
@@ -61,40 +70,134 @@ class AdamW:
     ) -> None:
         """Replace what is in `params` by what comes after it, and take `grads` out of theirs. All is evaluated.
 
-        A group's old numbers go before the next group comes, where nobody else holds them. Of a single large parameter,
-        such as the embedding, old and new exist side by side for that moment.
+        A group's old numbers go before the next group comes, where nobody else holds them.
 
         Args:
             params, grads: float32, under the names of the first parameters.
             scale: gradients are multiplied by it.
         """
         step = self.state["step"].item() + 1
-        # Adam's bias corrections, as its paper's section 2 has them: in the step size and in epsilon.
-        first, second = 1 - 0.9**step, math.sqrt(1 - 0.999**step)
-        scalars = (learning_rate * second / first, weight_decay * first / second, 1e-8 * second, scale)
-        arrays = [mx.array(value) for value in scalars]
+        scalars = [mx.array(value) for value in (*self.scalars(step, learning_rate, weight_decay), scale)]
         for group in self._groups:
-            updated = []
-            for name in group:
-                moments = self.state[name]
-                updated.append(_adamw(params[name], grads.pop(name), moments["m"], moments["v"], *arrays))
-                params[name], m, v = updated[-1]
-                self.state[name] = {"m": m, "v": v}
-            del moments
-            mx.eval(updated)
+            self._update_group(group, params, grads, scalars)
         self.state["step"], self.state["learning_rate"] = mx.array(step, mx.uint64), mx.array(learning_rate)
         mx.eval(self.state["step"], self.state["learning_rate"])
 
+    def _update_group(
+        self, group: list[str], params: dict[str, mx.array], grads: dict[str, mx.array], scalars: list[mx.array]
+    ) -> None:
+        for name in group:
+            moments = sorted(self.state[name].items())  # a file has them in any order
+            values = [value for _, value in moments]
+            params[name], *values = self.one_step(params[name], grads.pop(name), *values, *scalars)
+            self.state[name] = {part: value for (part, _), value in zip(moments, values, strict=True)}
+        del moments, values
+        mx.eval([params[name] for name in group], [self.state[name] for name in group])
 
-@mx.compile
-def _adamw(
-    param: mx.array, grad: mx.array, m: mx.array, v: mx.array,
-    rate: mx.array, weight_decay: mx.array, eps: mx.array, scale: mx.array,
-) -> tuple[mx.array, mx.array, mx.array]:  # fmt: skip
-    """(parameter, m, v) after one step. What is compiled must get everything as an argument: it captures values."""
-    adamw = optim.AdamW(rate, betas=[0.9, 0.999], weight_decay=weight_decay)
-    adamw.eps, moments = eps, {"m": m, "v": v}
-    return adamw.apply_single(grad * scale, param, moments), moments["m"], moments["v"]
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov & Hutter, https://arxiv.org/abs/1711.05101), for named parameters.
+
+    With parameters and gradients it needs memory for four numbers a parameter, and for 64 MB beyond that: a large
+    parameter, such as the embedding, is changed in place, some rows at a time.
+    """
+
+    def first_moments(self, value: mx.array) -> dict[str, mx.array]:
+        """Before the first step."""
+        return {"m": mx.zeros_like(value), "v": mx.zeros_like(value)}
+
+    def scalars(self, step: int, learning_rate: float, weight_decay: float) -> tuple[float, ...]:
+        """Adam's bias corrections, as its paper's section 2 has them: in the step size and in epsilon."""
+        first, second = 1 - 0.9**step, math.sqrt(1 - 0.999**step)
+        return learning_rate * second / first, weight_decay * first / second, 1e-8 * second
+
+    @staticmethod
+    @mx.compile
+    def one_step(
+        param: mx.array, grad: mx.array, m: mx.array, v: mx.array,
+        rate: mx.array, weight_decay: mx.array, eps: mx.array, scale: mx.array,
+    ) -> tuple[mx.array, mx.array, mx.array]:  # fmt: skip
+        """(parameter, m, v) after it. What is compiled must get everything as an argument: it captures values."""
+        adamw = optim.AdamW(rate, betas=[0.9, 0.999], weight_decay=weight_decay)
+        adamw.eps, moments = eps, {"m": m, "v": v}
+        return adamw.apply_single(grad * scale, param, moments), moments["m"], moments["v"]
+
+    def _update_group(
+        self, group: list[str], params: dict[str, mx.array], grads: dict[str, mx.array], scalars: list[mx.array]
+    ) -> None:
+        blocks = [*_blocks(params[group[0]])]
+        if len(blocks) == 1:
+            return super()._update_group(group, params, grads, scalars)
+        [name] = group
+        moments = self.state.pop(name)
+        grad, buffers = grads.pop(name), [params.pop(name), moments["m"], moments["v"]]
+        del moments
+        for rows in blocks:
+            parts = self.one_step(buffers[0][rows], grad[rows], buffers[1][rows], buffers[2][rows], *scalars)
+            mx.eval(parts)
+            start = mx.array([rows.start])
+            # In place where nobody else holds the buffer, and in a copy of it where somebody does.
+            buffers = [mx.slice_update(buffers.pop(0), part, start, axes=(0,)) for part in parts]
+            mx.eval(buffers)
+        params[name], m, v = buffers
+        self.state[name] = {"m": m, "v": v}
+
+
+class Adafactor(Optimizer):
+    """Adam without a first moment, and with the means of rows and columns in place of the second.
+
+    For a matrix of a x b numbers it keeps a + b, where AdamW keeps 2 a b (Shazeer & Stern 2018, algorithm 4,
+    https://arxiv.org/abs/1804.04235).
+
+    As `transformers` sets it up for its `optim="adafactor"`: steps of the given learning rate, not relative ones. An
+    update's root mean square is at most 1 before it is multiplied by the learning rate. It is another optimizer than
+    AdamW, and takes another path.
+    """
+
+    def first_moments(self, value: mx.array) -> dict[str, mx.array]:
+        """Before the first step."""
+        if value.ndim == 1:
+            return {"exp_avg_sq": mx.zeros_like(value)}
+        *others, num_rows, num_columns = value.shape
+        return {"exp_avg_sq_row": mx.zeros([*others, num_rows]), "exp_avg_sq_col": mx.zeros([*others, num_columns])}
+
+    def scalars(self, step: int, learning_rate: float, weight_decay: float) -> tuple[float, ...]:
+        """The paper's beta2 of this step, which is 0 in the first, and what else `one_step` gets."""
+        return 1 - step**-0.8, learning_rate, weight_decay
+
+    @staticmethod
+    @mx.compile
+    def one_step(param: mx.array, grad: mx.array, *moments_and_scalars: mx.array) -> tuple[mx.array, ...]:
+        """(parameter, moments by name ...) after it. Means are products with a vector, which are fast on a CPU."""
+        *moments, beta2, rate, weight_decay, scale = moments_and_scalars
+        grad = grad * scale
+        squares = grad.square()
+        if grad.ndim > 1:
+            num_rows, num_columns = grad.shape[-2:]
+            found = (mx.full(num_rows, 1 / num_rows) @ squares, squares @ mx.full(num_columns, 1 / num_columns))
+        else:
+            found = (squares,)
+        moments = [beta2 * moment + (1 - beta2) * (new + 1e-30) for moment, new in zip(moments, found, strict=True)]
+        inverse = mx.rsqrt(moments[0])
+        if grad.ndim > 1:
+            # A row without gradients beside large ones: the quotient must not become 0, whose inverse is no number.
+            of_rows = mx.maximum(moments[1] / moments[1].mean(axis=-1, keepdims=True), 1e-36).rsqrt()[..., None]
+            sizes = of_rows.square() * (squares @ inverse.square()[..., None])
+            update = of_rows * inverse[..., None, :] * grad
+        else:
+            sizes, update = inverse.square() * squares, inverse * grad
+        root_mean_square = mx.sqrt(sizes.sum() / grad.size)
+        return param * (1 - weight_decay * rate) - update * (rate / mx.maximum(root_mean_square, 1.0)), *moments
+
+
+OPTIMIZERS = {"adamw": AdamW, "adafactor": Adafactor}
+"""By the names that GRPOConfig's `optim` has."""
+
+
+def _blocks(value: mx.array) -> Iterator[slice]:
+    """Consecutive rows of `value`, GROUP_BYTES of them at most."""
+    rows = max(GROUP_BYTES * len(value) // max(value.nbytes, 1), 1)
+    return (slice(start, min(start + rows, len(value))) for start in range(0, len(value), rows))
 
 
 @contextmanager

@@ -28,16 +28,17 @@ from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mlx_grpo_kit.grpo.config import MAY_CHANGE, GRPOConfig
 from mlx_grpo_kit.grpo.gradients import batch_loss
+from mlx_grpo_kit.grpo.layer_by_layer import add_gradients
 from mlx_grpo_kit.grpo.logps import score
-from mlx_grpo_kit.grpo.loss import GRPOLossConfig, metric_names
+from mlx_grpo_kit.grpo.loss import GRPOLossConfig, grpo_loss_and_metrics, metric_names, token_mean
+from mlx_grpo_kit.grpo.memory import completion_batch_size
 from mlx_grpo_kit.grpo.metrics import mean, sampling_metrics
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch, micro_batches
-from mlx_grpo_kit.grpo.optimizer import LARGEST_RATE, AdamW, interrupts_wait
+from mlx_grpo_kit.grpo.optimizer import LARGEST_RATE, OPTIMIZERS, interrupts_wait
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.grpo.turns import Turns
 from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
-from mlx_grpo_kit.qwen3.cache import kv_cache_bytes_per_position
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
@@ -46,10 +47,6 @@ from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 # parameters with 1,400 tokens gain nothing; 5.2M go from 1,001 to 807 ms, and beside a busy program from 939 to 1,302.
 # A fixed bound, because another number of threads rounds differently: the same seed stays the same run.
 MANY_PRODUCTS = 3e9
-
-CACHE_BYTES = 2 * 2**30
-"""What keys and values may take while sampling, where `completion_batch_size` does not say: 34 completions of
-Qwen3-0.6B with 268 positions in float32."""
 
 
 class TrainingDivergedError(RuntimeError):
@@ -95,8 +92,8 @@ class GRPOTrainer:
     place), `step` (steps done), `config`, `tokenizer`, `task`, `args`.
 
     Args:
-        config, params: the policy, as `load_pretrained` returns it. Parameters that are not float32 get float32
-            masters for the optimizer; forward and backward passes stay in their own dtype.
+        config, params: the policy, as `load_pretrained` returns it. The optimizer has it in float32; forward and
+            backward passes are in the dtype of the parameters, or in bfloat16 where `args` say so.
         tokenizer: as `load_tokenizer` returns it.
         task: where problems and rewards come from (mlx_grpo_kit.tasks).
         args: the settings.
@@ -115,6 +112,8 @@ class GRPOTrainer:
         task: Task,
         args: GRPOConfig | None = None,
         world: World | None = None,
+        *,
+        _saved: Checkpoint | None = None,
     ):
         refuse_after_fork()
         validate_params(params, config)
@@ -134,21 +133,24 @@ class GRPOTrainer:
                 f"(now {self.args.generation_batch_size}) to be a multiple of num_generations * processes "
                 f"({self.args.num_generations * self.world.size})."
             )
-        self.step = 0
+        self.step = _saved.step if _saved else 0
         self._turns = Turns()
         self._num_parameters = sum(value.size for value in params.values())
-        self.compute_dtype = params["embedding.weight"].dtype
+        self.compute_dtype = mx.bfloat16 if self.args.bf16 else params["embedding.weight"].dtype
         self.master_params = {name: value.astype(mx.float32) for name, value in params.items()}
         # `beta` pulls towards the policy that training started from; without it nobody needs that policy.
-        self.ref_params = dict(params) if self.args.beta else None
+        self.ref_params = self.params if self.args.beta else None
+        if _saved:
+            self.compute_dtype, self.ref_params = _saved.compute_dtype, _saved.ref_params
         self.max_completion_length = self.args.max_completion_length or task.max_completion_length
-        self.optimizer = AdamW(self.master_params, self.args.learning_rate)
+        state = _saved.optimizer_state if _saved else None
+        self.optimizer = OPTIMIZERS[self.args.optim](self.master_params, self.args.learning_rate, state)
         # Computed now, because training may move to another thread: MLX cannot finish there what was begun here.
         mx.eval(self.master_params, self.ref_params, self.optimizer.state)
 
     @property
     def params(self) -> dict[str, mx.array]:
-        """The policy's parameters, in the dtype they were given in."""
+        """The policy's parameters, in the dtype that the model computes in."""
         if self.compute_dtype == mx.float32:
             return self.master_params
         return {name: value.astype(self.compute_dtype) for name, value in self.master_params.items()}
@@ -175,14 +177,24 @@ class GRPOTrainer:
     def evaluate(self, num_problems: int = 256, seed: int = 0) -> dict[str, float]:
         """Answer held-out problems once each, sampled at temperature 1 without filters.
 
-        Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". Training is unaffected;
-        one process of several may do this by itself.
+        Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". Training is unaffected.
+        Several processes share the problems: all of them have to call this alike, and all get the same.
+
+        Raises TaskError and RewardError as `train` does.
         """
         with self._turns.turn():
-            problems = held_out_problems(self.task, num_problems)
-            *_, texts = self._complete(problems, SamplingConfig(self.max_completion_length), seed)
-            rewards, _ = compute_rewards(self.task.reward_funcs, problems, texts)
-            return {"eval/accuracy": mean(are_correct(self.task, problems, texts)), "eval/reward": mean(rewards)}
+            rank, size = self.world.rank, self.world.size
+            own = range(rank * num_problems // size, (rank + 1) * num_problems // size)
+            results = np.full([math.ceil(num_problems / size), 2], np.nan)  # as many rows in each process
+            with self.world.together(TaskError, ValueError):
+                problems = held_out_problems(self.task, num_problems)[own.start : own.stop]
+                if problems:
+                    sampling = SamplingConfig(self.max_completion_length)
+                    *_, texts = self._complete(problems, sampling, seed, own.start, num_problems)
+                    rewards, _ = compute_rewards(self.task.reward_funcs, problems, texts)
+                    results[: len(own)] = np.column_stack([are_correct(self.task, problems, texts), rewards])
+            accuracies, rewards = self.world.gather(results).T
+            return {"eval/accuracy": mean(accuracies), "eval/reward": mean(rewards)}
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write the policy as a Hugging Face folder, which transformers, mlx-lm and `load_pretrained` read."""
@@ -227,12 +239,8 @@ class GRPOTrainer:
         saved = load_checkpoint(folder)
         if task.name != saved.task:
             raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Give the same task.")
-        trainer = cls(saved.config, saved.master_params, saved.tokenizer, task, replace(saved.args, **changes), world)
-        trainer.step = saved.step
-        trainer.compute_dtype = saved.compute_dtype
-        trainer.ref_params = saved.ref_params
-        trainer.optimizer.state = saved.optimizer_state
-        return trainer
+        args = replace(saved.args, **changes)
+        return cls(saved.config, saved.master_params, saved.tokenizer, task, args, world, _saved=saved)
 
     def _complete(
         self,
@@ -247,6 +255,7 @@ class GRPOTrainer:
         `first_row` and `num_rows` are `generate`'s: which part of a larger batch the problems are.
         """
         prompts = [self.tokenizer.encode(problem.prompt) for problem in problems]
+        num_positions = max(map(len, prompts)) + sampling.max_new_tokens
         rollout = generate(
             self.config,
             self.params,
@@ -256,17 +265,9 @@ class GRPOTrainer:
             seed=seed,
             first_row=first_row,
             num_rows=num_rows,
-            completion_batch_size=self._completion_batch_size(max(map(len, prompts)) + sampling.max_new_tokens),
+            completion_batch_size=completion_batch_size(self.config, self.args, num_positions, self.compute_dtype),
         )
         return prompts, rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
-
-    def _completion_batch_size(self, num_positions: int) -> int:
-        """How many completions are sampled at once: whole groups, because a prompt is read once for its group."""
-        size = self.args.completion_batch_size
-        if size is None:
-            bytes_per_row = num_positions * kv_cache_bytes_per_position(self.config, self.compute_dtype)
-            size = CACHE_BYTES // bytes_per_row
-        return max(size // self.args.num_generations, 1) * self.args.num_generations
 
     def _one_step(self, max_steps: int) -> TrainStep:
         """Sample a group of completions for each problem, reward them, compare within the groups, update the policy."""
@@ -334,44 +335,64 @@ class GRPOTrainer:
 
         Without any micro-batch it is 0: moments still decay.
         """
-        total_grads: dict[str, mx.array] | None = None
+        grads: dict[str, mx.array] = {}
         totals = dict.fromkeys(("loss", *metric_names(loss_config)), 0.0) | left_out
+        add = self._add_by_layer if self.args.gradient_checkpointing else self._add_at_once
         for micro in batches:
-
-            def loss_fn(masters: dict[str, mx.array], micro: MicroBatch = micro):
-                params = {name: value.astype(self.compute_dtype) for name, value in masters.items()}
-                return batch_loss(
-                    self.config,
-                    params,
-                    micro.batch,
-                    micro.advantages,
-                    loss_config,
-                    old_logps=micro.old_logps,
-                    ref_logps=micro.ref_logps,
-                    temperature=self.args.temperature,
-                    part=micro.part,
-                    gradient_checkpointing=self.args.gradient_checkpointing,
-                )
-
             num_tokens = micro.batch.prompt_ids.size + micro.batch.completion_ids.size
             with all_cores() if num_tokens * self._num_parameters > MANY_PRODUCTS else nullcontext():
-                (loss, logps, metrics), grads = mx.value_and_grad(loss_fn)(self.master_params)
-                if total_grads is not None:
-                    # Taken out of the dictionary, so that MLX adds in place.
-                    grads = {name: total_grads.pop(name) + grads.pop(name) for name in [*grads]}
-                total_grads = grads
-                mx.eval(loss, logps, metrics, total_grads)
+                loss, logps, metrics = add(grads, micro, loss_config)
             if micro.old_logps is None:
                 micro.old_logps = mx.stop_gradient(logps)
             for name, value in {"loss": loss, **metrics}.items():
                 totals[name] = totals.get(name, 0.0) + value.item()
-        if total_grads is None:
-            total_grads = {name: mx.zeros_like(value) for name, value in self.master_params.items()}
+        if not batches:
+            grads = {name: mx.zeros_like(value) for name, value in self.master_params.items()}
         sums = self.world.gather(np.array([[*totals.values()]])).sum(axis=0)
-        return self.world.sum(total_grads), dict(zip(totals, sums.tolist(), strict=True))
+        return self.world.sum(grads), dict(zip(totals, sums.tolist(), strict=True))
+
+    def _add_at_once(
+        self, grads: dict[str, mx.array], micro: MicroBatch, loss_config: GRPOLossConfig
+    ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
+        """Add a micro-batch's gradient to `grads`, all of the model in one graph; returns (loss, logps, metrics)."""
+
+        def loss_fn(masters: dict[str, mx.array]):
+            params = {name: value.astype(self.compute_dtype) for name, value in masters.items()}
+            return batch_loss(
+                self.config,
+                params,
+                micro.batch,
+                micro.advantages,
+                loss_config,
+                old_logps=micro.old_logps,
+                ref_logps=micro.ref_logps,
+                temperature=self.args.temperature,
+                part=micro.part,
+            )
+
+        (loss, logps, metrics), found = mx.value_and_grad(loss_fn)(self.master_params)
+        # Taken out of the dictionary, so that MLX adds in place.
+        grads |= {name: grads.pop(name) + found.pop(name) if name in grads else found.pop(name) for name in [*found]}
+        mx.eval(loss, logps, metrics, grads)
+        return loss, logps, metrics
+
+    def _add_by_layer(
+        self, grads: dict[str, mx.array], micro: MicroBatch, loss_config: GRPOLossConfig
+    ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
+        """`_add_at_once` with no more in memory than one transformer block's inside."""
+
+        def loss_fn(logps: mx.array, entropy: mx.array):
+            mask = micro.batch.completion_mask
+            loss, metrics = grpo_loss_and_metrics(
+                loss_config, logps, micro.old_logps, micro.advantages, mask, ref_logps=micro.ref_logps, part=micro.part
+            )
+            return loss, metrics | {"entropy": token_mean(entropy, mask, micro.part)}
+
+        params, args = self.master_params, self.args
+        return add_gradients(self.config, params, micro.batch, loss_fn, grads, args.temperature, self.compute_dtype)
 
     def _apply(self, grads: dict[str, mx.array], grad_norm: float, learning_rate: float) -> None:
-        """One step of AdamW, evaluated. All that could leave a number that is not finite is refused before it."""
+        """One step of the optimizer, evaluated. What could leave a number that is not finite is refused before it."""
         weight_decay, max_norm = self.args.weight_decay, self.args.max_grad_norm
         if not (learning_rate <= LARGEST_RATE and learning_rate * weight_decay <= 2):
             raise self._diverged(

@@ -17,11 +17,14 @@ from mlx_grpo_kit.cli import main, run_folder, training_run
 from mlx_grpo_kit.cli.run_folder import RunFolder
 from mlx_grpo_kit.files import check_saved, read_json, read_manifest, replaced_folder, write_file
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.tasks import get_task
 
 
 class Counter:
     """A trainer whose policy is what it has done so far: its seed and its steps, with the learning rate of each."""
+
+    world, config, tokenizer = World(), None, None
 
     def __init__(self, args, step=0, policy=()):
         self.args, self.step, self.policy, self.task = args, step, list(policy), get_task("addition")
@@ -31,7 +34,7 @@ class Counter:
             self.step += 1
             self.policy.append([self.args.seed, self.step, self.args.learning_rate])
             record = SimpleNamespace(problem=None, prompt="1+1=", completion="2", completion_ids=[1])
-            metrics = {"reward": self.args.seed + self.step, "step_time": 1.0}
+            metrics = {"reward": self.args.seed + self.step, "step_time": 1.0, "completions/mean_length": 1.0}
             yield SimpleNamespace(step=self.step, metrics=metrics, completions=[record])
 
     def evaluate(self, num_problems):
@@ -62,12 +65,13 @@ class Counter:
 def train(monkeypatch):
     """train(output, *options) -> exit status of a run of 5 steps with a checkpoint at every second."""
     monkeypatch.setattr(training_run, "_trainer", lambda settings, task, world: Counter(GRPOConfig(**settings.args)))
+    monkeypatch.setattr(training_run, "_say_what_it_takes", lambda *_: None)
     monkeypatch.setattr(GRPOTrainer, "resume", Counter.resume)
     monkeypatch.setattr(Counter.train, "__doc__", None)
     monkeypatch.setattr(
         RunFolder, "draw", lambda self, title: write_file(self.picture, str(len(self.measured())).encode())
     )
-    monkeypatch.setattr(training_run, "RunDisplay", lambda *_: Silence())
+    monkeypatch.setattr(training_run, "RunDisplay", lambda *_, **__: Silence())
     task = get_task("addition")
     monkeypatch.setattr(training_run, "get_task", lambda name: task)
 

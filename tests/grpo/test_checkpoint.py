@@ -1,6 +1,8 @@
 """Checkpoints: a resumed run goes on bit by bit, a killed save loses nothing, a broken folder is one clear error."""
 
+import dataclasses
 import errno
+import gc
 import json
 import shutil
 import subprocess
@@ -65,6 +67,34 @@ def test_a_resumed_run_goes_on_bit_by_bit(saved, make_trainer):
     assert min(metrics["kl"] for _, metrics, _ in expected) > 0
     assert_same_bits(bits(resumed.params), bits(trainer.params))
     assert_same_bits(bits(resumed.ref_params), bits(trainer.ref_params))
+
+
+@pytest.mark.parametrize("changed", [dict(optim="adafactor"), dict(bf16=True), dict(bf16=True, beta=0.0)])
+def test_other_optimizers_and_dtypes_go_on_bit_by_bit(make_trainer, tmp_path, changed):
+    trainer = make_trainer(**SETTINGS | changed)
+    next(trainer.train(4))
+    trainer.save_checkpoint(tmp_path / "checkpoint")
+    resumed = GRPOTrainer.resume(tmp_path / "checkpoint", make_trainer.task())
+    assert resumed.compute_dtype == trainer.compute_dtype
+    assert records(resumed.train(max_steps=4)) == records(trainer.train(max_steps=4))
+    assert_same_bits(bits(resumed.master_params), bits(trainer.master_params))
+    for name in trainer.params:
+        assert_same_bits(bits(resumed.optimizer.state[name]), bits(trainer.optimizer.state[name]))
+
+
+def test_resuming_never_holds_two_states(make_trainer, tmp_path):
+    """Parameters and AdamW's two moments, and a little: no moments of 0 beside those of the file."""
+    params = init_params(dataclasses.replace(make_trainer.config, vocab_size=20_000))
+    config = dataclasses.replace(make_trainer.config, vocab_size=20_000)
+    given = make_trainer()
+    GRPOTrainer(config, params, given.tokenizer, given.task, given.args).save_checkpoint(tmp_path / "checkpoint")
+    size = sum(value.nbytes for value in params.values())
+    del params
+    gc.collect()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    GRPOTrainer.resume(tmp_path / "checkpoint", given.task)
+    assert mx.get_peak_memory() - before < 3.5 * size
 
 
 def test_another_process_goes_on_bit_by_bit(saved, checkpoint):
@@ -310,5 +340,10 @@ def test_a_resumed_run_may_learn_at_another_rate(checkpoint, make_trainer):
     trainer = GRPOTrainer.resume(checkpoint, make_trainer.task(), learning_rate=1e-5, lr_scheduler_type="constant")
     step = next(trainer.train(5))
     assert (step.step, step.metrics["learning_rate"]) == (3, 1e-5 * 3 / 4)  # still warming up
+    changed = GRPOTrainer.resume(
+        checkpoint, make_trainer.task(), gradient_checkpointing=True, completion_batch_size=4, max_grad_norm=2.0
+    )
+    assert (changed.args.gradient_checkpointing, changed.args.completion_batch_size) == (True, 4)
+    assert next(changed.train(5)).step == 3
     with pytest.raises(ValueError, match=r"seed cannot change while a run goes on; only learning_rate, .* can"):
         GRPOTrainer.resume(checkpoint, make_trainer.task(), seed=1)

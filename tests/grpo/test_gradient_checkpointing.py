@@ -1,13 +1,16 @@
 """Checkpointed transformer blocks: the gradients of a plain backward pass, in less memory."""
 
+import dataclasses
 import gc
 
 import numpy as np
 import pytest
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig
+from mlx_grpo_kit.generation import output_logps
+from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.gradients import batch_loss
+from mlx_grpo_kit.grpo.layer_by_layer import add_gradients
 from mlx_grpo_kit.grpo.logps import pad_batch
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 
@@ -28,7 +31,7 @@ PROMPTS = {
 COMPLETIONS = {"long": [[20, 21], [22, 23, 24, 25, 26], [3], [30, 31]], "one token": [[20], [21], [22], [23]]}
 
 
-def loss_and_grads(prompts, completions, gradient_checkpointing, config=CONFIG, loss_type="dapo"):
+def loss_and_grads(prompts, completions, gradient_checkpointing, config=CONFIG, loss_type="dapo", before=None):
     batch = pad_batch(config, prompts, completions)
     shape = batch.completion_ids.shape
     old, ref = (mx.random.normal(shape, key=mx.random.key(seed)) * 0.3 - 3.5 for seed in (1, 2))
@@ -42,18 +45,27 @@ def loss_and_grads(prompts, completions, gradient_checkpointing, config=CONFIG, 
             gradient_checkpointing=gradient_checkpointing,
         )[0]  # fmt: skip
 
-    loss, grads = mx.value_and_grad(loss_fn)(params)
+    def loss_of_logps(logps, entropy):
+        return grpo_loss_and_metrics(loss_config, logps, old, advantages, batch.completion_mask, ref_logps=ref)
+
+    if gradient_checkpointing == "layer by layer":
+        grads = {name: value + 0 for name, value in (before or {}).items()}
+        loss, _, _ = add_gradients(config, params, batch, loss_of_logps, grads, 1.3)
+    else:
+        loss, grads = mx.value_and_grad(loss_fn)(params)
     mx.eval(loss, grads)
     return loss.item(), grads
 
 
 def check_same(*args, **settings):
     loss, grads = loss_and_grads(*args, False, **settings)
-    checkpointed_loss, checkpointed = loss_and_grads(*args, True, **settings)
-    assert checkpointed_loss == pytest.approx(loss, rel=1e-5)
-    for name, grad in grads.items():
-        assert mx.any(grad != 0).item(), name
-        np.testing.assert_allclose(checkpointed[name], grad, rtol=1e-4, atol=1e-6, err_msg=name)
+    for how in (True, "layer by layer"):
+        checkpointed_loss, checkpointed = loss_and_grads(*args, how, **settings)
+        assert checkpointed_loss == pytest.approx(loss, rel=1e-5)
+        assert checkpointed.keys() == grads.keys()
+        for name, grad in grads.items():
+            assert mx.any(grad != 0).item(), name
+            np.testing.assert_allclose(checkpointed[name], grad, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
@@ -66,6 +78,42 @@ def test_gradients_of_every_loss(loss_type):
 def test_gradients_through_every_path(prompts, completions):
     """The keys and values of the prompt reach the completion's loss as well, and lie before it."""
     check_same(PROMPTS[prompts], COMPLETIONS[completions])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("vocabulary", [37, 700])
+def test_layer_by_layer_over_random_shapes(monkeypatch, vocabulary, tied):
+    """Chunks of the vocabulary, an output layer of its own, one layer or many, and gradients to add to."""
+    monkeypatch.setattr(output_logps, "CHUNK", 1)
+    rng = np.random.default_rng(vocabulary + tied)
+    for _ in range(4):
+        heads = int(rng.choice([2, 4]))
+        config = dataclasses.replace(
+            CONFIG, vocab_size=vocabulary, num_hidden_layers=int(rng.integers(1, 4)), num_attention_heads=2 * heads,
+            num_key_value_heads=heads, tie_word_embeddings=tied)  # fmt: skip
+        prompts = [rng.integers(0, 37, rng.integers(1, 6)).tolist() for _ in range(2)]
+        completions = [rng.integers(0, 37, rng.integers(1, 9)).tolist() for _ in range(6)]
+        rows = [prompts[0]] * 3 + [prompts[1]] * 3
+        _, grads = loss_and_grads(rows, completions, False, config)
+        _, twice = loss_and_grads(rows, completions, "layer by layer", config, before=grads)
+        for name, grad in grads.items():
+            np.testing.assert_allclose(twice[name], 2 * grad, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_layer_by_layer_has_one_buffer_for_a_gradient():
+    """A large embedding, tied: in one graph its gradient exists three times and more."""
+    config = dataclasses.replace(CONFIG, vocab_size=60_000, tie_word_embeddings=True)
+    rows, completions = [[5, 6, 7]] * 8, [[9] * 48] * 8
+    extra = []
+    for how in (False, "layer by layer"):
+        gc.collect()
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        _, grads = loss_and_grads(rows, completions, how, config)
+        extra.append((mx.get_peak_memory() - before) / grads["embedding.weight"].nbytes - 2)  # weight and gradient
+        del grads
+    assert extra[0] > 2
+    assert extra[1] < 0.75 * extra[0]
 
 
 def test_training_takes_the_same_steps(make_trainer):

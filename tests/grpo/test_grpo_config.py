@@ -20,7 +20,9 @@ def test_defaults_are_trls_but_for_these(trl):
     ours = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
     different = {name: value for name, value in ours.items() if value != trl.defaults.get(name)}
     assert different == {
+        "bf16": False,  # TRL: None, which means True; a CPU is slow in it
         "gradient_checkpointing": False,  # TRL: True; a small model has the memory
+        "optim": "adamw",  # TRL: which of torch's AdamWs
         "lr_scheduler_type": "constant",  # TRL: linear; here max_steps belongs to a call of train()
         "max_completion_length": None,  # TRL: 512; here the task knows
         "use_bias_correction_kl": False,  # the plain k3 estimator
@@ -67,6 +69,7 @@ def test_what_it_hands_on():
         ({"top_p": 0}, "top_p is 0"),
         ({"min_p": 2.0}, "min_p is 2.0"),
         ({"top_k": -1}, "top_k is -1"),
+        ({"optim": "sgd"}, "optim is 'sgd'; expected one of 'adamw', 'adafactor'"),
         ({"loss_type": "ppo"}, "loss_type is 'ppo'; expected one of 'grpo', 'bnpo', 'dr_grpo', 'dapo'"),
         ({"importance_sampling_level": "word"}, "importance_sampling_level is 'word'"),
         ({"epsilon": -0.2}, "epsilon is -0.2"),

@@ -8,7 +8,7 @@ import torch
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import optimizer as module
-from mlx_grpo_kit.grpo.optimizer import LARGEST_RATE, AdamW
+from mlx_grpo_kit.grpo.optimizer import LARGEST_RATE, Adafactor, AdamW
 
 SHAPES = {"a": (30, 20), "b": (20,), "c": (7, 5, 3), "d": (100, 4)}
 
@@ -18,22 +18,25 @@ def random_arrays(seed, size=1.0) -> dict[str, np.ndarray]:
     return {name: (size * rng.normal(size=shape)).astype(np.float32) for name, shape in SHAPES.items()}
 
 
-def updated(sizes=(1.0, 1e-3, 0.1, 1e-4, 1.0), learning_rate=3e-3, weight_decay=0.1):
+SIZES = (1.0, 1e-3, 0.1, 1e-4, 1.0)
+
+
+def updated(kind=AdamW, learning_rate=3e-3, weight_decay=0.1):
     """(parameters, state) after an update from gradients of each size, which clipping to 1 shortens in some of them."""
     params = {name: mx.array(value) for name, value in random_arrays(0).items()}
-    adamw = AdamW(params, learning_rate)
-    for seed, size in enumerate(sizes):
+    optimizer = kind(params, learning_rate)
+    for seed, size in enumerate(SIZES):
         grads = {name: mx.array(value) for name, value in random_arrays(seed, size).items()}
-        adamw.update(params, grads, learning_rate, weight_decay, min(1 / (adamw.norm(grads) + 1e-6), 1))
+        optimizer.update(params, grads, learning_rate, weight_decay, min(1 / (optimizer.norm(grads) + 1e-6), 1))
         assert not grads
-    return params, adamw.state
+    return params, optimizer.state
 
 
-def test_it_is_torchs_with_torchs_clipping():
-    sizes = (1.0, 1e-3, 0.1, 1e-4, 1.0)
+def theirs_updated(make):
+    """What an optimizer of torch's makes of it: (parameters, the optimizer)."""
     theirs = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in random_arrays(0).items()}
-    optimizer = torch.optim.AdamW(theirs.values(), lr=3e-3, weight_decay=0.1)
-    for seed, size in enumerate(sizes):
+    optimizer = make(theirs.values(), lr=3e-3, weight_decay=0.1)
+    for seed, size in enumerate(SIZES):
         grads = random_arrays(seed, size)
         for name, value in theirs.items():
             value.grad = torch.tensor(grads[name])
@@ -41,28 +44,79 @@ def test_it_is_torchs_with_torchs_clipping():
         norm = AdamW(ours, 1.0).norm(ours)
         assert norm == pytest.approx(torch.nn.utils.clip_grad_norm_(theirs.values(), 1.0).item(), rel=1e-6)
         optimizer.step()
-    params, state = updated(sizes)
-    assert state["step"].item() == len(sizes)
+    return theirs, optimizer
+
+
+def transformers_adafactor(params, lr, weight_decay):
+    """As TRL makes it for optim="adafactor"."""
+    from transformers import TrainingArguments
+    from transformers.trainer import Trainer
+
+    args = TrainingArguments(optim="adafactor", learning_rate=lr, weight_decay=weight_decay, use_cpu=True)
+    kind, settings = Trainer.get_optimizer_cls_and_kwargs(args)
+    return kind(params, weight_decay=weight_decay, **settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "names"),
+    [
+        (AdamW, torch.optim.AdamW, {"m": "exp_avg", "v": "exp_avg_sq"}),
+        (
+            Adafactor,
+            transformers_adafactor,
+            {name: name for name in ("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col")},
+        ),
+    ],
+)
+@pytest.mark.parametrize("group_bytes", [2**26, 500])
+def test_it_is_torchs_with_torchs_clipping(monkeypatch, kind, make, names, group_bytes):
+    """Whole parameters in one group, and in several groups of which some are less than a parameter."""
+    monkeypatch.setattr(module, "GROUP_BYTES", group_bytes)
+    theirs, optimizer = theirs_updated(make)
+    params, state = updated(kind)
+    assert state["step"].item() == len(SIZES)
     for name, value in params.items():
         np.testing.assert_allclose(value, theirs[name].detach(), rtol=1e-5, atol=1e-6, err_msg=name)
-        for ours, key in (("m", "exp_avg"), ("v", "exp_avg_sq")):
-            np.testing.assert_allclose(state[name][ours], optimizer.state[theirs[name]][key], rtol=1e-5, atol=1e-8)
+        for part, moment in state[name].items():
+            expected = optimizer.state[theirs[name]][names[part]]
+            np.testing.assert_allclose(moment, expected, rtol=1e-5, atol=1e-8, err_msg=f"{name} {part}")
 
 
-def test_groups_and_compiling_change_nothing(monkeypatch):
-    params, state = updated()
+@pytest.mark.parametrize("kind", [AdamW, Adafactor])
+def test_groups_and_compiling_change_nothing_but_rounding(monkeypatch, kind):
+    params, _ = updated(kind)
     monkeypatch.setattr(module, "GROUP_BYTES", 500)
-    assert len(AdamW(params, 1.0)._groups) == 3
-    in_groups, state_in_groups = updated()
+    assert len(kind(params, 1.0)._groups) == 3
+    in_groups, _ = updated(kind)
     mx.disable_compile()
     try:
-        uncompiled, _ = updated()
+        uncompiled, _ = updated(kind)
     finally:
         mx.enable_compile()
     for name, value in params.items():
-        assert np.array_equal(value, in_groups[name])
-        assert np.array_equal(state[name]["v"], state_in_groups[name]["v"])
+        np.testing.assert_allclose(value, in_groups[name], rtol=1e-6, atol=1e-7)
         np.testing.assert_allclose(value, uncompiled[name], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [AdamW, Adafactor])
+def test_what_somebody_else_holds_stays_as_it_was(monkeypatch, kind):
+    """A large parameter is changed in place, where that changes nothing that can be seen."""
+    monkeypatch.setattr(module, "GROUP_BYTES", 500)
+    params = {name: mx.array(value) for name, value in random_arrays(0).items()}
+    optimizer, before = kind(params, 1e-3), dict(params)
+    view = np.array(params["a"], copy=False)
+    states = []
+    for seed in (1, 2):
+        states.append({name: dict(optimizer.state[name]) for name in params})
+        copies = [{part: np.array(value) for part, value in states[-1][name].items()} for name in params]
+        optimizer.update(params, {name: mx.array(grad) for name, grad in random_arrays(seed).items()}, 1e-3)
+    for name, value in random_arrays(0).items():
+        assert np.array_equal(before[name], value)
+        assert not np.array_equal(params[name], value)
+    assert np.array_equal(view, random_arrays(0)["a"])
+    for name, copy in zip(params, copies, strict=True):
+        for part, value in copy.items():
+            assert np.array_equal(states[-1][name][part], value)
 
 
 @pytest.mark.parametrize("grad", [0.0, 1e-30, 1e-19, 1.0, 1.8e19])
@@ -77,17 +131,43 @@ def test_no_number_overflows_up_to_the_largest_rate(grad):
     assert abs(params["x"][2].item()) <= 7.3 * LARGEST_RATE * 30
 
 
-def test_memory_of_an_update_is_that_of_a_group(monkeypatch):
-    """Parameters, gradients and moments are 64 MiB; a group of 4 parameters has 4 of them."""
-    monkeypatch.setattr(module, "GROUP_BYTES", 2**20)
-    params = {str(i): mx.ones((256, 256)) for i in range(64)}
-    adamw = AdamW(params, 1.0)
+@pytest.mark.parametrize("size", [1e-30, 1e-12, 1.0, 1e6])
+def test_adafactors_numbers_stay_finite(size):
+    """Gradients that are 0 in a row, in a column or everywhere, and tiny and huge ones beside them."""
+    params = {"rows": mx.ones((4, 3)), "zeros": mx.ones((4, 3)), "vector": mx.ones((5,))}
+    optimizer = Adafactor(params, 1.0)
+    for _ in range(30):
+        rows = size * mx.array([[0, 0, 0], [0, 1, 1e-6], [0, -2, 0], [0, 0, 1e3]])
+        grads = {"rows": rows, "zeros": mx.zeros((4, 3)), "vector": size * mx.array([0, 1, -1, 0, 1e-3])}
+        optimizer.update(params, grads, LARGEST_RATE)
+        assert all(np.isfinite(value).all() for value in params.values())
+    assert np.array_equal(params["zeros"], np.ones((4, 3)))
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "extra"),
+    [
+        (AdamW, [256] * 64, 8 * MIB),  # a group of 4 parameters has 4 MiB
+        (AdamW, [64 * 256], 8 * MIB),  # a parameter of 16 MiB goes by in blocks of 1
+        (Adafactor, [256] * 64, 8 * MIB),
+        (Adafactor, [64 * 256], 40 * MIB),  # its squares, and the new one
+    ],
+)
+def test_memory_of_an_update(monkeypatch, kind, sizes, extra):
+    """Parameters and gradients are 32 MiB, AdamW's moments as much again."""
+    monkeypatch.setattr(module, "GROUP_BYTES", MIB)
+    params = {str(i): mx.ones((size, 256)) for i, size in enumerate(sizes)}
+    optimizer = kind(params, 1.0)
     grads = {name: mx.ones_like(value) for name, value in params.items()}
-    mx.eval(params, grads, adamw.state)
+    mx.eval(params, grads, optimizer.state)
     gc.collect()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    adamw.norm(grads)
-    adamw.update(params, grads, 1e-3)
-    assert mx.get_peak_memory() - before < 8 * 2**20
-    assert mx.get_active_memory() - before < -15 * 2**20, "the gradients are gone"
+    optimizer.norm(grads)
+    assert mx.get_peak_memory() - before < 2 * MIB
+    optimizer.update(params, grads, 1e-3)
+    assert mx.get_peak_memory() - before < extra
+    assert mx.get_active_memory() - before < -15 * MIB, "the gradients are gone"

@@ -44,10 +44,10 @@ class Sevens:
         return [Problem(prompt=f"{n}=", answer="") for n in rng.integers(0, 200, n)]
 
     def held_out(self, n):
-        return [Problem(prompt="1=", answer="")] * n
+        return [Problem(prompt=f"{number * 37}=", answer="") for number in range(n)]
 
     def is_correct(self, problem, completion):
-        return False
+        return len(completion) % 2 == 0
 
 
 def trainer(**args):
@@ -61,8 +61,7 @@ for number, args in enumerate(runs):
     for step in one.train(3):
         rows = [[c.prompt, c.completion_ids, c.advantage, c.reward] for c in step.completions]
         steps.append({"metrics": step.metrics, "rows": rows})
-        if world.rank == 0:
-            one.evaluate(3)
+        steps[-1]["evaluated"] = [one.evaluate(n) for n in (1, 2, 3, 7)]
     np.savez(f"{folder}/{world.size}-{number}-{world.rank}.npz", **{k: np.array(v) for k, v in one.params.items()})
     with open(f"{folder}/{world.size}-{number}-{world.rank}.json", "w") as file:
         json.dump(steps, file)
@@ -91,6 +90,7 @@ RUNS = {
     "advantages over the batch, two updates": dict(scale_rewards="batch", num_iterations=2),
     "KL": dict(beta=0.1, loss_type="dr_grpo"),
     "vespo": dict(loss_type="vespo"),
+    "adafactor, layer by layer": dict(optim="adafactor", gradient_checkpointing=True),
 }
 
 
@@ -134,6 +134,11 @@ def test_any_number_of_processes_gives_the_same_run(folder, size, name):
         for other, _ in others:
             metrics = {name: value for name, value in other[place]["metrics"].items() if name != "step_time"}
             assert metrics == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    evaluated = [each["evaluated"] for each in (steps[-1], *(other[-1] for other, _ in others))]
+    assert len({tuple(each.values()) for each in evaluated[0]}) > 1
+    for theirs in evaluated[1:]:
+        for ours, other in zip(evaluated[0], theirs, strict=True):
+            assert other == pytest.approx(ours, rel=1e-6)
     moved = abs(params - read(folder, 1, (number + 1) % len(RUNS))[1]).mean()
     for _, theirs in others:
         np.testing.assert_array_equal(theirs, others[0][1], "all processes have the same policy, to the bit")

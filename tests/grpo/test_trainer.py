@@ -17,9 +17,10 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.grpo import RewardError, TrainingDivergedError, optimizer
+from mlx_grpo_kit.grpo import RewardError, TrainingDivergedError, memory, optimizer
 from mlx_grpo_kit.grpo import gradients as module
 from mlx_grpo_kit.grpo import trainer as trainer_module
+from mlx_grpo_kit.grpo.micro_batches import micro_batches
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained
 from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
 from mlx_grpo_kit.tasks import TaskError
@@ -499,17 +500,19 @@ def test_an_interrupt_in_the_middle_of_the_update(make_trainer, monkeypatch, is_
 
     def interrupted(*args):
         calls.append(1)
-        if len(calls) == 7 + (num_iterations - 1) * len(trainer.params):
+        if len(calls) == 7 + (num_iterations - 1) * calls_an_update:
             signal.raise_signal(signal.SIGINT)
-        return adamw(*args)
+        return one_step(*args)
 
-    adamw = optimizer._adamw
+    one_step = trainer.optimizer.one_step
+    calls_an_update = sum(len([*optimizer._blocks(value)]) for value in trainer.params.values())
+    assert (calls_an_update > len(trainer.params)) == is_large, "the embedding goes by in blocks"
     with monkeypatch.context() as patch:
-        patch.setattr(optimizer, "_adamw", interrupted)
+        patch.setattr(trainer.optimizer, "one_step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             steps_of(trainer, 3)
     comes_through = is_large and num_iterations == 1
-    assert len(calls) == num_iterations * len(trainer.params), "no update was cut off in the middle"
+    assert len(calls) == num_iterations * calls_an_update, "no update was cut off in the middle"
     assert trainer.step == 1 + comes_through
     steps_of(untroubled, 1 + comes_through)
     assert distance(arrays(untroubled.params), arrays(trainer.params)) == 0
@@ -732,7 +735,7 @@ def test_sampling_in_pieces_draws_the_same(make_trainer, monkeypatch, settings):
 
     generate = trainer_module.generate
     monkeypatch.setattr(trainer_module, "generate", spied)
-    monkeypatch.setattr(trainer_module, "CACHE_BYTES", 2**40 if settings else 3000)
+    monkeypatch.setattr(memory, "CACHE_BYTES", 2**40 if settings else 3000)
     (step_in_pieces,) = steps_of(pieces, 1)
     assert [row.completion_ids for row in step_in_pieces.completions] == [
         row.completion_ids for row in step.completions
@@ -751,3 +754,46 @@ def test_memory_does_not_grow(make_trainer):
             memory.append(mx.get_active_memory())
     assert len(history) == 25
     assert memory[1] <= memory[0] + 20_000
+
+
+# In bfloat16.
+
+
+def test_bf16_learns_as_float32_does_but_for_rounding(make_trainer):
+    exact, rounded = make_trainer(), make_trainer(bf16=True)
+    assert {value.dtype for value in rounded.params.values()} == {mx.bfloat16}
+    assert {value.dtype for value in rounded.master_params.values()} == {mx.float32}
+    assert {value.dtype for name in rounded.params for value in rounded.optimizer.state[name].values()} == {mx.float32}
+    batch = next(exact.train(1)).completions
+    counted = np.array([len(row.completion_ids) for row in batch])
+    found = []
+    for trainer in (make_trainer(), make_trainer(bf16=True), make_trainer(bf16=True, gradient_checkpointing=True)):
+        loss_config = trainer.args.loss(4)
+        batches, left_out = micro_batches(trainer.config, trainer.args, loss_config, batch, counted)
+        grads, metrics = trainer._gradients(batches, loss_config, left_out)
+        assert {value.dtype for value in grads.values()} == {mx.float32}
+        found.append((metrics, np.concatenate([np.array(grads[name]).ravel() for name in sorted(grads)])))
+    (metrics, grads), *others = found
+    for other, theirs in others:
+        assert other["loss"] == pytest.approx(metrics["loss"], abs=1e-3)
+        assert other["entropy"] == pytest.approx(metrics["entropy"], rel=1e-2)
+        cosine = grads @ theirs / np.linalg.norm(grads) / np.linalg.norm(theirs)
+        assert 0.99 < cosine < 1.0 - 1e-7, "close to float32's, and not computed in it"
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_bf16_loses_no_tiny_updates(make_trainer, gradient_checkpointing):
+    """A bfloat16 number near 1 moves by 1/256 or not at all: a thousand steps of 1e-6 have to add up."""
+    trainer = make_trainer(bf16=True, learning_rate=1e-6, gradient_checkpointing=gradient_checkpointing)
+    before = np.array(trainer.master_params["final_norm.weight"])
+    steps_of(trainer, 3)
+    moved = abs(np.array(trainer.master_params["final_norm.weight"]) - before)
+    assert (moved > 2e-7).mean() > 0.5
+    assert moved.max() < 4e-6
+
+
+def test_bf16_is_saved_as_bfloat16(make_trainer, tmp_path):
+    trainer = make_trainer(bf16=True)
+    trainer.save_pretrained(tmp_path / "policy")
+    _, params = load_pretrained(tmp_path / "policy", dtype=None)
+    assert {value.dtype for value in params.values()} == {mx.bfloat16}

@@ -1,0 +1,148 @@
+"""The gradient of the whole model one layer at a time: checkpointing in which every step is an evaluation of its own.
+
+Forwards only the input of each transformer block is kept (Chen et al. 2016, https://arxiv.org/abs/1604.06174).
+Backwards each block is computed once more, gives the gradients of its weights and of its input, and is forgotten before
+the next one. In one graph of the whole model MLX would decide what is alive at a time; here it is never more than the
+inputs, one block's inside, and gradients, each of which is a single buffer from the first number that it gets:
+
+    embed -> x0 -> block 0 -> x1 -> ... -> block L-1 -> xL -> norm -> output layer, in chunks -> log-probs -> loss
+             |                |                          |            |
+             kept             kept                       kept         logits made again: rows of its gradient in place
+
+The embedding's gradient has two sources, the output layer (where it is tied) and the look-up of tokens. Both add to the
+same buffer, where a graph of the whole holds three of the size of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.generation.output_logps import VocabularyChunks
+from mlx_grpo_kit.grpo.logps import PaddedBatch
+from mlx_grpo_kit.qwen3.cache import KVCache
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.forward import embedding, rms_norm, transformer_block, visible
+from mlx_grpo_kit.qwen3.params import param_shapes
+
+BatchLoss = Callable[[mx.array, mx.array], tuple[mx.array, dict[str, mx.array]]]
+"""(log-probabilities [B, T], entropies [B, T]) -> (loss, metrics)."""
+
+
+def add_gradients(
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    batch: PaddedBatch,
+    loss_fn: BatchLoss,
+    grads: dict[str, mx.array],
+    temperature: float = 1.0,
+    dtype: mx.Dtype = mx.float32,
+) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
+    """Add the gradient of a loss of log-probabilities to `grads`; returns (loss, logps [B, T], metrics). Evaluated.
+
+    Args:
+        params: float32. The model computes in `dtype`, to which they are cast where they are used.
+        batch: completions and their prompts; a prompt goes through each block beside its completions, once.
+        loss_fn: computes the loss and its metrics from what `score` would return.
+        grads: float32, by name; names that are missing count as 0. A buffer that nobody else holds is added to in
+            place, so that a second batch needs no second set of gradients.
+    """
+    add = partial(_add, grads)
+    sequences = [batch.prompt_ids]
+    if batch.completion_ids.shape[1] > 1:
+        sequences.append(batch.completion_ids[:, :-1])
+    x = [embedding(params["embedding.weight"], ids).astype(dtype) for ids in sequences]
+    blocks = [_Block(config, batch, layer, dtype) for layer in range(config.num_hidden_layers)]
+    inputs = []
+    for block in blocks:
+        inputs.append(x)
+        x = block(*[params[name] for name in block.names], *x)
+        mx.eval(x)
+
+    norm = partial(_final_norm, config, batch.group_size, dtype)
+    [hidden] = norm(params["final_norm.weight"], *x)
+    output = "embedding.weight" if config.tie_word_embeddings else "lm_head.weight"
+    token_ids = batch.completion_ids.reshape(-1)
+    weight = params[output].astype(dtype)
+    chunks = VocabularyChunks(token_ids, weight.shape, temperature)
+    logps, entropy, log_total = chunks.logps_and_entropy(hidden, weight)
+    logps, entropy = logps.reshape(batch.completion_ids.shape), entropy.reshape(batch.completion_ids.shape)
+    mx.eval(hidden, logps, entropy, log_total)
+    (loss, metrics), grad_logps = mx.value_and_grad(loss_fn)(logps, entropy)
+
+    grad_hidden, total = mx.zeros(hidden.shape), _taken(grads, params, output)
+    for start, of_hidden, rows in chunks.gradients(hidden, weight, grad_logps.reshape(-1), log_total):
+        grad_hidden, rows = grad_hidden + of_hidden, total[start : start + len(rows)] + rows
+        mx.eval(grad_hidden, rows)
+        total = mx.slice_update(total, rows, mx.array([start]), axes=(0,))
+        mx.eval(total)
+    grads[output] = total
+    del total, rows, of_hidden, weight
+
+    _, (of_norm, *grad_x) = mx.vjp(norm, [params["final_norm.weight"], *x], [grad_hidden.astype(dtype)])
+    add({"final_norm.weight": of_norm}, grad_x)
+    del x, hidden, grad_hidden
+    for block in reversed(blocks):
+        weights = [params[name] for name in block.names]
+        _, found = mx.vjp(block, [*weights, *inputs.pop()], grad_x)
+        grad_x = found[len(weights) :]
+        add(dict(zip(block.names, found, strict=False)), grad_x)
+        del found
+
+    total = _taken(grads, params, "embedding.weight")
+    for ids, grad in zip(sequences, grad_x, strict=True):
+        total = total.at[ids].add(grad.astype(mx.float32))
+    mx.eval(loss, metrics, total)
+    grads["embedding.weight"] = total
+    return loss, logps, metrics
+
+
+class _Block:
+    """A transformer block over the prompts and, if they have more than one token, the completions behind them.
+
+    A function of arrays alone, as `mx.vjp` wants it: (weights in the order of `names`, prompts' hidden states [, those
+    of the completions]) -> the hidden states after it.
+    """
+
+    def __init__(self, config: Qwen3Config, batch: PaddedBatch, layer: int, dtype: mx.Dtype):
+        self.config, self.batch, self.layer, self.dtype = config, batch, layer, dtype
+        self.names = [name for name in param_shapes(config) if name.startswith(f"layers.{layer}.")]
+
+    def __call__(self, *arrays: mx.array) -> list[mx.array]:
+        batch, layer = self.batch, self.layer
+        params = {name: value.astype(self.dtype) for name, value in zip(self.names, arrays, strict=False)}
+        prompt, *completion = arrays[len(self.names) :]
+        block = partial(transformer_block, self.config, params, layer)
+        length, prompt_mask = prompt.shape[1], batch.prompt_mask
+        cache = KVCache(layer + 1)
+        outputs = [block(prompt, visible(length, length, 0, prompt_mask), cache)]
+        for x in completion:
+            own = KVCache(layer + 1)
+            own.length = length
+            own.keys[layer] = mx.repeat(cache.keys[layer], batch.group_size, axis=0)
+            own.values[layer] = mx.repeat(cache.values[layer], batch.group_size, axis=0)
+            if prompt_mask is not None:
+                prompt_mask = mx.repeat(prompt_mask, batch.group_size, axis=0)
+            outputs.append(block(x, visible(x.shape[1], length + x.shape[1], length, prompt_mask), own))
+        return outputs
+
+
+def _final_norm(
+    config: Qwen3Config, group_size: int, dtype: mx.Dtype, weight: mx.array, prompt: mx.array, *completion: mx.array
+) -> list[mx.array]:
+    """What the output layer gets, [B * T, hidden_size]: the prompt's last position predicts the first token."""
+    x = mx.concatenate([mx.repeat(prompt[:, -1:], group_size, axis=0), *completion], axis=1)
+    return [rms_norm(x, weight.astype(dtype), config.rms_norm_eps).reshape(-1, x.shape[-1])]
+
+
+def _taken(grads: dict[str, mx.array], params: Mapping[str, mx.array], name: str) -> mx.array:
+    """The gradient so far, out of the dictionary: what nobody else holds is changed in place."""
+    return grads.pop(name) if name in grads else mx.zeros(params[name].shape)
+
+
+def _add(grads: dict[str, mx.array], found: Mapping[str, mx.array], others: list[mx.array]) -> None:
+    """Add what was found to `grads`, and evaluate both it and `others`, which come from the same backward pass."""
+    sums = {name: grads.pop(name) + value if name in grads else value for name, value in found.items()}
+    mx.eval(sums, others)
+    grads |= sums

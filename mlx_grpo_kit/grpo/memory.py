@@ -1,0 +1,150 @@
+"""How much memory a training run will need, from its settings alone, before anything is loaded.
+
+A step has three phases, whose temporary memory goes when they end:
+
+    sampling    a key-value cache, and what a token's logits take
+    learning    gradients, activations, and the output layer's log-probabilities
+    updating    gradients, and the new numbers of some parameters beside the old ones
+
+Parameters, the optimizer's moments and the reference policy are there throughout. What these take is counted; how many
+values of a transformer block MLX's CPU back end has alive at a time was measured once and stands below as numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from pathlib import Path
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.generation.output_logps import WHOLE, columns_of_a_chunk
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.optimizer import GROUP_BYTES
+from mlx_grpo_kit.grpo.processes import MESSAGE
+from mlx_grpo_kit.qwen3.cache import kv_cache_bytes_per_position
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.params import param_shapes
+
+CACHE_BYTES = 2 * 2**30
+"""What keys and values may take while sampling, where `completion_batch_size` does not say: 34 completions of
+Qwen3-0.6B with 268 positions in float32."""
+
+FLOAT32 = 4
+
+
+def estimate_memory(
+    config: Qwen3Config,
+    args: GRPOConfig,
+    prompt_length: int = 64,
+    max_completion_length: int | None = None,
+    processes: int = 1,
+) -> dict[str, int]:
+    """Bytes that MLX will hold at most while `GRPOTrainer` trains, by part and in all. Nothing is computed.
+
+    Args:
+        config: the model.
+        args: the settings.
+        prompt_length: tokens of the longest prompt.
+        max_completion_length: what a task has where `args` do not say; None is TRL's 256.
+        processes: how many train together. The bytes are those of one of them.
+
+    Returns:
+        "parameters", "optimizer" and "reference" are there all the time; "KV cache" while sampling; "gradients" while
+        learning and updating; "activations" and "log-probs" while learning; "update" while updating. "total" is the
+        largest that are there at once, and less than their sum.
+    """
+    shapes = list(param_shapes(config).values())
+    params = FLOAT32 * sum(map(prod, shapes))
+    largest = FLOAT32 * max(map(prod, shapes))
+    dtype = mx.bfloat16 if args.bf16 else mx.float32
+    width = dtype.size
+    copies = params * width // FLOAT32 if args.bf16 else 0
+    length = args.max_completion_length or max_completion_length or 256
+
+    own_rows = args.generation_batch_size // processes
+    rows = min(args.per_device_train_batch_size, own_rows)
+    prompts = -(-rows // args.num_generations)
+    tokens = prompts * prompt_length + rows * (length - 1)
+
+    parts = {"parameters": params, "optimizer": _moments(shapes, args.optim)}
+    parts["reference"] = params * width // FLOAT32 if args.beta else 0
+    always = sum(parts.values())
+
+    sampled = min(own_rows, completion_batch_size(config, args, prompt_length + length, dtype))
+    cache = sampled * (prompt_length + length) * kv_cache_bytes_per_position(config, dtype)
+    parts["KV cache"] = cache
+    # While the cache grows its last layers exist twice, and a token is drawn from some copies of its logits.
+    sampling = copies + 2 * cache + 6 * FLOAT32 * sampled * config.vocab_size
+
+    parts["gradients"] = params
+    block, kept = _block_values(config, prompt_length + length)
+    output = FLOAT32 * config.vocab_size * config.hidden_size
+    columns = min(config.vocab_size, columns_of_a_chunk(rows * length, config.hidden_size))
+    chunks = FLOAT32 * columns * (5 * rows * length + 3 * config.hidden_size)
+    inputs = width * tokens * config.hidden_size * config.num_hidden_layers
+    accumulates = args.gradient_accumulation_steps > 1
+    if args.gradient_checkpointing:
+        activations = inputs + width * tokens * block
+        cast = output * width // FLOAT32 if args.bf16 else 0
+        logps = chunks
+        first = (params if accumulates else output) + max(inputs + logps, activations)
+        learning = cast + max(first, params + width * tokens * block)
+    else:
+        layers = width * tokens * kept * config.num_hidden_layers
+        activations = layers + width * tokens * block // 2
+        table = rows * length * config.vocab_size
+        # The gradient of a large output layer comes in pieces, which are put together, beside that of the look-up.
+        logps = 4 * output if table > WHOLE else 4 * FLOAT32 * table + 2 * output
+        at_first = max(layers + logps, activations)
+        learning = copies + (params + at_first if accumulates else max(at_first, params + largest))
+    parts["activations"], parts["log-probs"] = activations, logps
+
+    group = min(params, GROUP_BYTES)
+    parts["update"] = 3 * group if args.optim == "adamw" else max(group, largest)
+    message = 2 * max(min(params, FLOAT32 * MESSAGE), largest) if processes > 1 else 0
+    updating = params + max(parts["update"], message)
+    kept = params + parts["optimizer"] if args.num_iterations > 1 else 0  # what a failing step goes back to
+    return parts | {"total": always + max(sampling, learning + kept, updating + kept)}
+
+
+def completion_batch_size(config: Qwen3Config, args: GRPOConfig, num_positions: int, dtype: mx.Dtype) -> int:
+    """How many completions are sampled at once: whole groups, because a prompt is read once for its group."""
+    size = args.completion_batch_size
+    if size is None:
+        size = CACHE_BYTES // (num_positions * kv_cache_bytes_per_position(config, dtype))
+    return max(size // args.num_generations, 1) * args.num_generations
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or less where a container's limit says so."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    words = limit.read_text().strip() if limit.is_file() else "max"
+    return min(memory, int(words)) if words.isdigit() else memory
+
+
+def in_bytes(number: int) -> str:
+    """9540000000 -> "9.5 GB"."""
+    value, unit = float(number), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}" if value < 10 and unit != "bytes" else f"{value:.0f} {unit}"
+
+
+def _moments(shapes: list[tuple[int, ...]], optim: str) -> int:
+    if optim == "adamw":
+        return 2 * FLOAT32 * sum(map(prod, shapes))
+    return FLOAT32 * sum(map(sum, shapes))  # a row and a column for each matrix
+
+
+def _block_values(config: Qwen3Config, positions: int) -> tuple[int, int]:
+    """Numbers a token of one transformer block: alive in its forward and backward pass, and kept between the two."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    scores = config.num_attention_heads * positions
+    alive = 3 * hidden + 6 * queries + 12 * inner + 7 * scores
+    kept = 4 * hidden + 6 * queries + 5 * keys + 4 * inner + 2 * scores
+    return alive, kept

@@ -1,0 +1,139 @@
+"""The estimate of memory against what MLX measures, over shapes and settings."""
+
+import gc
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, estimate_memory
+from mlx_grpo_kit.grpo.memory import in_bytes, machine_memory
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.tasks import Problem
+
+PROMPT = 8
+BASE = Qwen3Config(
+    vocab_size=512, hidden_size=96, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=32, tie_word_embeddings=True)  # fmt: skip
+LARGE_VOCABULARY, DEEP = replace(BASE, vocab_size=60_000), replace(BASE, num_hidden_layers=8)
+WIDE = replace(BASE, intermediate_size=1024)
+MANY_HEADS = replace(BASE, num_attention_heads=16, num_key_value_heads=4, num_hidden_layers=4)
+LAYERS = dict(gradient_checkpointing=True)
+# (model, tokens a completion has, settings)
+RUNS = {
+    "a large vocabulary": (LARGE_VOCABULARY, 16, {}),
+    "a large vocabulary, layer by layer": (LARGE_VOCABULARY, 16, LAYERS),
+    "a large vocabulary, adafactor": (LARGE_VOCABULARY, 16, dict(optim="adafactor")),
+    "a large vocabulary, adafactor, layer by layer": (LARGE_VOCABULARY, 16, dict(optim="adafactor", **LAYERS)),
+    "an output layer of its own": (replace(LARGE_VOCABULARY, tie_word_embeddings=False), 16, dict(**LAYERS)),
+    "deep": (DEEP, 16, dict(per_device_train_batch_size=32)),
+    "deep, layer by layer": (DEEP, 16, dict(per_device_train_batch_size=32, **LAYERS)),
+    "deep, accumulated": (DEEP, 24, dict(gradient_accumulation_steps=3)),
+    "wide": (WIDE, 16, dict(per_device_train_batch_size=24, optim="adafactor")),
+    "wide, KL": (WIDE, 16, dict(per_device_train_batch_size=16, beta=0.1, **LAYERS)),
+    "many heads, sampled by eight": (MANY_HEADS, 24, dict(per_device_train_batch_size=16, completion_batch_size=8)),
+    "two updates": (MANY_HEADS, 24, dict(num_iterations=2, **LAYERS)),
+    "bfloat16": (DEEP, 12, dict(bf16=True, optim="adafactor", **LAYERS)),
+}
+
+
+class Task:
+    """Completions of as many tokens as may be, with rewards that differ."""
+
+    name = "any"
+
+    def __init__(self, max_completion_length):
+        self.max_completion_length = max_completion_length
+        self.reward_funcs = [self.reward]
+
+    def reward(self, problems, completions):
+        return [float(place % 3) for place in range(len(completions))]
+
+    def sample(self, rng, n):
+        return [Problem(str(number), "") for number in range(n)]
+
+
+def measured(config, length, settings):
+    """The most that MLX holds in a step, beyond what it held before."""
+    gc.collect()
+    before = mx.get_active_memory()
+    tokenizer = SimpleNamespace(
+        vocab_size=64, eos_token_ids=[], encode=lambda text: [1 + int(text)] * PROMPT, decode=lambda ids: ""
+    )
+    args = GRPOConfig(**settings)
+    trainer = GRPOTrainer(config, init_params(config, scale=0.05), tokenizer, Task(length), args)
+    gc.collect()
+    mx.reset_peak_memory()
+    if trainer.ref_params:  # they are the policy's own until its first update
+        trainer.ref_params = {name: value + 0 for name, value in trainer.ref_params.items()}
+        mx.eval(trainer.ref_params)
+    assert next(trainer.train(1)).metrics["grad_norm"] > 0
+    return args, mx.get_peak_memory() - before
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_is_what_mlx_measures(name):
+    config, length, settings = RUNS[name]
+    args, peak = measured(config, length, settings)
+    estimated = estimate_memory(config, args, PROMPT, length)
+    assert estimated["total"] == pytest.approx(peak, rel=0.15), estimated
+
+
+def test_parts_of_qwen3():
+    """AdamW in float32 is 4 numbers a parameter, whatever else is there (3 throughout, and the gradients)."""
+    config = Qwen3Config.from_name("0.6B")
+    args = GRPOConfig(gradient_checkpointing=True)
+    parts = estimate_memory(config, args, 12, 64)
+    assert parts["parameters"] == parts["gradients"] == parts["optimizer"] / 2 == 4 * 596_049_920
+    assert 9.54e9 < parts["total"] < 10.5e9
+    small = estimate_memory(config, replace(args, optim="adafactor"), 12, 64)
+    assert small["optimizer"] < 0.002 * parts["optimizer"]
+    assert small["total"] < 6e9
+    assert parts["KV cache"] == 8 * 76 * 2 * 28 * 8 * 128 * 4
+
+
+def test_what_costs_more_is_estimated_to_cost_more():
+    """Over random settings: each of these changes can only add, or only take away."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        config = replace(
+            BASE,
+            vocab_size=int(rng.integers(100, 200_000)),
+            num_hidden_layers=int(rng.integers(8, 40)),
+            hidden_size=int(rng.integers(1, 9)) * 128,
+            tie_word_embeddings=bool(rng.integers(2)),
+        )
+        args = GRPOConfig(
+            per_device_train_batch_size=8 * int(rng.integers(1, 9)),
+            gradient_accumulation_steps=int(rng.integers(1, 4)),
+            gradient_checkpointing=bool(rng.integers(2)),
+            optim=str(rng.choice(["adamw", "adafactor"])),
+        )
+        length = int(rng.integers(1, 400))
+        total = estimate_memory(config, args, 16, length)["total"]
+        parts = estimate_memory(config, args, 16, length)
+        assert max(parts.values()) == total < sum(parts.values())
+
+        def other(**changes):
+            return estimate_memory(config, replace(args, **changes), 16, length)["total"]  # noqa: B023
+
+        assert other(gradient_checkpointing=True) <= other(gradient_checkpointing=False)
+        assert other(optim="adafactor") < other(optim="adamw")
+        assert other(beta=0.1) == total + parts["parameters"]
+        assert other(completion_batch_size=8) <= total
+        assert other(gradient_accumulation_steps=4) >= other(gradient_accumulation_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "0 bytes"), (12, "12 bytes"), (4500, "4.5 kB"), (9_540_000_000, "9.5 GB"), (25e12, "25 TB")],
+)
+def test_bytes_in_words(number, words):
+    assert in_bytes(number) == words
+
+
+def test_the_machines_memory():
+    psutil = pytest.importorskip("psutil")
+    assert 0 < machine_memory() <= psutil.virtual_memory().total
