@@ -242,6 +242,50 @@ def assert_one_error_line(text, words):
     assert words in lines[0]
 
 
+# What it costs
+
+
+def test_what_it_costs_may_change_at_a_resume_and_what_decides_may_not(model, task, tmp_path, capsys):
+    output = tmp_path / "out"
+    options = ["--optim", "adafactor", "--no-gradient-checkpointing"]
+    assert main(arguments(model, task, output, "--max-steps", "3", *options)) == 0
+    again = ["train", "--output", str(output), "--resume", "--max-steps", "4"]
+    capsys.readouterr()
+    assert main([*again, "--gradient-checkpointing", "--completion-batch-size", "8"]) == 0
+    assert capsys.readouterr().out.startswith("Memory: about ")
+    args = json.loads((output / "run.json").read_text())["args"]
+    assert (args["gradient_checkpointing"], args["completion_batch_size"], args["optim"]) == (True, 8, "adafactor")
+    for option, value, words in (
+        ("--dtype", "bfloat16", "--dtype bfloat16 is not what the run in"),
+        ("--optim", "adamw", "--optim adamw is not what the run in"),
+    ):
+        assert main([*again, option, value]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_bfloat16_is_trained_in_with_a_warning(model, task, tmp_path, capsys):
+    output = tmp_path / "out"
+    assert main(arguments(model, task, output, "--max-steps", "1", "--dtype", "bfloat16")) == 0
+    assert "warning: A CPU takes about five times as long for bfloat16" in capsys.readouterr().err
+    assert {str(value.dtype) for value in load_file_as_torch(output / "policy" / "model.safetensors")} == {
+        "torch.bfloat16"
+    }
+
+
+def load_file_as_torch(file):
+    from safetensors.torch import load_file as load
+
+    return load(file).values()
+
+
+def test_a_machine_that_is_too_small_is_told(model, task, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mlx_grpo_kit.cli.training_run.machine_memory", lambda: 100_000)
+    assert main(arguments(model, task, tmp_path / "out", "--max-steps", "1", "--optim", "adafactor")) == 0
+    error = capsys.readouterr().err
+    assert "This machine has 100 kB of memory: the run may be killed. It needs less with --gradient-checkp" in error
+    assert "--optim adafactor" not in error
+
+
 # A run
 
 
