@@ -69,7 +69,7 @@ def is_bfloat16(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Setting:
-    """A field of GRPOConfig as an option: `type` reads it (bool: a flag), `default` is GRPOConfig's own."""
+    """A field of GRPOConfig as an option: `type` reads it (bool: a flag, list: a text a time), `default` is its own."""
 
     name: str
     type: Callable[[str], Any]
@@ -88,6 +88,9 @@ class Setting:
             default = f"default {TINY_ARGS[self.name]} for the tiny model, {self.default} for a large one"
         if self.type is bool:
             group.add_argument(self.option, action=argparse.BooleanOptionalAction, default=None, help=self.help)
+            return
+        if self.type is list:
+            group.add_argument(self.option, dest=self.name, action="append", metavar="TEXT", help=self.help)
             return
         words = self.help if self.default is None or self.type is is_bfloat16 else f"{self.help} ({default})"
         metavar = "NAME" if self.type in (str, is_bfloat16) else "N"
@@ -119,6 +122,9 @@ SETTINGS = {
     ),
     "how it samples": (
         Setting("max_completion_length", whole_number, None, "tokens a completion may have (default: the task's own)"),
+        Setting(
+            "stop_strings", list, None, "a text that ends a completion and stays in it; may be given several times"
+        ),
         Setting("temperature", number, 1.0, "logits are divided by it"),
         Setting("top_k", whole_number, None, "sample among the N likeliest tokens"),
         Setting("top_p", number, 1.0, "sample among the likeliest tokens that together have this probability"),

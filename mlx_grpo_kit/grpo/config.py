@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlx_grpo_kit.generation.generate import stop_at
 from mlx_grpo_kit.generation.sampling import SamplingConfig
 from mlx_grpo_kit.grpo.advantages import SCALE_REWARDS
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig
@@ -44,6 +45,8 @@ class GRPOConfig:
             as many as a cache of 2 GiB is enough for.
         num_iterations: updates made from each batch of completions (mu in the paper).
         max_completion_length: tokens a completion may have; None takes the task's own (TRL: 512).
+        stop_strings: a completion ends as soon as its text holds one of these, which stays in it and in the loss
+            (transformers' name; TRL has it in `generation_kwargs`). It counts as finished.
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
         beta: weight of the KL penalty against the policy that training started from.
         epsilon, epsilon_high, delta, loss_type, importance_sampling_level, use_bias_correction_kl: as in
@@ -69,6 +72,7 @@ class GRPOConfig:
     completion_batch_size: int | None = None
     num_iterations: int = 1
     max_completion_length: int | None = None
+    stop_strings: tuple[str, ...] | None = None
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0
@@ -101,6 +105,9 @@ class GRPOConfig:
                     f"completion_batch_size is {self.completion_batch_size}; expected a multiple of num_generations "
                     f"({self.num_generations}), because a prompt is read once for its whole group."
                 )
+        if self.stop_strings is not None:
+            stop_at(str, self.stop_strings)
+            object.__setattr__(self, "stop_strings", tuple(self.stop_strings))  # a file has a list
         for name in ("num_generations", "warmup_steps", "seed"):
             _check_whole(name, getattr(self, name), at_least=0)
         if self.lr_scheduler_type not in ("constant", "linear"):

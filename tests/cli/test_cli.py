@@ -247,7 +247,7 @@ def assert_one_error_line(text, words):
 
 def test_what_it_costs_may_change_at_a_resume_and_what_decides_may_not(model, task, tmp_path, capsys):
     output = tmp_path / "out"
-    options = ["--optim", "adafactor", "--no-gradient-checkpointing"]
+    options = ["--optim", "adafactor", "--no-gradient-checkpointing", "--stop-strings", "=", "--stop-strings", "77"]
     assert main(arguments(model, task, output, "--max-steps", "3", *options)) == 0
     again = ["train", "--output", str(output), "--resume", "--max-steps", "4"]
     capsys.readouterr()
@@ -255,9 +255,11 @@ def test_what_it_costs_may_change_at_a_resume_and_what_decides_may_not(model, ta
     assert capsys.readouterr().out.startswith("Memory: about ")
     args = json.loads((output / "run.json").read_text())["args"]
     assert (args["gradient_checkpointing"], args["completion_batch_size"], args["optim"]) == (True, 8, "adafactor")
+    assert args["stop_strings"] == ["=", "77"]
     for option, value, words in (
         ("--dtype", "bfloat16", "--dtype bfloat16 is not what the run in"),
         ("--optim", "adamw", "--optim adamw is not what the run in"),
+        ("--stop-strings", "7", "--stop-strings ['7'] is not what the run in"),
     ):
         assert main([*again, option, value]) == 2
         assert words in capsys.readouterr().err

@@ -13,7 +13,8 @@ def test_every_name_is_trls():
     from trl import GRPOConfig as TRLConfig
 
     theirs = {field.name for field in dataclasses.fields(TRLConfig)}
-    assert {field.name for field in dataclasses.fields(GRPOConfig)} - {"completion_batch_size"} <= theirs  # mlx-lm's
+    others = {"completion_batch_size", "stop_strings"}  # mlx-lm's, transformers'
+    assert {field.name for field in dataclasses.fields(GRPOConfig)} - others <= theirs
 
 
 def test_defaults_are_trls_but_for_these(trl):
@@ -53,6 +54,8 @@ def test_what_it_hands_on():
         ({"per_device_train_batch_size": 8.0}, "per_device_train_batch_size is 8.0; expected a whole number"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0"),
         ({"num_iterations": 0}, "num_iterations is 0"),
+        ({"stop_strings": []}, r"stop strings are \[\]; expected a list of strings that are not empty"),
+        ({"stop_strings": "end"}, "stop strings are 'end'; expected a list"),
         ({"completion_batch_size": 0}, "completion_batch_size is 0; expected a whole number of at least 1"),
         ({"completion_batch_size": 12}, r"completion_batch_size is 12; expected a multiple of num_generations \(8\)"),
         ({"max_completion_length": 0}, "max_completion_length is 0"),

@@ -797,3 +797,24 @@ def test_bf16_is_saved_as_bfloat16(make_trainer, tmp_path):
     trainer.save_pretrained(tmp_path / "policy")
     _, params = load_pretrained(tmp_path / "policy", dtype=None)
     assert {value.dtype for value in params.values()} == {mx.bfloat16}
+
+
+def test_stop_strings_end_a_completion_and_are_learned_from(make_trainer, tmp_path):
+    stop_strings = [*"0123456789"]
+    free, stopped = make_trainer(), make_trainer(stop_strings=stop_strings)
+    (without,), (step,) = steps_of(free, 1), steps_of(stopped, 1)
+    ended = 0
+    for ours, theirs in zip(step.completions, without.completions, strict=True):
+        cuts = [
+            place for place in range(1, len(theirs.completion) + 1)
+            if any(text in theirs.completion[:place] for text in stop_strings)
+        ]  # fmt: skip
+        assert ours.completion == theirs.completion[: cuts[0] if cuts else None]
+        assert ours.finished == (bool(cuts) or theirs.finished)
+        assert len(ours.logps) == len(ours.completion_ids)
+        ended += bool(cuts)
+    assert ended
+
+    stopped.save_checkpoint(tmp_path / "one")
+    resumed = type(stopped).resume(tmp_path / "one", stopped.task)
+    assert resumed.args == stopped.args
