@@ -11,7 +11,7 @@ from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_11 import exercises as chapter
-from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, qwen3_forward
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.qwen3.forward import attention, rms_norm, rope, visible
 
 F = torch.nn.functional
@@ -95,6 +95,11 @@ def softmax_in_numpy(scores, mask):
     return powers / powers.sum(-1, keepdims=True)
 
 
+def softmax_by_the_log_of_the_sum(scores, mask):
+    scores = mx.where(mask, scores, -1e9)
+    return mx.exp(scores - mx.logsumexp(scores, axis=-1, keepdims=True)) * mask
+
+
 def visible_in_loops(num_queries, num_keys, offset, attention_mask=None):
     rows = [[1] * num_keys] if attention_mask is None else attention_mask.tolist()
     return np.array([
@@ -152,6 +157,13 @@ def grouped_in_numpy(queries, keys, values, mask):
     scores = np.where(mask[:, :, None], scores, -1e9)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     return np.einsum("bkgts,bksd->bkgtd", powers / powers.sum(-1, keepdims=True), values).reshape(queries.shape)
+
+
+def grouped_with_nothing_for_the_blind(queries, keys, values, mask):
+    grouped = queries.reshape(len(queries), keys.shape[1], -1, *queries.shape[2:])
+    scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / queries.shape[-1] ** 0.5
+    weights = mx.softmax(mx.where(mask[:, :, None], scores, -INF), axis=-1)
+    return (mx.where(mx.isnan(weights), 0.0, weights) @ values[:, :, None]).reshape(queries.shape)
 
 
 def attention_fused(config, params, prefix, x, mask):
@@ -228,9 +240,11 @@ def without_in_a_copy(layer, head):
         *(("11.2", each) for each in (scores_by_einsum, scores_in_numpy, scores_in_torch, scores_scaled_first)),
         *(("11.3", each) for each in (causal_in_numpy, causal_in_lists, causal_by_tri)),
         *(("11.4", each) for each in (softmax_added, softmax_of_the_lowest, softmax_cleaned, softmax_in_numpy)),
+        ("11.4", softmax_by_the_log_of_the_sum),
         *(("11.5", each) for each in (visible_in_loops, visible_padded, visible)),
         *(("11.6", each) for each in (heads_by_slices, heads_by_split, heads_in_numpy)),
         *(("11.7", each) for each in (grouped_fused, grouped_in_a_loop, grouped_by_einsum, grouped_in_numpy)),
+        ("11.7", grouped_with_nothing_for_the_blind),
         *(("11.8", each) for each in (attention_fused, attention_of_the_kit)),
         *(("11.9", each) for each in (leaks_by_vjp, leaks_by_change)),
         *(("11.10", each) for each in (without_by_where, without_its_weights, without_in_a_copy)),
@@ -266,8 +280,31 @@ def softmax_powers_times_the_mask(scores, mask):
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
+def softmax_shifted_by_the_hidden(scores, mask):
+    powers = mx.exp(scores - scores.max(axis=-1, keepdims=True)) * mask
+    return powers / mx.maximum(powers.sum(axis=-1, keepdims=True), 1e-30)
+
+
+def softmax_of_all_divided_again(scores, mask):
+    weights = mx.softmax(scores, axis=-1) * mask
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def softmax_shifted_together(scores, mask):
+    powers = mx.exp(mx.where(mask, scores, -1e9) - mx.where(mask, scores, -1e9).max())
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
 def visible_of_queries(num_queries, num_keys, offset, attention_mask=None):
     mask = (mx.arange(num_keys) <= mx.arange(num_queries)[:, None] + offset)[None, None]
+    if attention_mask is None:
+        return mask
+    real = mx.pad(attention_mask, [(0, 0), (0, num_keys - attention_mask.shape[1])], constant_values=1)
+    return mask & (real[:, None, offset : offset + num_queries, None] != 0)
+
+
+def visible_to_tokens_alone(num_queries, num_keys, offset, attention_mask=None):
+    mask = visible(num_queries, num_keys, offset, attention_mask)
     if attention_mask is None:
         return mask
     real = mx.pad(attention_mask, [(0, 0), (0, num_keys - attention_mask.shape[1])], constant_values=1)
@@ -297,6 +334,47 @@ def grouped_tiled(queries, keys, values, mask):
     size = queries.shape[1] // keys.shape[1]
     keys, values = (mx.concatenate([each] * size, axis=1) for each in (keys, values))
     return grouped_fused(queries, keys, values, mask)
+
+
+def grouped_masked_after(queries, keys, values, mask):
+    grouped = queries.reshape(len(queries), keys.shape[1], -1, *queries.shape[2:])
+    scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / queries.shape[-1] ** 0.5
+    return (mx.softmax(scores, axis=-1) * mask[:, :, None] @ values[:, :, None]).reshape(queries.shape)
+
+
+def grouped_behind_the_first_mask(queries, keys, values, mask):
+    return grouped_by_einsum(queries, keys, values, mask[:1])
+
+
+def grouped_nan(queries, keys, values, mask):
+    grouped = queries.reshape(len(queries), keys.shape[1], -1, *queries.shape[2:])
+    scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / queries.shape[-1] ** 0.5
+    weights = mx.softmax(mx.where(mask[:, :, None], scores, -INF), axis=-1)
+    return (weights @ values[:, :, None]).reshape(queries.shape)
+
+
+def attention_with(each_other=False, both=True, over_all=False, divisor=1.0, theta=None, eps=None, turned="qk"):
+    """Attention with something done otherwise than Qwen3 does it."""
+
+    def attention(config, params, prefix, x, mask):
+        own_eps, parts = config.rms_norm_eps if eps is None else eps, {}
+        for name, count in zip("qkv", (config.num_attention_heads, *2 * [config.num_key_value_heads]), strict=True):
+            part = x @ params[f"{prefix}{name}_proj.weight"].T
+            if over_all and name != "v":
+                part = mx.fast.rms_norm(part, None, own_eps)
+            part = chapter.split_heads(part, count)
+            if name == "q" or (name == "k" and both):
+                weight = params[prefix + ("kq"["qk".index(name)] if each_other else name) + "_norm.weight"]
+                part = part * weight if over_all else rms_norm(part, weight, own_eps)
+            parts[name] = rope(part, 0, config.rope_theta if theta is None else theta) if name in turned else part
+        mixed = grouped_by_einsum(parts["q"] / divisor, parts["k"], parts["v"], mask)
+        return mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1) @ params[f"{prefix}o_proj.weight"].T
+
+    return attention
+
+
+def attention_divided_twice(config, params, prefix, x, mask):
+    return attention_with(divisor=config.head_dim**0.5)(config, params, prefix, x, mask)
 
 
 def attention_without_qk_norm(config, params, prefix, x, mask):
@@ -340,6 +418,50 @@ def leaks_of_a_sum(forward, x):
     return [(i, j) for i in range(len(x)) for j in range(i + 1, len(x)) if mx.any(gradients[i][j] != 0)]
 
 
+def leaks_where(number=lambda row: row, width=None, threshold=0.0, at=lambda x: x):
+    """Leaks by the gradient of something made of row i, or of each of its first `width` numbers, at some x."""
+
+    def leaks(forward, x):
+        out, found = forward(x), set()
+        for i in range(len(x)):
+            for c in range(np.atleast_1d(number(out[i])).size if width is None else min(width(x), out.shape[1])):
+                gradient = mx.grad(lambda x, i=i, c=c: mx.reshape(number(forward(x)[i]), (-1,))[c])(at(x))
+                found |= {(i, j) for j in range(i + 1, len(x)) if mx.abs(gradient[j]).max().item() > threshold}
+        return sorted(found)
+
+    return leaks
+
+
+def without_in_layers_that_end_alike(layer, head):
+    def watch(name, value):
+        if name.endswith(f"{layer}.self_attn.mixed"):
+            return value * (mx.arange(value.shape[1]) != head)[None, :, None, None]
+        return value
+
+    return watch
+
+
+def without_for_four_heads(layer, head):
+    def watch(name, value):
+        if name == f"layers.{layer}.self_attn.mixed":
+            return value * mx.array([float(h != head) for h in range(4)])[None, :, None, None]
+        return value
+
+    return watch
+
+
+def without_once(layer, head):
+    left = [f"layers.{layer}.self_attn.mixed"]
+
+    def watch(name, value):
+        if name in left:
+            left.clear()
+            return value * (mx.arange(value.shape[1]) != head)[None, :, None, None]
+        return value
+
+    return watch
+
+
 def without_returning(layer, head):
     def watch(name, value):
         if name == f"layers.{layer}.self_attn.mixed":
@@ -362,25 +484,53 @@ def without_in_place(layer, head):
     [
         ("11.1", (4.0, 1 / 3, 7.0, 0.0), "The 5 has the same key".lower()),
         ("11.1", (12, 1, 12, 0), "Those are sums"),
+        ("11.1", (4, 0.333, 6, 0), "one of them rounded"),
+        ("11.2", lambda q, k: q @ k.swapaxes(-1, -2) / q.shape[-2] ** 0.5, "square root of the number of queries"),
         ("11.2", scores_into_the_queries, "also new numbers in what it was given"),
         ("11.2", lambda q, k: q @ k.swapaxes(-1, -2) / k.shape[-2] ** 0.5, "square root of the number of keys"),
         ("11.3", causal_of_numbers, "should be booleans"),
         ("11.3", lambda q, k, o: mx.arange(k) < mx.arange(q)[:, None] + o, "may look at itself"),
+        ("11.3", lambda q, k, o: mx.arange(k) > mx.arange(q)[:, None] + o, "true where a query may *not* look"),
+        ("11.3", lambda q, k, o: mx.tri(q, k, k - q).astype(mx.bool_), "The last query was put at the last key"),
         ("11.4", softmax_times_the_mask, "Mask first, softmax after"),
         ("11.4", softmax_nan, "minus infinity minus minus infinity"),
-        ("11.4", softmax_powers_times_the_mask, "nan"),
+        ("11.4", softmax_powers_times_the_mask, "Subtract the largest score of each row first"),
+        ("11.4", lambda scores, mask: mx.softmax(mx.where(mask, scores, -1e3), axis=-1), "Not low enough"),
+        ("11.4", softmax_shifted_by_the_hidden, "the weights of the row sum to 0"),
+        ("11.4", softmax_of_all_divided_again, "0 / 0 is nan: look for the largest"),
+        ("11.4", softmax_shifted_together, "One largest score for all rows"),
         ("11.5", visible_of_queries, "the padded positions are keys"),
+        ("11.5", visible_to_tokens_alone, "The rows of padding are hidden too"),
         ("11.5", visible_without_room, "raised ValueError"),
         ("11.6", heads_reshaped, "reshape alone gives head 0 the numbers of other tokens"),
         ("11.7", grouped_repeated, "every query head got its own copy"),
         ("11.7", grouped_repeated_in_numpy, "every query head got its own copy"),
         ("11.7", grouped_tiled, "as cards are dealt"),
+        ("11.7", grouped_masked_after, "The mask came after softmax"),
+        ("11.7", grouped_behind_the_first_mask, "the mask of the first"),
+        ("11.7", grouped_nan, "A query that may see nothing got nan"),
+        ("11.8", attention_with(both=False), "The keys are not normalised"),
+        ("11.8", attention_with(each_other=True), "each other's norm weight"),
+        ("11.8", attention_with(over_all=True), "Split first"),
+        ("11.8", attention_divided_twice, "divided by sqrt(D) twice"),
+        ("11.8", attention_with(theta=1e6), "take `config.rope_theta`"),
+        ("11.8", attention_with(eps=1e-6), "take `config.rms_norm_eps`"),
+        ("11.8", attention_with(turned="k"), "Only the keys were turned"),
         ("11.8", attention_without_qk_norm, "part 1 is"),
         ("11.8", attention_rope_first, "first the norm"),
         ("11.8", attention_in_numpy, "the gradient is cut off"),
         ("11.8", attention_of_the_first_layer, "raised KeyError"),
         ("11.9", leaks_by_a_small_change, "expected [(0, 1)"),
         ("11.9", leaks_of_a_sum, "The sum of a row can stay where it is"),
+        ("11.9", leaks_where(lambda row: mx.abs(row).sum()), "two shares of a whole"),
+        ("11.9", leaks_where(lambda row: row.max()), "Only the largest number"),
+        ("11.9", leaks_where(lambda row: row[-1]), "Only the last number"),
+        ("11.9", leaks_where(width=lambda x: x.shape[1]), "which may be more than the C of a token"),
+        ("11.9", leaks_where(threshold=1e-12), "However low"),
+        ("11.9", leaks_where(at=mx.ones_like), "expected [(0, 1)"),
+        ("11.10", without_in_layers_that_end_alike, "out of layer 11 besides"),
+        ("11.10", without_for_four_heads, "raised ValueError"),
+        ("11.10", without_once, "something else in the second forward pass"),
         ("11.10", without_returning, "raised"),
         ("11.10", without_in_place, "also writes into the value it is given"),
     ],
@@ -409,6 +559,17 @@ def test_a_token_alone_knows_nothing_whatever_the_weights(seed):
     assert np.abs(logits - logits[0]).max() < 1e-4
     logits = np.array(qwen3_forward(config, params, mx.array(ids)))[:, -1]
     assert np.abs(logits - logits[0]).max() > 0.01
+
+
+def test_a_head_looks_three_places_back_and_not_at_the_same_digit():
+    """A tens and a units digit plus one digit: three places before the last stands a tens digit."""
+    config, params = load_pretrained(TINY)
+    tokenizer, record = load_tokenizer(TINY), {}
+    ids = [tokenizer.encode(f"{a}+{b}=") for a in range(10, 90) for b in range(2, 10)]
+    qwen3_forward(config, params, mx.array(ids), watch=record.setdefault)
+    weights = np.array(record["layers.0.self_attn.weights"])[:, 3, 3]
+    assert (weights.argmax(-1) == 0).all()
+    assert weights[:, 0].mean() > 0.8 > 0.1 > weights[:, 1].max()
 
 
 @pytest.mark.parametrize("seed", range(3))

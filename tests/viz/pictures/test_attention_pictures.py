@@ -37,6 +37,7 @@ def test_a_map_says_its_numbers_to_the_eye_the_pointer_and_the_keyboard():
     assert len(cells) == 9
     assert all(label == title for label, title in cells)
     assert cells[3][0] == "&quot;\N{OPEN BOX}&quot; looks at &quot;1&quot;, position 0: 0.250"
+    assert cells[5][0] == "&quot;=&quot;, position 2, is hidden from &quot;\N{OPEN BOX}&quot;"
     assert [svg.count(f">{share}<") for share in ("0.00", "0.50")] == [1, 2]  # the bars of the last row
 
 

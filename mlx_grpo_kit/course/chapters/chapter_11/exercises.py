@@ -53,6 +53,15 @@ BY_HAND = Exercise(
             "Scores of 0 are not weights of 0: e⁰ is 1. Who looks for nothing in particular gets a bit of everything.",
             1,
         ),
+        *(
+            Mistake(
+                f"{digits} digits",
+                (4.0, round(1 / 3, digits), 6.0, 0.0),
+                f"The right numbers, one of them rounded: {round(1 / 3, digits)} is not 1/3. Give the fraction itself.",
+                3,
+            )
+            for digits in (1, 2, 3, 4)
+        ),
     ),
     explain="Softmax cannot say no. A query that looks for nothing gets the mean of everything; many models therefore "
     "learn to look at the first token when there is nothing to look for.",
@@ -96,6 +105,12 @@ SCORES = Exercise(
             {"queries.shape[-1]": "keys.shape[-2]"},
             3,
             "That is divided by the square root of the number of keys. D is the length of one query.",
+        ),
+        (
+            "by the number of queries",
+            {"queries.shape[-1]": "queries.shape[-2]"},
+            3,
+            "That is divided by the square root of the number of queries. D is the length of one query.",
         ),
         (
             "all axes turned",
@@ -169,6 +184,19 @@ CAUSAL = Exercise(
             "The offset moved the keys. They begin at 0; it is the queries that begin at `offset`.",
         ),
         ("one too far", {"+ offset": "+ offset + 1"}, 2, "Each query sees one key too many: the very next token."),
+        (
+            "true is forbidden",
+            {"<=": ">"},
+            2,
+            "Turned round: true where a query may *not* look. (Some libraries' masks are of that kind.)",
+        ),
+        (
+            "ends together",
+            {"+ offset": "+ num_keys - num_queries"},
+            2,
+            "The last query was put at the last key. Where the first one stands is given, `offset`; there may be keys "
+            "beyond the last query.",
+        ),
     ),
     run=_booleans,
 )  # fmt: skip
@@ -182,22 +210,22 @@ def masked_softmax(scores, mask):
 
 
 def _where_something_is_seen(function, scores, mask):
-    """The weights; those of a query that may see nothing count as 0 unless they are nan or inf."""
-    weights = function(scores, mask)
-    if weights is None or not hasattr(weights, "shape"):
-        return weights
-    weights = np.array(weights)
-    blind = ~np.broadcast_to(np.array(mask), weights.shape).any(axis=-1, keepdims=True)
-    return np.where(blind & np.isfinite(weights), np.float32(0), weights)
+    """What comes out; what a query gets that may see nothing counts as 0 unless it is nan or inf."""
+    result = function(scores, mask)
+    if result is None or not hasattr(result, "shape") or tuple(result.shape[:-1]) != tuple(scores.shape[:-1]):
+        return result
+    result = np.array(result)
+    blind = ~np.array(mask).any(axis=-1, keepdims=True)
+    return np.where(blind & np.isfinite(result), np.float32(0), result)
 
 
 MASKED_SOFTMAX = Exercise(
     "11.4",
     "Softmax behind a mask",
     "Write `masked_softmax(scores, mask)`: softmax over the last axis, in which the scores where `mask` is false do "
-    "not take part. They get weight 0, and the others sum to 1. Two traps: scores of 1000 may come, and e¹⁰⁰⁰ is "
-    "infinite; and a query that may see *nothing* (there are such rows) must get numbers and not nan. Which numbers is "
-    "all the same.",
+    "not take part. They get weight 0, and the others sum to 1. The mask has the shape of the scores, or broadcasts to "
+    "it. Two traps: scores of 1000 may come, and e¹⁰⁰⁰ is infinite; and a query that may see *nothing* (there are such "
+    "rows) must get numbers and not nan. Which numbers is all the same.",
     minutes=10,
     difficulty=2,
     solution=masked_softmax,
@@ -216,7 +244,8 @@ MASKED_SOFTMAX = Exercise(
         (mx.array([[1000.0, 999.0, -1000.0]]), mx.array([[True, True, True]])),
         (mx.array([[1.0, 5000.0], [1.0, 5000.0]]), mx.array([[True, False], [False, True]])),
         (mx.array([[3.0, 1.0], [0.5, 0.25]]), mx.array([[False, False], [True, True]])),
-        (mx.array([[-30000.0, -30001.0, 5.0]]), mx.array([[True, True, False]])),
+        # Far below what it hides; alone, so that e^(score - log of the sum) is exact in float32 as well.
+        (mx.array([[-30000.0, 5.0]]), mx.array([[True, False]])),
         *drawn(2, lambda rng: (mx.array(rng.normal(size=(2, 3, 4, 5))), mx.array(rng.random((2, 1, 4, 5)) < 0.7))),
     ),
     mistakes=(
@@ -243,6 +272,43 @@ MASKED_SOFTMAX = Exercise(
                 {"-1e9": "-10.0"},
                 2,
                 "-10 is not low enough: e⁻¹⁰ is small but not 0, and scores of -1000 are still lower.",
+            ),
+            (
+                "nearly low enough",
+                {"-1e9": "-1e4"},
+                2,
+                "Not low enough: a visible score may be lower still, and then the hidden one wins. -1e9 is.",
+            ),
+            *(
+                (
+                    f"the largest of all scores{how}",
+                    {"scores - scores.max(axis=-1, keepdims=True)": "scores - largest",
+                     "    scores = mx.where": "    largest = scores.max(axis=-1, keepdims=True)\n    scores = mx.where"}
+                    | changes,
+                    3,
+                    f"Hidden scores still decide. Beside a hidden 5000 nothing is left of what is visible, and {so}: "
+                    "look for the largest score, and sum, after masking.",
+                )
+                for how, so, changes in (
+                    ("", "0 / 0 is nan", {}),
+                    (", and 0 / 0 caught", "the weights of the row sum to 0",
+                     {"/ powers.sum(axis=-1, keepdims=True)":
+                      "/ mx.maximum(powers.sum(axis=-1, keepdims=True), 1e-30)"}),
+                )
+            ),
+            (
+                "one shift for all rows",
+                {"scores.max(axis=-1, keepdims=True)": "scores.max()"},
+                3,
+                "One largest score for all rows: far below it a whole row becomes 0 / 0. Each row has its own.",
+            ),
+            (
+                "no shift, powers times the mask",
+                {" - scores.max(axis=-1, keepdims=True)": "", "mx.where(mask, scores, -1e9)": "scores",
+                 "    return": "    powers = powers * mask\n    return"},
+                3,
+                "e¹⁰⁰⁰ is infinite, and infinite times 0 is nan. Subtract the largest score of each row first: the "
+                "largest after masking.",
             ),
             ("turned round", {"(mask, scores, -1e9)": "(mask, -1e9, scores)"}, 1, "What the mask shows is hidden."),
             (
@@ -327,6 +393,14 @@ VISIBLE = Exercise(
             2,
             "That hides rows: it forbids padding to *look*. What padding sees is all the same, nobody reads it. It "
             "must not be *seen*: the padded positions are keys, the last axis.",
+        ),
+        (
+            "padding may not look either",
+            {"mask & real[:, None, None, :]":
+             "mask & real[:, None, None, :] & real[:, None, offset : offset + num_queries, None]"},
+            2,
+            "The rows of padding are hidden too. What padding *sees* is all the same; there are two conditions, and "
+            "both are about keys.",
         ),
         (
             "nobody beyond",
@@ -416,7 +490,7 @@ LARGE, MOST_MEMORY = 2**18, 4  # bytes of keys from which memory is measured; ti
 def _with_little_memory(function, queries, keys, values, mask):
     """The result, if computing it did not take a copy of keys or values for every query head, in MLX or in NumPy."""
     if keys.nbytes < LARGE:
-        return function(queries, keys, values, mask)
+        return _where_something_is_seen(lambda *_: function(queries, keys, values, mask), queries, mask)
     mx.eval(queries, keys, values, mask)
     mx.synchronize()
     mx.reset_peak_memory()
@@ -519,6 +593,26 @@ GROUPED = Exercise(
                 "All query heads use the keys of key head 0.",
             ),
             ("not masked", {"mx.where(mask[:, :, None], scores, -1e9)": "scores"}, 2, "The mask is not used."),
+            (
+                "masked after softmax",
+                {"scores = mx.where(mask[:, :, None], scores, -1e9)": "pass",
+                 "powers / powers.sum(axis=-1, keepdims=True)":
+                 "powers / powers.sum(axis=-1, keepdims=True) * mask[:, :, None]"},
+                3,
+                "The mask came after softmax: hidden scores took part in the sum. Mask first, as in 11.4.",
+            ),
+            (
+                "the first row's mask",
+                {"mask[:, :, None]": "mask[:1, :, None]"},
+                2,
+                "Every row of the batch got the mask of the first. They are padded differently.",
+            ),
+            (
+                "minus infinity",
+                {"-1e9": "-mx.inf"},
+                3,
+                "A query that may see nothing got nan. 11.4 had the same trap.",
+            ),
             ("not scaled", {" / head_dim**0.5": ""}, 3, "The scores are not divided by sqrt(D)."),
             ("weights over queries", {"axis=-1": "axis=-2"}, 3, "Softmax goes over the keys, the last axis."),
             (
@@ -639,6 +733,50 @@ ATTENTION = Exercise(
                 2,
                 "Queries and keys are not normalised: that is Qwen2. Qwen3 has a norm for each, before RoPE.",
             ),
+            *(
+                (
+                    f"no norm of the {which}",
+                    {f"{which} = rms_norm({which}, params[prefix + \"{which[0]}_norm.weight\"], config.rms_norm_eps)":
+                     "pass"},
+                    2,
+                    f"The {which} are not normalised. Both are, queries and keys, each with its own weight.",
+                )
+                for which in ("queries", "keys")
+            ),
+            (
+                "each other's norm",
+                {"q_norm": "?_norm", "k_norm": "q_norm", "?_norm": "k_norm"},
+                2,
+                "Queries and keys got each other's norm weight.",
+            ),
+            (
+                "a norm over all heads",
+                {"        return projected.reshape": "        if name[0] != \"v\":\n"
+                 "            projected = rms_norm(projected, None, config.rms_norm_eps)\n"
+                 "        return projected.reshape",
+                 "rms_norm(queries, params[prefix + \"q_norm.weight\"], config.rms_norm_eps)":
+                 "queries * params[prefix + \"q_norm.weight\"]",
+                 "rms_norm(keys, params[prefix + \"k_norm.weight\"], config.rms_norm_eps)":
+                 "keys * params[prefix + \"k_norm.weight\"]"},
+                2,
+                "The norm went over the numbers of all heads together. Split first: each head's D numbers have a "
+                "length of their own.",
+            ),
+            (
+                "divided twice",
+                {"grouped_attention(queries,": "grouped_attention(queries / config.head_dim**0.5,"},
+                3,
+                "The scores are divided by sqrt(D) twice: `grouped_attention` does it already.",
+            ),
+            *(
+                (
+                    f"{name} by heart",
+                    {f"config.{name}": value},
+                    2,
+                    f"{value} is one model's `{name}`. Others have another: take `config.{name}`.",
+                )
+                for name, value in (("rope_theta", "1000000.0"), ("rms_norm_eps", "1e-6"))
+            ),
             (
                 "no rope",
                 {"queries = rope(queries, 0, config.rope_theta)": "pass", "keys = rope(keys, 0, config.rope_theta)":
@@ -651,6 +789,12 @@ ATTENTION = Exercise(
                 {"keys = rope(keys, 0, config.rope_theta)": "pass"},
                 2,
                 "Only the queries were turned. A score depends on the *difference* of positions only if both are.",
+            ),
+            (
+                "keys alone are turned",
+                {"queries = rope(queries, 0, config.rope_theta)": "pass"},
+                2,
+                "Only the keys were turned. A score depends on the *difference* of positions only if both are.",
             ),
             (
                 "values turned",
@@ -757,10 +901,27 @@ def whispering(x):
     return x + 1e-6 * mx.concatenate([x[1:], x[-1:]])
 
 
+def faint(x):
+    """1e-20 times the next token, and nothing else"""
+    return 1e-20 * mx.concatenate([x[1:], x[-1:]])
+
+
 def opposites(x):
     """u and -u, where u is the sum of all tokens"""
     u = x.sum(axis=0, keepdims=True)[:, :1] * mx.ones((len(x), 1))
     return mx.concatenate([u, -u], axis=1)
+
+
+def shares(x):
+    """u and 1 - u, two shares, where u is the sigmoid of the sum of all tokens"""
+    u = mx.sigmoid(x.sum(axis=0, keepdims=True)[:, :1]) * mx.ones((len(x), 1))
+    return mx.concatenate([u, 1 - u], axis=1)
+
+
+def third_of_four(x):
+    """four numbers a row: x[0], x[1], the square of (the next token's x[0] - 1), and 100 + x[0]"""
+    leak = (mx.concatenate([x[1:, :1], x[-1:, :1]]) - 1) ** 2
+    return mx.concatenate([x[:, :2], leak, 100 + x[:, :1]], axis=1)
 
 
 def differences(x):
@@ -770,8 +931,13 @@ def differences(x):
 
 
 def second_alone(x):
-    """each token, and in the second number of the first row the last token besides"""
-    return mx.concatenate([x[:1] + x[-1:] * mx.array([[0.0, 1.0]]), x[1:]])
+    """each token, and in the second number of the first row the last token besides, and 100 less"""
+    return mx.concatenate([x[:1] + (x[-1:] - 100) * mx.array([[0.0, 1.0]]), x[1:]])
+
+
+def first_alone(x):
+    """[the next token's x[0], 100 + x[1]]"""
+    return mx.concatenate([mx.concatenate([x[1:, :1], x[-1:, :1]]), 100 + x[:, 1:2]], axis=1)
 
 
 def on_a_circle(x):
@@ -818,6 +984,10 @@ LEAKS = Exercise(
                 (on_a_circle, (3, 2)),
                 (differences, (3, 2)),
                 (second_alone, (3, 2)),
+                (first_alone, (3, 2)),
+                (faint, (3, 2)),
+                (shares, (3, 2)),
+                (third_of_four, (4, 2)),
                 (honest, (1, 2)),
             )
         )
@@ -838,6 +1008,18 @@ LEAKS = Exercise(
             "A sum of squares can stay where it is too: a point that runs round a circle. Take each number by itself.",
         ),
         (
+            "a sum without signs",
+            {"forward(x)[i, c]": "mx.abs(forward(x)[i]).sum()"},
+            2,
+            "A sum without signs can stay where it is too: two shares of a whole. Take each number by itself.",
+        ),
+        (
+            "the largest of the row",
+            {"forward(x)[i, c]": "forward(x)[i].max()"},
+            2,
+            "Only the largest number of each row was looked at. Take each by itself.",
+        ),
+        (
             "a sum over the token",
             {"mx.any(gradient[j] != 0)": "gradient[j].sum() != 0"},
             2,
@@ -848,6 +1030,12 @@ LEAKS = Exercise(
             {"gradient[j] != 0": "mx.abs(gradient[j]) > 1e-4"},
             1,
             "A small leak is a leak: a model will learn to read it. What a mask hides has a gradient of exactly 0.",
+        ),
+        (
+            "a tiny threshold",
+            {"gradient[j] != 0": "mx.abs(gradient[j]) > 1e-12"},
+            1,
+            "However low, a threshold lets something through. What a mask hides has a gradient of exactly 0.",
         ),
         ("itself", {"range(i + 1": "range(i"}, 3, "A token may look at itself: begin with j = i + 1."),
         (
@@ -870,6 +1058,18 @@ LEAKS = Exercise(
             "Only the first number of each row was looked at.",
         ),
         (
+            "the last number of a row",
+            {"range(width)": "range(width - 1, width)"},
+            1,
+            "Only the last number of each row was looked at.",
+        ),
+        (
+            "as many numbers as a token has",
+            {"range(width)": "range(min(width, x.shape[1]))"},
+            1,
+            "A row of the result has C' numbers, which may be more than the C of a token. Ask them all.",
+        ),
+        (
             "the last row",
             {"range(num_tokens)": "range(num_tokens - 1, num_tokens)"},
             3,
@@ -878,7 +1078,8 @@ LEAKS = Exercise(
     ),
     run=_pairs,
     explain="Why not change a token and look at the results? That works too, and needs luck: a change may be too small "
-    "to show in float32, or fall where a softmax is flat. Exactly 0 is a property of the graph, not of the numbers.",
+    "to show in float32, or fall where a softmax is flat. A gradient needs less luck, and some: (x - 1)² has none at "
+    "1. So ask at random numbers.",
 )  # fmt: skip
 
 
@@ -898,8 +1099,8 @@ SMALL = Qwen3Config(
     vocab_size=13,
     hidden_size=12,
     intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
+    num_hidden_layers=12,  # layer 11 has a 1 in its name too
+    num_attention_heads=6,
     num_key_value_heads=2,
     head_dim=4,
 )
@@ -919,9 +1120,11 @@ def _logits_without(function, layer, head, ids):
         changed.append(not np.array_equal(np.array(value), before))
         return result
 
-    logits = qwen3_forward(SMALL, params, mx.array(ids), watch=careful)
+    logits, again = (qwen3_forward(SMALL, params, mx.array(ids), watch=each) for each in (careful, watch))
     if any(changed):
         return Told("the right kind of thing, which also writes into the value it is given (work on a copy)")
+    if not mx.array_equal(logits, again):
+        return Told("a watch that does something else in the second forward pass than in the first")
     return logits
 
 
@@ -951,6 +1154,12 @@ WITHOUT_HEAD = Exercise(
             {'name != f"layers.{layer}.self_attn.mixed"': 'not name.endswith("self_attn.mixed")'},
             2,
             "The head was taken out of every layer. The name tells which layer it is.",
+        ),
+        (
+            "layer 11 as well",
+            {'name != f"layers.{layer}.self_attn.mixed"': 'not name.endswith(f"{layer}.self_attn.mixed")'},
+            2,
+            "The head was taken out of layer 11 besides, whose name ends alike. Compare the whole name.",
         ),
         (
             "a token taken out",

@@ -61,7 +61,8 @@ def draw_attention_map(
     bottom = 62 + sheet.cell * len(names) + 24
     chart.text(MARGIN + 14, bottom, "Point at a cell, or go there with the Tab key.", size=12, color="soft")
     says = [
-        [f"{_quoted(name)} looks at {_quoted(column)}, position {j}: {weights[i, j]:.3f}"
+        [f"{_quoted(name)} looks at {_quoted(column)}, position {j}: {weights[i, j]:.3f}" if weights[i, j] else
+         f"{_quoted(column)}, position {j}, is hidden from {_quoted(name)}"
          for j, column in enumerate(columns)]
         for i, name in enumerate(names)
     ]  # fmt: skip

@@ -43,7 +43,7 @@ def draw_one_query(
         plane.text(x, y, words, dx=8, dy=-6 - 2 * place, size=13)
     plane.line((0, query[0]), (0, query[1]), POSITIVE, width=3)
     plane.dots([query[0]], [query[1]], POSITIVE, marker="D", size=8)
-    outwards = "end" if query[0] < 0 or query[0] > 0.6 * reach else "start"
+    outwards = "end" if -0.6 * reach < query[0] < 0 or query[0] > 0.6 * reach else "start"
     plane.text(
         query[0], query[1], "query", dx=4, dy=20 if -0.6 * reach < query[1] <= 0 else -10, anchor=outwards, bold=True
     )
