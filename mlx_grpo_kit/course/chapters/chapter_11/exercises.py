@@ -1146,7 +1146,7 @@ WITHOUT_HEAD = Exercise(
         "`keep = mx.arange(value.shape[1]) != head` is true for all heads but one; "
         "`value * keep[None, :, None, None]` is a new array.",
     ),
-    cases=((0, 0, [[3, 1, 4, 1, 5]]), (1, 2, [[3, 1, 4], [2, 6, 5]]), (0, 3, [[7]]), (1, 1, [[1, 2, 3, 4]])),
+    cases=((0, 0, [[3, 1, 4, 1, 5]]), (1, 2, [[3, 1, 4], [2, 6, 5]]), (0, 5, [[7]])),
     mistakes=slips(
         without_head,
         (
