@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -258,24 +258,19 @@ class GRPOTrainer:
         num_positions = max(map(len, prompts)) + sampling.max_new_tokens
         size = completion_batch_size(self.config, self.args, num_positions, self.compute_dtype)
         stop_strings = self.args.stop_strings
-        with self._cores_for(min(len(prompts), size)):
-            rollout = generate(
-                self.config,
-                self.params,
-                prompts,
-                sampling=sampling,
-                eos_token_ids=self.tokenizer.eos_token_ids,
-                stop=stop_at(self.tokenizer.decode, stop_strings) if stop_strings else None,
-                seed=seed,
-                first_row=first_row,
-                num_rows=num_rows,
-                completion_batch_size=size,
-            )
+        rollout = generate(
+            self.config,
+            self.params,
+            prompts,
+            sampling=sampling,
+            eos_token_ids=self.tokenizer.eos_token_ids,
+            stop=stop_at(self.tokenizer.decode, stop_strings) if stop_strings else None,
+            seed=seed,
+            first_row=first_row,
+            num_rows=num_rows,
+            completion_batch_size=size,
+        )
         return prompts, rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
-
-    def _cores_for(self, num_tokens: int) -> AbstractContextManager[None]:
-        """All cores, where so many tokens go through the model at once that it gains from them."""
-        return all_cores() if num_tokens * self._num_parameters > MANY_PRODUCTS else nullcontext()
 
     def _one_step(self, max_steps: int) -> TrainStep:
         """Sample a group of completions for each problem, reward them, compare within the groups, update the policy."""
@@ -348,7 +343,7 @@ class GRPOTrainer:
         add = self._add_by_layer if self.args.gradient_checkpointing else self._add_at_once
         for micro in batches:
             num_tokens = micro.batch.prompt_ids.size + micro.batch.completion_ids.size
-            with self._cores_for(num_tokens):
+            with all_cores() if num_tokens * self._num_parameters > MANY_PRODUCTS else nullcontext():
                 loss, logps, metrics = add(grads, micro, loss_config)
             if micro.old_logps is None:
                 micro.old_logps = mx.stop_gradient(logps)
