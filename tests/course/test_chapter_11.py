@@ -373,6 +373,11 @@ def attention_with(each_other=False, both=True, over_all=False, divisor=1.0, the
     return attention
 
 
+def attention_from_the_wrong_side(config, params, prefix, x, mask):
+    turned = {f"{prefix}{name}_proj.weight": params[f"{prefix}{name}_proj.weight"].T for name in "qkv"}
+    return attention_with()(config, params | turned, prefix, x, mask)
+
+
 def attention_divided_twice(config, params, prefix, x, mask):
     return attention_with(divisor=config.head_dim**0.5)(config, params, prefix, x, mask)
 
@@ -516,6 +521,8 @@ def without_in_place(layer, head):
         ("11.8", attention_with(theta=1e6), "take `config.rope_theta`"),
         ("11.8", attention_with(eps=1e-6), "take `config.rms_norm_eps`"),
         ("11.8", attention_with(turned="k"), "Only the keys were turned"),
+        ("11.8", lambda *given: attention_with()(*given) + given[3], "x was added at the end"),
+        ("11.8", attention_from_the_wrong_side, "a projection is `x @ weight.T`."),
         ("11.8", attention_without_qk_norm, "part 1 is"),
         ("11.8", attention_rope_first, "first the norm"),
         ("11.8", attention_in_numpy, "the gradient is cut off"),

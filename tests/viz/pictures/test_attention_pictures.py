@@ -1,5 +1,6 @@
 """Pictures of attention: what is drawn for given weights, queries and masks, what it says, and where the focus goes."""
 
+import itertools
 import math
 import re
 
@@ -16,7 +17,7 @@ from mlx_grpo_kit.viz.pictures.qwen3.attention_maps import (
 )
 from mlx_grpo_kit.viz.pictures.qwen3.masks import HIDDEN as MASKED
 from mlx_grpo_kit.viz.pictures.qwen3.masks import SEEN, draw_masks
-from mlx_grpo_kit.viz.pictures.qwen3.one_query import draw_one_query
+from mlx_grpo_kit.viz.pictures.qwen3.one_query import SIDE, draw_one_query
 from mlx_grpo_kit.viz.style import POSITIVE
 
 WEIGHTS = np.array([[1.0, 0, 0], [0.25, 0.75, 0], [0.004, 0.5, 0.496]])
@@ -86,6 +87,17 @@ def test_one_query_by_hand():
     assert "The values mix to (4.00, 0.33)." in even
     _, sharp = draw_one_query((-3, 3), KEYS, VALUES, NAMES, scale=1000)
     assert "The values mix to (0.00, 1.00)." in sharp
+
+
+@pytest.mark.parametrize("query", [*itertools.product((-3, -1.5, 0, 1.5, 3), repeat=2)])
+def test_the_querys_name_stays_within_its_plane(query):
+    chart, words = draw_one_query(query, KEYS, VALUES, NAMES)
+    x, y, anchor = re.search(
+        r'<text x="([-\d.]+)" y="([-\d.]+)"[^>]*text-anchor="(\w+)"[^>]*>query<', chart.svg(words)
+    ).groups()
+    left = float(x) - (45 if anchor == "end" else 0)
+    assert 0 < left < SIDE - 45
+    assert 10 < float(y) < SIDE
 
 
 def test_masks():

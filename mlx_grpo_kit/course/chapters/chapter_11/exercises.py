@@ -845,6 +845,18 @@ ATTENTION = Exercise(
                 "The weights have the shape [out, in], so a projection is `x @ weight.T`. A reshape to the shape that "
                 "fits puts the numbers in other places.",
             ),
+            (
+                "not transposed",
+                {"x @ params[prefix + name + \".weight\"].T": "x @ params[prefix + name + \".weight\"]"},
+                1,
+                "The weights have the shape [out, in]: a projection is `x @ weight.T`.",
+            ),
+            (
+                "x is added",
+                {"return mixed @": "return x + mixed @"},
+                3,
+                "x was added at the end. That is the block's work, in chapter 12: attention gives what it found.",
+            ),
             ("not masked", {"values, mask)": "values, mask | True)"}, 3, "The mask is not used."),
             (
                 "cut from its graph",

@@ -43,10 +43,11 @@ def draw_one_query(
         plane.text(x, y, words, dx=8, dy=-6 - 2 * place, size=13)
     plane.line((0, query[0]), (0, query[1]), POSITIVE, width=3)
     plane.dots([query[0]], [query[1]], POSITIVE, marker="D", size=8)
-    outwards = "end" if -0.6 * reach < query[0] < 0 or query[0] > 0.6 * reach else "start"
-    plane.text(
-        query[0], query[1], "query", dx=4, dy=20 if -0.6 * reach < query[1] <= 0 else -10, anchor=outwards, bold=True
-    )
+    # Beside the point where the arrow is steep; else above or below it, away from the arrow and the axes' numbers.
+    steep = abs(query[1]) > 0.6 * reach
+    leftwards = query[0] > 0.6 * reach or (not steep and -0.6 * reach < query[0] < 0)
+    dx, dy = (-10 if leftwards else 10, 5) if steep else (4, 20 if query[1] <= 0 else -10)
+    plane.text(query[0], query[1], "query", dx=dx, dy=dy, anchor="end" if leftwards else "start", bold=True)
 
     left = LEFT + SIDE + 52
     for x, heading in ((0, "token"), (62, "score"), (160, "weight")):
