@@ -62,9 +62,9 @@ def test_loss_with_weights():
         ),
         (lambda g, x: chapter.rope_backward(g, 5, 100.0), lambda x: forward.rope(x, 5, 100.0), [numbers(1, 2, 3, 8)]),
         (
-            lambda g, w: chapter.embedding_backward(g, mx.array([[1, 3, 1]]), 4),
-            lambda w: forward.embedding(w, mx.array([[1, 3, 1]])),
-            [numbers(4, 3)],
+            chapter.attention_scores_backward,
+            lambda q, k: kernels.attention_scores(q, k, mx.ones((3, 5))),
+            [numbers(2, 6, 3, 4), numbers(2, 2, 5, 4)],
         ),
     ],
 )
@@ -114,19 +114,6 @@ def _linear_in_torch(grad, x, weight):
     return [grad @ weight, grad.reshape(-1, len(weight)).T @ x.reshape(-1, weight.shape[1])]
 
 
-def _embedding_by_one_hot(grad, input_ids, vocab_size):
-    one_hot = (mx.arange(vocab_size) == input_ids[..., None]).astype(mx.float32)
-    return mx.einsum("btv,bth->vh", one_hot, grad)
-
-
-def _embedding_in_a_loop(grad, input_ids, vocab_size):
-    table = [[0.0] * grad.shape[-1] for _ in range(vocab_size)]
-    for row, ids in zip(grad.tolist(), input_ids.tolist(), strict=True):
-        for vector, token in zip(row, ids, strict=True):
-            table[token] = [a + b for a, b in zip(table[token], vector, strict=True)]
-    return np.array(table)
-
-
 def _norm_by_autograd(grad, x, weight, eps):
     function = lambda x, w: x * mx.rsqrt((x * x).mean(-1, keepdims=True) + eps) * w  # noqa: E731
     return tuple(mx.vjp(function, [x, weight], [grad])[1])
@@ -172,6 +159,30 @@ def _heads_in_a_loop(grad, weights, values):
     return grad_weights, grad_values
 
 
+def _scores_in_torch(grad, queries, keys):
+    queries, keys, grad = (torch.tensor(np.array(each), requires_grad=True) for each in (queries, keys, grad))
+    share = queries.shape[1] // keys.shape[1]
+    scores = queries @ keys.repeat_interleave(share, 1).transpose(-1, -2) / queries.shape[-1] ** 0.5
+    return torch.autograd.grad(scores, [queries, keys], grad.detach())
+
+
+def _scores_in_loops(grad, queries, keys):
+    grad, queries, keys = (np.array(each, np.float64) for each in (grad, queries, keys))
+    share, root = queries.shape[1] // keys.shape[1], math.sqrt(keys.shape[-1])
+    grad_queries, grad_keys = np.zeros_like(queries), np.zeros_like(keys)
+    for b, h, t, s in np.ndindex(grad.shape):
+        grad_queries[b, h, t] += grad[b, h, t, s] * keys[b, h // share, s] / root
+        grad_keys[b, h // share, s] += grad[b, h, t, s] * queries[b, h, t] / root
+    return [grad_queries, grad_keys]
+
+
+def _scores_by_einsum(grad, queries, keys):
+    batch, groups, _, head_dim = keys.shape
+    grad, rows = (each.reshape(batch, groups, -1, *each.shape[2:]) * head_dim**-0.25 for each in (grad, queries))
+    to_queries = mx.einsum("bkgts,bksd->bkgtd", grad, keys) * head_dim**-0.25
+    return to_queries.reshape(queries.shape), mx.einsum("bkgts,bkgtd->bksd", grad, rows)
+
+
 def _block_in_one_line(grad, through_attention, through_mlp):
     return grad + through_mlp(grad) + through_attention(grad + through_mlp(grad))
 
@@ -187,15 +198,16 @@ def _clip_in_numpy(grads, max_norm):
         ("17.1", _loss_in_numpy),
         ("17.2", _linear_by_einsum),
         ("17.2", _linear_in_torch),
-        ("17.3", _embedding_by_one_hot),
-        ("17.3", _embedding_in_a_loop),
-        ("17.4", _norm_by_autograd),
-        ("17.4", _norm_by_fast),
-        ("17.5", _rope_by_reflection),
-        ("17.5", _rope_in_complex_numbers),
-        ("17.6", _silu_with_division),
-        ("17.7", _heads_repeated),
-        ("17.7", _heads_in_a_loop),
+        ("17.3", _norm_by_autograd),
+        ("17.3", _norm_by_fast),
+        ("17.4", _rope_by_reflection),
+        ("17.4", _rope_in_complex_numbers),
+        ("17.5", _silu_with_division),
+        ("17.6", _heads_repeated),
+        ("17.6", _heads_in_a_loop),
+        ("17.7", _scores_in_torch),
+        ("17.7", _scores_in_loops),
+        ("17.7", _scores_by_einsum),
         ("17.8", _block_in_one_line),
         ("17.9", [60, 0, 0, 16384]),
         ("17.10", _clip_in_numpy),
@@ -214,12 +226,13 @@ def test_right_answers_in_other_styles(id, answer):
     [
         ("17.1", chapter.cross_entropy, {"axis=-1, keepdims": "axis=1, keepdims"}, "expected"),
         ("17.2", chapter.linear_backward, {"x.reshape(-1": "(x * 0 + 1).reshape(-1"}, "part 2"),
-        ("17.3", chapter.embedding_backward, {"mx.zeros": "mx.ones"}, "expected"),
-        ("17.4", chapter.rms_norm_backward, {"/ r, grad_weight": "/ r / r, grad_weight"}, "part 1"),
-        ("17.4", chapter.rms_norm_backward, {".sum(axis=0)": ".mean(axis=0)"}, "part 2"),
-        ("17.5", chapter.rope_backward, {"offset + ": "offset - "}, "expected"),
-        ("17.6", chapter.gated_silu_backward, {"(1 - s)": "(1 + s)"}, "part 1"),
-        ("17.7", chapter.mix_values_backward, {"values.swapaxes": "values[..., ::-1].swapaxes"}, "part 1"),
+        ("17.3", chapter.rms_norm_backward, {"/ r, grad_weight": "/ r / r, grad_weight"}, "part 1"),
+        ("17.3", chapter.rms_norm_backward, {".sum(axis=0)": ".mean(axis=0)"}, "part 2"),
+        ("17.4", chapter.rope_backward, {"offset + ": "offset - "}, "expected"),
+        ("17.5", chapter.gated_silu_backward, {"(1 - s)": "(1 + s)"}, "part 1"),
+        ("17.6", chapter.mix_values_backward, {"values.swapaxes": "values[..., ::-1].swapaxes"}, "part 1"),
+        ("17.7", chapter.attention_scores_backward, {"/ math.sqrt(head_dim)": "* 0.5"}, "part 1"),
+        ("17.7", chapter.attention_scores_backward, {"return grad_queries": "return -grad_queries"}, "part 1"),
         ("17.8", chapter.block_backward, {"return grad +": "return -grad +"}, "expected"),
         ("17.10", chapter.clip_by_norm, {"grad * scale": "grad + 0 * scale"}, "expected (a: array([0.6"),
     ],
@@ -230,13 +243,125 @@ def test_other_wrong_answers_are_refused_and_shown(id, solution, changes, words)
     assert words in note.text
 
 
+def _log_of_softmax(logits, targets, weights):
+    p, one_hot = mx.softmax(logits, axis=-1), mx.eye(logits.shape[-1])[targets]
+    return -(weights * mx.log((p * one_hot).sum(axis=-1))).sum(), weights[..., None] * (p - one_hot)
+
+
+def _weights_broadcast(logits, targets, weights):
+    log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    chosen = mx.take_along_axis(log_probs, targets[..., None], axis=-1)
+    grad = weights[..., None] * (mx.exp(log_probs) - mx.eye(logits.shape[-1])[targets])
+    return -(weights * chosen).sum(), grad
+
+
+def _normed(x, eps):
+    r = mx.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
+    return r, x / r
+
+
+def _projected_whole(grad, x, weight, eps):
+    r, n = _normed(x, eps)
+    unit = x / mx.maximum(mx.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    scaled = grad * weight
+    left = scaled - unit * (scaled * unit).sum(axis=-1, keepdims=True)
+    return left / r, (grad * n).reshape(-1, x.shape[-1]).sum(axis=0)
+
+
+def _first_axis_alone(grad, x, weight, eps):
+    return chapter.rms_norm_backward(grad, x, weight, eps)[0], (grad * _normed(x, eps)[1]).sum(axis=0)
+
+
+def _no_more_than_three_axes(grad, x, weight, eps):
+    to_weight = grad * _normed(x, eps)[1]
+    to_weight = to_weight.sum(axis=(0, 1)) if x.ndim == 3 else to_weight.sum(axis=0)
+    return chapter.rms_norm_backward(grad, x, weight, eps)[0], to_weight
+
+
+def _from_minus_offset(grad, offset, theta):
+    return forward.rope(grad, -offset, theta)
+
+
+def _angles_of_heads(grad, offset, theta):
+    half = grad.shape[-1] // 2
+    angles = (offset + mx.arange(grad.shape[1]))[:, None, None] * theta ** (-mx.arange(half) / half)
+    first, second = grad[..., :half], grad[..., half:]
+    cos, sin = mx.cos(angles), mx.sin(angles)
+    return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
+
+
+def _slope_that_overflows(grad, gate, up):
+    power = mx.exp(-gate)
+    return grad * up * (1 / (1 + power) + gate * power / (1 + power) ** 2), grad * gate / (1 + power)
+
+
+def _values_written_over(grad, weights, values):
+    share, grad_values = grad.shape[1] // values.shape[1], np.zeros(values.shape)
+    for head in range(grad.shape[1]):
+        grad_values[:, head // share] = np.array(weights[:, head].swapaxes(-1, -2) @ grad[:, head])
+    return chapter.mix_values_backward(grad, weights, values)[0], grad_values
+
+
+def _heads_reshaped_the_other_way(product, others):
+    batch, groups, *rest = others.shape
+    return product.reshape(batch, -1, groups, *rest).sum(axis=1)
+
+
+def _values_of_other_heads(grad, weights, values):
+    grad_values = _heads_reshaped_the_other_way(weights.swapaxes(-1, -2) @ grad, values)
+    return chapter.mix_values_backward(grad, weights, values)[0], grad_values
+
+
+def _keys_of_other_heads(grad, queries, keys):
+    grad_keys = _heads_reshaped_the_other_way(grad.swapaxes(-1, -2) @ queries / math.sqrt(keys.shape[-1]), keys)
+    return chapter.attention_scores_backward(grad, queries, keys)[0], grad_keys
+
+
+def _keys_written_over(grad, queries, keys):
+    share, root = queries.shape[1] // keys.shape[1], math.sqrt(keys.shape[-1])
+    grad_keys = np.zeros(keys.shape)
+    for head in range(grad.shape[1]):
+        grad_keys[:, head // share] = np.array(grad[:, head].swapaxes(-1, -2) @ queries[:, head]) / root
+    return chapter.attention_scores_backward(grad, queries, keys)[0], grad_keys
+
+
+def _to_length_one(grads, max_norm):
+    norm = math.sqrt(sum((grad * grad).sum().item() for grad in grads.values()))
+    return {name: grad / norm if norm > max_norm else grad for name, grad in grads.items()}, norm
+
+
+@pytest.mark.parametrize(
+    ("id", "answer", "words"),
+    [
+        ("17.1", _log_of_softmax, "the logarithm of 0 is infinite"),
+        ("17.1", _weights_broadcast, "every token by every weight"),
+        ("17.2", lambda grad, x, weight: (grad @ weight, grad.swapaxes(-1, -2) @ x), "a gradient for each row"),
+        ("17.3", _projected_whole, "taken out *whole*"),
+        ("17.3", _first_axis_alone, "summed over the first axis alone"),
+        ("17.3", _no_more_than_three_axes, "of shape (1, 3, 2), expected"),
+        ("17.4", _from_minus_offset, "-(offset + t), not -offset + t"),
+        ("17.4", _angles_of_heads, "counted along the heads"),
+        ("17.5", _slope_that_overflows, "`exp(100)` is infinite"),
+        ("17.6", _values_written_over, "it wrote over the others"),
+        ("17.6", _values_of_other_heads, "the values' adds up the wrong heads"),
+        ("17.7", _keys_written_over, "it wrote over the others"),
+        ("17.7", _keys_of_other_heads, "the keys' adds up the wrong heads"),
+        ("17.10", _to_length_one, "should be `max_norm` long"),
+    ],
+)
+def test_wrong_answers_as_people_write_them_are_named(id, answer, words):
+    note = check(id, answer)
+    assert not note.passed
+    assert words in note.text, note
+
+
 def test_an_answer_that_overwrites_what_it_is_given_is_told():
     def wrong(grad, gate, up):
         result = chapter.gated_silu_backward(grad, gate, up)
         gate[...] = 0
         return result
 
-    note = check("17.6", wrong)
+    note = check("17.5", wrong)
     assert not note.passed
     assert "new numbers in what it was given" in note.text
 

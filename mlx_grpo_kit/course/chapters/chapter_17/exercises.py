@@ -102,6 +102,20 @@ LOSS = Exercise(
             "`exp(1000)` is infinite. Take off the largest logit first, or let `mx.logsumexp` do it.",
         ),
         (
+            "log of softmax",
+            {"logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.log(mx.softmax(logits, axis=-1))"},
+            2,
+            "softmax rounds a share of `exp(-1000)` to 0, and the logarithm of 0 is infinite. Take the logarithm "
+            "before anything is rounded away: `logits - mx.logsumexp(...)`.",
+        ),
+        (
+            "every token by every weight",
+            {"-mx.sum(weights * chosen)": "-mx.sum(weights[..., 0] * chosen)"},
+            2,
+            "The weights are [B, T] and the picked numbers [B, T, 1]: broadcasting multiplies every token by every "
+            "weight of its batch. Give both the same shape first.",
+        ),
+        (
             "softmax of everything",
             {"mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.logsumexp(logits)"},
             2,
@@ -185,90 +199,16 @@ LINEAR = Exercise(
             "Both are right, in the wrong order: first the gradient of x, then that of weight.",
         ),
         (
+            "a matrix for each row",
+            {"grad_rows.T @ x_rows": "grad.swapaxes(-1, -2) @ x"},
+            2,
+            "That is a gradient for each row of the batch. All rows met the same matrix: their gradients add up.",
+        ),
+        (
             "last token alone",
             {"grad_rows.T @ x_rows": "grad_rows[-1:].T @ x_rows[-1:]"},
             2,
             "Only the last position's part arrived. The matrix was used at all of them.",
-        ),
-    ),
-)
-
-
-def embedding_backward(grad, input_ids, vocab_size):
-    """The gradient [vocab_size, hidden] of a table whose rows `input_ids` were looked up."""
-    return mx.zeros((vocab_size, grad.shape[-1])).at[input_ids].add(grad)
-
-
-def _last_one_wins(grad, input_ids, vocab_size):
-    table = mx.zeros((vocab_size, grad.shape[-1]))
-    table[input_ids] = grad
-    return table
-
-
-def _mean_of_each(grad, input_ids, vocab_size):
-    count = mx.zeros((vocab_size, 1)).at[input_ids].add(mx.ones((*input_ids.shape, 1)))
-    return embedding_backward(grad, input_ids, vocab_size) / mx.maximum(count, 1)
-
-
-def _draw_lookup(rng):
-    vocabulary, batch, length = map(int, rng.integers((2, 1, 2), (7, 4, 6)))
-    ids = mx.array(rng.integers(0, vocabulary, (batch, length)))
-    return _normal(rng, batch, length, int(rng.integers(1, 4))), ids, vocabulary
-
-
-EMBEDDING = Exercise(
-    "17.3",
-    "Back into the table",
-    "Forward, `x = table[input_ids]` looked up a row for each token, [B, T] -> [B, T, hidden]. Write "
-    "`embedding_backward(grad, input_ids, vocab_size)`: the gradient of the table, [vocab_size, hidden], from the "
-    "gradient of x.",
-    minutes=6,
-    difficulty=2,
-    solution=embedding_backward,
-    hints=(
-        "A row that was looked up three times reaches the loss in three ways. What does a number that is used three "
-        "times get? And a row that was never looked up?",
-        "Chapter 08's trap: `table[ids] = grad` and `table[ids] += grad` keep one of several writes to a place. MLX "
-        "has "
-        "`array.at[ids].add(values)`, NumPy `np.add.at(array, ids, values)`. A loop over tokens is fine too.",
-        "`mx.zeros((vocab_size, grad.shape[-1])).at[input_ids].add(grad)`",
-    ),
-    cases=(
-        (mx.array([[[1.0, 2.0], [10.0, 20.0], [0.5, 0.5]]]), mx.array([[2, 0, 2]]), 4),
-        (mx.array([[[1.5]], [[-0.5]], [[3.0]]]), mx.array([[1], [1], [0]]), 2),
-        (mx.array([[[1.0, -1.0]]]), mx.array([[0]]), 3),
-        *drawn(3, _draw_lookup),
-    ),
-    mistakes=(
-        Mistake(
-            "the last one wins",
-            _last_one_wins,
-            "Where a token comes twice, one of its gradients hides the other. They add up.",
-            2,
-        ),
-        Mistake("mean", _mean_of_each, "That is the mean over a token's places. Each place adds its part.", 1),
-        *slips(
-            embedding_backward,
-            (
-                "as many rows as needed",
-                {"(vocab_size, grad": "(mx.max(input_ids).item() + 1, grad"},
-                1,
-                "The table has `vocab_size` rows, also for tokens above the largest that came.",
-            ),
-            (
-                "looked up",
-                {"mx.zeros((vocab_size, grad.shape[-1])).at[input_ids].add(grad)": "grad[input_ids]"},
-                1,
-                "That looks the gradient up. Backwards it is the other way round: each token's gradient goes *into* "
-                "the row where it came from.",
-            ),
-            (
-                "largest",
-                {".add(grad)": ".maximum(grad)"},
-                2,
-                "That keeps the largest (or 0). The gradients of a token's places add up.",
-            ),
-            ("sign", {".add(grad)": ".subtract(grad)"}, 1, "The sign is the other way round: they are added."),
         ),
     ),
 )
@@ -291,7 +231,7 @@ def _draw_norm(rng):
 
 
 RMS_NORM = Exercise(
-    "17.4",
+    "17.3",
     "A norm with a weight",
     "Write `rms_norm_backward(grad, x, weight, eps)` for `y = x / r * weight`, where r is `sqrt(mean(x^2) + eps)` over "
     "the last axis, x [..., size] and weight [size]. Return a tuple of two: the gradient of x and that of weight. "
@@ -313,6 +253,7 @@ RMS_NORM = Exercise(
         (mx.array([[[1.0, 2.0], [0.5, -1.0]]]), mx.array([[[1.0, -1.0], [0.1, 0.2]]]), mx.array([2.0, 0.5]), 1e-6),
         (mx.array([[0.7, -0.2, 1.1]]), mx.array([[0.0, 0.0, 0.0]]), mx.array([1.0, 2.0, 3.0]), 0.25),
         *drawn(3, _draw_norm),
+        *drawn(1, lambda rng: (_normal(rng, 2, 1, 3, 2), _normal(rng, 2, 1, 3, 2), _normal(rng, 2), 0.1), seed=1),
     ),
     mistakes=slips(
         rms_norm_backward,
@@ -368,6 +309,36 @@ RMS_NORM = Exercise(
             "eps is missing. Where x is small or 0, it decides.",
         ),
         (
+            "eps outside the root",
+            {" + eps)": ") + eps"},
+            2,
+            "eps stands outside the root. It is added to the mean of the squares, before the root is taken.",
+        ),
+        (
+            "the whole part along x",
+            {
+                "mx.mean(scaled * normed, axis=-1, keepdims=True)": "mx.sum(scaled * x, axis=-1, keepdims=True) * r / "
+                "mx.maximum((x * x).sum(axis=-1, keepdims=True), 1e-20)"
+            },
+            2,
+            "The part along x is taken out *whole*. That is right for eps = 0; eps in r keeps a little of it: take out "
+            "`n * mean(scaled * n)` with `n = x / r`.",
+        ),
+        (
+            "the mean taken off too",
+            {"(scaled - normed": "(scaled - mx.mean(scaled, axis=-1, keepdims=True) - normed"},
+            2,
+            "The gradient's mean was taken off as well. That belongs to LayerNorm, which takes off the mean of x; "
+            "RMSNorm does not.",
+        ),
+        (
+            "summed over the first axis alone",
+            {"(grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)": "(grad * normed).sum(axis=0)"},
+            3,
+            "The weight's gradient is summed over the first axis alone. The same weight is used along *every* axis but "
+            "the last.",
+        ),
+        (
             "divided by r twice",
             {"(scaled - normed * along) / r": "(scaled / r - x * along) / r"},
             2,
@@ -393,13 +364,23 @@ def _interleaved(grad, offset, theta):
     return rope_backward(grad[..., order], offset, theta)[..., mx.argsort(order)]
 
 
+def _forwards_from_minus_offset(grad, offset, theta):
+    half = grad.shape[-1] // 2
+    flip = mx.concatenate([mx.ones(half), -mx.ones(half)])
+    return flip * rope_backward(flip * grad, -offset, theta)
+
+
+def _positions_along_heads(grad, offset, theta):
+    return rope_backward(grad.swapaxes(1, 2), offset, theta).swapaxes(1, 2)
+
+
 def _draw_heads(rng):
     batch, heads, length, half = map(int, rng.integers((1, 1, 1, 1), (3, 3, 5, 4)))
     return _normal(rng, batch, heads, length, 2 * half), int(rng.integers(0, 9)), float(rng.choice([10.0, 1e4]))
 
 
 ROPE = Exercise(
-    "17.5",
+    "17.4",
     "Turning back",
     "Forward, `rope(x, offset, theta)` turned each pair (x[i], x[i + D/2]) of [B, heads, T, D] by the angle "
     "`position * "
@@ -412,8 +393,7 @@ ROPE = Exercise(
         "Forward: `out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`. What does x1 get from grad1 and grad2? And "
         "x2?",
         "x1 gets `grad1 cos + grad2 sin`, x2 gets `grad2 cos - grad1 sin`: a turn by the same angle, backwards. So "
-        "your "
-        "rope of chapter 10 with the other sign will do.",
+        "your rope of chapter 10 will do, with the other sign of every angle (not of `offset` alone).",
         "`angles = (offset + mx.arange(T))[:, None] * theta ** (-mx.arange(D // 2) / (D // 2))`; halves are "
         "`grad[..., :D // 2]` and `grad[..., D // 2:]`; put them together with `mx.concatenate(..., axis=-1)`.",
     ),
@@ -452,7 +432,7 @@ ROPE = Exercise(
                 "The first position is `offset`, not 0.",
             ),
             (
-                "heads taken for positions",
+                "all positions alike",
                 {"mx.arange(grad.shape[-2])": "mx.arange(grad.shape[-2]) * 0"},
                 3,
                 "Each position has its own angle: T stands on the axis before the last.",
@@ -469,6 +449,19 @@ ROPE = Exercise(
                 3,
                 "The exponent is -2i/D, with D the whole head: i / (D/2).",
             ),
+        ),
+        Mistake(
+            "forwards from -offset",
+            _forwards_from_minus_offset,
+            "That turns forwards from position -offset. The *angle* of every position has to change its sign: "
+            "-(offset + t), not -offset + t.",
+            2,
+        ),
+        Mistake(
+            "positions along heads",
+            _positions_along_heads,
+            "The positions were counted along the heads. T stands on the axis before the last; all heads turn alike.",
+            3,
         ),
         Mistake(
             "neighbours as pairs",
@@ -495,7 +488,7 @@ def _draw_gate(rng):
 
 
 SWIGLU = Exercise(
-    "17.6",
+    "17.5",
     "A gate has two ways back",
     "The heart of SwiGLU is `silu(gate) * up`, element by element, with `silu(x) = x * sigmoid(x)`. Write "
     "`gated_silu_backward(grad, gate, up)`: a tuple of the gradient of gate and that of up.",
@@ -520,6 +513,13 @@ SWIGLU = Exercise(
             {"(s + gate * s * (1 - s))": "s"},
             2,
             "silu(x) is x times sigmoid(x), and both factors move with x: the slope has a second part.",
+        ),
+        (
+            "overflow",
+            {"(s + gate * s * (1 - s))": "(s + gate * mx.exp(-gate) / (1 + mx.exp(-gate)) ** 2)"},
+            2,
+            "The formula is right, but `exp(100)` is infinite, and infinite by infinite is no number. Write the slope "
+            "with `s = mx.sigmoid(gate)` and `1 - s`.",
         ),
         (
             "slope of sigmoid",
@@ -591,6 +591,16 @@ def _every_kth_head_shares(grad, weights, values):
     return grad_weights[:, mx.argsort(order)], grad_values
 
 
+def _last_of_each_group(grad, weights, values):
+    grad_weights, _ = mix_values_backward(grad, weights, values)
+    step = grad.shape[1] // values.shape[1]
+    return grad_weights, weights[:, step - 1 :: step].swapaxes(-1, -2) @ grad[:, step - 1 :: step]
+
+
+def _values_of_every_kth_head(grad, weights, values):
+    return mix_values_backward(grad, weights, values)[0], _every_kth_head_shares(grad, weights, values)[1]
+
+
 def _values_by_query_head(grad, weights, values):
     grad_weights, _ = mix_values_backward(grad, weights, values)
     return grad_weights, weights.swapaxes(-1, -2) @ grad
@@ -604,7 +614,7 @@ def _draw_grouped(rng):
 
 
 GROUPED = Exercise(
-    "17.7",
+    "17.6",
     "Heads that share",
     "Forward, `mixed = weights @ values` for each of H query heads, where H / K heads that follow each other share one "
     "head of values: weights [B, H, T, S], values [B, K, S, D], mixed [B, H, T, D]. Write `mix_values_backward(grad, "
@@ -640,6 +650,19 @@ GROUPED = Exercise(
             "Only the first head of each group sent something to its values. All heads that share them do.",
             2,
         ),
+        Mistake(
+            "last head of each group",
+            _last_of_each_group,
+            "Only the last head of each group arrived at its values: it wrote over the others. They add up.",
+            2,
+        ),
+        Mistake(
+            "values of every K-th head",
+            _values_of_every_kth_head,
+            "The weights' gradient is right, and the values' adds up the wrong heads: H / K heads that *follow each "
+            "other* share, so the axis of heads falls into [K, H / K], in this order.",
+            2,
+        ),
         Mistake("mean", _mean_of_each_group, "That is the mean over the heads that share. They add up.", 2),
         Mistake(
             "every K-th head",
@@ -664,6 +687,169 @@ GROUPED = Exercise(
                 },
                 1,
                 "Both are right, in the wrong order: first weights, then values.",
+            ),
+        ),
+    ),
+)
+
+
+def attention_scores_backward(grad, queries, keys):
+    """(gradient of queries [B, H, T, D], of keys [B, K, S, D]), from grad [B, H, T, S]."""
+    batch, groups, length, head_dim = keys.shape
+    grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)
+    query_rows = queries.reshape(batch, groups, -1, head_dim)
+    grad_queries = (grad_rows @ keys).reshape(queries.shape)
+    return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows
+
+
+def _keys_of_first_heads(grad, queries, keys):
+    grad_queries, _ = attention_scores_backward(grad, queries, keys)
+    step = queries.shape[1] // keys.shape[1]
+    return grad_queries, attention_scores_backward(grad[:, ::step], queries[:, ::step], keys)[1]
+
+
+def _mean_over_sharing_heads(grad, queries, keys):
+    grad_queries, grad_keys = attention_scores_backward(grad, queries, keys)
+    return grad_queries, grad_keys / (queries.shape[1] // keys.shape[1])
+
+
+def _every_kth_head_shares_keys(grad, queries, keys):
+    heads, groups = queries.shape[1], keys.shape[1]
+    order = mx.array([head for group in range(groups) for head in range(group, heads, groups)])
+    grad_queries, grad_keys = attention_scores_backward(grad[:, order], queries[:, order], keys)
+    return grad_queries[:, mx.argsort(order)], grad_keys
+
+
+def _keys_of_last_heads(grad, queries, keys):
+    grad_queries, _ = attention_scores_backward(grad, queries, keys)
+    step = queries.shape[1] // keys.shape[1]
+    return grad_queries, attention_scores_backward(grad[:, step - 1 :: step], queries[:, step - 1 :: step], keys)[1]
+
+
+def _keys_of_every_kth_head(grad, queries, keys):
+    return attention_scores_backward(grad, queries, keys)[0], _every_kth_head_shares_keys(grad, queries, keys)[1]
+
+
+def _keys_by_query_head(grad, queries, keys):
+    grad_queries, _ = attention_scores_backward(grad, queries, keys)
+    return grad_queries, grad.swapaxes(-1, -2) @ queries / math.sqrt(keys.shape[-1])
+
+
+def _draw_scores(rng):
+    batch, groups, share, length, half = map(int, rng.integers((1, 1, 1, 1, 1), (3, 4, 4, 5, 4)))
+    grad = _normal(rng, batch, groups * share, length, length + 1)
+    queries = _normal(rng, batch, groups * share, length, 2 * half)
+    return grad, queries, _normal(rng, batch, groups, length + 1, 2 * half)
+
+
+SCORES = Exercise(
+    "17.7",
+    "Back through the scores",
+    "Forward, `scores = queries @ keys^T / sqrt(D)` for each of H query heads, where H / K heads that follow each "
+    "other share one head of keys: queries [B, H, T, D], keys [B, K, S, D], scores [B, H, T, S]. Write "
+    "`attention_scores_backward(grad, queries, keys)`: a tuple of the gradient of queries [B, H, T, D] and that of "
+    "keys [B, K, S, D].",
+    minutes=8,
+    difficulty=2,
+    solution=attention_scores_backward,
+    hints=(
+        "For one head: row t of the scores is made of query t, column s of key s. So queries get `grad @ keys`, keys "
+        "get `grad^T @ queries`. What does a product that is divided by sqrt(D) do to both?",
+        "`grad / sqrt(D)` first, then the two products. In a group the keys get the sum over its heads, as the values "
+        "did in 17.6.",
+        "Reshape grad to [B, K, H/K * T, S] and queries to [B, K, H/K * T, D]: then `grad @ keys` needs only its shape "
+        "back, and `grad^T @ queries` adds up over the heads by itself.",
+    ),
+    cases=(
+        (
+            mx.array([[[[1.0]], [[-0.5]]]]),
+            mx.array([[[[1.0, 0.0, 2.0, 0.0]], [[0.0, 4.0, 1.0, 1.0]]]]),
+            mx.array([[[[0.0, 4.0, 2.0, 1.0]]]]),
+        ),
+        drawn(1, lambda rng: (_normal(rng, 1, 4, 2, 2), _normal(rng, 1, 4, 2, 3), _normal(rng, 1, 2, 2, 3)), 7)[0],
+        drawn(1, lambda rng: (_normal(rng, 2, 6, 1, 3), _normal(rng, 2, 6, 1, 2), _normal(rng, 2, 2, 3, 2)), 8)[0],
+        *drawn(3, _draw_scores),
+    ),
+    mistakes=(
+        Mistake(
+            "first head of each group",
+            _keys_of_first_heads,
+            "Only the first head of each group sent something to its keys. All heads that share them do.",
+            2,
+        ),
+        Mistake(
+            "last head of each group",
+            _keys_of_last_heads,
+            "Only the last head of each group arrived at its keys: it wrote over the others. They add up.",
+            2,
+        ),
+        Mistake(
+            "keys of every K-th head",
+            _keys_of_every_kth_head,
+            "The queries' gradient is right, and the keys' adds up the wrong heads: the axis of heads falls into "
+            "[K, H / K], in this order.",
+            2,
+        ),
+        Mistake("mean", _mean_over_sharing_heads, "That is the mean over the heads that share keys. They add up.", 2),
+        Mistake(
+            "every K-th head",
+            _every_kth_head_shares_keys,
+            "The wrong heads share keys: it is H / K heads that *follow each other*, not every K-th one.",
+            2,
+        ),
+        Mistake(
+            "keys by query head",
+            _keys_by_query_head,
+            "The gradient of keys has a head for each query head. It has to have the shape of keys: those that share "
+            "add up.",
+            2,
+        ),
+        *slips(
+            attention_scores_backward,
+            (
+                "not divided",
+                {" / math.sqrt(head_dim)": ""},
+                1,
+                "The scores were divided by sqrt(D): a factor on the way there is the same factor on the way back.",
+            ),
+            (
+                "keys not divided",
+                {"return grad_queries, grad_rows": "return grad_queries, math.sqrt(head_dim) * grad_rows"},
+                1,
+                "The queries' gradient is divided by sqrt(D), the keys' is not. The score was, so both are.",
+            ),
+            (
+                "queries not divided",
+                {"(grad_rows @ keys)": "(math.sqrt(head_dim) * grad_rows @ keys)"},
+                1,
+                "The keys' gradient is divided by sqrt(D), the queries' is not. The score was, so both are.",
+            ),
+            (
+                "multiplied",
+                {" / math.sqrt(head_dim)": " * math.sqrt(head_dim)"},
+                1,
+                "The way back is no inverse: what was divided by sqrt(D) forward is divided by it backward too.",
+            ),
+            (
+                "divided by D",
+                {"math.sqrt(head_dim)": "head_dim"},
+                1,
+                "That divides by D, or by its root twice. The score was divided by sqrt(D), once.",
+            ),
+            (
+                "divided by sqrt(S)",
+                {"math.sqrt(head_dim)": "math.sqrt(length)"},
+                1,
+                "That is the root of the number of keys. D is the length of one query: the last axis of queries.",
+            ),
+            (
+                "swapped",
+                {
+                    "return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows": "return "
+                    "grad_rows.swapaxes(-1, -2) @ query_rows, grad_queries"
+                },
+                1,
+                "Both are right, in the wrong order: first queries, then keys.",
             ),
         ),
     ),
@@ -887,6 +1073,12 @@ CLIP = Exercise(
                 {"min(1.0, max_norm / norm)": "max_norm / norm"},
                 2,
                 "Short gradients were made longer. Only what is longer than max_norm changes.",
+            ),
+            (
+                "to length 1",
+                {"min(1.0, max_norm / norm)": "1 / norm if norm > max_norm else 1.0"},
+                2,
+                "What was too long is 1 long now. It should be `max_norm` long.",
             ),
             (
                 "no root",
