@@ -3,7 +3,7 @@
 import pytest
 
 pytestmark = pytest.mark.timeout(240)
-SET_UP, TOKENS, NORM = 1, 3, 15
+SET_UP, TOKENS, NORM = 1, 3, 12
 
 
 def wait_for_words(notebook, words):
@@ -31,7 +31,7 @@ def test_another_surprise_and_another_direction(open_notebook):
     notebook.show(NORM)
     notebook.run_cell(NORM)
     panel = notebook.cell(NORM)
-    wait_for_words(notebook, "x is (1.35, 0.66). What arrives has length 0.94")
+    wait_for_words(notebook, "x is (1.35, 0.66). What arrives, divided by r, has length 0.94")
     panel.locator(".noUi-handle").nth(1).press("ArrowLeft")
     wait_for_words(notebook, "x is (1.26, 0.62).")
     for _ in range(10):

@@ -63,6 +63,12 @@ def test_lengths_that_are_all_zero():
     assert words == "length. now: all 4 are 0."
 
 
+def test_one_parameter_alone_in_words():
+    lengths = {"now": {"embedding.weight": 2.5}, "then": {"embedding.weight": 0.0}}
+    _, words = draw_lengths(lengths, shown=["embedding.weight"], title="length")
+    assert words == "length. now: 2.5 (embedding.weight). then: it is 0."
+
+
 def test_a_deep_model_has_no_names_at_its_parameters():
     names = [f"layers.{layer}.mlp.up_proj.weight" for layer in range(60)]
     chart, words = draw_lengths({"now": dict.fromkeys(names, 1.0)}, shown=names, title="length")
@@ -75,13 +81,15 @@ def test_a_deep_model_has_no_names_at_its_parameters():
 def test_projection():
     chart, words = draw_projection([3, 4], [1, 1], [1 - 0.84, 1 - 1.12])
     assert words == (
-        "x is (3.00, 4.00). What arrives has length 1.41, of which 1.40 lie along x and are taken out. What goes back "
-        "to x has length 0.20 and stands at a right angle to x."
+        "x is (3.00, 4.00). What arrives, divided by r, has length 1.41, of which 1.40 lie along x and are taken out. "
+        "What goes back to x has length 0.20 and stands at a right angle to x."
     )
     [plane] = chart.planes
     assert plane.x == plane.y == pytest.approx((-4.6, 4.6))
     assert plane.width == plane.height  # right angles look right
     assert [label for label, *_ in plane.labels] == ["x", "arrives (over rms)", "goes back to x"]
+    flat, words = draw_projection([1, 0], [-0.5, -1e-9], [0, -1e-9])
+    assert "arrives, over r: (\N{MINUS SIGN}0.50, 0.00)" in flat.svg(words)  # no zero has a sign
 
 
 def test_errors_by_step():

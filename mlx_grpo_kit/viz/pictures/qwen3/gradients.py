@@ -131,7 +131,11 @@ def _range_in_words(states: Mapping[str, Mapping[str, float]], names: Sequence[s
     for state, lengths in states.items():
         values = {name: lengths[name] for name in names}
         if not any(values.values()):
-            sentences.append(f"{state}: all {len(values)} are 0.")
+            sentences.append(f"{state}: {f'all {len(values)} are' if len(values) > 1 else 'it is'} 0.")
+            continue
+        if len(values) == 1:
+            [(name, value)] = values.items()
+            sentences.append(f"{state}: {_short(value)} ({name}).")
             continue
         least, most = min(values, key=values.get), max(values, key=values.get)
         sentences.append(
@@ -170,17 +174,18 @@ def draw_projection(x: Sequence[float], g: Sequence[float], back: Sequence[float
     for row, (words, color) in enumerate(
         (
             (f"x = ({x[0]:.2f}, {x[1]:.2f})", "ink"),
-            (f"arrives: ({g[0]:.2f}, {g[1]:.2f}), length {np.linalg.norm(g):.2f}", BLUE),
+            (f"arrives, over r: ({g[0]:.2f}, {g[1]:.2f}), length {np.linalg.norm(g):.2f}", BLUE),
             (f"  of it along x: {lost:.2f}, taken out", "soft"),
             (f"goes back: ({back[0]:.2f}, {back[1]:.2f}), length {kept:.2f}", ORANGE),
-            (f"  of it along x: {float(back @ along) + 0.0:.2f}".replace("-0.00", "0.00"), "soft"),
+            (f"  of it along x: {float(back @ along):.2f}", "soft"),
         )
     ):
-        chart.text(400, 130 + 27 * row, words.replace("-", "\N{MINUS SIGN}"), size=14, color=color)
+        words = words.replace("-0.00", "0.00").replace("-", "\N{MINUS SIGN}")
+        chart.text(400, 130 + 27 * row, words, size=14, color=color)
     return chart, (
-        f"x is ({x[0]:.2f}, {x[1]:.2f}). What arrives has length {np.linalg.norm(g):.2f}, of which {lost:.2f} lie "
-        "along x "
-        f"and are taken out. What goes back to x has length {kept:.2f} and stands at a right angle to x."
+        f"x is ({x[0]:.2f}, {x[1]:.2f}). What arrives, divided by r, has length {np.linalg.norm(g):.2f}, "
+        f"of which {lost:.2f} lie along x and are taken out. What goes back to x has length {kept:.2f} and stands at a "
+        "right angle to x."
     )
 
 
