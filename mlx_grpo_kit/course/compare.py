@@ -86,6 +86,14 @@ def told_apart(got: Any, expected: Any) -> str:
     ):
         wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
         return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
+    if (
+        isinstance(expected, Mapping)
+        and isinstance(got, Mapping)
+        and list(got) == list(expected)
+        and any(getattr(part, "shape", ()) for part in expected.values())
+    ):
+        name = next(name for name in expected if not same(got[name], expected[name]))
+        return f"for {name}: {told_apart(got[name], expected[name])}"
     text = _show_both(got, expected)
     dtypes = [
         str(value.dtype) if type(value).__module__ == "mlx.core" and hasattr(value, "dtype") else None

@@ -347,9 +347,130 @@ def one_key_a_step(forward, cache, prompts, max_new_tokens, ends, choose):
     return chapter.generate(forward, cache, prompts, max_new_tokens, ends, choose_for_row_0)
 
 
+def asks_to_the_limit(next_logits, prompt, max_new_tokens, ends):
+    tokens = chapter.greedy(next_logits, prompt, max_new_tokens, set())
+    stops = [place for place, token in enumerate(tokens) if token in ends]
+    return tokens[: stops[0] + 1] if stops else tokens
+
+
+def at_least_one(next_logits, prompt, max_new_tokens, ends):
+    return chapter.greedy(next_logits, prompt, max(1, max_new_tokens), ends)
+
+
+def powers_of_probabilities(logits, temperature):
+    powers = mx.softmax(logits, axis=-1) ** (1 / temperature)
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def half_a_key(place):
+    def draw(logits, temperature, key):
+        half = mx.array([0, int(key[place])] if place else [int(key[place]), 0], mx.uint32)
+        return chapter.draw(logits, temperature, half)
+
+    return draw
+
+
+def remembered_by_key():
+    seen = {}
+
+    def draw(logits, temperature, key):
+        return seen.setdefault(tuple(key.tolist()), chapter.draw(logits, temperature, key))
+
+    return draw
+
+
+def min_p_of_powers(logprobs, min_p):
+    powers = mx.exp(logprobs)
+    return mx.where(powers >= min_p * powers.max(axis=-1, keepdims=True), logprobs, -mx.inf)
+
+
+def log_of_softmax(logits, token_ids, temperature, eps=0.0):
+    probs = mx.softmax(logits / temperature, axis=-1)
+    logps = mx.log(probs + eps)
+    picked = mx.take_along_axis(logps, token_ids[..., None], axis=-1)[..., 0]
+    return picked, -mx.where(probs > 0, probs * logps, 0).sum(axis=-1)
+
+
+def top_p_unsorted(logprobs, top_p):
+    probs = mx.softmax(logprobs, axis=-1)
+    return mx.where((mx.cumsum(probs, axis=-1) - probs < top_p) | mx.array(top_p >= 1), logprobs, -mx.inf)
+
+
+class Forgetful(chapter.Cache):
+    def advance(self, num_tokens):
+        self.length += num_tokens
+
+    def repeat(self, times): ...
+
+
+class MovesItself(chapter.Cache):
+    def append(self, layer, keys, values):
+        self.length += keys.shape[2]
+        return super().append(layer, keys, values)
+
+
+def attend_and_advance(queries, keys, values, cache, *others):
+    answer = chapter.attend(queries, keys, values, cache, *others)
+    cache.advance(queries.shape[2])
+    return answer
+
+
+def small_ids(prompts):
+    ids, mask = chapter.left_pad(prompts)
+    return ids.astype(mx.uint8), mask
+
+
+def generate_with(**changed):
+    """The solution, with what goes into `forward`, or comes out, changed."""
+
+    def generate(forward, cache, prompts, max_new_tokens, ends, choose):
+        rounds = itertools.count()
+
+        def other(ids, cache, mask):
+            first = next(rounds) == 0
+            if first and "pad" in changed:
+                ids, mask = changed["pad"](prompts)
+                other.mask = mask
+            return forward(
+                ids, cache, changed["mask"](mask, first) if "mask" in changed else getattr(other, "mask", mask)
+            )
+
+        rows = chapter.generate(other, cache, prompts, max_new_tokens, ends, choose)
+        return changed["rows"](rows) if "rows" in changed else rows
+
+    return generate
+
+
 @pytest.mark.parametrize(
     ("id", "answer", "words"),
     [
+        ("13.1", asks_to_the_limit, "what follows an end token is of no use"),
+        ("13.1", at_least_one, "0, {0})` gave [5], expected []"),
+        ("13.1", lambda *arguments: list(map(float, chapter.greedy(*arguments))), "token ids are whole numbers"),
+        (
+            "13.2",
+            lambda logits, t: (
+                mx.exp(logits / t - (logits / t).max())
+                / mx.exp(logits / t - (logits / t).max()).sum(axis=-1, keepdims=True)
+            ),
+            "the largest of *all* rows",
+        ),
+        ("13.2", powers_of_probabilities, "stays 0 at every temperature"),
+        ("13.3", half_a_key(0), "one token for all keys that differ in their second number"),
+        ("13.3", half_a_key(1), "one token for all keys that differ in their first number"),
+        ("13.3", remembered_by_key(), "where token ids go from 0 to 3"),
+        ("13.5", top_p_unsorted, "Begin with the likeliest"),
+        ("13.5", lambda x, p: mx.log(mx.softmax(chapter.apply_top_p(x, p), axis=-1)), "should keep their numbers"),
+        ("13.6", min_p_of_powers, "Stay with the logarithms"),
+        ("13.7", log_of_softmax, "The logits are logarithms already"),
+        ("13.7", lambda *arguments: log_of_softmax(*arguments, eps=1e-6), "expected array([-150])"),
+        ("13.8", Forgetful, "`repeat` returned None"),
+        ("13.8", MovesItself, "1 layer, 1 row, pieces of 1, then repeated 2 times)` gave for `length` behind `append`"),
+        ("13.9", attend_and_advance, "a cache that was moved on"),
+        ("13.10", small_ids, "expected array([[151643, 7], [0, 300]])"),
+        ("13.11", generate_with(mask=lambda mask, first: mask if first else None), "goes into every round"),
+        ("13.11", generate_with(pad=chapter._right_pad), "padded on the right"),
+        ("13.11", generate_with(rows=lambda rows: [list(map(float, row)) for row in rows]), "whole numbers"),
         ("13.1", lambda f, prompt, n, ends: chapter.greedy(f, prompt, n, set()), "goes on behind the end token"),
         ("13.1", lambda f, prompt, n, ends: chapter.greedy(f, prompt[-1:], n, ends), "gave"),
         ("13.2", whole_numbers_only, "expected array([0.455054"),

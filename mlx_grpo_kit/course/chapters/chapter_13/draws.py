@@ -55,7 +55,15 @@ def draw_often(draw: Callable[..., Any], logits: mx.array, temperature: float, s
     counts = np.bincount(tokens, minlength=size)
     powers = np.exp((np.array(logits, dtype=float) - np.array(logits).max()) / temperature)
     probs = powers / powers.sum()
-    return Told(shares(probs)) if _fits(counts, probs) else Drawn(counts)
+    if not _fits(counts, probs):
+        return Drawn(counts)
+    few = min(DRAWS, int(np.ceil(np.log(UNLIKELY) / np.log(probs.max()))))  # some of so many are another token
+    for place, other in ((0, "second"), (1, "first")):
+        halves = np.array(keys)[:few]
+        halves[:, place] = halves[0, place]
+        if len({int(draw(logits, temperature, mx.array(key))) for key in halves}) == 1:
+            return Told(f"one token for all keys that differ in their {other} number (a key is both of its numbers)")
+    return Told(shares(probs))
 
 
 def shares(probs: np.ndarray) -> str:

@@ -1,6 +1,8 @@
 """Exercises of notebook 13: generation."""
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from mlx_grpo_kit.blas import mx
@@ -33,12 +35,13 @@ def _log(*probs):
 
 
 def _numbers(result):
-    """Token ids as Python's whole numbers, whatever they were kept in."""
-    if isinstance(result, (list, tuple)):
-        return [_numbers(each) for each in result]
+    """Token ids in Python's lists, whatever they were kept in; in words, where they are no whole numbers."""
     if hasattr(result, "tolist"):
-        return _numbers(result.tolist())
-    return int(result) if isinstance(result, float) and result.is_integer() else result
+        result = result.tolist()
+    if not isinstance(result, (list, tuple)):
+        return Told(f"{result}, a float (token ids are whole numbers)") if isinstance(result, float) else result
+    numbers = [_numbers(each) for each in result]
+    return next((each for each in numbers if isinstance(each, Told)), numbers)
 
 
 # -- the loop ---------------------------------------------------------------------------------------------------------
@@ -53,6 +56,20 @@ def greedy(next_logits, prompt, max_new_tokens, ends):
         if token in ends:
             break
     return tokens[len(prompt) :]
+
+
+def _count_questions(function, next_logits, *others):
+    """The new tokens, or in words that the model was asked for more than they needed."""
+    asked = []
+
+    def counted(tokens):
+        asked.append(len(tokens))
+        return next_logits(tokens)
+
+    tokens = _numbers(function(counted, *others))
+    if isinstance(tokens, list) and len(asked) > len(tokens) + 1:
+        return Told(f"{tokens}, but asked the model {len(asked)} times: what follows an end token is of no use")
+    return tokens
 
 
 APPEND_THEN_ASK = "        tokens.append(token)\n        if token in ends:\n            break"
@@ -83,6 +100,7 @@ GREEDY = Exercise(
         (next_is_one_more, [3, 6, 4], 8, {6, 2}),
         (next_is_the_sum, [5], 1, {5}),
         (next_is_one_more, [0, 0], 9, set()),
+        (next_is_one_more, [4], 0, {0}),
         *drawn(3, lambda rng: (next_is_the_sum, rng.integers(1, 7, rng.integers(1, 5)).tolist(), 7, {0})),
     ),
     mistakes=slips(
@@ -126,7 +144,7 @@ GREEDY = Exercise(
         ),
         ("least likely", {"mx.argmax": "mx.argmin"}, 2, "That is the least likely token of all."),
     ),
-    run=lambda function, *arguments: _numbers(function(*arguments)),
+    run=_count_questions,
 )
 
 
@@ -162,11 +180,30 @@ TEMPERED = Exercise(
         (mx.array([1000.0, 999.0, -1000.0]), 1.0),
         (mx.array([0.25, OUT, 1.0, OUT]), 1.5),
         (mx.array([1.0, 0.0]), 0.05),
+        (mx.array([[1000.0, 999.0], [0.5, -0.5]]), 1.0),
+        (mx.array([1000.0, 800.0, -600.0]), 400.0),
         (mx.array([-3.5]), 0.3),
         *drawn(3, lambda rng: (_floats(rng, 2, 3, 5), float(rng.uniform(0.3, 2)))),
     ),
     mistakes=slips(
         tempered,
+        (
+            "one maximum for all rows",
+            {"scaled.max(axis=-1, keepdims=True)": "scaled.max()"},
+            2,
+            "That is the largest of *all* rows. In a row that lies far below it every power is 0, and 0 / 0 is nan.",
+        ),
+        (
+            "the temperature afterwards",
+            {
+                "logits / temperature": "logits",
+                "powers / powers": "(lambda p: p / p.sum(axis=-1, keepdims=True))((powers / powers",
+                "sum(axis=-1, keepdims=True)\n": "sum(axis=-1, keepdims=True)) ** (1 / temperature))\n",
+            },
+            1,
+            "A probability that float32 has rounded to 0 stays 0 at every temperature. Divide the logits, before the "
+            "softmax.",
+        ),
         (
             "multiplied",
             {"logits / temperature": "logits * temperature"},
@@ -194,7 +231,7 @@ TEMPERED = Exercise(
             "Each row has to sum to 1: sum over the last axis only, with `keepdims=True`.",
         ),
         (
-            "one maximum for all rows, smallest",
+            "the smallest",
             {"scaled.max(axis=-1, keepdims=True)": "scaled.min(axis=-1, keepdims=True)"},
             2,
             "Take the *largest* off, so that no power is above 1.",
@@ -254,7 +291,7 @@ DRAW = Exercise(
     ),
     cases=(
         (mx.array([0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), 1.0, 0),
-        (mx.array([-1.0, 1.0, 0.5, 3.0]), 4.0, 1),
+        (mx.array([-1.0, 1.0, 0.5, 3.0]), 4.0, 0),  # the same keys: what is remembered of them is wrong here
         (mx.array([1.0, OUT, 1.5, 0.5]), 0.4, 2),
     ),
     mistakes=(
@@ -328,7 +365,8 @@ DRAW = Exercise(
     ),
     run=draw_often,
     explain="MLX's own, `mx.random.categorical(logits / temperature, key=key)`, adds Gumbel noise to every logit and "
-    "takes the largest sum: the same shares by another way, and none of it needs a running sum.",
+    "takes the largest sum: the same shares by another way. The kit draws along the line, as the exercise says: one "
+    "random number for each row is less work than one for each token.",
 )
 
 
@@ -358,6 +396,10 @@ def apply_top_k(logprobs, top_k):
 
 
 ZEROS = "A 0 is the logarithm of 1, and so a very likely token. What is out has log-probability `-inf`."
+SHARED_OUT = (
+    "Those that stay should keep their numbers. The probability of the others is shared out later, by the softmax of "
+    "the draw."
+)
 ALL_ROWS = "Each row has a distribution of its own: everything goes over the last axis."
 
 KEEP = "mx.where(place < top_k, logprobs, -mx.inf)"
@@ -441,8 +483,7 @@ TOP_K = Exercise(
                 "shared out",
                 {KEEP: f"(lambda kept: kept - mx.logsumexp(kept, axis=-1, keepdims=True))({KEEP})"},
                 3,
-                "Those that stay should keep their numbers. The probability of the others is shared out later, by the "
-                "softmax of the draw.",
+                SHARED_OUT,
             ),
         ),
     ),
@@ -501,6 +542,22 @@ TOP_P = Exercise(
             lambda logprobs, p: mx.where(mx.softmax(logprobs, axis=-1) >= p, logprobs, -mx.inf),
             "`top_p` is no threshold for single tokens: the probabilities are added up from the likeliest on.",
             1,
+        ),
+        Mistake(
+            "in the order of the ids",
+            lambda logprobs, p: mx.where(
+                mx.cumsum(mx.softmax(logprobs, axis=-1), axis=-1) - mx.softmax(logprobs, axis=-1) < p + (p == 1),
+                logprobs,
+                -mx.inf,
+            ),
+            "The probabilities are added up in the order of the token ids. Begin with the likeliest.",
+            1,
+        ),
+        Mistake(
+            "shared out",
+            lambda logprobs, p: mx.log(mx.softmax(apply_top_p(logprobs, p), axis=-1)),
+            SHARED_OUT,
+            3,
         ),
         *slips(
             apply_top_p,
@@ -571,8 +628,8 @@ MIN_P = Exercise(
     "13.6",
     "min-p",
     "Write `apply_min_p(logprobs, min_p)` for [..., V]: in each row keep every token that is at least `min_p` times as "
-    "likely as the likeliest, and set the others to `-inf`. What comes in need not sum to 1. (What does that change? A "
-    "ratio of probabilities is a difference of logits.)",
+    "likely as the likeliest, and set the others to `-inf`. `min_p` is above 0. What comes in need not sum to 1, and "
+    "may be as large as 1000. (What does that change? A ratio of probabilities is a difference of logits.)",
     minutes=6,
     difficulty=1,
     solution=apply_min_p,
@@ -589,6 +646,7 @@ MIN_P = Exercise(
         (mx.array([[3.5, 3.0, 0.5, 3.5], [-4.0, -0.5, -0.75, -9.0]]), 0.4),
         (mx.array([2.0, 2.0, 1.0]), 1.0),
         (mx.array([0.5, OUT, -0.25, OUT]), 0.3),
+        (mx.array([120.0, 118.0, 100.0]), 0.2),
         (mx.array([4.0]), 0.9),
         *drawn(3, lambda rng: (_floats(rng, 2, 2, 6), float(rng.uniform(0.02, 0.6)))),
     ),
@@ -603,6 +661,15 @@ MIN_P = Exercise(
             "a share of the logarithm",
             lambda logprobs, p: mx.where(logprobs >= p * logprobs.max(axis=-1, keepdims=True), logprobs, -mx.inf),
             "A product of probabilities is a *sum* of logarithms: add log(min_p).",
+            2,
+        ),
+        Mistake(
+            "powers that overflow",
+            lambda logprobs, p: mx.where(
+                mx.exp(logprobs) >= p * mx.exp(logprobs).max(axis=-1, keepdims=True), logprobs, -mx.inf
+            ),
+            "e^120 is more than a float32 holds, and inf is at least any share of inf. Stay with the logarithms, or "
+            "take a softmax.",
             2,
         ),
         *slips(
@@ -669,6 +736,7 @@ LOGPS = Exercise(
         (mx.array([[1000.0, 998.5, -1000.0]]), mx.array([1]), 1.0),
         (mx.array([[0.5, OUT, 1.5], [OUT, OUT, 2.0]]), mx.array([0, 2]), 0.7),
         (mx.array([0.25, -1.5, 3.0]), mx.array(2), 0.5),
+        (mx.array([[150.0, 0.0, -50.0]]), mx.array([1]), 1.0),
         (mx.array([[4.5], [1.0]]), mx.array([0, 0]), 1.3),
         *drawn(
             3,
@@ -688,6 +756,13 @@ LOGPS = Exercise(
             {"mx.where(probs > 0, probs * all_logps, 0.0)": "probs * all_logps"},
             3,
             "0 times -inf is nan: a token that is out adds 0 to the entropy.",
+        ),
+        (
+            "logarithm of a softmax",
+            {"scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)": "mx.log(mx.softmax(scaled, axis=-1))"},
+            1,
+            "e^-150 is 0 in float32, and the logarithm of that is -inf. The logits are logarithms already: take the "
+            "logsumexp of their row off.",
         ),
         (
             "bits",
@@ -761,24 +836,55 @@ class Cache:
         return copy
 
 
-def _use_cache(cls, layers, rows, chunks, times, seed):
-    """Everything that a cache answers while `chunks` positions at a time go through it, then through its repetition."""
-    rng = np.random.default_rng(seed)
-    cache, other = cls(layers), cls(layers)
-    told = [int(cache.length)]
-    for number, length in enumerate((*chunks, 1, 2)):
-        if number == len(chunks):
-            before, cache, rows = cache, cache.repeat(times), rows * times
-            told.append(int(cache.length))
-        for layer in range(layers):
-            told += list(cache.append(layer, _floats(rng, rows, 2, length, 3), _floats(rng, rows, 2, length, 3)))
-            told.append(int(cache.length))
+def _count(number, word):
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+@dataclass(frozen=True)
+class Filled:
+    """How a cache is tried; its words stand in messages."""
+
+    layers: int
+    rows: int
+    chunks: tuple
+    times: int
+    seed: int
+
+    def __repr__(self):
+        size = f"{_count(self.layers, 'layer')}, {_count(self.rows, 'row')}"
+        return f"{size}, pieces of {', '.join(map(str, self.chunks))}, then repeated {_count(self.times, 'time')}"
+
+
+def _use_cache(cls, how):
+    """Everything that a cache answers while positions go through it chunk by chunk, then through its repetition."""
+    rng, rows, told, positions = np.random.default_rng(how.seed), how.rows, {}, 0
+    cache, other = cls(how.layers), cls(how.layers)
+    told["`length` of an empty cache"] = int(cache.length)
+
+    def append(cache, layer, rows, length, where):
+        joined = cache.append(layer, *(_floats(rng, rows, 2, length, 3) for _ in range(2)))
+        if joined is None:
+            raise TypeError("`append` returned None. It returns all keys and all values of the layer")
+        told[f"the keys of layer {layer}{where}"], told[f"the values of layer {layer}{where}"] = joined
+
+    for number, length in enumerate((*how.chunks, 1, 2)):
+        if number == len(how.chunks):
+            before, cache, rows = cache, cache.repeat(how.times), rows * how.times
+            if cache is None:
+                raise TypeError("`repeat` returned None. It returns a new cache")
+            told["`length` of what `repeat` returned"] = int(cache.length)
+        positions += length
+        where = f" after {_count(positions, 'position')}{', repeated' * (number >= len(how.chunks))}"
+        for layer in range(how.layers):
+            append(cache, layer, rows, length, where)
+            told[f"`length` behind `append` to layer {layer}, before `advance`,{where}"] = int(cache.length)
         if cache.advance(length) not in (None, cache):
             return Told("an answer from `advance`, which only moves `length` on")
-        told.append(int(cache.length))
-    told += [int(before.length), int(other.length)]
-    told += list(before.append(0, *(_floats(rng, rows // times, 2, 1, 3) for _ in range(2))))
-    return [np.array(each) if hasattr(each, "shape") else each for each in told]
+        told[f"`length` after `advance({length})`{where}"] = int(cache.length)
+    told["`length` of the cache that was repeated"] = int(before.length)
+    told["`length` of another cache, which nothing was put into,"] = int(other.length)
+    append(before, 0, how.rows, 1, " in the cache that was repeated, after one position more,")
+    return {name: np.array(each) if hasattr(each, "shape") else each for name, each in told.items()}
 
 
 KEPT = "self.keys[layer], self.values[layer] = keys, values\n"
@@ -803,12 +909,15 @@ CACHE = Exercise(
         "a b a b.",
     ),
     cases=(
-        (1, 1, (1,), 2, 0),
-        (2, 1, (4, 1, 1), 3, 1),
-        (3, 2, (3, 2), 2, 2),
-        (2, 3, (5,), 1, 3),
+        (Filled(1, 1, (1,), 2, seed=0),),
+        (Filled(2, 1, (4, 1, 1), 3, seed=1),),
+        (Filled(3, 2, (3, 2), 2, seed=2),),
+        (Filled(2, 3, (5,), 1, seed=3),),
         *drawn(
-            2, lambda rng: (*map(int, rng.integers(1, 4, 2)), (int(rng.integers(2, 6)), 1), 2, int(rng.integers(99)))
+            2,
+            lambda rng: (
+                Filled(*map(int, rng.integers(1, 4, 2)), (int(rng.integers(2, 6)), 1), 2, int(rng.integers(99))),
+            ),
         ),
     ),
     mistakes=slips(
@@ -906,9 +1015,12 @@ def _attend_in_chunks(function, chunks, padding, seed):
     for length in chunks:
         for layer in range(2):
             arrays = [_floats(rng, rows, heads, length, HEAD_DIM) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
+            before = cache.length
             answer = function(*arrays, cache, layer, THETA, mask)
             if answer is None:
                 return None
+            if cache.length != before:
+                return Told("a cache that was moved on (`advance` is called once for all layers, outside)")
             if cache.keys[layer] is None or cache.keys[layer].shape[2] != cache.length + length:
                 return Told("a cache without the new positions (`cache.append` puts them in, once a layer)")
             answer = np.array(answer)
@@ -916,10 +1028,7 @@ def _attend_in_chunks(function, chunks, padding, seed):
                 for row, left in enumerate(padding):
                     answer[row, :, : max(0, left - int(cache.length))] = 0
             answers.append(mx.array(answer))
-        before = cache.length
         cache.advance(length)
-        if cache.length != before + length:
-            return Told("a cache that was moved on (`advance` is called once for all layers, outside)")
     return answers
 
 
@@ -930,9 +1039,10 @@ ATTEND = Exercise(
     "and `values` [B, K, T, D] are of the T *new* positions, normed and not yet turned. The first of them stands at "
     "position `cache.length`. Turn queries and keys with `rope(x, offset, theta)`, append keys and values to the "
     "cache, work out with `visible(num_queries, num_keys, offset, attention_mask)` what may be seen, and return "
-    "`grouped_attention(queries, keys, values, mask)`. Leave `cache.length` alone. In the messages of "
-    "`check`, (5, 1, 1) means that five positions came first, then one, then another, and (0, 2) that the second of "
-    "two rows begins with 2 positions of padding.",
+    "`grouped_attention(queries, keys, values, mask)`. Leave `cache.length` alone. As in 11.5, `attention_mask` may be "
+    "shorter than the keys: those beyond its end are tokens. In the messages of `check`, (5, 1, 1) means that five "
+    "positions came first, then one, then another, and (0, 2) that the second of two rows begins with 2 positions of "
+    "padding.",
     minutes=15,
     difficulty=2,
     solution=attend,
@@ -1070,6 +1180,7 @@ LEFT_PAD = Exercise(
         ([[3], [0, 2], [5, 0, 0, 1]],),
         ([[8, 9]],),
         ([[2, 3], [4, 5]],),
+        ([[151643, 7], [300]],),  # the vocabulary of Qwen3 does not fit into 8 or 16 bits
         *drawn(3, lambda rng: ([rng.integers(0, 5, rng.integers(1, 6)).tolist() for _ in range(4)],)),
     ),
     mistakes=(
@@ -1143,6 +1254,12 @@ def generate(forward, cache, prompts, max_new_tokens, ends, choose):
     return completions
 
 
+def _right_pad(prompts):
+    longest = max(map(len, prompts))
+    ids = [list(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]
+    return mx.array(ids), mx.array([[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts])
+
+
 def _count_positions(function, forward, cache, prompts, *others):
     """The completions, or in words that more positions went through the model than needed."""
     read = []
@@ -1206,6 +1323,20 @@ GENERATE = Exercise(
             {"forward(ids, cache, mask)": "forward(ids, cache, None)"},
             1,
             "The model was not told what is padding. (Token 0 may mean something, and every position is looked at.)",
+        ),
+        (
+            "mask in the first round",
+            {"forward(ids, cache, mask)": "forward(ids, cache, None if step else mask)"},
+            1,
+            "The model was told in the first round only what is padding. It is still in the cache, and every later "
+            "position looks back at it: the same mask goes into every round.",
+        ),
+        (
+            "padded on the right",
+            {"left_pad(prompts)": "_right_pad(prompts)"},
+            1,
+            "The prompts are padded on the right, so what stands in the last column, `[:, -1]`, is padding. `left_pad` "
+            "lets all prompts end there.",
         ),
         (
             "all of it again",

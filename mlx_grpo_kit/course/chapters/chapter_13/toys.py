@@ -29,10 +29,10 @@ def next_is_the_sum(tokens: Any) -> mx.array:
 
 
 class SumCache:
-    """What `sums` remembers: of each row the sum over its tokens, and how many positions it was given."""
+    """What `sums` remembers: the tokens of each row, padding included, and how many positions that are."""
 
     def __init__(self):
-        self.sums: np.ndarray | None = None
+        self.ids: np.ndarray | None = None
         self.length = 0
 
     def __repr__(self) -> str:
@@ -40,17 +40,18 @@ class SumCache:
 
 
 def sums(ids: Any, cache: SumCache, attention_mask: Any = None) -> mx.array:
-    """a model of 7 tokens: the likeliest next one is the sum of (token + 1) over the row's real tokens, modulo 7"""
+    """a model of 7 tokens: behind a token the likeliest is the sum of (token + 1) over the row's real ones, modulo 7"""
     ids = np.array(ids)
     if ids.ndim != 2:
         raise ValueError(f"ids have shape {ids.shape}; expected [rows, tokens]")
-    real = np.ones(ids.shape, int)
+    cache.ids = ids if cache.ids is None else np.concatenate([cache.ids, ids], axis=1)
+    before, cache.length = cache.length, cache.ids.shape[1]
+    real = np.ones(cache.ids.shape, int)
     if attention_mask is not None:
-        mask = np.array(attention_mask)[:, cache.length : cache.length + ids.shape[1]]
+        mask = np.array(attention_mask)[:, : cache.length]
         real[:, : mask.shape[1]] = mask  # positions that the mask is too short for are tokens
-    before = np.zeros(len(ids), int) if cache.sums is None else cache.sums
-    running = before[:, None] + np.cumsum((ids + 1) * real, axis=1)
-    cache.sums, cache.length = running[:, -1], cache.length + ids.shape[1]
+    # Behind padding it is another token: what a model says there is of no use.
+    running = (np.cumsum((cache.ids + 1) * real, axis=1) + (real == 0))[:, before:]
     return mx.stack([mx.stack([_likeliest(int(number) % SIZE) for number in row]) for row in running])
 
 
