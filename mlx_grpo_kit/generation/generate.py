@@ -82,15 +82,17 @@ def generate(
 
     Raises:
         ValueError: no prompts, an empty one, token ids outside the vocabulary, an end token outside it, more tokens
-            than the model has positions, or a seed that has no 64 bits.
-        TypeError: what is no list of token ids, such as text.
+            than the model has positions, a seed that has no 64 bits, or rows that are none of the batch of `num_rows`.
+        TypeError: what is no list of token ids, such as text; a `stop` that is no function.
     """
     if num_rows is None:
         num_rows = len(prompts)
-    if completion_batch_size is not None and len(prompts) > completion_batch_size:
+    if completion_batch_size is not None:
         check_whole("completion_batch_size", completion_batch_size)
         if completion_batch_size < 1:
             raise ValueError(f"completion_batch_size is {completion_batch_size}; expected at least 1.")
+    if completion_batch_size is not None and len(prompts) > completion_batch_size:
+        eos_token_ids = _checked_ends(config, eos_token_ids)
         pieces = []
         for start in range(0, len(prompts), completion_batch_size):
             pieces.append(
@@ -138,12 +140,33 @@ def generate_tokens(
     refuse_after_fork()
     sampling = sampling or SamplingConfig()
     check_prompts(config, prompts, sampling.max_new_tokens)
-    if eos_token_ids:
-        check_tokens(config, sorted(eos_token_ids), "eos_token_ids")
+    ends = _checked_ends(config, eos_token_ids)
+    if stop is not None and not callable(stop):
+        raise TypeError(
+            f"stop is {stop!r}; expected a function of a row's tokens. stop_at(tokenizer.decode, [...]) makes one of "
+            "strings."
+        )
     check_whole("seed", seed)
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is {seed}; expected 0 to 2^64 - 1.")
-    return _token_steps(config, dict(params), prompts, sampling, eos_token_ids, stop, seed, first_row, num_rows)
+    num_rows = len(prompts) if num_rows is None else num_rows
+    for name, number in (("first_row", first_row), ("num_rows", num_rows)):
+        check_whole(name, number)
+    if not 0 <= first_row <= num_rows - len(prompts):  # keys that are missing would be broadcast: equal draws
+        raise ValueError(
+            f"first_row is {first_row}; {len(prompts)} prompts from there on are no rows of a batch of {num_rows}."
+        )
+    return _token_steps(config, dict(params), prompts, sampling, ends, stop, seed, first_row, num_rows)
+
+
+def _checked_ends(config: Qwen3Config, eos_token_ids: Collection[int]) -> list[int]:
+    try:
+        ends = sorted(eos_token_ids)
+    except TypeError:
+        raise TypeError(f"eos_token_ids is {eos_token_ids!r}; expected a list or a set of token ids.") from None
+    if ends:
+        check_tokens(config, ends, "eos_token_ids")
+    return [int(end) for end in ends]
 
 
 def _token_steps(
@@ -151,16 +174,16 @@ def _token_steps(
     params: dict[str, mx.array],
     prompts: Sequence[TokenIds],
     sampling: SamplingConfig,
-    eos_token_ids: Collection[int],
+    ends: list[int],
     stop: Stop | None,
     seed: int,
     first_row: int,
-    num_rows: int | None,
+    num_rows: int,
 ) -> Iterator[TokenStep]:
     unique_prompts, group_size = fold_groups(prompts)
     prompt_ids, attention_mask = left_padded(unique_prompts)
     # A key for every row: what it draws does not depend on the rows beside it.
-    row_keys = mx.random.split(mx.random.key(seed), num_rows or len(prompts))[first_row : first_row + len(prompts)]
+    row_keys = mx.random.split(mx.random.key(seed), num_rows)[first_row : first_row + len(prompts)]
 
     cache = KVCache(config.num_hidden_layers)
     last_hidden = qwen3_hidden_states(config, params, prompt_ids, cache=cache, attention_mask=attention_mask)[:, -1]
@@ -185,11 +208,11 @@ def _token_steps(
             cache.advance(1)
             mx.async_eval(drawn, cache.keys, cache.values)
         tokens, logps, entropies = map(np.array, current)
-        was_open, ended = ~ended, ended | np.isin(tokens, list(eos_token_ids))
+        was_open, ended = ~ended, ended | np.isin(tokens, ends)
         if stop is not None:
             for row in np.flatnonzero(was_open):
                 so_far[row].append(int(tokens[row]))
-                ended[row] |= stop(so_far[row])
+                ended[row] |= bool(stop(so_far[row]))
         yield TokenStep(tokens, logps, entropies, ended)
         if ended.all():
             return
@@ -225,9 +248,16 @@ def stop_at(decode: Callable[[list[int]], str], strings: Collection[str]) -> Sto
 
     Args:
         decode: token ids -> text, a tokenizer's.
-        strings: at least one, none of them empty (ValueError).
+        strings: at least one, none of them empty.
+
+    Raises:
+        ValueError: `strings` is nothing of the kind.
+        TypeError: `decode` is no function: a tokenizer, say, where its `decode` is meant.
     """
-    if isinstance(strings, str) or not strings or not all(strings):
+    if not callable(decode):
+        raise TypeError(f"decode is a {type(decode).__name__}; expected a function, a tokenizer's decode.")
+    is_list = isinstance(strings, Collection) and not isinstance(strings, str)
+    if not is_list or not strings or not all(isinstance(each, str) and each for each in strings):
         raise ValueError(f"stop strings are {strings!r}; expected a list of strings that are not empty.")
     # A character is at most four tokens, of a byte each; what stood further back would have ended the row before.
     tail = 4 * max(map(len, strings))

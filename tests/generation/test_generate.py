@@ -331,10 +331,37 @@ def test_a_stop_string_is_found_where_every_character_is_several_tokens():
     assert [stop(text[:number]) for number in range(1, len(text) + 1)] == [False] * (len(text) - 1) + [True]
 
 
-@pytest.mark.parametrize("strings", [[], "", "stop", ["a", ""]])
+@pytest.mark.parametrize("strings", [[], "", "stop", ["a", ""], None, 5, [5], [b"a"], iter(["a"])])
 def test_stop_strings_are_checked(strings):
     with pytest.raises(ValueError, match="expected a list of strings that are not empty"):
         stop_at(str, strings)
+
+
+def test_a_tokenizer_in_the_place_of_its_decode_is_refused():
+    with pytest.raises(TypeError, match="decode is a object; expected a function"):
+        stop_at(object(), ["a"])
+
+
+def test_a_stop_may_answer_with_anything_that_is_true_or_not(model):
+    settings = {"sampling": SamplingConfig(max_new_tokens=4), "seed": 2}
+    whole = generate(*model, [[1, 2]], **settings)
+    for nothing in (None, 0, "", np.False_, mx.array(False)):
+        assert generate(*model, [[1, 2]], stop=lambda tokens, answer=nothing: answer, **settings) == whole
+    for something in (1, "yes", np.True_, mx.array(True)):
+        rollout = generate(*model, [[1, 2]], stop=lambda tokens, answer=something: answer, **settings)
+        assert (rollout.completions, rollout.finished) == ([whole.completions[0][:1]], [True])
+
+
+def test_end_tokens_in_any_container_end_a_row(model, sampled):
+    end = sampled.completions[0][3]
+    expected = generate(*model, GROUPS, sampling=SamplingConfig(max_new_tokens=8), seed=3, eos_token_ids=[end, 0])
+    assert any(expected.finished)
+    for ends in ({end, 0}, (0, end), np.array([end, 0]), mx.array([end, 0]), (each for each in (end, 0))):
+        got = generate(
+            *model, GROUPS, sampling=SamplingConfig(max_new_tokens=8), seed=3, eos_token_ids=ends,
+            completion_batch_size=2,
+        )  # fmt: skip
+        assert got.completions == expected.completions
 
 
 def test_prompts_may_hold_the_id_that_pads_and_the_id_that_ends(reference, model):
@@ -398,11 +425,26 @@ def test_prompts_are_checked(model, prompts, error, message):
         ({"seed": 2**64}, ValueError, rf"seed is {2**64}; expected 0 to 2\^64 - 1"),
         ({"seed": 1.5}, TypeError, "seed is 1.5; expected a whole number"),
         ({"completion_batch_size": 0}, ValueError, "completion_batch_size is 0; expected at least 1"),
+        ({"completion_batch_size": "2"}, TypeError, "completion_batch_size is '2'; expected a whole number"),
+        ({"eos_token_ids": 1}, TypeError, "eos_token_ids is 1; expected a list or a set of token ids"),
+        ({"eos_token_ids": 0}, TypeError, "eos_token_ids is 0; expected a list or a set of token ids"),
+        ({"stop": ["."]}, TypeError, r"stop is \['.'\]; expected a function of a row's tokens. stop_at"),
+        ({"first_row": -1}, ValueError, "first_row is -1; 1 prompts from there on are no rows of a batch of 1"),
+        ({"first_row": 2, "num_rows": 2}, ValueError, "first_row is 2; 1 prompts from there on"),
+        ({"num_rows": 0}, ValueError, "no rows of a batch of 0"),
+        ({"first_row": "1", "num_rows": 2}, TypeError, "first_row is '1'; expected a whole number"),
+        ({"num_rows": 2.0}, TypeError, "num_rows is 2.0; expected a whole number"),
     ],
 )  # fmt: skip
-def test_end_tokens_and_seeds_are_checked(model, settings, error, message):
+def test_what_is_not_checked_by_the_sampling_is_checked(model, settings, error, message):
     with pytest.raises(error, match=message):
         generate(*model, [[1, 2]], sampling=SamplingConfig(max_new_tokens=2), **settings)
+
+
+def test_rows_that_the_batch_does_not_have_are_refused_and_not_given_equal_draws(model):
+    for rows in ({"num_rows": 1}, {"first_row": 1, "num_rows": 2}):
+        with pytest.raises(ValueError, match="2 prompts from there on are no rows of a batch of"):
+            generate_tokens(*model, [[1, 2]] * 2, sampling=SamplingConfig(max_new_tokens=2), **rows)
 
 
 def test_the_largest_seed_is_one(model):
