@@ -235,7 +235,8 @@ RMS_NORM = Exercise(
     "10.4",
     "RMSNorm",
     "Write `rms_norm(x, weight, eps)` in MLX: every vector along the last axis of `x` [..., n] divided by `sqrt(mean "
-    "of its squares + eps)`, times `weight` [n]. `mx.fast.rms_norm` exists; write it out for once.",
+    "of its squares + eps)`, times `weight` [n]. Zeros stay zeros, with no nan on the way back. `mx.fast.rms_norm` "
+    "exists; write it out for once.",
     minutes=7,
     difficulty=1,
     solution=rms_norm,
@@ -272,6 +273,12 @@ RMS_NORM = Exercise(
             {" + eps": ""},
             2,
             "Without eps a vector of zeros is 0 / 0, nan, and small vectors are not held back.",
+        ),
+        (
+            "eps of its own",
+            {"+ eps": "+ 1e-6"},
+            2,
+            "eps was ignored: 1e-6 is Qwen3's, and other models have others.",
         ),
         (
             "layer norm",
@@ -364,6 +371,18 @@ MLP = Exercise(
     mistakes=slips(
         mlp,
         (
+            "x added",
+            {"return (gate": "return x + (gate"},
+            1,
+            "x itself is added. The shortcut goes around the whole part and is no business of the MLP.",
+        ),
+        (
+            "silu on both",
+            {"sigmoid(gate) * up)": "sigmoid(gate) * up * mx.sigmoid(up))"},
+            2,
+            "silu is on both branches. up stays as it is.",
+        ),
+        (
             "gate and up swapped",
             {"(gate * mx.sigmoid(gate) * up)": "(up * mx.sigmoid(up) * gate)"},
             2,
@@ -438,7 +457,7 @@ ROTATE = Exercise(
         "`return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)`",
     ),
     cases=(
-        (mx.array([1.0, 0.0]), mx.array([0.0, 1.0]), mx.array([np.pi / 2, np.pi / 2])),
+        (mx.array([5.0, 0.0]), mx.array([0.0, 5.0]), mx.arctan2(mx.array([4.0, 4.0]), 3.0)),
         (mx.array([1.0, 2.0, -0.5]), mx.array([0.5, -1.0, 3.0]), mx.array([0.0, 0.3, -7.0])),
         *drawn(3, lambda rng: tuple(_normal(rng, 2, 3) for _ in range(3))),
     ),
@@ -494,8 +513,8 @@ def rope_angles(positions, head_dim, theta):
 ANGLES = Exercise(
     "10.7",
     "Fast hands, slow hands",
-    "Write `rope_angles(positions, head_dim, theta)`: for `positions` [T] the angles [T, head_dim / 2]. Pair i = 0, 1, "
-    "2, ... turns by `theta ** (-2 i / head_dim)` radians at every step, so at position p by p times that.",
+    "Write `rope_angles(positions, head_dim, theta)` in MLX: for `positions` [T] the angles [T, head_dim / 2]. Pair "
+    "i = 0, 1, 2, ... turns by `theta ** (-2 i / head_dim)` radians at every step, so at position p by p times that.",
     minutes=5,
     difficulty=2,
     solution=rope_angles,
@@ -523,7 +542,7 @@ ANGLES = Exercise(
             "half the exponent",
             {"-2 * pairs": "-pairs"},
             1,
-            "The exponent is -2 i / head_dim: with half of it the hands do not spread from 1 to nearly 1 / theta.",
+            "The exponent is -2 i / head_dim: with half of it the slowest hand is much too fast.",
         ),
         (
             "faster and faster",
@@ -548,6 +567,30 @@ ANGLES = Exercise(
             {"positions[:, None] * speeds": "speeds[:, None] * positions"},
             2,
             "The table lies on its side: a row for each position, a column for each pair.",
+        ),
+        (
+            "theta of its own",
+            {"theta **": "10000.0 **"},
+            1,
+            "theta was ignored. 10,000 is the usual one, and Qwen3's is 1,000,000.",
+        ),
+        (
+            "places in the list",
+            {"return positions": "positions = mx.arange(len(positions))\n    return positions"},
+            2,
+            "The rows count 0, 1, 2, ... Where the tokens stand is what `positions` says.",
+        ),
+        (
+            "one step ahead",
+            {"return positions": "return (positions + 1)"},
+            1,
+            "Every angle is one step ahead: at position 0 nothing is turned.",
+        ),
+        (
+            "every angle twice",
+            {"return positions[:, None] * speeds": "return mx.concatenate([positions[:, None] * speeds] * 2, axis=-1)"},
+            2,
+            "Every angle is there twice (transformers stores them so). A pair has one: [T, head_dim / 2].",
         ),
         (
             "head_dim halved",
@@ -644,8 +687,17 @@ ROPE = Exercise(
             "clockwise",
             {"- b * mx.sin": "+ b * mx.sin", "a * mx.sin(angles) + b": "-a * mx.sin(angles) + b"},
             2,
-            "That turns the wrong way round. Scores would not notice; the weights of a trained model would, if only "
-            "one of queries and keys were turned so.",
+            "That turns the wrong way round. If queries and keys are both turned so, a distance of 3 counts as one of "
+            "\N{MINUS SIGN}3, and no trained model is made for that.",
+        ),
+        (
+            "the new a used for b",
+            {
+                "turned = a * mx.cos(angles) - b * mx.sin(angles), a": "a = a * mx.cos(angles) - b * mx.sin(angles)\n"
+                "    turned = a, a"
+            },
+            2,
+            "The second half was made of the *new* first half. Both are made of the old ones.",
         ),
         (
             "theta of its own",
@@ -825,6 +877,18 @@ STREAM = Exercise(
             {"return parts": "return sum(parts)"},
             3,
             "That is their sum, the stream after the last layer. Return the list of them.",
+        ),
+        (
+            "the MLP first",
+            {"return parts": "return parts[:1] + [parts[n + d] for n in range(1, len(parts), 2) for d in (1, 0)]"},
+            3,
+            "All are there, in another order: in each layer attention writes first, and then the MLP.",
+        ),
+        (
+            "one for each layer",
+            {"return parts": "return parts[:1] + [a + b for a, b in zip(parts[1::2], parts[2::2])]"},
+            3,
+            "What a layer's attention and its MLP added is one sum here. Keep them apart: two entries for each layer.",
         ),
         (
             "all attention first",

@@ -88,8 +88,9 @@ def draw_rotation(
             plane.line(distances, curve, "soft", width=1.2)
         plane.dots(distances, curve, "soft", size=4)
         plane.dots([distance], [value], COLORS[2], size=11)
+    apart = f"{distance}".replace("-", "\N{MINUS SIGN}")
     return chart, (
-        f"Pair {pair} of a query at position {query_position} and a key at position {key_position}, {distance} apart: "
+        f"Pair {pair} of a query at position {query_position} and a key at position {key_position}, {apart} apart: "
         f"turned by {_signed(query_position * speeds[pair])} and {_signed(key_position * speeds[pair])} radians. "
         f"Their product is {_signed(now[pair])}; all {half} pairs give {_signed(now.sum())}. Pair {pair} goes round "
         f"once in {_short(round_in)} positions."
