@@ -38,7 +38,7 @@ def test_products_are_those_of_transformers_rope(query_at, key_at, theta):
     q, k = turned(query, query_at, theta), turned(key, key_at, theta)
     pair = q[2] * k[2] + q[8] * k[8]
     assert f"Their product is {said(pair)}; all 6 pairs give {said(q @ k)}." in words
-    assert f"{query_at - key_at} apart" in words
+    assert f", {query_at - key_at} apart".replace("-", "\N{MINUS SIGN}") in words
     circle, one, every = chart.planes
     assert one.right == f"product {said(pair)}"
     assert every.right == f"product {said(q @ k)}"
