@@ -24,6 +24,7 @@ from mlx_grpo_kit.course.chapters.chapter_12.patients import CAUSES, DIAGNOSIS, 
 from mlx_grpo_kit.course.chapters.chapter_12.plan import OWN, plan_panel
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.qwen3.sizes import forward_flops, memory, parameters_by_part
+from mlx_grpo_kit.qwen3.statistics import value_statistics
 
 PUBLISHED = ("0.6B", "1.7B", "4B", "8B", "14B", "32B")
 
@@ -212,23 +213,41 @@ def test_what_the_parts_are_for():
     without_carry, with_carry = share_right(without_head("layers.1.self_attn.mixed", 2))
     assert without_carry > 0.97
     assert 0.55 < with_carry < 0.57
-    assert share_right(without_head("layers.1.self_attn.mixed", 0)) == (1, 0)
+    without_carry, with_carry = share_right(without("layers.1.mlp.down_proj"))
+    assert 0.38 < without_carry < 0.41
+    assert 0.09 < with_carry < 0.11
 
 
 def test_what_the_lens_shows():
     config, params = load_pretrained(TINY)
     tokenizer, record = load_tokenizer(TINY), {}
 
-    def at_equals(prompt, place):
+    def at_equals(prompt, place, token=5):
         record.clear()
         qwen3_forward(config, params, mx.array([tokenizer.encode(prompt)]), watch=record.setdefault)
-        shares = np.array(chapter.logit_lens(config, params, record[place]))[0, 5]
+        shares = np.array(chapter.logit_lens(config, params, record[place]))[0, token]
         return {tokenizer.token(int(each)): round(float(shares[each]), 2) for each in shares.argsort()[:-3:-1]}
 
     assert at_equals("12+34=46", "layers.1.attended")["5"] == 0.74
     assert next(iter(at_equals("12+34=46", "layers.1").items())) == ("4", 0.8)
     assert max(at_equals("12+34=46", "layers.0").values()) < 0.35
     assert at_equals("37+45=82", "layers.1") == {"7": 0.57, "8": 0.34}
+    for place in ("layers.0.attended", "layers.0", "layers.1.attended", "layers.1"):  # behind 46, and often behind 34
+        assert next(iter(at_equals("12+34=46", place, 7))) == "<eos>"
+    for place in ("layers.0", "layers.1.attended", "layers.1"):
+        assert next(iter(at_equals("12+34=46", place, 4))) == "<eos>"
+    assert next(iter(at_equals("12+34=46", "layers.1", 1))) == "<eos>"
+    assert at_equals("7+8=", "layers.1", 3)["3"] == 0.22
+
+
+def test_which_inner_values_reach_beyond_six_times_their_size(ids):
+    config, params = load_pretrained(TINY)
+    record = {}
+    qwen3_forward(config, params, mx.array(ids), watch=record.setdefault)
+    outliers = {name: each.outliers for name, each in value_statistics(record).items()}
+    assert not any(outliers[name] for name in ("embedding", "layers.0", "layers.1", "final_norm"))
+    for name in ("layers.1.mlp.gated", "layers.0.self_attn.q_norm"):
+        assert 160 < 1 / outliers[name] < 180
 
 
 def test_the_stream_is_a_sum(folder, ids):
@@ -394,6 +413,40 @@ def pops(content):
     return {name: array.astype(np.float64) for name, array in chapter.read_safetensors(content).items()}
 
 
+def reads_length_from(size):
+    """A reader that looks at `size` of the 8 bytes with the length of the header."""
+
+    def read(content):
+        length = int.from_bytes(content[:size], "little")
+        shorter = length.to_bytes(8, "little") + content[8:]
+        return chapter.read_safetensors(shorter)
+
+    return read
+
+
+def reads_kit_names(content):
+    return {chapter.kit_name(name): array for name, array in chapter.read_safetensors(content).items()}
+
+
+def measured_against_ours(ours, theirs, tolerance=1e-4):
+    for name in [name for name in ours if name in theirs]:
+        if not np.abs(ours[name] - theirs[name]).max() <= tolerance * np.abs(ours[name]).max():
+            return name
+
+
+def divides(ours, theirs, tolerance=1e-4):
+    for name in [name for name in ours if name in theirs]:
+        with np.errstate(invalid="ignore"):
+            if not np.abs(ours[name] - theirs[name]).max() / np.abs(theirs[name]).max() <= tolerance:
+                return name
+
+
+def lens_that_overflows(config, params, stream):
+    x = chapter.rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)
+    powers = mx.exp(x @ params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"].T)
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
 def with_a_number(ours, theirs, tolerance=1e-4):
     name = chapter.first_difference(ours, theirs, tolerance)
     return name and (name, 0.1)
@@ -421,6 +474,10 @@ def changes_params(config, params, input_ids):
         ("12.2", lambda name: "kit." + name, "gave 'kit.model.embed_tokens.weight'"),
         ("12.3", pops, "an array of float64 for 'a' (float32 is asked for)"),
         ("12.3", lambda content: json.loads(content[8:]), "Numbers were read as if they were text of the header."),
+        ("12.2", lambda name: chapter.kit_name(name.lstrip("model.")), "takes away *any* of these letters"),
+        ("12.3", reads_length_from(1), "Its length takes 8 bytes"),
+        ("12.3", reads_length_from(2), "Its length takes 8 bytes"),
+        ("12.3", reads_kit_names, "Keep the names as they are in the file"),
         ("12.4", adds_in_place, "the right result, but also new numbers in what it was given"),
         ("12.4", lambda config, params, layer, x, mask: x, "elements wrong"),
         ("12.5", changes_params, "the right result, but also new numbers in what it was given"),
@@ -428,10 +485,13 @@ def changes_params(config, params, input_ids):
         ("12.5", lambda *given: qwen3_forward(*given).tolist() and 0, "gave 0"),
         ("12.6", with_a_number, "gave ('weights', 0.1), expected 'weights'"),
         ("12.6", forgets_to_skip, "raised KeyError: 'scores'"),
+        ("12.6", measured_against_ours, "makes its own tolerance large"),
+        ("12.6", divides, "Two arrays of zeros are equal"),
         ("12.7", "ECGFE", "Four of the five are right. Look again at patient 5, whom you called E"),
         ("12.7", "AAAAA", "0 of the 5"),
         ("12.7", "ECG", "is not a string of 5 letters"),
         ("12.8", lambda *given: 2.5 * chapter.flops(*given), "gave "),
+        ("12.9", lens_that_overflows, "The exponential of a logit above 88 is infinite"),
         ("12.9", lambda *given: chapter.logit_lens(*given)[..., ::-1], "elements wrong"),
     ],
 )

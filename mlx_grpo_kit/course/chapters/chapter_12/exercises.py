@@ -129,6 +129,13 @@ COUNT = Exercise(
             "Keys and values have fewer heads than queries: `num_key_value_heads`.",
         ),
         (
+            "square projections",
+            {"2 * hidden * queries": "2 * hidden * hidden"},
+            2,
+            "`q_proj` and `o_proj` need not be square: one side is the hidden size, the other `num_attention_heads * "
+            "head_dim`.",
+        ),
+        (
             "no norms of heads",
             {" + 2 * head_dim": ""},
             1,
@@ -141,6 +148,13 @@ COUNT = Exercise(
             "`q_norm` and `k_norm` have `head_dim` numbers each, and all heads share them.",
         ),
         ("no final norm", {" * hidden + hidden": " * hidden"}, 1, "The final norm is missing: `hidden_size` numbers."),
+        ("one norm in a layer", {"norms = 2": "norms = 1"}, 1, "A layer has two norms of the stream, not one."),
+        (
+            "biases",
+            {"keys + 2 * head_dim": "keys + 2 * head_dim + queries + 2 * keys"},
+            1,
+            "Queries, keys and values have no biases in Qwen3: only what the table lists.",
+        ),
         ("no norms in the layers", {" + norms)": ")"}, 1, "The two norms of each layer are missing."),
         (
             "two matrices in the mlp",
@@ -222,6 +236,13 @@ NAMES = Exercise(
             {'name.removeprefix("model.")': "name[6:]"},
             1,
             '`lm_head.weight` has no "model." in front, so nothing may be cut from it.',
+        ),
+        (
+            "letters stripped",
+            {'removeprefix("model.")': 'lstrip("model.")'},
+            1,
+            '`lstrip("model.")` takes away *any* of these letters, in any order, for as long as there are some: of '
+            "`embed_tokens` it ate two. `removeprefix` takes the word.",
         ),
         ("the prefix stays", {'.removeprefix("model.")': ""}, 1, 'The kit has no "model." in front.'),
     ),
@@ -305,6 +326,9 @@ READ = Exercise(
             ),
         ),
         (_file({"scalar": ("F32", 3.25), "half": ("BF16", [3.140625, -1e30, 0.0])}),),
+        # A header longer than one byte can say, and one longer than two can; names as they are in real files.
+        (_file({"model.norm.weight": ("F32", [0.5, 2.0]), "lm_head.weight": ("F32", [[1.0, 4.0]])}, spaces=600),),
+        (_file({"model.embed_tokens.weight": ("BF16", [[2.0, -1.0]])}, spaces=70_000),),
         *drawn(
             1,
             lambda rng: (
@@ -367,6 +391,24 @@ READ = Exercise(
             {'    header.pop("__metadata__", None)\n': ""},
             1,
             '"__metadata__" is no array: leave it out.',
+        ),
+        (
+            "one byte of eight",
+            {"content[:8]": "content[:1]"},
+            1,
+            "The header was cut off. Its length takes 8 bytes: one of them says 255 at most.",
+        ),
+        (
+            "two bytes of eight",
+            {"content[:8]": "content[:2]"},
+            1,
+            "A long header was cut off. Its length takes 8 bytes: two of them say 65,535 at most.",
+        ),
+        (
+            "names of the kit",
+            {"arrays[name] =": "arrays[kit_name(name)] ="},
+            1,
+            "Keep the names as they are in the file: translating them was 12.2, and comes after reading.",
         ),
         (
             "big end first",
@@ -487,6 +529,35 @@ BLOCK = Exercise(
             "The MLP got the norm from before attention. It needs one of the new `x`.",
         ),
         ("always the first layer", {"layers.{layer}.": "layers.0."}, 2, "Every layer has weights of its own."),
+        (
+            "norms swapped",
+            {
+                '"input_layernorm.weight"': '"THE OTHER"',
+                '"post_attention_layernorm.weight"': '"input_layernorm.weight"',
+                '"THE OTHER"': '"post_attention_layernorm.weight"',
+            },
+            3,
+            "The weights of the two norms are swapped: `input_layernorm` stands in front of attention, "
+            "`post_attention_layernorm` behind it, in front of the MLP.",
+        ),
+        (
+            "the old stream at the end",
+            {"    x = x + attention": "    before, x = x, x + attention", "return x + mlp": "return before + mlp"},
+            3,
+            "What attention added is lost: add the MLP's result to the stream *with* it.",
+        ),
+        (
+            "a fixed eps",
+            {"config.rms_norm_eps": "1e-6"},
+            1,
+            "Nearly: the norms take `config.rms_norm_eps`, which is not the same in every model.",
+        ),
+        (
+            "a prefix without its dot",
+            {'"self_attn."': '"self_attn"'},
+            2,
+            'The prefix ends with a dot: `attention` puts "q_proj.weight" right behind it.',
+        ),
         (
             "gate and up swapped",
             {'("gate", "up", "down")': '("up", "gate", "down")'},
@@ -658,6 +729,9 @@ FIRST = Exercise(
         _records(weights=_B * [1, 1, 1.00005]),
         (*_records(weights=_B + 0.05), 1e-5),
         (*_records(embedding=_A + 0.3), 0.1),
+        (*_records(embedding=3 * _A), 1.0),
+        (_records()[0] | {"weights": -1.001 * _B}, _records()[1] | {"weights": -_B}, 0.002),
+        (*({**each, "mask": np.zeros((2, 2))} for each in _records()),),
     ),
     mistakes=slips(
         first_difference,
@@ -696,6 +770,25 @@ FIRST = Exercise(
             {"np.abs(theirs[name]).max()": "np.abs(theirs[name]).min()"},
             2,
             "Measure against the *largest* absolute number of the array.",
+        ),
+        (
+            "measured against ours",
+            {"np.abs(theirs[name]).max()": "np.abs(value).max()"},
+            2,
+            "A number that is far too large makes its own tolerance large. Measure against what is right: `theirs`.",
+        ),
+        (
+            "the largest without its sign",
+            {"np.abs(theirs[name]).max()": "theirs[name].max()"},
+            2,
+            "The number that is largest in size may be negative: take absolute values before the maximum.",
+        ),
+        (
+            "nothing and nothing differ",
+            {"not difference <= tolerance": "not difference < tolerance"},
+            2,
+            "Two arrays of zeros are equal: a difference of 0 is not *more* than 0. (0 divided by 0 is NaN, "
+            "no difference: multiply instead of dividing.)",
         ),
         (
             "element by element",
@@ -807,6 +900,24 @@ FLOPS = Exercise(
             "There are two products without weights: queries with keys, and weights with values.",
         ),
         (
+            "as many key heads as query heads",
+            {"config.num_key_value_heads": "config.num_attention_heads"},
+            1,
+            "`k_proj` and `v_proj` are smaller than `q_proj`: they have `num_key_value_heads`.",
+        ),
+        (
+            "scores across rows",
+            {"2 * tokens * queries": "2 * batch * tokens * queries"},
+            2,
+            "A query sees the keys of its own row, not those of the other rows of the batch.",
+        ),
+        (
+            "the output layer for the last token",
+            {" + scores_and_mixing) + output)": " + scores_and_mixing)) + 2 * batch * output"},
+            3,
+            "The output layer reads *every* position, as your `qwen3` does.",
+        ),
+        (
             "scores of the key heads",
             {"2 * tokens * queries": "2 * tokens * keys"},
             2,
@@ -863,7 +974,12 @@ def logit_lens(config, params, stream):
 
 
 def _lens(function, name, stream):
-    return function(CONFIGS[name], _params(name), mx.array(np.asarray(stream, np.float32)))
+    """The lens on parameters of one of the configurations above; "sharp" is one whose logits reach into hundreds."""
+    sharp, name = name == "sharp", "two layers, one head, untied" if name == "sharp" else name
+    params = _params(name)
+    if sharp:
+        params["final_norm.weight"] = 300 * params["final_norm.weight"]
+    return function(CONFIGS[name], params, mx.array(np.asarray(stream, np.float32)))
 
 
 LENS = Exercise(
@@ -882,6 +998,7 @@ LENS = Exercise(
         *drawn(1, lambda rng: ("two layers", _stream(rng, 2, 3, 12))),
         *drawn(1, lambda rng: ("three layers, untied", _stream(rng, 1, 4, 10)), seed=4),
         *drawn(1, lambda rng: ("two layers, one head, untied", rng.normal(size=8)), seed=5),
+        *drawn(1, lambda rng: ("sharp", rng.normal(size=(3, 8))), seed=6),
     ),
     mistakes=slips(
         logit_lens,
@@ -908,6 +1025,28 @@ LENS = Exercise(
             {"axis=-1": "axis=0"},
             2,
             "The probabilities of one position add up to 1: softmax over the last axis.",
+        ),
+        (
+            "never tied",
+            {'"embedding.weight" if config.tie_word_embeddings else "lm_head.weight"': '"lm_head.weight"'},
+            2,
+            "A tied model has no `lm_head.weight`: the embedding is its output layer.",
+        ),
+        (
+            "logarithms",
+            {"mx.softmax(x @ output.T, axis=-1)": "x @ output.T - mx.logsumexp(x @ output.T, axis=-1, keepdims=True)"},
+            2,
+            "These are logarithms of probabilities; the probabilities themselves are asked for.",
+        ),
+        (
+            "exponentials that overflow",
+            {
+                "return mx.softmax(x @ output.T, axis=-1)": "powers = mx.exp(x @ output.T)\n    return powers / "
+                "powers.sum(axis=-1, keepdims=True)"
+            },
+            2,
+            "The exponential of a logit above 88 is infinite in float32. Take the row's largest off first, as "
+            "`mx.softmax` does.",
         ),
         (
             "the norm without its weights",
