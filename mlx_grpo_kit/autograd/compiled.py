@@ -35,7 +35,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     MLX and NumPy in variables of the functions around it, globals, defaults, arguments fixed by functools.partial, the
     object whose method it is, containers and attributes of all these, and the same in every function it refers to, also
     behind mx.grad, mx.checkpoint, mx.custom_function and mx.compile. A number or a text that it finds there is a
-    constant, as MLX has it: pass it as an argument if it will change.
+    constant, as MLX has it: pass it as an argument if it will change. Not seen is what the code asks for by a name that
+    it makes while it runs, as in globals()["w"] or getattr(module, "w").
 
     Args:
         function: takes and returns arrays, or trees of arrays; numbers and texts among the arguments are constants
@@ -46,8 +47,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         wanted.
 
     Raises:
+        TypeError: `function` cannot be called.
         CapturedArrayError: when it is called, if there is such an array, or a random number is drawn without a key.
     """
+    if not callable(function):
+        raise TypeError(f"compiled got {type(function).__name__}; expected a function of arrays, without brackets.")
 
     @functools.wraps(function)
     def traced(*arguments: Any, **named: Any) -> Any:  # runs only while MLX compiles
@@ -113,7 +117,7 @@ def compile_value_and_grad(
 def captured_arrays(function: Callable[..., Any]) -> list[str]:
     """The arrays that `function` reaches without being given them, each with the way it came in, in words."""
     search = _Search()
-    search.look(function, "", "")
+    search.look(function, "", f"kept by {_name(function)} itself")
     return search.found
 
 
@@ -122,7 +126,7 @@ class _Search:
 
     def __init__(self) -> None:
         self.found: list[str] = []
-        self.seen: dict[int, Any] = {}  # with the things themselves: an id is only good while its object lives
+        self.seen: dict[Any, Any] = {}  # with the things themselves: an id is only good while its object lives
 
     def look(self, thing: Any, path: str, how: str, attributes: Iterable[str] = ()) -> None:
         """Look into `thing`, which is reached as `path`.
@@ -136,9 +140,15 @@ class _Search:
             if text not in self.found:
                 self.found.append(text)
         elif isinstance(thing, (types.ModuleType, type)):
-            for name in attributes:
-                if name in vars(thing):
-                    self.look(vars(thing)[name], f"{path}.{name}", how, attributes)
+            if (id(thing), *sorted(attributes)) in self.seen:
+                return
+            self.seen[(id(thing), *sorted(attributes))] = thing
+            if isinstance(thing, type):
+                self._class(thing, path, how, {"__init__", "__call__", *attributes})
+            else:
+                for name in attributes:
+                    if name in vars(thing):
+                        self.look(vars(thing)[name], f"{path}.{name}", how, attributes)
         elif not isinstance(thing, HARMLESS) and id(thing) not in self.seen:
             self.seen[id(thing)] = thing
             self._look_inside(thing, path, how, attributes)
@@ -162,6 +172,10 @@ class _Search:
         elif isinstance(thing, Mapping):
             for key, value in thing.items():
                 self.look(value, f"{path}[{key!r}]", how, attributes)
+            self.look(getattr(thing, "default_factory", None), path, how)
+        elif isinstance(thing, types.GeneratorType):
+            for name, value in (thing.gi_frame.f_locals if thing.gi_frame else {}).items():
+                self.look(value, path if name.startswith(".") else name, how)
         elif isinstance(thing, (list, tuple, set, frozenset)):
             for place, value in enumerate(thing):
                 self.look(value, f"{path}[{place}]", how, attributes)
@@ -204,19 +218,23 @@ class _Search:
                     own[slot] = getattr(thing, slot)
         for name, value in own.items():
             self.look(value, f"{path}.{name}" if path else name, how, attributes)
-        asked, done = {"__call__", *attributes}, set()
-        while asked - done:  # a method asks for other attributes
-            name = (asked - done).pop()
-            done.add(name)
-            value = next((vars(kind)[name] for kind in type(thing).__mro__ if name in vars(kind)), None)
-            function = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
-            if isinstance(function, types.FunctionType):
-                asked.update(_names_in(function.__code__)[1])
-            self.look(value, f"{path}.{name}" if path else name, how, attributes)
+        self._class(type(thing), path, how, {"__call__", *attributes})
         if not own:  # an iterator, a deque: what it holds
             for inner in gc.get_referents(thing):
                 if _is_array(inner) or isinstance(inner, (list, tuple, dict)):
                     self.look(inner, path, how)
+
+    def _class(self, kind: type, path: str, how: str, asked: set[str]) -> None:
+        """What a class has under the names that the code asks for, and what its methods ask for in turn."""
+        done = set()
+        while asked - done:  # a method asks for other attributes
+            name = (asked - done).pop()
+            done.add(name)
+            value = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+            function = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
+            if isinstance(function, types.FunctionType):
+                asked.update(_names_in(function.__code__)[1])
+            self.look(value, f"{path}.{name}" if path else name, how, sorted(asked))
 
 
 def _is_array(thing: Any) -> bool:

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mlx_grpo_kit.autograd.gradients import GradientError, LossFunction, check_parameters, scalar_loss
+from mlx_grpo_kit.autograd.gradients import (
+    GradientError,
+    LossFunction,
+    check_parameters,
+    scalar_loss,
+    value_and_grad,
+)
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.fork import refuse_after_fork
 
@@ -32,8 +38,9 @@ def hvp(loss_fn: LossFunction, params: Mapping[str, mx.array], vector: Mapping[s
     """
     refuse_after_fork()
     check_parameters(params)
+    check_parameters(vector, "Direction")
     if vector.keys() != params.keys():
-        odd = sorted(vector.keys() ^ params.keys())[0]
+        odd = sorted(vector.keys() ^ params.keys(), key=str)[0]
         raise GradientError(f"vector and params have different names: {odd!r} is in one of them only.")
     for name, value in params.items():
         if tuple(vector[name].shape) != tuple(value.shape):
@@ -42,6 +49,7 @@ def hvp(loss_fn: LossFunction, params: Mapping[str, mx.array], vector: Mapping[s
             )
     product = _along(loss_fn, dict(params), dict(vector))
     mx.eval(product)
+    _explain_if_odd(loss_fn, params, product)
     return product
 
 
@@ -79,7 +87,15 @@ def hessian(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> dict[str, 
             for column, value in params.items()
         }
     mx.eval(result)
+    _explain_if_odd(loss_fn, params, {(row, name): part for row in result for name, part in result[row].items()})
     return result
+
+
+def _explain_if_odd(loss_fn: LossFunction, params: Mapping[str, mx.array], second: Mapping[object, mx.array]) -> None:
+    """Where all is 0 or there is NaN, let `value_and_grad` raise its error if it finds a reason."""
+    zero = not any(mx.any(part != 0).item() for part in second.values())
+    if zero or any(mx.any(mx.isnan(part)).item() for part in second.values()):
+        value_and_grad(loss_fn, params)
 
 
 def _along(loss_fn: LossFunction, params: dict[str, mx.array], vector: dict[str, mx.array]) -> dict[str, mx.array]:

@@ -33,11 +33,18 @@ def check_vjp(custom: Callable[..., Any], plain: Callable[..., Any], *inputs: An
         A report that is true if the rule is right. Otherwise it names input and index of the worst number.
 
     Raises:
-        TypeError: no input is a float32 array.
+        TypeError: no input is a float32 array, or a function returns something else than arrays.
+        ValueError: an input has no numbers, or such that are not finite.
     """
     places = [place for place, x in enumerate(inputs) if isinstance(x, mx.array) and x.dtype == mx.float32]
     if not places:
         raise TypeError("check_vjp got no float32 array to differentiate; pass one, as check_vjp(custom, plain, x).")
+    for place in places:
+        if not inputs[place].size or not mx.isfinite(inputs[place]).all().item():
+            raise ValueError(
+                f"Input {place} has {'numbers that are not finite' if inputs[place].size else 'no numbers'}; "
+                "there is nothing to compare derivatives at. Pass finite numbers."
+            )
     names = [f"input {place}" for place in places]
     outputs, rules = zip(*(_pull_back(each, inputs, places, seed) for each in (plain, custom)), strict=True)
     theirs, ours = ([np.array(grad, np.float64) for grad in grads] for grads in rules)
@@ -88,7 +95,11 @@ def _pull_back(function: Callable[..., Any], inputs: tuple, places: list[int], s
         for place, array in zip(places, arrays, strict=True):
             arguments[place] = array
         result = function(*arguments)
-        return list(result) if isinstance(result, (list, tuple)) else [result]
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        if odd := [each for each in results if not isinstance(each, mx.array)]:
+            name = getattr(function, "__name__", type(function).__name__)
+            raise TypeError(f"{name} returned {type(odd[0]).__name__}; expected an mx.array, or several.")
+        return results
 
     arrays = [inputs[place] for place in places]
     rng = np.random.default_rng(seed)

@@ -58,14 +58,18 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
     return loss, grads
 
 
-def check_parameters(params: Mapping[str, mx.array]) -> None:
-    """Raise GradientError unless `params` holds floating-point arrays, at least one."""
+def check_parameters(params: Mapping[str, mx.array], what: str = "Parameter") -> None:
+    """Raise GradientError unless `params` is a dictionary of floating-point arrays, at least one, and none empty."""
+    if not isinstance(params, Mapping):
+        raise GradientError(f"{what}s came as {type(params).__name__}; expected a dictionary of named arrays.")
     if not params:
         raise GradientError("params is empty; expected a dictionary of named arrays, as load_pretrained returns.")
     for name, value in params.items():
         if not isinstance(value, mx.array) or not mx.issubdtype(value.dtype, mx.floating):
             kind = f"dtype {value.dtype}" if isinstance(value, mx.array) else f"type {type(value).__name__}"
-            raise GradientError(f"Parameter {name!r} has {kind}; expected an mx.array of floating-point numbers.")
+            raise GradientError(f"{what} {name!r} has {kind}; expected an mx.array of floating-point numbers.")
+        if not value.size:
+            raise GradientError(f"{what} {name!r} has shape {tuple(value.shape)}: there is no number in it.")
 
 
 def scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array:

@@ -287,3 +287,48 @@ def test_what_is_wrong_with_a_loss_is_told_in_the_first_call():
         compile_value_and_grad(lambda p, x: x.square().mean())(params, x)
     with pytest.raises(GradientError, match="expected a scalar"):
         compile_value_and_grad(lambda p, x: x @ p["w1"])(params, x)
+
+
+class OfAModule:
+    """Its instances are made inside of the compiled function, by a name in a module."""
+
+    weight = mx.array(2.0)
+
+    def forward(self, x):
+        return x * self.weight
+
+    @classmethod
+    def of_class(cls, x):
+        return x * cls.weight
+
+
+MODULE.Layer = OfAModule
+MODULE.Layer.itself = MODULE.Layer  # and a class that leads back to itself
+GENERATED = (array for array in [TABLE])
+BY_NEED = collections.defaultdict(lambda: TABLE)
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda x: MODULE.Layer().forward(x), "MODULE.Layer.weight"),
+        (lambda x: MODULE.Layer.of_class(x), "MODULE.Layer.weight"),
+        (lambda x: MODULE.Layer.itself.of_class(x), "MODULE.Layer.weight"),
+        (lambda x: x * next(GENERATED), "GENERATED"),
+        (lambda x: x * BY_NEED["w"], "TABLE"),
+    ],
+)
+def test_arrays_behind_classes_generators_and_factories_are_found(function, named):
+    with pytest.raises(CapturedArrayError, match=named):
+        compiled(function)(X)
+
+
+def test_the_object_that_is_called_itself_is_named():
+    with pytest.raises(CapturedArrayError, match="`Slotted` uses `weight`, kept by `Slotted` itself"):
+        compiled(Slotted())(X)
+
+
+@pytest.mark.parametrize("thing", [3, None, TABLE])
+def test_what_is_no_function_is_refused_at_once(thing):
+    with pytest.raises(TypeError, match=r"compiled got .*; expected a function"):
+        compiled(thing)

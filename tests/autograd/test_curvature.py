@@ -106,3 +106,42 @@ def test_what_cannot_be_done_is_said():
         hessian(loss_mlx, {})
     with pytest.raises(GradientError, match=r"dtype mlx\.core\.int32"):
         hessian(lambda p: p["w"].sum(), {"w": mx.array([1])})
+
+
+def cubes(p):
+    return (p["a"] ** 3).sum()
+
+
+A = {"a": mx.array([1.0, 2.0])}
+
+
+@pytest.mark.parametrize(
+    ("params", "vector", "message"),
+    [
+        (A, None, "Directions came as NoneType; expected a dictionary"),
+        (A, A["a"], "Directions came as array"),
+        (A, {"a": [1.0, 2.0]}, "Direction 'a' has type list"),
+        (A, {"a": mx.array([1, 2])}, "Direction 'a' has dtype mlx.core.int32"),
+        (A, {"a": mx.array([1 + 1j, 0])}, "Direction 'a' has dtype mlx.core.complex64"),
+        (A, {1: A["a"], "a": A["a"]}, "different names"),
+        (A["a"], A, "Parameters came as array"),
+        ([A["a"]], A, "Parameters came as list"),
+        ({"a": mx.zeros((0,))}, A, r"shape \(0,\): there is no number"),
+    ],
+)
+def test_what_is_no_direction_or_no_parameter_is_told(params, vector, message):
+    with pytest.raises(GradientError, match=message):
+        hvp(cubes, params, vector)
+    if params is not A:
+        with pytest.raises(GradientError, match=message):
+            hessian(cubes, params)
+
+
+def test_zeros_and_nan_are_explained_and_honest_zeros_returned():
+    for second in (lambda f: hvp(f, A, A), lambda f: hessian(f, A)):
+        with pytest.raises(GradientError, match="no path"):
+            second(lambda p: mx.array(1.0))
+        with pytest.raises(GradientError, match="NaN"):
+            second(lambda p: (p["a"] ** 2 * mx.nan).sum())
+    assert hvp(lambda p: p["a"].sum(), A, A)["a"].tolist() == [0, 0]
+    assert hessian(lambda p: p["a"].sum(), A)["a"]["a"].tolist() == [[0, 0], [0, 0]]

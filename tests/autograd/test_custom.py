@@ -124,3 +124,22 @@ def test_whole_numbers_and_settings_are_passed_on():
     assert check_vjp(custom, lambda x, index: pick(x, index, 3.0), X, mx.array([2, 0]))
     with pytest.raises(TypeError, match="got no float32 array"):
         check_vjp(custom, pick, mx.array([1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (mx.array([float("nan"), 1.0]), "not finite"),
+        (mx.array([float("inf"), 1.0]), "not finite"),
+        (mx.zeros((0,)), "no numbers"),
+    ],
+)
+def test_inputs_without_derivatives_are_refused(x, message):
+    with pytest.raises(ValueError, match=f"Input 0 has .*{message}"):
+        check_vjp(with_rule(silu, silu_rule), silu, x)
+
+
+@pytest.mark.parametrize("plain", [lambda x: None, lambda x: 3.0, lambda x: (x, 3.0)])
+def test_a_function_that_returns_no_array_is_named(plain):
+    with pytest.raises(TypeError, match=r"returned (NoneType|float); expected an mx.array"):
+        check_vjp(with_rule(silu, silu_rule), plain, X)

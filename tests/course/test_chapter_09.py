@@ -164,6 +164,20 @@ def along_by_jvp(loss_fn, x, v):
     return mx.jvp(mx.grad(loss_fn), [x], [v])[1][0]
 
 
+def train_evaluating_first(step, params, batches):
+    losses = []
+    for batch in batches:
+        mx.eval(params)
+        params, loss = step(params, batch)
+        losses.append(loss.item())
+    mx.eval(params)
+    return params, losses
+
+
+def along_through_a_slope(loss_fn, x, v):
+    return mx.grad(lambda y: mx.jvp(loss_fn, [y], [v])[1][0])(x)
+
+
 def along_by_rows(loss_fn, x, v):
     rows = [mx.grad(lambda y, i=i: mx.grad(loss_fn)(y)[i])(x) for i in range(x.size)]
     return mx.stack(rows) @ v
@@ -182,8 +196,9 @@ RIGHT = [
     ("09.6", momentum_with_loops),
     ("09.7", rule_from_the_output_of_silu),
     ("09.7", rule_by_vjp),
+    ("09.4", train_evaluating_first),
     ("09.8", along_by_jvp),
-    ("09.8", along_by_rows),
+    ("09.8", along_through_a_slope),
 ]
 
 
@@ -226,10 +241,30 @@ def train_every_third(step, params, batches):
     return params, [loss.item() for loss in losses]
 
 
+def train_every_other(step, params, batches):
+    losses = []
+    for number, batch in enumerate(batches):
+        params, loss = step(params, batch)
+        losses.append(loss)
+        if number % 2:
+            mx.eval(params, loss)
+    mx.eval(params, losses)
+    return params, [loss.item() for loss in losses]
+
+
+def train_keeping_losses(step, params, batches):
+    losses = []
+    for batch in batches:
+        params, loss = step(params, batch)
+        mx.eval(list(params.values()))
+        losses.append(loss)
+    return params, mx.stack(losses).tolist()
+
+
 def train_without_a_list(step, params, batches):
     for batch in batches:
         params, loss = step(params, batch)
-        mx.eval(params)
+        mx.eval(params, loss)
     return params, loss.item()
 
 
@@ -260,6 +295,25 @@ def rule_of_one(primals, cotangent, output):
     return chapter.gated_silu_rule(primals, cotangent, output)[0]
 
 
+def rule_as_dictionary(primals, cotangent, output):
+    return dict(zip(("gate", "up"), chapter.gated_silu_rule(primals, cotangent, output), strict=True))
+
+
+def loss_of_probabilities(params, images, labels):
+    scores = mx.maximum(images @ params["w1"] + params["b1"], 0) @ params["w2"] + params["b2"]
+    return -mx.log(mx.softmax(scores, axis=1)[mx.arange(len(labels)), labels]).mean()
+
+
+def loss_with_a_little_more(params, images, labels):
+    scores = mx.maximum(images @ params["w1"] + params["b1"], 0) @ params["w2"] + params["b2"]
+    return -mx.log(mx.softmax(scores, axis=1)[mx.arange(len(labels)), labels] + 1e-9).mean()
+
+
+def along_by_all_rows_at_once(loss_fn, x, v):
+    gradient = mx.grad(loss_fn)
+    return mx.vmap(lambda unit: mx.vjp(gradient, [x], [unit])[1][0])(mx.eye(x.size)) @ v
+
+
 def along_by_differences(loss_fn, x, v):
     gradient = mx.grad(loss_fn)
     return (gradient(x + 1e-2 * v) - gradient(x - 1e-2 * v)) / 2e-2
@@ -267,7 +321,7 @@ def along_by_differences(loss_fn, x, v):
 
 WRONG = [
     ("09.1", "WWCWCCW", "is not a string of 8 letters"),
-    ("09.1", "WWCWCCWW", "7 of the 8 are right"),
+    ("09.1", "WWCWCCWW", "each line is run alone"),
     ("09.2", sgd_in_place, "the right result, but also new numbers in what it was given"),
     ("09.2", sgd_in_the_dictionary, "the right result, but also new numbers in what it was given"),
     ("09.2", lambda params, grads, lr: params, "expected"),
@@ -275,8 +329,12 @@ WRONG = [
     ("09.3", lambda params, images, labels: mx.zeros(3), "a loss of shape (3,) (a gradient is taken of one number"),
     ("09.3", lambda params, images, labels: chapter.digits_loss(params, images, labels)[None], "a loss of shape (1,)"),
     ("09.2", lambda params, grads, lr: {n: np.array(params[n] - lr * grads[n]) for n in params}, "of type ndarray"),
-    ("09.4", train_every_third, "operations waited; one step has"),
-    ("09.4", train_without_a_list, "float"),
+    ("09.3", loss_of_probabilities, "A probability of exp(-200) is 0"),
+    ("09.3", loss_with_a_little_more, "Something small was added to a probability"),
+    ("09.4", train_every_third, "still waited when a step began"),
+    ("09.4", train_every_other, "still waited when a step began"),
+    ("09.4", train_keeping_losses, "A loss that is kept for later waits too"),
+    ("09.4", train_without_a_list, "losses of type float (a list"),
     ("09.4", lambda step, params, batches: step(params, batches[0]), "still wait"),
     ("09.5", lambda model, params, x, y: lambda p: float((model(p, x) - y).square().mean()), "cut off from the param"),
     ("09.5", lambda model, params, x, y: lambda p: (model(p, x) - y).abs().mean(), "expected"),
@@ -284,7 +342,10 @@ WRONG = [
     ("09.6", momentum_with_a_global, "`LR`, a global that `momentum_with_a_global` uses"),
     ("09.6", momentum_that_remembers, "`MEMORY"),
     ("09.7", rule_summed, "gradients of shapes () and ()"),
-    ("09.7", rule_of_one, "`gated_silu_rule("),
+    ("09.7", rule_of_one, "a rule that returned array (a tuple of two gradients was asked for"),
+    ("09.7", rule_as_dictionary, "a rule that returned dict"),
+    ("09.8", along_by_rows, "That is the Hessian, row by row"),
+    ("09.8", along_by_all_rows_at_once, "held an array of the size of the Hessian"),
     ("09.8", along_by_differences, "expected"),
     ("09.8", lambda loss_fn, x, v: mx.grad(loss_fn)(x) * v, "expected"),
 ]
@@ -348,7 +409,7 @@ def test_curvature_says_where_sgd_flies_out(seed):
 
 
 def test_the_directions_of_most_and_least_curvature_in_the_banana():
-    """Above the floor of the valley the least curvature is negative; on the floor at (1, 1) both are positive."""
+    """Above b = a² + 0.1 the least curvature is negative, nowhere else; on the floor at (1, 1) both are positive."""
 
     def banana(p):
         return (1 - p["a"]) ** 2 + 5 * (p["b"] - p["a"] ** 2) ** 2
@@ -357,7 +418,10 @@ def test_the_directions_of_most_and_least_curvature_in_the_banana():
         second = hessian(banana, {"a": mx.array(a), "b": mx.array(b)})
         return np.linalg.eigvalsh([[second[i][j].item() for j in "ab"] for i in "ab"])
 
-    assert eigenvalues(0.0, 1.0)[0] < 0
+    for a, b in ((0.0, 1.0), (0.0, 0.15), (0.8, 0.8), (-1.3, 1.8)):
+        assert eigenvalues(a, b)[0] < 0, (a, b)
+    for a, b in ((0.0, 0.05), (0.0, -0.8), (0.8, 0.7)):
+        assert eigenvalues(a, b)[0] > 0, (a, b)
     assert eigenvalues(1.0, 1.0)[0] > 0
 
 

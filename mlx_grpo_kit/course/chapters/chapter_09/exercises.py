@@ -16,9 +16,9 @@ def _arrays(rng, **shapes):
 WHEN = Exercise(
     "09.1",
     "Who makes it compute?",
-    "`x` is an array of four numbers, and `y` was made of it a moment ago and still waits. Which of these eight lines "
-    "make MLX compute, and which add to what waits, or need no numbers at all? A string of eight letters, C for "
-    '"computes" and W for "waits".\n\n'
+    "`x` is an array of four numbers, and `y` was made of it a moment ago and still waits. Each of these eight lines "
+    "is run alone, on such a `y`. Which make MLX compute, and which add to what waits, or need no numbers at all? "
+    'A string of eight letters, C for "computes" and W for "waits".\n\n'
     "```python\n"
     "z = y * 2                      # 1\n"
     "z = y.reshape(2, 2)            # 2\n"
@@ -41,6 +41,12 @@ WHEN = Exercise(
         Mistake("shapes need numbers", "WWCCCCWC", "Line 4 asks for shapes, and these follow from the operations.", 1),
         Mistake("gradients compute", "WWCWCCCC", "Line 7: a gradient is an array like any other. It waits too.", 2),
         Mistake("if does not", "WWCWWCWC", "Line 5: to choose a branch Python must know whether it is true.", 1),
+        Mistake(
+            "one after the other",
+            "WWCWCCWW",
+            "Line 8: NumPy wants the numbers. Behind line 3 they would be there already, but each line is run alone.",
+            1,
+        ),
         Mistake("everything computes", "CCCCCCCC", "That would be NumPy. In MLX an operation only waits.", 1),
     ),
 )
@@ -133,6 +139,19 @@ def _network(rng, inputs, hidden, classes, rows, shift=0.0):
     return params, images, mx.array(rng.integers(0, classes, rows))
 
 
+# The scores are (200, 0, 0) and (0, 1.5, 0.75): exp(-200) is 0 in float32, within an image and from one to the other.
+_FAR_APART = (
+    {
+        "w1": mx.eye(2),
+        "b1": mx.zeros(2),
+        "w2": mx.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.5]]),
+        "b2": mx.zeros(3),
+    },
+    mx.array([[200.0, 0.0], [0.0, 1.5]]),
+    mx.array([1, 0]),
+)
+
+
 def _loss_and_gradients(function, params, images, labels):
     """The loss, and its gradients if it is an array."""
     # Labels of its own in each call: were they changed in place, a later call would scatter its gradient out of bounds,
@@ -166,7 +185,8 @@ DIGITS_LOSS = Exercise(
     cases=drawn(1, lambda rng: _network(rng, 3, 4, 3, 5))
     + drawn(1, lambda rng: _network(rng, 5, 2, 7, 1), seed=1)
     + drawn(1, lambda rng: _network(rng, 1, 3, 2, 6), seed=2)
-    + drawn(1, lambda rng: _network(rng, 4, 3, 5, 4, shift=200.0), seed=3),
+    + drawn(1, lambda rng: _network(rng, 4, 3, 5, 4, shift=200.0), seed=3)
+    + (_FAR_APART,),
     mistakes=slips(
         digits_loss,
         (
@@ -195,6 +215,27 @@ DIGITS_LOSS = Exercise(
             {"mx.logsumexp(logits, axis=1)": "mx.log(mx.exp(logits).sum(axis=1))"},
             1,
             "exp(200) is infinite in float32. `mx.logsumexp` takes the largest out first (chapter 05).",
+        ),
+        (
+            "logarithm of a probability",
+            {
+                "mx.logsumexp(logits, axis=1) - right": "mx.logsumexp(logits, axis=1) * 0 - mx.log(mx.exp(right - "
+                "mx.logsumexp(logits, axis=1)))"
+            },
+            1,
+            "A probability of exp(-200) is 0 in float32, and the logarithm of 0 infinite. Subtract the scores instead.",
+        ),
+        (
+            "a little more than the probability",
+            {"mx.logsumexp(logits, axis=1) - right": "-mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)) + 1e-9)"},
+            1,
+            "Something small was added to a probability before the logarithm. It hides how wrong a sure answer is.",
+        ),
+        (
+            "one largest score for all",
+            {"mx.logsumexp(logits, axis=1)": "logits.max() + mx.log(mx.exp(logits - logits.max()).sum(axis=1))"},
+            1,
+            "Each image has a largest score of its own. With that of all images, exp gives 0 everywhere in some rows.",
         ),
         (
             "relu at the end too",
@@ -235,22 +276,25 @@ def _toy_step(params, batch):
 
 
 def _watch_training(function, params, batches):
-    waited = []
+    waited, made = [], []
 
     def step(params, batch):
         """a step of training: returns new params and the loss"""
-        waited.append(operations_waiting(*params.values()))
-        return _toy_step(params, batch)
+        waited.append(operations_waiting(*params.values(), *made))
+        new, loss = _toy_step(params, batch)
+        made.append(loss)
+        return new, loss
 
     result = function(step, params, batches)
     if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[0], dict):
         return result
     after, losses = result
-    one_step = operations_waiting(*_toy_step(params, batches[0])[0].values())
-    if len(waited) > 1 and max(waited) > one_step:
-        return Told(f"a run in which up to {max(waited)} operations waited; one step has {one_step}")
+    if max(waited, default=0):
+        return Told(f"a run in which up to {max(waited)} operations of earlier steps still waited when a step began")
     if operations_waiting(*after.values()):
         return Told("parameters that still wait for the last step")
+    if not isinstance(losses, (list, tuple)):
+        return Told(f"losses of type {type(losses).__name__} (a list of Python floats, one a step, was asked for)")
     if any(isinstance(loss, mx.array) for loss in losses):
         return Told("losses that are arrays of MLX (a list of Python floats was asked for)")
     return {"w": after["w"], "b": after["b"], "losses": mx.array(list(losses)), "steps": len(waited)}
@@ -293,6 +337,16 @@ TRAIN = Exercise(
             {"        mx.eval(params, loss)\n": ""},
             2,
             "The losses were evaluated. The last parameters were not: nobody needed them yet.",
+        ),
+        (
+            "the parameters alone",
+            {
+                "        mx.eval(params, loss)\n        losses.append(loss.item())\n": "        mx.eval(params)\n"
+                "        losses.append(loss)\n",
+                "return params, losses": "return params, [loss.item() for loss in losses]",
+            },
+            1,
+            "A loss that is kept for later waits too, and holds what it waits for. Evaluate it with the parameters.",
         ),
         ("losses as arrays", {"loss.item()": "loss"}, 2, "Use `.item()` for each loss, after the evaluation."),
         (
@@ -536,8 +590,19 @@ def _as_custom_function(function, gate, up, weights):
     def gated_silu(gate, up):
         return gate * mx.sigmoid(gate) * up
 
-    gated_silu.vjp(function)
+    odd = []
+
+    def rule(primals, cotangent, output):
+        result = function(primals, cotangent, output)
+        if isinstance(result, (tuple, list)) and len(result) == 2:
+            return result
+        odd.append(type(result).__name__ if not isinstance(result, (tuple, list)) else f"{len(result)} results")
+        return [mx.zeros_like(primal) for primal in primals]
+
+    gated_silu.vjp(rule)
     grads = mx.grad(lambda gate, up: (gated_silu(gate, up) * weights).sum(), argnums=(0, 1))(gate, up)
+    if odd:
+        return Told(f"a rule that returned {odd[0]} (a tuple of two gradients was asked for, of gate and of up)")
     shapes = [tuple(grad.shape) for grad in grads]
     if shapes != [tuple(gate.shape), tuple(up.shape)]:
         return Told(f"gradients of shapes {shapes[0]} and {shapes[1]}, for inputs of shape {tuple(gate.shape)}")
@@ -641,6 +706,29 @@ def wave(x):
     return mx.sin(x).sum() * x.sum()
 
 
+def _by_two_gradients(function, loss_fn, x, v):
+    """The product, unless it took the Hessian: a gradient for each row, or the memory of all of them."""
+    calls = []
+
+    def counted(point):
+        calls.append(point)
+        return loss_fn(point)
+
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    result = function(counted, x, v)
+    if isinstance(result, mx.array):
+        mx.eval(result)
+    if len(calls) > 4:
+        return Told(f"an answer that called loss_fn {len(calls)} times, for {x.size} parameters (two gradients do it)")
+    if x.size >= MANY and mx.get_peak_memory() - before > 2 * x.size**2:
+        return Told("an answer that held an array of the size of the Hessian (two gradients do without)")
+    return result
+
+
+MANY = 2000
+
+
 def _direction(loss, size):
     return lambda rng: (loss, *_arrays(rng, x=(size,), v=(size,)).values())
 
@@ -666,6 +754,7 @@ CURVATURE = Exercise(
         *drawn(2, _direction(lse, 3), seed=1),
         *drawn(1, _direction(wave, 5), seed=2),
         *drawn(1, _direction(wave, 1), seed=3),
+        *drawn(1, _direction(quartic, MANY), seed=4),
     ),
     mistakes=(
         *slips(
@@ -698,5 +787,14 @@ CURVATURE = Exercise(
             "Multiplied behind the second gradient, v cannot tell the columns of the Hessian apart. Put it inside.",
             2,
         ),
+        Mistake(
+            "row by row",
+            lambda loss_fn, x, v: mx.stack(
+                [(mx.grad(lambda y, i=i: mx.grad(loss_fn)(y)[i])(x) * v).sum() for i in range(x.size)]
+            ),
+            "That is the Hessian, row by row, a gradient for each parameter. Sum gradient * v, then differentiate.",
+            1,
+        ),
     ),
+    run=_by_two_gradients,
 )
