@@ -38,6 +38,9 @@ def draw_often(draw: Callable[..., Any], logits: mx.array, temperature: float, s
     """
     size = logits.shape[0]
     keys = mx.random.split(mx.random.key(seed), DRAWS)
+    powers = np.exp((np.array(logits, dtype=float) - np.array(logits).max()) / temperature)
+    probs = powers / powers.sum()
+    few = min(DRAWS, int(np.ceil(np.log(UNLIKELY) / np.log(probs.max()))))  # some of so many are another token
     tokens = []
     for number, key in enumerate(keys):
         token = draw(logits, temperature, key)
@@ -49,15 +52,12 @@ def draw_often(draw: Callable[..., Any], logits: mx.array, temperature: float, s
             return Told(f"a {type(token).__name__}, where a token id is a whole number")
         if not is_whole or not 0 <= int(token) < size:
             return Told(f"{float(token):g}, where token ids go from 0 to {size - 1}")
-        if number < 9 and int(draw(logits, temperature, key)) != int(token):
+        if number < few and int(draw(logits, temperature, key)) != int(token):
             return Told("another token for the same key (all that is random has to come from the key)")
         tokens.append(int(token))
     counts = np.bincount(tokens, minlength=size)
-    powers = np.exp((np.array(logits, dtype=float) - np.array(logits).max()) / temperature)
-    probs = powers / powers.sum()
     if not _fits(counts, probs):
         return Drawn(counts)
-    few = min(DRAWS, int(np.ceil(np.log(UNLIKELY) / np.log(probs.max()))))  # some of so many are another token
     for place, other in ((0, "second"), (1, "first")):
         halves = np.array(keys)[:few]
         halves[:, place] = halves[0, place]
