@@ -13,6 +13,7 @@ import gc
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from mlx_grpo_kit.autograd.gradients import value_and_grad
@@ -35,8 +36,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     MLX and NumPy in variables of the functions around it, globals, defaults, arguments fixed by functools.partial, the
     object whose method it is, containers and attributes of all these, and the same in every function it refers to, also
     behind mx.grad, mx.checkpoint, mx.custom_function and mx.compile. A number or a text that it finds there is a
-    constant, as MLX has it: pass it as an argument if it will change. Not seen is what the code asks for by a name that
-    it makes while it runs, as in globals()["w"] or getattr(module, "w").
+    constant, as MLX has it: pass it as an argument if it will change. Not seen are globals of Python's own modules and
+    of installed packages, and what the code asks for by a name that it makes while it runs, as in globals()["w"].
 
     Args:
         function: takes and returns arrays, or trees of arrays; numbers and texts among the arguments are constants
@@ -189,6 +190,8 @@ class _Search:
     def _function(self, function: types.FunctionType) -> None:
         code, name = function.__code__, _name(function)
         used, attributes = _names_in(code)
+        if _is_of_a_library(function):  # what it was given may be the user's; its globals lead to all of the process
+            used = []
         for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
                 self.look(cell.cell_contents, free, f"a variable around {name}", attributes)
@@ -240,6 +243,13 @@ class _Search:
 def _is_array(thing: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return isinstance(thing, mx.array) or (numpy is not None and isinstance(thing, numpy.ndarray))
+
+
+def _is_of_a_library(function: types.FunctionType) -> bool:
+    """Whether it belongs to Python itself or to a package that was installed."""
+    module = str(function.__globals__.get("__name__")).partition(".")[0]  # functools.wraps changes __module__
+    in_packages = {"site-packages", "dist-packages"} & set(PurePath(function.__code__.co_filename).parts)
+    return module in sys.stdlib_module_names or bool(in_packages)
 
 
 @functools.cache

@@ -1,6 +1,9 @@
 """What compiling would freeze is refused, whichever way it came in; the rest gives the numbers of uncompiled MLX."""
 
 import collections
+import contextlib
+import copy
+import copyreg
 import functools
 import math
 import types
@@ -53,6 +56,9 @@ class Layer:
     @staticmethod
     def plain(x):
         return x * TABLE
+
+
+CAPTURED = mx.array(2.0)
 
 
 def uses_global(x):
@@ -332,3 +338,29 @@ def test_the_object_that_is_called_itself_is_named():
 def test_what_is_no_function_is_refused_at_once(thing):
     with pytest.raises(TypeError, match=r"compiled got .*; expected a function"):
         compiled(thing)
+
+
+def test_the_globals_of_pythons_own_modules_are_left_alone(monkeypatch):
+    """They lead everywhere: whoever calls copy.deepcopy refers to what any library has registered with copyreg."""
+    looked = []
+
+    def registered(thing):
+        return looked, CAPTURED
+
+    monkeypatch.setitem(copyreg.dispatch_table, type("Foreign", (), {}), registered)
+
+    def step(x, options):
+        return x * copy.deepcopy(options)["rate"]
+
+    assert compiled(step)(mx.array(2.0), {"rate": 3.0}).item() == 6
+
+    @contextlib.contextmanager
+    def with_array():
+        yield CAPTURED
+
+    def through_a_library(x):
+        with with_array() as w:
+            return x * w
+
+    with pytest.raises(CapturedArrayError, match="`CAPTURED`, a global that `with_array` uses"):
+        compiled(through_a_library)(mx.array(2.0))
