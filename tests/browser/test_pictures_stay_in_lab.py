@@ -14,7 +14,8 @@ NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 SECONDS_A_CELL = 240  # the slowest takes 20 on a machine that has nothing else to do
 SECONDS_TO_SHOW = 10  # JupyterLab looks two seconds for a widget that is gone
 
-# Of one cell: how many pictures the page shows, and what is wrong with them. Only what takes up room is shown.
+# Of one cell: how many outputs show a picture (which may be drawn of many pieces), and what is wrong with them. Only
+# what takes up room is shown.
 LOOK = """index => {
   const cell = document.querySelector(`.jp-Cell[data-windowed-list-index="${index}"]`);
   const seen = [...cell.querySelectorAll(".jp-OutputArea-output")].filter(output => output.offsetHeight);
@@ -22,13 +23,12 @@ LOOK = """index => {
   let pictures = 0;
   for (const output of seen) {
     if (/Error displaying widget|Loading widget/.test(output.innerText)) complaints.push(output.innerText);
+    if (output.querySelector("img, svg[role=img]")) pictures += 1;
     for (const image of output.querySelectorAll("img")) {
-      pictures += 1;
       if (!image.alt.trim()) complaints.push("an image without words");
       if (!(image.complete && image.naturalWidth > 1 && image.offsetWidth > 1)) complaints.push("an image not shown");
     }
     for (const svg of output.querySelectorAll("svg[role=img]")) {
-      pictures += 1;
       if (!svg.querySelector("title")?.textContent.trim()) complaints.push("a drawing without words");
       if (svg.getBoundingClientRect().width < 2) complaints.push("a drawing not shown");
     }

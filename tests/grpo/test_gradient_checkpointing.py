@@ -113,7 +113,7 @@ def test_layer_by_layer_has_one_buffer_for_a_gradient():
         extra.append((mx.get_peak_memory() - before) / grads["embedding.weight"].nbytes - 2)  # weight and gradient
         del grads
     assert extra[0] > 2
-    assert extra[1] < 0.75 * extra[0]
+    assert extra[1] < extra[0] - 1.5  # at least one and a half embeddings less
 
 
 def test_training_takes_the_same_steps(make_trainer):

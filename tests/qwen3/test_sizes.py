@@ -137,7 +137,7 @@ def test_bytes_are_those_that_mlx_counts(name):
         return cache.keys + cache.values
 
     held, *_ = bytes_of(read)
-    assert held == pytest.approx(said["KV cache"], rel=0.03)
+    assert held == pytest.approx(said["KV cache"], rel=0.03, abs=8192)  # two pages, where all is small
 
     _, most, _ = bytes_of(lambda: qwen3_forward(config, params, ids))
     if mx.default_device() == mx.cpu:  # a GPU's fused attention keeps no scores
