@@ -140,8 +140,12 @@ def _thread_setter() -> Callable[[int], None] | None:
     """What sets the number of threads of the bound library for every thread that calls it, or None."""
     library = ctypes.CDLL(str(bound))
     # omp_set_num_threads will not do: it reaches the calling thread alone, and MLX computes in one of its own.
-    names = ("mkl_serv_set_num_threads", "MKL_Set_Num_Threads", "openblas_set_num_threads")
-    names += ("scipy_openblas_set_num_threads",)
+    names = (
+        "mkl_serv_set_num_threads",
+        "MKL_Set_Num_Threads",
+        "openblas_set_num_threads",
+        "scipy_openblas_set_num_threads",
+    )
     return next((getattr(library, name) for name in names if hasattr(library, name)), None)
 
 

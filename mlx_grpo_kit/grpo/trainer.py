@@ -44,7 +44,8 @@ from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_prob
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 
 # Tokens times parameters of a micro-batch, above which learning gets all cores. A step on two cores, median: 0.8M
-# parameters with 1,400 tokens gain nothing; 5.2M go from 1,001 to 807 ms, and beside a busy program from 939 to 1,302.
+# parameters with 1,400 tokens gain nothing; 5.2M go from 1,001 to 807 ms, and beside a busy program from 939 to 1,302
+# (with MKL; their learning alone with OpenBLAS and AVX-512 from 335 to 255, and beside a busy program from 320 to 670).
 # A fixed bound, because another number of threads rounds differently: the same seed stays the same run.
 MANY_PRODUCTS = 3e9
 
