@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.blas import all_cores, mx
+from mlx_grpo_kit.blas import all_cores, bound, mx
 from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
 from mlx_grpo_kit.grpo.advantages import compute_advantages
@@ -43,11 +43,11 @@ from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 
-# Tokens times parameters of a micro-batch, above which learning gets all cores. A step on two cores, median: 0.8M
-# parameters with 1,400 tokens gain nothing; 5.2M go from 1,001 to 807 ms, and beside a busy program from 939 to 1,302
-# (with MKL; their learning alone with OpenBLAS and AVX-512 from 335 to 255, and beside a busy program from 320 to 670).
+# Tokens times parameters of a micro-batch, above which learning gets all cores. With MKL on two cores 0.8M parameters
+# and 1,400 tokens gain nothing by a second thread, and 5.2M a fifth (beside a busy program they lose two fifths). OpenBLAS
+# spins while it waits: there 5.2M gain a quarter, and beside a busy program take twice as long, so only the large go.
 # A fixed bound, because another number of threads rounds differently: the same seed stays the same run.
-MANY_PRODUCTS = 3e9
+MANY_PRODUCTS = 3e10 if "openblas" in str(bound) else 3e9
 
 
 class TrainingDivergedError(RuntimeError):
