@@ -44,9 +44,9 @@ from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_prob
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 
 # Tokens times parameters of a micro-batch, above which learning gets all cores. With MKL on two cores 0.8M parameters
-# and 1,400 tokens gain nothing by a second thread, and 5.2M a fifth (beside a busy program they lose two fifths). OpenBLAS
-# spins while it waits: there 5.2M gain a quarter, and beside a busy program take twice as long, so only the large go.
-# A fixed bound, because another number of threads rounds differently: the same seed stays the same run.
+# and 1,400 tokens gain nothing by a second thread, and 5.2M a fifth (beside a busy program they lose two fifths).
+# OpenBLAS spins while it waits: there 5.2M gain a quarter, and beside a busy program take twice as long, so only what
+# is larger goes. A fixed bound, because another number of threads rounds differently: the same seed stays the same run.
 MANY_PRODUCTS = 3e10 if "openblas" in str(bound) else 3e9
 
 
