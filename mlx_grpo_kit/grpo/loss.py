@@ -196,6 +196,50 @@ def grpo_loss_and_metrics(
     Raises:
         ValueError: an array whose shape does not fit, beta without ref_logps.
     """
+    tokens = token_losses(
+        config,
+        logps,
+        old_logps,
+        advantages,
+        completion_mask,
+        ref_logps=ref_logps,
+        num_items_in_batch=num_items_in_batch,
+        part=part,
+    )
+    loss = mx.sum(tokens.mask * tokens.weights * tokens.losses)
+    return loss, {
+        name: token_mean(mx.stop_gradient(values), tokens.mask, part) for name, values in tokens.events.items()
+    }
+
+
+class TokenLosses(NamedTuple):
+    """A loss before its tokens are added up: it is sum(mask * weights * losses).
+
+    Attributes:
+        losses: [B, T], or [B, 1] where every token of a completion shares the value.
+        weights: the share of the loss that one token has: [], [B, 1] or [B, T].
+        events: by the name of the metric that is its mean, what became of each token: [B, T] or [B, 1].
+        mask: [B, T] bool.
+    """
+
+    losses: mx.array
+    weights: mx.array | float
+    events: dict[str, mx.array]
+    mask: mx.array
+
+
+def token_losses(
+    config: GRPOLossConfig,
+    logps: mx.array,
+    old_logps: mx.array | None,
+    advantages: mx.array,
+    completion_mask: mx.array,
+    *,
+    ref_logps: mx.array | None = None,
+    num_items_in_batch: int | mx.array | None = None,
+    part: Part | None = None,
+) -> TokenLosses:
+    """What `grpo_loss_and_metrics` adds up, token by token; its arguments, and what it raises."""
     logps = _as_floats(logps)
     if logps.ndim != 2 or logps.size == 0:
         raise ValueError(f"logps has shape {logps.shape}; expected (B, T): one row a completion, one column a token.")
@@ -241,8 +285,7 @@ def grpo_loss_and_metrics(
             per_token_loss = per_token_loss + config.beta * kl
 
     weight = token_weight(mask, config, num_items_in_batch) if part is None else part.token_weight
-    loss = mx.sum(mask * weight * per_token_loss)
-    return loss, {name: token_mean(mx.stop_gradient(values), mask, part) for name, values in events.items()}
+    return TokenLosses(per_token_loss, weight, events, mask)
 
 
 class _Batch(NamedTuple):
