@@ -6,11 +6,14 @@ skipped and say what to install; in CI, which installs it, they fail.
 """
 
 import contextlib
+import inspect
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 import urllib.request
 from pathlib import Path
@@ -18,6 +21,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from playwright.sync_api import sync_playwright
+
+from mlx_grpo_kit.course import record
+from mlx_grpo_kit.course.catalogue import find
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -64,6 +70,7 @@ def lab(tmp_path_factory):
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
         "IPYTHONDIR": str(home / "ipython"),
+        record.PLACE: str(home / "progress.json"),
     }
     command = [
         sys.executable,
@@ -220,3 +227,34 @@ def open_notebook(lab, browser):
         if not notebook.page.is_closed():
             notebook.close()
     context.close()
+
+
+CHECK = re.compile(r'^check\("(\d\d\.\d+)", (\w+)\)$', flags=re.M)
+
+
+@pytest.fixture(scope="session")
+def solved():
+    """(path of a notebook) -> (the notebook with each exercise's solution in place of its stub, the places of them).
+
+    What a learner writes there has to work with the names that the notebook itself has made.
+    """
+
+    def solved(path):
+        notebook = nbformat.read(path, as_version=4)
+        places = []
+        for place, cell in enumerate(notebook.cells):
+            if cell.cell_type == "code" and (exercise := CHECK.search(cell.source)):
+                places.append(place)
+                cell.source = f"{_solution(cell.source, *exercise.groups())}\n{exercise[0]}"
+        return notebook, places
+
+    return solved
+
+
+def _solution(stub, id, name):
+    solution = find(id).solution
+    if callable(solution):
+        assert solution.__name__ == name
+        return textwrap.dedent(inspect.getsource(solution))
+    assert re.search(rf"^{name} = \.\.\.", stub, flags=re.M), stub
+    return f"{name} = {solution!r}"
