@@ -1,0 +1,62 @@
+// What every widget's module finds above its own lines: elements, numbers in words, questions to the kernel.
+//
+// A module ends with `export default {render({model, el}) { ... }}`. Text, a model's above all, goes onto the page as
+// the text of a node and never as markup.
+
+// An element with attributes and children; a child that is no node becomes text. `on...` attributes are listeners,
+// and an attribute that is null, undefined or false is left out.
+const makeElement = (node, attributes, children) => {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter(child => child !== null && child !== undefined));
+  return node;
+};
+const h = (tag, attributes, ...children) => makeElement(document.createElement(tag), attributes, children);
+const s = (tag, attributes, ...children) =>
+  makeElement(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+
+// A number in three digits, of a constant width while it changes: 0.71 is "0.710", and null, which is no number, "–".
+const threeDigits = value => {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value === 0) return "0.00";
+  const power = Math.floor(Math.log10(Math.abs(Number(value.toPrecision(3)))));
+  if (power < -4 || power > 4) return value.toExponential(2).replace("e+", "e");
+  return value.toFixed(Math.max(0, 2 - power));
+};
+
+// Questions to the kernel: `const ask = asker(model, answer => ...)`, then `ask({anything: "JSON"})`.
+// While one is under way only the latest of those that follow waits, so that a drag never queues up. A kernel that was
+// restarted never answers: after `patience` milliseconds the next question goes out all the same.
+const asker = (model, hear, patience = 5000) => {
+  let number = 0, asked = 0, underWay = null, waiting = null;
+  const send = question => {
+    underWay = ++number + Math.random();  // a number that no other view of this model has
+    asked = performance.now();
+    model.send({number: underWay, question});
+  };
+  model.on("msg:custom", message => {
+    if (message.number === undefined || message.number !== underWay) return;
+    underWay = null;
+    const next = waiting;
+    waiting = null;
+    if (next) send(next);
+    hear(message.answer);
+  });
+  return question => {
+    if (underWay !== null && performance.now() - asked < patience) waiting = question;
+    else send(question);
+  };
+};
+
+// At most one call of `draw` a frame, however often it is asked for.
+const onceAFrame = draw => {
+  let due = false;
+  return () => {
+    if (due) return;
+    due = true;
+    requestAnimationFrame(() => { due = false; draw(); });
+  };
+};

@@ -1,0 +1,66 @@
+"""What the browser's widgets share, in JupyterLab: data, questions and answers, complaints, and the still picture."""
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+MODULE = """
+const bars = ({model, el}) => {
+  el.classList.add("kit-widget");
+  const shown = h("output", {}, "");
+  const ask = asker(model, answer => { shown.textContent = answer.complaint ?? "heights " + answer.heights; });
+  const box = h("input", {type: "number", "aria-label": "factor", oninput: () => ask({factor: Number(box.value)})});
+  el.append(box, shown, h("p", {}, model.get("data").words, " ", threeDigits(0.71), " ", threeDigits(null)));
+  window.burst = () => { for (let factor = 1; factor <= 50; factor++) ask({factor}); };
+};
+export default {render: bars};
+"""
+SETUP = """
+from pathlib import Path
+Path("bars.js").write_text({module!r}); Path("bars.css").write_text("")
+from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.picture import as_picture
+from mlx_grpo_kit.viz.widgets.browser import BrowserWidget
+asked = []
+
+class Bars(BrowserWidget):
+    name = str(Path("bars").absolute())
+
+    def answer(self, question):
+        asked.append(question["factor"])
+        if question["factor"] < 0:
+            raise ValueError("the factor is below 0")
+        return {{"heights": [height * question["factor"] for height in self.data["heights"]]}}
+
+    def draw_still(self):
+        return as_picture(Chart(30, 30), "Bars that stand still.")
+"""
+
+
+def test_data_questions_complaints_and_the_still_picture(open_notebook):
+    show = 'Bars({"heights": [1, 2], "words": "<b>bold</b>"})'
+    notebook = open_notebook("widgets", SETUP.format(module=MODULE), show, "print(len(asked), asked[-1])")
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    cell = notebook.cell(1)
+    cell.get_by_text("<b>bold</b> 0.710 \N{EN DASH}").wait_for()  # a model's text is text, and no markup
+    box = cell.get_by_label("factor")
+    box.fill("3")
+    notebook.wait_for_text(1, "heights 3,6")
+    box.fill("-1")
+    notebook.wait_for_text(1, "the factor is below 0")
+
+    # Of fifty questions at once, as a drag makes them, the kernel hears the first and the last.
+    notebook.page.evaluate("() => burst()")
+    notebook.wait_for_text(1, "heights 50,100")
+    notebook.run_cell(2)
+    notebook.wait_for_text(2, "4 50")
+
+    still = cell.locator(".kit-still")
+    assert not still.is_visible()
+    saved = notebook.save()
+    assert "widgets" not in saved.metadata
+    assert "Bars that stand still." in saved.cells[1].outputs[1]["data"]["text/html"]
+    notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    still.wait_for()  # without its kernel, the picture stands in the widget's place
+    assert not cell.get_by_label("factor").is_visible()
