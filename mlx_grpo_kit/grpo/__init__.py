@@ -7,7 +7,7 @@ from mlx_grpo_kit.grpo.logps import per_token_logps
 from mlx_grpo_kit.grpo.loss import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss, grpo_loss_and_metrics, token_weights
 from mlx_grpo_kit.grpo.memory import estimate_memory
 from mlx_grpo_kit.grpo.rewards import RewardError, compute_rewards
-from mlx_grpo_kit.grpo.trainer import Completion, GRPOTrainer, TrainingDivergedError, TrainStep
+from mlx_grpo_kit.grpo.trainer import Completion, GRPOTrainer, Snapshot, TrainingDivergedError, TrainStep
 
 __all__ = [
     "LOSS_TYPES",
@@ -16,6 +16,7 @@ __all__ = [
     "GRPOLossConfig",
     "GRPOTrainer",
     "RewardError",
+    "Snapshot",
     "TrainStep",
     "TrainingDivergedError",
     "compute_advantages",

@@ -14,9 +14,9 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -53,13 +53,16 @@ MANY_PRODUCTS = 3e10 if "openblas" in str(bound) else 3e9
 class TrainingDivergedError(RuntimeError):
     """A loss, a gradient or an updated parameter is no finite number. The trainer is still that of the last good step.
 
-    It may go on with another learning rate: `trainer.args = dataclasses.replace(trainer.args, learning_rate=1e-5)`.
+    It may go on with another learning rate: `trainer.change(learning_rate=1e-5)`.
     """
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One sampled completion and what became of it. `rewards` is by function, None where a function did not apply."""
+    """One sampled completion and what became of it. `rewards` is by function, None where a function did not apply.
+
+    `group` is the number of its group among all that were sampled in the step, from 0.
+    """
 
     problem: Problem
     prompt: str
@@ -72,6 +75,7 @@ class Completion:
     rewards: dict[str, float | None]
     reward: float
     advantage: float
+    group: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,18 +83,46 @@ class TrainStep:
     """One step: its number from 1, its metrics (Python floats under TRL's names), and what it learned from.
 
     Among several processes the metrics are of all their completions, and `completions` this process's own.
+
+    `changes` is what was changed between this step and the one before it: the new value of each setting,
+    "reward_funcs" as a list of their names, and "rewound_from", the step at which the trainer was before a `rewind`.
     """
 
     step: int
     metrics: dict[str, float]
     completions: list[Completion]
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A trainer between two steps, as `snapshot` returns it and `rewind` takes it.
+
+    It holds the arrays themselves. Training puts others in their place, so taking one costs nothing, and each one that
+    is kept then holds `nbytes`: with AdamW 12 bytes a parameter. For a model of billions, write checkpoints instead.
+    """
+
+    step: int
+    args: GRPOConfig
+    reward_funcs: Sequence[Callable]
+    master_params: Mapping[str, mx.array]
+    ref_params: Mapping[str, mx.array] | None
+    optimizer_state: Mapping[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the parameters and the optimizer's state."""
+        moments = [
+            value for state in self.optimizer_state.values() if isinstance(state, dict) for value in state.values()
+        ]
+        return sum(value.nbytes for value in [*self.master_params.values(), *moments])
 
 
 class GRPOTrainer:
     """Trains a Qwen3 on a task by group relative policy optimization.
 
     Attributes that a reader of a run may use: `params` (the policy, a dict of arrays; replaced, never changed in
-    place), `step` (steps done), `config`, `tokenizer`, `task`, `args`.
+    place), `step` (steps done), `config`, `tokenizer`, `task`, `args`, `reward_funcs` (the task's own until `change`).
 
     Args:
         config, params: the policy, as `load_pretrained` returns it. The optimizer has it in float32; forward and
@@ -136,6 +168,8 @@ class GRPOTrainer:
             )
         self.step = _saved.step if _saved else 0
         self._turns = Turns()
+        self._reward_funcs: Sequence[Callable] | None = None
+        self._changes: dict[str, Any] = {}  # since the last step
         self._num_parameters = sum(value.size for value in params.values())
         self.compute_dtype = mx.bfloat16 if self.args.bf16 else params["embedding.weight"].dtype
         self.master_params = {name: value.astype(mx.float32) for name, value in params.items()}
@@ -155,6 +189,11 @@ class GRPOTrainer:
         if self.compute_dtype == mx.float32:
             return self.master_params
         return {name: value.astype(self.compute_dtype) for name, value in self.master_params.items()}
+
+    @property
+    def reward_funcs(self) -> Sequence[Callable]:
+        """What completions are rewarded by: the task's functions, or those that `change` has put in their place."""
+        return self.task.reward_funcs if self._reward_funcs is None else self._reward_funcs
 
     def train(self, max_steps: int) -> Iterator[TrainStep]:
         """Yield each step after it is done, until `max_steps` have been done in all (resumed ones included).
@@ -192,10 +231,82 @@ class GRPOTrainer:
                 if problems:
                     sampling = SamplingConfig(self.max_completion_length)
                     *_, texts = self._complete(problems, sampling, seed, own.start, num_problems)
-                    rewards, _ = compute_rewards(self.task.reward_funcs, problems, texts)
+                    rewards, _ = compute_rewards(self.reward_funcs, problems, texts)
                     results[: len(own)] = np.column_stack([are_correct(self.task, problems, texts), rewards])
             accuracies, rewards = self.world.gather(results).T
             return {"eval/accuracy": mean(accuracies), "eval/reward": mean(rewards)}
+
+    def change(self, *, reward_funcs: Sequence[Callable] | None = None, **settings: Any) -> None:
+        """Go on with other settings or other reward functions from the next step on.
+
+        Args:
+            reward_funcs: one or more in the place of those so far; None keeps them. The task itself stays as it is, and
+                so does what it counts as correct.
+            settings: those in `MAY_CHANGE`, such as `learning_rate=1e-4`.
+
+        The next step has it in `TrainStep.changes`. A checkpoint has the settings, but no functions: give `resume` the
+        task with the new ones. Several processes call this alike.
+
+        Raises ValueError for a setting that cannot change or is out of range, and for what are no reward functions;
+        nothing is changed then.
+        """
+        with self._turns.turn():
+            self._change(self.args, reward_funcs, settings)
+
+    def snapshot(self) -> Snapshot:
+        """The trainer as it is between two steps, for `rewind`. It waits for a step that another thread is in."""
+        with self._turns.turn():
+            return Snapshot(
+                step=self.step,
+                args=self.args,
+                reward_funcs=tuple(self.reward_funcs),
+                master_params=dict(self.master_params),
+                ref_params=self.ref_params,
+                optimizer_state=dict(self.optimizer.state),
+            )
+
+    def rewind(self, snapshot: Snapshot, *, reward_funcs: Sequence[Callable] | None = None, **settings: Any) -> None:
+        """Be again where `snapshot` was taken: parameters, optimizer, step, settings and reward functions.
+
+        Problems and sampling follow from the seed and the step's number, so what comes next repeats what came then, to
+        the last bit, unless `reward_funcs` or `settings` say otherwise (as for `change`). Later snapshots stay good.
+
+        Raises ValueError as `change` does, and for a snapshot of another run.
+        """
+        with self._turns.turn():
+            other = [
+                one.name
+                for one in fields(GRPOConfig)
+                if one.name not in MAY_CHANGE and getattr(snapshot.args, one.name) != getattr(self.args, one.name)
+            ]
+            shapes, own = (
+                {name: value.shape for name, value in params.items()}
+                for params in (snapshot.master_params, self.master_params)
+            )
+            if other or shapes != own:
+                what = f"{other[0]} is {getattr(snapshot.args, other[0])!r}" if other else "its parameters are others"
+                raise ValueError(
+                    f"The snapshot of step {snapshot.step} is of another run: {what}. Expected one that this trainer's "
+                    "snapshot() returned."
+                )
+            before = self.step
+            functions = snapshot.reward_funcs if reward_funcs is None else reward_funcs
+            self._change(snapshot.args, functions, settings)
+            self._changes["rewound_from"] = before
+            self.step = snapshot.step
+            self.master_params, self.ref_params = dict(snapshot.master_params), snapshot.ref_params
+            self.optimizer.state = dict(snapshot.optimizer_state)
+
+    def _change(self, args: GRPOConfig, reward_funcs: Sequence[Callable] | None, settings: Mapping[str, Any]) -> None:
+        """Have `args` with `settings` in them and `reward_funcs`, and note what is not as it was."""
+        _refuse_fixed(settings)
+        args = replace(args, **settings)
+        if reward_funcs is not None and (names := _names(reward_funcs)) and [*reward_funcs] != [*self.reward_funcs]:
+            self._changes["reward_funcs"], self._reward_funcs = names, tuple(reward_funcs)
+        self._changes |= {
+            name: getattr(args, name) for name in MAY_CHANGE if getattr(args, name) != getattr(self.args, name)
+        }
+        self.args = args
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write the policy as a Hugging Face folder, which transformers, mlx-lm and `load_pretrained` read."""
@@ -234,14 +345,13 @@ class GRPOTrainer:
         Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint or is another task's, and for a
         setting that cannot change.
         """
-        fixed = sorted(changes.keys() - set(MAY_CHANGE))
-        if fixed:
-            raise ValueError(f"{fixed[0]} cannot change while a run goes on; only {', '.join(MAY_CHANGE)} can.")
+        _refuse_fixed(changes)
         saved = load_checkpoint(folder)
         if task.name != saved.task:
             raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Give the same task.")
-        args = replace(saved.args, **changes)
-        return cls(saved.config, saved.master_params, saved.tokenizer, task, args, world, _saved=saved)
+        trainer = cls(saved.config, saved.master_params, saved.tokenizer, task, saved.args, world, _saved=saved)
+        trainer._change(saved.args, None, changes)
+        return trainer
 
     def _complete(
         self,
@@ -287,16 +397,15 @@ class GRPOTrainer:
         with self.world.together(TaskError, ValueError):
             sampling = args.sampling(self.max_completion_length)
             prompts, rollout, texts = self._complete(problems, sampling, int(sampling_seed), own.start, num_rows)
-            own_rewards, own_by_name = compute_rewards(self.task.reward_funcs, problems, texts)
+            own_rewards, own_by_name = compute_rewards(self.reward_funcs, problems, texts)
 
         # From here on [N], the rows of all processes.
         columns = [own_rewards, *own_by_name.values(), [*map(len, rollout.completions)], rollout.finished]
         rewards, *scores, lengths, finished = self.world.gather(np.column_stack(columns)).T
         advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards)
 
-        completions = _records(
-            problems, prompts, rollout, texts, own_rewards, own_by_name, advantages[own.start : own.stop]
-        )
+        own_advantages, groups = advantages[own.start : own.stop], [row // args.num_generations for row in own]
+        completions = _records(problems, prompts, rollout, texts, own_rewards, own_by_name, own_advantages, groups)
         metrics = sampling_metrics(
             rewards, dict(zip(own_by_name, scores, strict=True)), lengths, finished, args.num_generations
         )
@@ -304,7 +413,8 @@ class GRPOTrainer:
         metrics |= self._update(completions, (lengths * counted).astype(int), own.start, self._learning_rate(max_steps))
 
         metrics["step_time"] = time.perf_counter() - started
-        return TrainStep(self.step, metrics, completions)
+        changes, self._changes = self._changes, {}
+        return TrainStep(self.step, metrics, completions, changes)
 
     def _update(
         self, completions: Sequence[Completion], num_counted: np.ndarray, first_row: int, learning_rate: float
@@ -456,6 +566,23 @@ class GRPOTrainer:
         return rate
 
 
+def _refuse_fixed(settings: Mapping[str, Any]) -> None:
+    if fixed := sorted(settings.keys() - set(MAY_CHANGE)):
+        raise ValueError(f"{fixed[0]} cannot change while a run goes on; only {', '.join(MAY_CHANGE)} can.")
+
+
+def _names(reward_funcs: Sequence[Callable]) -> list[str]:
+    """The names that metrics are logged by. Raises ValueError for what are no reward functions."""
+    functions = reward_funcs if isinstance(reward_funcs, Sequence) and all(map(callable, reward_funcs)) else []
+    names = [getattr(function, "__name__", type(function).__name__) for function in functions]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            f"reward_funcs is {reward_funcs!r}; expected a list of one or more functions with different names, as "
+            "metrics are logged by them."
+        )
+    return names
+
+
 def _records(
     problems: Sequence[Problem],
     prompts: Sequence[list[int]],
@@ -464,6 +591,7 @@ def _records(
     rewards: np.ndarray,
     by_name: Mapping[str, np.ndarray],
     advantages: mx.array,
+    groups: Sequence[int],
 ) -> list[Completion]:
     return [
         Completion(
@@ -478,6 +606,7 @@ def _records(
             rewards={name: None if math.isnan(values[i]) else float(values[i]) for name, values in by_name.items()},
             reward=float(rewards[i]),
             advantage=advantage,
+            group=groups[i],
         )
         for i, (problem, advantage) in enumerate(zip(problems, advantages.tolist(), strict=True))
     ]
