@@ -60,6 +60,11 @@ def seed(text: str) -> int:
     return value
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """Finite numbers between commas."""
+    return tuple(number(each) for each in text.split(","))
+
+
 def is_bfloat16(text: str) -> bool:
     """What GRPOConfig calls bf16, from the name of a dtype."""
     if text not in ("float32", "bfloat16"):
@@ -93,7 +98,7 @@ class Setting:
             group.add_argument(self.option, dest=self.name, action="append", metavar="TEXT", help=self.help)
             return
         words = self.help if self.default is None or self.type is is_bfloat16 else f"{self.help} ({default})"
-        metavar = "NAME" if self.type in (str, is_bfloat16) else "N"
+        metavar = {str: "NAME", is_bfloat16: "NAME", numbers: "N,N"}.get(self.type, "N")
         group.add_argument(self.option, dest=self.name, type=self.type, metavar=metavar, help=words)
 
 
@@ -112,6 +117,13 @@ SETTINGS = {
         Setting("gradient_accumulation_steps", whole_number, 1, "such batches a step"),
         Setting("num_iterations", whole_number, 1, "updates from each batch of completions"),
         Setting("scale_rewards", str, "group", "divide by the standard deviation of the group, the batch, or none"),
+        Setting("advantage_estimator", str, "grpo", "compare with the group's mean; rloo: with the others' mean"),
+        Setting("reward_weights", numbers, None, "of several reward functions, such as 1,0.2 (default: 1 for each)"),
+        Setting(
+            "multi_objective_aggregation", str, "sum_then_normalize", "of several rewards; or normalize_then_sum (GDPO)"
+        ),
+        Setting("dynamic_sampling_rounds", whole_number, 0, "draw groups without spread again, so often (DAPO)"),
+        Setting("soft_punish_cache", whole_number, 0, "punish the last N tokens before the longest completion (DAPO)"),
         Setting("mask_truncated_completions", bool, False, "leave completions without an end out of the loss"),
     ),
     "what it costs": (
@@ -132,13 +144,18 @@ SETTINGS = {
         Setting("seed", seed, 0, "of problems and of sampling: same seed, same machine, same run"),
     ),
     "the loss": (
-        Setting("loss_type", str, "dapo", "grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo or vespo"),
+        Setting("loss_type", str, "dapo", "grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, reinforce or rloo"),
         Setting("epsilon", number, 0.2, "how far a probability ratio may fall before it is clipped"),
         Setting("epsilon_high", number, None, "how far it may rise (default: as far as it may fall)"),
         Setting("delta", number, None, "a bound for the ratios that clipping leaves unbounded"),
         Setting("importance_sampling_level", str, "token", "one ratio a token, or a sequence"),
         Setting("beta", number, 0.0, "weight of the KL penalty against the policy that training started from"),
         Setting("use_bias_correction_kl", bool, False, "multiply the KL penalty by the ratio (TRL's default)"),
+        Setting("sync_ref_model", bool, False, "let that policy follow the one that is trained"),
+        Setting("ref_model_mixup_alpha", number, 0.6, "by this share"),
+        Setting("ref_model_sync_steps", whole_number, 512, "every N steps"),
+        Setting("entropy_coef", number, 0.0, "weight of the entropy bonus"),
+        Setting("top_entropy_quantile", number, 1.0, "the share of tokens learned from: those with the most entropy"),
     ),
 }
 

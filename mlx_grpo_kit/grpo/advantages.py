@@ -1,13 +1,25 @@
 """How much better a completion did than the other completions of its prompt."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mlx_grpo_kit.blas import mx
 
 SCALE_REWARDS = ("group", "batch", "none")
+ADVANTAGE_ESTIMATORS = ("grpo", "rloo")
+MULTI_OBJECTIVE_AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 
 
-def compute_advantages(rewards, num_generations: int, scale_rewards: str | bool = "group") -> mx.array:
+def compute_advantages(
+    rewards,
+    num_generations: int,
+    scale_rewards: str | bool = "group",
+    *,
+    advantage_estimator: str = "grpo",
+    reward_weights: Sequence[float] | None = None,
+    multi_objective_aggregation: str = "sum_then_normalize",
+) -> mx.array:
     """Rewards [B] -> advantages [B]: the distance from the group's mean, in standard deviations (float32).
 
     GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2, with the details of TRL 1.16: the standard deviation is the
@@ -18,51 +30,147 @@ def compute_advantages(rewards, num_generations: int, scale_rewards: str | bool 
             B = number of prompts * num_generations. As in TRL, None or NaN says that no reward function applied to this
             completion: it is left out of the mean and of the standard deviation, and its own advantage is 0. A caller
             for whom NaN means a broken reward function has to look before calling: here nothing can tell the two apart.
+            Of F reward functions: [B, F], with `reward_weights` or "normalize_then_sum".
         num_generations: completions of one prompt, at least 2.
         scale_rewards: "group" divides by the standard deviation of the group; "batch" by that of all rewards
             (https://arxiv.org/abs/2508.08221); "none" does not divide (Dr. GRPO, https://arxiv.org/abs/2503.20783).
             TRL's True and False stand for "group" and "none".
+        advantage_estimator: what a reward is compared with. "grpo": the mean of its group. "rloo": the mean of the
+            others in its group, so that a completion is no part of its own measure (RLOO,
+            https://arxiv.org/abs/2402.14740, section 3.2). That alone multiplies by n / (n - 1), which a division by
+            the group's standard deviation would make meaningless: "rloo" goes with "none", which is RLOO, or with
+            "batch", which divides by the standard deviation of all advantages (TRL's `normalize_advantages`).
+        reward_weights: [F], what the rewards of each function are multiplied by.
+        multi_objective_aggregation: "sum_then_normalize" adds the weighted columns first. "normalize_then_sum" divides
+            each column by its own standard deviation in the group, adds them up weighted, and divides the sums by
+            their standard deviation in the batch, so that no function drowns another (GDPO,
+            https://arxiv.org/abs/2601.05242).
 
     A group whose rewards are all equal gets advantages of exactly 0, and so does a group with one scored completion:
     there is nothing to compare.
 
     Raises:
-        ValueError: no rewards, more than one axis, an infinite reward, a number of rewards that is not a multiple of
-            num_generations, num_generations below 2, or an unknown scale_rewards.
+        ValueError: no rewards, more than two axes, an infinite reward, a number of rewards that is not a multiple of
+            num_generations, num_generations below 2, weights that are not one for each column, an unknown setting, or
+            settings that do not fit each other.
     """
     if isinstance(scale_rewards, bool):
         scale_rewards = "group" if scale_rewards else "none"
-    if scale_rewards not in SCALE_REWARDS:
-        raise ValueError(f"scale_rewards is {scale_rewards!r}; expected one of {', '.join(map(repr, SCALE_REWARDS))}.")
-    groups = _to_groups(rewards, num_generations)
-    scored = ~np.isnan(groups)
+    check_advantage_settings(scale_rewards, advantage_estimator, multi_objective_aggregation)
+    table = _to_table(rewards, several=bool(reward_weights) or multi_objective_aggregation == "normalize_then_sum")
+    if multi_objective_aggregation == "normalize_then_sum":
+        columns = [_to_groups(column, num_generations) for column in table.T]
+        scored = ~np.isnan(table).all(axis=1)
+        normalized = np.stack([_over_std(_above_mean(groups), groups).reshape(-1) for groups in columns], axis=1)
+        # TRL subtracts the mean of these sums, which is 0 but for rounding: groups without spread would get that.
+        advantages = np.where(scored, weighted_sum(normalized, reward_weights), 0.0)
+        if scored.sum() > 1:
+            advantages = advantages / (advantages[scored].std(ddof=1) + 1e-4)
+        return mx.array(advantages.astype(np.float32))
 
-    count = scored.sum(axis=1, keepdims=True)
-    mean = np.where(scored, groups, 0.0).sum(axis=1, keepdims=True) / np.maximum(count, 1)
-    advantages = np.where(scored, groups - mean, 0.0)
+    groups = _to_groups(weighted_sum(table, reward_weights), num_generations)
+    scored = ~np.isnan(groups)
+    advantages = _above_mean(groups)
+    if advantage_estimator == "rloo":
+        # The distance from the others' mean is n / (n - 1) times that from the mean of all n.
+        count = scored.sum(axis=1, keepdims=True)
+        advantages = advantages * count / np.maximum(count - 1, 1)
+        scored = scored & (count > 1)
     if scale_rewards == "group":
-        variance = (advantages**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)
-        advantages = advantages / (np.sqrt(variance) + 1e-4)
+        advantages = _over_std(advantages, groups)
     elif scale_rewards == "batch" and scored.sum() > 1:
-        advantages = advantages / (groups[scored].std(ddof=1) + 1e-4)
+        measured = advantages if advantage_estimator == "rloo" else groups
+        advantages = advantages / (measured[scored].std(ddof=1) + 1e-4)
     return mx.array(advantages.reshape(-1).astype(np.float32))
 
 
-def _to_groups(rewards, num_generations: int) -> np.ndarray:
+def check_advantage_settings(scale_rewards: str, advantage_estimator: str, multi_objective_aggregation: str) -> None:
+    """Raise ValueError for a setting of `compute_advantages` that is unknown or does not fit another."""
+    for name, value, known in (
+        ("scale_rewards", scale_rewards, SCALE_REWARDS),
+        ("advantage_estimator", advantage_estimator, ADVANTAGE_ESTIMATORS),
+        ("multi_objective_aggregation", multi_objective_aggregation, MULTI_OBJECTIVE_AGGREGATIONS),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.")
+    if advantage_estimator == "rloo" and scale_rewards == "group":
+        raise ValueError(
+            "advantage_estimator is 'rloo' and scale_rewards 'group'; divided by the standard deviation of the group, "
+            "leave-one-out advantages are those of 'grpo' times n / (n - 1). Set scale_rewards='none', which is RLOO, "
+            "or 'batch'."
+        )
+    if multi_objective_aggregation == "normalize_then_sum" and (scale_rewards, advantage_estimator) != (
+        "group",
+        "grpo",
+    ):
+        raise ValueError(
+            "multi_objective_aggregation 'normalize_then_sum' divides every function's rewards by the standard "
+            f"deviation of the group itself, so scale_rewards={scale_rewards!r} with "
+            f"advantage_estimator={advantage_estimator!r} says nothing to it. Leave both as they are by default, or "
+            "set 'sum_then_normalize'."
+        )
+
+
+def weighted_sum(table: np.ndarray, weights: Sequence[float] | None = None) -> np.ndarray:
+    """Rewards [B, F] of F functions -> their weighted sums [B], where None (all weights 1) or weights [F] are given.
+
+    NaN, a function that does not apply, is left out; where none applies, the sum is NaN. Raises ValueError where there
+    is not one weight for each function.
+    """
+    if weights is None:
+        weights = np.ones(table.shape[1])
+    if len(weights) != table.shape[1]:
+        raise ValueError(f"There are {len(weights)} reward_weights for {table.shape[1]} reward functions.")
+    return np.where(np.isnan(table).all(axis=1), np.nan, np.nansum(table * np.asarray(weights, np.float64), axis=1))
+
+
+def soft_overlong_punishment(lengths, max_completion_length: int, soft_punish_cache: int) -> np.ndarray:
+    """Lengths in tokens -> DAPO's penalty for completions that come close to the longest there may be, float64.
+
+    0 up to max_completion_length - soft_punish_cache tokens, from there down in a straight line to -1 at
+    max_completion_length. https://arxiv.org/abs/2503.14476, equation 13; TRL's `get_soft_overlong_punishment`.
+    """
+    over = np.asarray(lengths, np.float64) - (max_completion_length - soft_punish_cache)
+    return -np.clip(over / max(soft_punish_cache, 1), 0.0, 1.0)
+
+
+def _above_mean(groups: np.ndarray) -> np.ndarray:
+    """Each reward's distance from its group's mean; 0 where there is none."""
+    scored = ~np.isnan(groups)
+    count = np.maximum(scored.sum(axis=1, keepdims=True), 1)
+    mean = np.where(scored, groups, 0.0).sum(axis=1, keepdims=True) / count
+    return np.where(scored, groups - mean, 0.0)
+
+
+def _over_std(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Advantages divided by their group's standard deviation and 1e-4."""
+    count = (~np.isnan(groups)).sum(axis=1, keepdims=True)
+    variance = (advantages**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)
+    return advantages / (np.sqrt(variance) + 1e-4)
+
+
+def _to_table(rewards, several: bool) -> np.ndarray:
+    """Rewards [B], or [B, F] where there may be several functions, as float64 [B, F]."""
+    if isinstance(rewards, mx.array):
+        rewards = rewards.astype(mx.float32)  # NumPy cannot read bfloat16
+    rewards = np.asarray(rewards, dtype=np.float64)
+    if rewards.ndim not in ((1, 2) if several else (1,)) or rewards.size == 0:
+        raise ValueError(
+            f"rewards has shape {rewards.shape}; expected (B,) with B > 0: one reward for each completion. (B, F), one "
+            "from each of F reward functions, goes with reward_weights or multi_objective_aggregation."
+        )
+    return rewards.reshape(len(rewards), -1)
+
+
+def _to_groups(rewards: np.ndarray, num_generations: int) -> np.ndarray:
     """Validated rewards as [number of prompts, num_generations]: float32 numbers, held in float64.
 
     Rounding to float32 makes rewards equal that differ only in how they were added up (0.3 and 0.1 + 0.2). Float64 then
     has the digits to add equal ones without an error, so that their mean is exactly the reward. In float32 the mean of
     seven times 0.7 is not 0.7, and dividing what is left by 1e-4 would turn the rounding into a gradient.
     """
-    if isinstance(rewards, mx.array):
-        rewards = rewards.astype(mx.float32)  # NumPy cannot read bfloat16
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused below
-        rewards = np.asarray(rewards, dtype=np.float32).astype(np.float64)
-    if rewards.ndim != 1 or rewards.size == 0:
-        raise ValueError(
-            f"rewards has shape {rewards.shape}; expected (B,) with B > 0: one reward for each completion."
-        )
+        rewards = rewards.astype(np.float32).astype(np.float64)
     if np.isinf(rewards).any():
         index = int(np.flatnonzero(np.isinf(rewards))[0])
         raise ValueError(

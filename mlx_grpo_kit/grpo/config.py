@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 from mlx_grpo_kit.generation.generate import stop_at
 from mlx_grpo_kit.generation.sampling import SamplingConfig
-from mlx_grpo_kit.grpo.advantages import SCALE_REWARDS
+from mlx_grpo_kit.grpo.advantages import check_advantage_settings
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 
@@ -18,6 +22,25 @@ MAY_CHANGE = (
 what decides on time and memory alone, which changes numbers by rounding."""
 
 
+def _naming_near_misses(config: type) -> type:
+    """A data class that says, of a setting that it does not know, which it may have been meant for."""
+    init: Callable[..., None] = config.__init__
+    known = [field.name for field in fields(config)]
+
+    @functools.wraps(init)
+    def checked_init(self, *args, **settings):
+        for name in settings:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"help({config.__name__}) lists them."
+                raise TypeError(f"{config.__name__} has no setting {name!r}; {hint}")
+        init(self, *args, **settings)
+
+    config.__init__ = checked_init
+    return config
+
+
+@_naming_near_misses
 @dataclass(frozen=True)
 class GRPOConfig:
     """How `GRPOTrainer` trains, under the names of TRL's `GRPOConfig`. TRL 1.16's default is given where it differs.
@@ -48,10 +71,22 @@ class GRPOConfig:
         stop_strings: a completion ends as soon as its text holds one of these, which stays in it and in the loss
             (transformers' name; TRL has it in `generation_kwargs`). It counts as finished.
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
-        beta: weight of the KL penalty against the policy that training started from.
-        epsilon, epsilon_high, delta, loss_type, importance_sampling_level, use_bias_correction_kl: as in
-            `GRPOLossConfig`.
-        scale_rewards: "group", "batch" or "none", as in `compute_advantages`.
+        beta: weight of the KL penalty against the reference: the policy that training started from.
+        sync_ref_model: every `ref_model_sync_steps` steps the reference becomes `ref_model_mixup_alpha` parts the
+            policy and the rest what it was (TR-DPO, https://arxiv.org/abs/2404.09656). Steps are the trainer's; TRL
+            counts updates, `num_iterations` times as many.
+        epsilon, epsilon_high, delta, loss_type, importance_sampling_level, use_bias_correction_kl, entropy_coef,
+            top_entropy_quantile: as in `GRPOLossConfig`. Which tokens have the highest entropy is decided once for all
+            `num_iterations`, by the policy that sampled (TRL measures again).
+        scale_rewards, advantage_estimator, reward_weights, multi_objective_aggregation: as in `compute_advantages`.
+            There is one weight for each of the task's reward functions, in their order.
+        dynamic_sampling_rounds: how often groups without spread, from which nothing can be learned, are drawn again,
+            with other problems; those of the last round stay. 0 is never (DAPO, https://arxiv.org/abs/2503.14476,
+            equation 11; verl's `max_num_gen_batches`; TRL has none). The metrics of a step are then of the
+            completions it learned from; "dynamic_sampling/groups_drawn" and "dynamic_sampling/reward" of all.
+        soft_punish_cache: completions are punished for the last so many tokens before `max_completion_length`, by up to
+            1, as if by one more reward function (`soft_overlong_punishment`; TRL's `get_soft_overlong_punishment`
+            calls it so). 0 is never.
         mask_truncated_completions: leave completions without an end token out of the loss.
         seed: of problems and of sampling. Same seed, same machine, same run.
 
@@ -84,7 +119,17 @@ class GRPOConfig:
     loss_type: str = "dapo"
     importance_sampling_level: str = "token"
     use_bias_correction_kl: bool = False
+    sync_ref_model: bool = False
+    ref_model_mixup_alpha: float = 0.6
+    ref_model_sync_steps: int = 512
+    entropy_coef: float = 0.0
+    top_entropy_quantile: float = 1.0
     scale_rewards: str = "group"
+    advantage_estimator: str = "grpo"
+    reward_weights: tuple[float, ...] | None = None
+    multi_objective_aggregation: str = "sum_then_normalize"
+    dynamic_sampling_rounds: int = 0
+    soft_punish_cache: int = 0
     mask_truncated_completions: bool = False
     seed: int = 0
 
@@ -108,15 +153,26 @@ class GRPOConfig:
         if self.stop_strings is not None:
             stop_at(str, self.stop_strings)
             object.__setattr__(self, "stop_strings", tuple(self.stop_strings))  # a file has a list
-        for name in ("num_generations", "warmup_steps", "seed"):
+        for name in ("num_generations", "warmup_steps", "seed", "dynamic_sampling_rounds", "soft_punish_cache"):
             _check_whole(name, getattr(self, name), at_least=0)
         if self.lr_scheduler_type not in ("constant", "linear"):
             raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; expected 'constant' or 'linear'.")
         if self.optim not in OPTIMIZERS:
             raise ValueError(f"optim is {self.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}.")
-        if self.scale_rewards not in SCALE_REWARDS:
+        check_advantage_settings(self.scale_rewards, self.advantage_estimator, self.multi_objective_aggregation)
+        if self.reward_weights is not None:
+            object.__setattr__(self, "reward_weights", tuple(self.reward_weights))  # a file has a list
+            if not all(isinstance(each, (int, float)) and math.isfinite(each) for each in self.reward_weights):
+                raise ValueError(
+                    f"reward_weights are {self.reward_weights}; expected a number for each reward function."
+                )
+        _check_whole("ref_model_sync_steps", self.ref_model_sync_steps, at_least=1)
+        if not 0 <= self.ref_model_mixup_alpha <= 1:
+            raise ValueError(f"ref_model_mixup_alpha is {self.ref_model_mixup_alpha}; expected 0 to 1.")
+        if self.sync_ref_model and not self.beta:
             raise ValueError(
-                f"scale_rewards is {self.scale_rewards!r}; expected one of {', '.join(map(repr, SCALE_REWARDS))}."
+                "sync_ref_model is set while beta is 0: without a KL penalty there is no reference to keep up. Set "
+                "beta, for example to 0.04, or leave sync_ref_model."
             )
         if self.num_generations < 2:
             raise ValueError(
@@ -155,6 +211,8 @@ class GRPOConfig:
             importance_sampling_level=self.importance_sampling_level,
             max_completion_length=max_completion_length,
             use_bias_correction_kl=self.use_bias_correction_kl,
+            entropy_coef=self.entropy_coef,
+            top_entropy_quantile=self.top_entropy_quantile,
         )
 
 

@@ -43,6 +43,11 @@ class GRPOLossConfig:
             constant looks like a wrong learning rate.
         use_bias_correction_kl: multiply the KL penalty by the ratio (DeepSeek-V3.2, https://arxiv.org/abs/2512.02556).
             False is the plain k3 estimator; TRL 1.16's default is True.
+        entropy_coef: weight of the entropy bonus, the mean entropy of the distributions that tokens were drawn from: a
+            policy is paid for staying undecided. It is that mean whatever the loss type.
+        top_entropy_quantile: the share of tokens that have a policy loss, those whose distribution had the highest
+            entropy ("Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, recommends 0.2). The others keep their
+            place in what is divided by, and their KL penalty. 1 keeps all; 0 the one with the highest.
 
     Raises:
         ValueError: a setting that is unknown, out of range, or missing for the loss type.
@@ -56,6 +61,8 @@ class GRPOLossConfig:
     importance_sampling_level: str = "token"
     max_completion_length: int | None = None
     use_bias_correction_kl: bool = False
+    entropy_coef: float = 0.0
+    top_entropy_quantile: float = 1.0
 
     def __post_init__(self):
         _check_choice("loss_type", self.loss_type, LOSS_TYPES)
@@ -64,6 +71,12 @@ class GRPOLossConfig:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} is {value}; expected 0 or more.")
+        if not math.isfinite(self.entropy_coef):
+            raise ValueError(f"entropy_coef is {self.entropy_coef}; expected a number, usually 0.001 to 0.01.")
+        if not 0 <= self.top_entropy_quantile <= 1:
+            raise ValueError(
+                f"top_entropy_quantile is {self.top_entropy_quantile}; expected 0 to 1, where 1 keeps all."
+            )
         if self.delta is not None and not self.delta > 1:
             raise ValueError(
                 f"delta is {self.delta}; expected more than 1, or None. It caps the ratio, which starts at 1, so a "
@@ -88,6 +101,11 @@ class GRPOLossConfig:
         return 1 - self.epsilon, 1 + (self.epsilon if self.epsilon_high is None else self.epsilon_high)
 
     @property
+    def needs_entropies(self) -> bool:
+        """Whether the loss looks at the entropies of the distributions that tokens were drawn from."""
+        return self.entropy_coef != 0 or self.top_entropy_quantile < 1
+
+    @property
     def micro_batches_add_up(self) -> bool:
         """Accumulate by adding losses that were given the batch's num_items_in_batch; else by averaging losses."""
         return LOSS_TYPES[self.loss_type][1] is _mean_over_batch_tokens
@@ -109,6 +127,9 @@ def compute_grpo_loss(
     max_completion_length: int | None = None,
     num_items_in_batch: int | mx.array | None = None,
     use_bias_correction_kl: bool = False,
+    entropies: mx.array | None = None,
+    entropy_coef: float = 0.0,
+    top_entropy_quantile: float = 1.0,
 ) -> mx.array:
     """The GRPO loss of B completions of up to T tokens: a scalar to minimise, differentiable in `logps`.
 
@@ -125,6 +146,8 @@ def compute_grpo_loss(
         importance_sampling_level=importance_sampling_level,
         max_completion_length=max_completion_length,
         use_bias_correction_kl=use_bias_correction_kl,
+        entropy_coef=entropy_coef,
+        top_entropy_quantile=top_entropy_quantile,
     )
     loss, _ = grpo_loss_and_metrics(
         config,
@@ -133,6 +156,7 @@ def compute_grpo_loss(
         advantages,
         completion_mask,
         ref_logps=ref_logps,
+        entropies=entropies,
         num_items_in_batch=num_items_in_batch,
     )
     return loss
@@ -145,11 +169,15 @@ class Part(NamedTuple):
         token_weight: [B, 1], the share of the loss that one token of each completion has (`token_weights`).
         metric_weight: [B, 1], the share that it has in a metric which is a mean over tokens.
         num_completions: completions of the whole batch, for metrics which are a mean over completions.
+        policy_mask: bool [B, T], the tokens that `top_entropy_quantile` keeps; None where it keeps all.
+        entropy_weight: [B, 1], the share that one token of those has in the entropy bonus.
     """
 
     token_weight: mx.array
     metric_weight: mx.array
     num_completions: int
+    policy_mask: mx.array | None = None
+    entropy_weight: mx.array | None = None
 
 
 def grpo_loss_and_metrics(
@@ -160,6 +188,7 @@ def grpo_loss_and_metrics(
     completion_mask: mx.array,
     *,
     ref_logps: mx.array | None = None,
+    entropies: mx.array | None = None,
     num_items_in_batch: int | mx.array | None = None,
     part: Part | None = None,
 ) -> tuple[mx.array, dict[str, mx.array]]:
@@ -180,9 +209,12 @@ def grpo_loss_and_metrics(
             stands at the other places, NaN and infinities too, has no influence on the loss or the gradient.
         ref_logps: [B, T] log-probabilities under the reference policy. Needed when beta > 0; with beta 0 it only
             adds the metric.
-        num_items_in_batch: completion tokens in the whole batch of one optimizer step, for "dapo", "cispo" and "vespo".
-            Then the gradients of its micro-batches add up to that of the batch. None counts this batch's tokens. The
-            others are means over their micro-batch: average those (see `GRPOLossConfig.micro_batches_add_up`).
+        entropies: [B, T] of the distributions under the policy that is trained. Needed with entropy_coef, which needs
+            their gradient too (`score` leaves it out unless asked), or top_entropy_quantile.
+        num_items_in_batch: completion tokens in the whole batch of one optimizer step, for "dapo", "cispo", "vespo" and
+            "reinforce". Then the gradients of its micro-batches add up to that of the batch. None counts this batch's
+            tokens. The others are means over their micro-batch: average those (see
+            `GRPOLossConfig.micro_batches_add_up`).
         part: what these completions weigh in a larger batch, if they are not to be weighed among themselves; then
             num_items_in_batch is not looked at.
 
@@ -191,10 +223,10 @@ def grpo_loss_and_metrics(
         use_bias_correction_kl, as TRL logs it); "clip_ratio/low_mean", "clip_ratio/high_mean" and
         "clip_ratio/region_mean", the share of completion tokens (of completions, at level "sequence") whose gradient is
         clipped away because the token fell too far (low), rose too far (high), or either; for cispo "cispo_clip_ratio";
-        for vespo "vespo/phi_seq_mean".
+        for vespo "vespo/phi_seq_mean"; with entropy_coef "policy_loss", the loss without the bonus.
 
     Raises:
-        ValueError: an array whose shape does not fit, beta without ref_logps.
+        ValueError: an array whose shape does not fit, beta without ref_logps, entropies that are missing.
     """
     tokens = token_losses(
         config,
@@ -203,13 +235,18 @@ def grpo_loss_and_metrics(
         advantages,
         completion_mask,
         ref_logps=ref_logps,
+        entropies=entropies,
         num_items_in_batch=num_items_in_batch,
         part=part,
     )
     loss = mx.sum(tokens.mask * tokens.weights * tokens.losses)
-    return loss, {
-        name: token_mean(mx.stop_gradient(values), tokens.mask, part) for name, values in tokens.events.items()
-    }
+    metrics = {name: token_mean(mx.stop_gradient(values), tokens.mask, part) for name, values in tokens.events.items()}
+    if config.entropy_coef:
+        metrics["policy_loss"] = mx.stop_gradient(loss)
+        kept = tokens.policy_mask
+        weight = 1 / mx.maximum(kept.sum(), 1) if part is None else part.entropy_weight
+        loss = loss - config.entropy_coef * mx.sum(weight * mx.where(kept, _as_floats(entropies), 0.0))
+    return loss, metrics
 
 
 class TokenLosses(NamedTuple):
@@ -220,12 +257,14 @@ class TokenLosses(NamedTuple):
         weights: the share of the loss that one token has: [], [B, 1] or [B, T].
         events: by the name of the metric that is its mean, what became of each token: [B, T] or [B, 1].
         mask: [B, T] bool.
+        policy_mask: [B, T] bool, those of them that `top_entropy_quantile` keeps, on which the entropy bonus acts too.
     """
 
     losses: mx.array
     weights: mx.array | float
     events: dict[str, mx.array]
     mask: mx.array
+    policy_mask: mx.array
 
 
 def token_losses(
@@ -236,6 +275,7 @@ def token_losses(
     completion_mask: mx.array,
     *,
     ref_logps: mx.array | None = None,
+    entropies: mx.array | None = None,
     num_items_in_batch: int | mx.array | None = None,
     part: Part | None = None,
 ) -> TokenLosses:
@@ -245,6 +285,13 @@ def token_losses(
         raise ValueError(f"logps has shape {logps.shape}; expected (B, T): one row a completion, one column a token.")
     if config.beta != 0 and ref_logps is None:
         raise ValueError(f"beta is {config.beta}, so ref_logps is needed: the reference's log-probabilities, [B, T].")
+    if config.needs_entropies and entropies is None:
+        raise ValueError(
+            f"entropy_coef is {config.entropy_coef} and top_entropy_quantile {config.top_entropy_quantile}, so "
+            "entropies are needed: those of the distributions that the tokens were drawn from, [B, T]."
+        )
+    if entropies is not None:
+        _check_same_shape("entropies", _as_floats(entropies), logps)
     advantages = _as_floats(advantages)
     if advantages.shape != logps.shape[:1]:
         raise ValueError(
@@ -275,6 +322,11 @@ def token_losses(
     objective, token_weight = LOSS_TYPES[config.loss_type]
     per_token_objective, events = objective(batch, config)
     per_token_loss = -per_token_objective
+    policy_mask = mask
+    if config.top_entropy_quantile < 1:
+        quantile = config.top_entropy_quantile
+        policy_mask = high_entropy_mask(entropies, mask, quantile) if part is None else part.policy_mask
+        per_token_loss = per_token_loss * policy_mask
     if ref_logps is not None:
         reference = mx.stop_gradient(at_completion_tokens("ref_logps", _as_floats(ref_logps)))
         kl = _k3(reference - current)
@@ -285,7 +337,21 @@ def token_losses(
             per_token_loss = per_token_loss + config.beta * kl
 
     weight = token_weight(mask, config, num_items_in_batch) if part is None else part.token_weight
-    return TokenLosses(per_token_loss, weight, events, mask)
+    return TokenLosses(per_token_loss, weight, events, mask, policy_mask)
+
+
+def high_entropy_mask(entropies: mx.array, completion_mask: mx.array, top_entropy_quantile: float) -> mx.array:
+    """Which completion tokens of a batch are among the `top_entropy_quantile` with the highest entropy: bool [B, T].
+
+    Those at or above the quantile 1 - top_entropy_quantile of all of them, which stands between two of them where it
+    falls there, as `torch.quantile` has it. "Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, equation 7.
+    """
+    mask = mx.array(completion_mask).astype(mx.bool_)
+    entropies = mx.where(mask, mx.stop_gradient(_as_floats(entropies)), math.inf)
+    in_order = mx.sort(entropies.reshape(-1))
+    place = (1 - top_entropy_quantile) * mx.maximum(mask.sum() - 1, 0)
+    low, high = (in_order[round_to(place).astype(mx.int32)] for round_to in (mx.floor, mx.ceil))
+    return mask & (entropies >= mx.where(high > low, low + (high - low) * (place - mx.floor(place)), low))
 
 
 class _Batch(NamedTuple):
@@ -333,6 +399,24 @@ def _clipped(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str,
         "clip_ratio/region_mean": too_low | too_high,
     }
     return mx.minimum(ratio * advantages, clipped_ratio * advantages), events
+
+
+def _reinforce(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+    """A logp, without a ratio: right for one update from each batch, and blind to how far the policy has gone since.
+
+    Williams 1992, https://doi.org/10.1007/BF00992696.
+    """
+    return batch.advantages * batch.logps, {}
+
+
+def _rloo(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+    """PPO's clip of the whole completion's ratio, the product over its tokens: one action, as RLOO sees it.
+
+    Shared out evenly among its tokens, whose sum it is. TRL's `RLOOTrainer`; https://arxiv.org/abs/2402.14740.
+    """
+    ratio = mx.exp(batch.log_ratio.sum(axis=1, keepdims=True))
+    objective, events = _clipped(batch._replace(ratio=ratio), config)
+    return objective / _lengths(batch.mask), events
 
 
 def _cispo(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
@@ -408,13 +492,17 @@ LOSS_TYPES: dict[str, tuple[_Objective, _TokenWeight]] = {
     "cispo": (_cispo, _mean_over_batch_tokens),
     "sapo": (_sapo, _mean_of_completion_means),
     "vespo": (_vespo, _mean_over_batch_tokens),
+    "reinforce": (_reinforce, _mean_over_batch_tokens),
+    "rloo": (_rloo, _mean_of_completion_sums),
 }
 
 
 def metric_names(config: GRPOLossConfig) -> list[str]:
     """The metrics that a loss has, with "kl" where it pulls towards a reference."""
     one = mx.zeros((1, 1))
-    _, metrics = grpo_loss_and_metrics(config, one, None, mx.zeros(1), one == 0, ref_logps=one if config.beta else None)
+    _, metrics = grpo_loss_and_metrics(
+        config, one, None, mx.zeros(1), one == 0, ref_logps=one if config.beta else None, entropies=one
+    )
     return list(metrics)
 
 

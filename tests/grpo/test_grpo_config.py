@@ -1,7 +1,9 @@
 """GRPOConfig: TRL's names, TRL's defaults but for what is said, and settings that cannot work."""
 
 import dataclasses
+import inspect
 import math
+import pickle
 
 import pytest
 
@@ -14,6 +16,7 @@ def test_every_name_is_trls():
 
     theirs = {field.name for field in dataclasses.fields(TRLConfig)}
     others = {"completion_batch_size", "stop_strings"}  # mlx-lm's, transformers'
+    others |= {"advantage_estimator", "dynamic_sampling_rounds", "soft_punish_cache"}  # OpenRLHF's, verl's, DAPO's
     assert {field.name for field in dataclasses.fields(GRPOConfig)} - others <= theirs
 
 
@@ -29,6 +32,9 @@ def test_defaults_are_trls_but_for_these(trl):
         "use_bias_correction_kl": False,  # the plain k3 estimator
         "seed": 0,
         "top_k": None,  # TRL: 0, which means the same
+        "advantage_estimator": "grpo",  # TRL: another trainer
+        "dynamic_sampling_rounds": 0,  # TRL has none
+        "soft_punish_cache": 0,  # TRL: a reward function
     }
 
 
@@ -41,6 +47,21 @@ def test_what_it_hands_on():
         loss_type="dr_grpo", epsilon=0.1, epsilon_high=0.3, delta=2.0, beta=0.04, importance_sampling_level="sequence",
         max_completion_length=7, use_bias_correction_kl=True)  # fmt: skip
     assert args.generation_batch_size == 24
+    args = GRPOConfig(entropy_coef=0.01, top_entropy_quantile=0.2)
+    assert args.loss(7) == GRPOLossConfig(max_completion_length=7, entropy_coef=0.01, top_entropy_quantile=0.2)
+    assert GRPOConfig(reward_weights=[1, 0.5]) == GRPOConfig(reward_weights=(1, 0.5))  # as a file has it
+
+
+def test_a_setting_that_there_is_not_names_the_near_miss():
+    with pytest.raises(TypeError, match="no setting 'lerning_rate'; did you mean learning_rate"):
+        GRPOConfig(lerning_rate=1e-4)
+    with pytest.raises(TypeError, match=r"no setting 'zzz'; help\(GRPOConfig\) lists them"):
+        GRPOConfig(zzz=1e-4)
+    with pytest.raises(TypeError, match="no setting 'beat'; did you mean beta"):
+        dataclasses.replace(GRPOConfig(), beat=0.1)
+    assert GRPOConfig(1e-3).learning_rate == 1e-3
+    assert list(inspect.signature(GRPOConfig).parameters)[:2] == ["learning_rate", "lr_scheduler_type"]
+    assert pickle.loads(pickle.dumps(GRPOConfig(beta=0.5))) == GRPOConfig(beta=0.5)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +100,18 @@ def test_what_it_hands_on():
         ({"beta": -0.1}, "beta is -0.1"),
         ({"delta": 0.5}, "delta is 0.5"),
         ({"loss_type": "cispo"}, "set epsilon_high"),
+        ({"advantage_estimator": "gae"}, "advantage_estimator is 'gae'; expected one of 'grpo', 'rloo'"),
+        ({"advantage_estimator": "rloo"}, r"times n / \(n - 1\). Set scale_rewards='none', which is RLOO"),
+        ({"multi_objective_aggregation": "sum"}, "expected one of 'sum_then_normalize', 'normalize_then_sum'"),
+        ({"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"}, "says nothing to it"),
+        ({"reward_weights": [1.0, math.nan]}, r"reward_weights are \(1.0, nan\); expected a number for each"),
+        ({"dynamic_sampling_rounds": -1}, "dynamic_sampling_rounds is -1"),
+        ({"soft_punish_cache": 1.5}, "soft_punish_cache is 1.5; expected a whole number"),
+        ({"entropy_coef": math.inf}, "entropy_coef is inf; expected a number"),
+        ({"top_entropy_quantile": 20}, "top_entropy_quantile is 20; expected 0 to 1"),
+        ({"sync_ref_model": True}, "sync_ref_model is set while beta is 0"),
+        ({"ref_model_mixup_alpha": 2.0}, "ref_model_mixup_alpha is 2.0; expected 0 to 1"),
+        ({"ref_model_sync_steps": 0}, "ref_model_sync_steps is 0"),
         ({"seed": -1}, "seed is -1; expected a whole number of at least 0"),
     ],
 )

@@ -287,6 +287,8 @@ def test_token_weights_by_hand():
         "dapo": [[1 / 10, 1 / 10, 1 / 10, 0], [1 / 10, 0, 0, 0]],
         "cispo": [[1 / 10, 1 / 10, 1 / 10, 0], [1 / 10, 0, 0, 0]],
         "vespo": [[1 / 10, 1 / 10, 1 / 10, 0], [1 / 10, 0, 0, 0]],
+        "reinforce": [[1 / 10, 1 / 10, 1 / 10, 0], [1 / 10, 0, 0, 0]],
+        "rloo": [[1 / 2, 1 / 2, 1 / 2, 0], [1 / 2, 0, 0, 0]],
     }
     assert expected.keys() == LOSS_TYPES.keys()
     for loss_type, weights in expected.items():
