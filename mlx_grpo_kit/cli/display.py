@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlx_grpo_kit.cli.terminal import escaped
+from mlx_grpo_kit.diagnosis import Finding, Watch
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo import TrainStep
@@ -25,11 +26,14 @@ SPARKLINE_WIDTH = 40
 SAMPLES, SAMPLE_WIDTH = 3, 40
 SECONDS_A_SAMPLE = 1.5  # long enough to be read; steps of a tiny model are over in a fraction of that
 SECONDS_A_LINE = 10.0
+SECONDS_A_DIAGNOSIS = 1.0
 STEPS_FOR_SPEED = 20
 
 
 class RunDisplay:
     """Shows a run while it goes on: in a terminal redrawn in place, elsewhere as a line every ten seconds.
+
+    What is wrong with the run (`mlx_grpo_kit.diagnosis`) stands below, or is a line when it is found.
 
         with RunDisplay("tiny learns addition", max_steps=150, is_correct=task.is_correct) as display:
             display.begin_steps()
@@ -61,7 +65,10 @@ class RunDisplay:
         self._rewards: list[float] = []
         self._step: TrainStep | None = None
         self._samples: list[tuple[str, str, bool]] = []
-        self._sampled_at = self._line_at = float("-inf")
+        self._watch = Watch()
+        self._findings: list[Finding] = []
+        self._said: set[str] = set()
+        self._sampled_at = self._line_at = self._diagnosed_at = float("-inf")
         self._seconds: deque[float] = deque(maxlen=STEPS_FOR_SPEED)
         self._started = self._step_began = time.monotonic()
         self._spinner = Spinner("dots")
@@ -75,8 +82,15 @@ class RunDisplay:
 
     def __exit__(self, *exception: object) -> None:
         self._phase, self.note = "", lambda: ""
+        if exception[:1] == (None,):
+            self._findings = []  # the report of a run that ended well says them
         if self._live:
             self._live.stop()
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is wrong with the run now, in words."""
+        return [finding.words for finding in self._watch.findings()]
 
     def phase(self, words: str) -> None:
         """Say what happens now, other than training steps."""
@@ -104,11 +118,22 @@ class RunDisplay:
         if not self._live and (measured or now - self._line_at >= SECONDS_A_LINE):
             self.console.print(self._line(metrics), markup=False, soft_wrap=True)
             self._line_at = now
+        self._watch.add(step.step, metrics, step.completions)
+        if now - self._diagnosed_at >= SECONDS_A_DIAGNOSIS:
+            self._diagnose()
+            self._diagnosed_at = now
 
     def begin_steps(self) -> None:
         """Call right before the first step: what came before it is no part of a step's time."""
         self._phase = "the first step"
         self._step_began = time.monotonic()
+
+    def _diagnose(self) -> None:
+        self._findings = self._watch.findings()
+        for finding in self._findings:
+            if not self._live and finding.name not in self._said:
+                self.console.print(f"! {finding.words}", markup=False, soft_wrap=True)
+            self._said.add(finding.name)
 
     def _read_samples(self, step: TrainStep) -> list[tuple[str, str, bool]]:
         one_a_prompt = {record.prompt: record for record in step.completions}
@@ -150,6 +175,7 @@ class RunDisplay:
         if self._phase:
             self._spinner.update(text=Text(self._phase, style="dim"))
             rows.append(self._spinner)
+        rows += [Text(f"! {finding.words}", style="yellow") for finding in self._findings]
         if note := self.note():
             rows.append(Text(note, style="yellow"))
         return Group(*rows)

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -123,8 +123,8 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
                 held_out_problems(trainer.task, settings.eval_problems)
             with StopSignal(world) as stop:
                 console = _Console(stop)
-                _run(folder, settings, trainer, stop, console, options.processes)
-            return _report(folder, settings, trainer, stop, console, options.processes)
+                wrong = _run(folder, settings, trainer, stop, console, options.processes)
+            return _report(folder, settings, trainer, stop, console, options.processes, wrong)
         except KeyboardInterrupt:
             print(f"Stopped at once. {_way_on(folder, options.processes)}", file=sys.stderr)
             return 128 + signal.SIGINT
@@ -275,8 +275,8 @@ def _run(
     stop: StopSignal,
     console: Console,
     processes: int | None,
-) -> None:
-    """Train until the last step or until told to stop, and save what there is."""
+) -> Sequence[str]:
+    """Train until the last step or until told to stop, and save what there is; returns what is wrong, in words."""
 
     def note() -> str:
         return stop.words if stop.number is not None else ""
@@ -290,6 +290,7 @@ def _run(
                 folder.save(trainer)
                 trainer.save_pretrained(folder.policy)
                 folder.draw(_title(settings))
+        return display.warnings
     except (TaskError, TrainingDivergedError, OSError) as error:
         if isinstance(error, TaskError) and folder.is_open:
             folder.save(trainer)  # a step that fails changes nothing, so the policy is that of the step before
@@ -332,8 +333,9 @@ def _report(
     stop: StopSignal,
     console: Console,
     processes: int | None,
+    wrong: Sequence[str],
 ) -> int:
-    """Say what was learned, where it is and what to do next; returns the exit status."""
+    """Say what was learned, where it is, what is wrong and what to do next; returns the exit status."""
     if not folder.is_open:
         console.print("Stopped before the first step was done; nothing was written.")
         return 128 + stop.number
@@ -345,6 +347,7 @@ def _report(
         f"  policy    {folder.policy}, a Hugging Face folder",
         f"  curves    {folder.picture}",
         f"  numbers   {folder.metrics}",
+        *(f"Look at:  {words}" for words in wrong),
     ]
     if not done:
         lines.append(f"Go on:    {_command(*train_on)}")

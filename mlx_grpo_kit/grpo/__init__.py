@@ -1,5 +1,6 @@
 """Group relative policy optimization: rewards become advantages, advantages a loss, and the loss gradients."""
 
+from mlx_grpo_kit.diagnosis import diagnose
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.gradients import compute_loss_and_gradients
@@ -23,6 +24,7 @@ __all__ = [
     "compute_grpo_loss",
     "compute_loss_and_gradients",
     "compute_rewards",
+    "diagnose",
     "estimate_memory",
     "grpo_loss_and_metrics",
     "per_token_logps",

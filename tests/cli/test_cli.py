@@ -990,3 +990,21 @@ def test_what_a_model_wrote_cannot_disturb_the_display():
         assert "12 tokens/s" in shown, "1.5 tokens in half a second, in each of four processes"
         assert "[bold]t[/bold]" in shown
         assert max(map(len, shown.splitlines())) <= 100 or not terminal
+
+
+def test_what_is_wrong_with_a_run_is_said_once_in_a_log_and_stays_in_a_terminal(monkeypatch):
+    monkeypatch.setattr("mlx_grpo_kit.cli.display.SECONDS_A_DIAGNOSIS", 0.0)
+    metrics = {"reward": 0.2, "frac_reward_zero_std": 1.0, "step_time": 0.5, "completions/mean_length": 1.5}
+    for terminal in (True, False):
+        console = Console(file=StringIO(), force_terminal=terminal, color_system=None, width=100, highlight=False)
+        with RunDisplay("t", 30, lambda *_: True, console=console) as display:
+            for step in range(1, 31):
+                record = SimpleNamespace(problem=None, prompt="1+1=", completion=str(step), completion_ids=[1, 2])
+                display.update(SimpleNamespace(step=step, metrics=metrics, completions=[record]), metrics)
+            before = console.file.getvalue()
+            console.print(display)
+            shown = console.file.getvalue()[len(before) :]
+        words = "! In all groups all completions have had the same reward since step 1"
+        assert before.count(words) == (0 if terminal else 1)
+        assert words in shown
+        assert display.warnings[0].startswith(words[2:])

@@ -83,6 +83,8 @@ def train(monkeypatch):
 
 
 class Silence:
+    warnings = ()
+
     def __enter__(self):
         return self
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlx_grpo_kit.diagnosis import Watch
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.curves import chart_curves, describe_curves, draw_curves, latest
 from mlx_grpo_kit.viz.live.pace import next_frame
@@ -33,6 +34,8 @@ class LivePlot:
     In a notebook a still picture stands beside the growing one, unseen while that lives: it is what a reader finds
     who opens the notebook again, even one that was closed in mid-run. In a plain script nothing is shown; `history`
     is kept all the same and `save(path)` writes the picture.
+
+    What is wrong with a GRPO run (`mlx_grpo_kit.diagnosis`) stands under the status, in words.
 
     A metric that comes now and then, such as an evaluation every 50 steps, is drawn as joined points, unsmoothed.
 
@@ -72,6 +75,7 @@ class LivePlot:
         self.history: dict[str, list[float]] = {}
         self.state = "waiting for the first step"
         self._latest: list[Any] = []  # the completions shown beneath
+        self._watch = Watch()
         self._view: NotebookView | None = None
         self._running = False
         self._started = self._seconds = self._next_frame = 0.0
@@ -96,6 +100,8 @@ class LivePlot:
         self.steps.append(step)
         for name, series in self.history.items():
             series.append(values.get(name, math.nan))
+        completions = list(completions)
+        self._watch.add(step, values, completions)
         if self.completions:
             self._latest = _one_for_each_prompt(completions, self.completions) or self._latest
         self.state = "running"
@@ -147,7 +153,7 @@ class LivePlot:
         self.state, self._running = state, False
         if self._view is not None:
             view, self._view = self._view, None
-            view.replace_by(self._picture(), self.status, self._latest)
+            view.replace_by(self._picture(), self.status, self._latest, self.warnings)
 
     # -- the picture --------------------------------------------------------------------------------------------------
 
@@ -162,6 +168,11 @@ class LivePlot:
         if first in self.history:
             words.append(f"{first} {three_digits(latest(self.history[first], self.smoothing, panel in self.log))}")
         return " · ".join([*words, f"{self._seconds:.0f} s"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is wrong with the run, in words; empty where nothing is."""
+        return [finding.words for finding in self._watch.findings()]
 
     @property
     def alt_text(self) -> str:
@@ -229,7 +240,7 @@ class LivePlot:
         if self._view is None:
             return
         started = time.monotonic()
-        self._view.show(self.status, self._picture(), self._latest, keep=keep)
+        self._view.show(self.status, self._picture(), self._latest, self.warnings, keep=keep)
         self._next_frame = next_frame(started)
 
     def hold(self, run: BackgroundRun) -> None:

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.live.completions import completions_table
 from mlx_grpo_kit.viz.picture import Picture, show_live, still
 
@@ -27,7 +28,8 @@ class NotebookView:
     def __init__(self, run: BackgroundRun | None):
         import ipywidgets as widgets
 
-        self._status, self._picture, self._table = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self._status, self._warnings = widgets.HTML(), widgets.HTML()
+        self._picture, self._table = widgets.HTML(), widgets.HTML()
         self._pause = widgets.Button(description="Pause", icon="pause", tooltip="Hold the run after this step")
         self._stop = widgets.Button(description="Stop", icon="stop", tooltip="End the run after this step")
         bar = [self._status]
@@ -36,14 +38,18 @@ class NotebookView:
             self._stop.on_click(lambda _: self._end(run))
             bar = [self._pause, self._stop, self._status]
         row = widgets.HBox(bar, layout=widgets.Layout(align_items="center"))
-        self._box = widgets.VBox([row, self._picture, self._table])
+        self._box = widgets.VBox([row, self._warnings, self._picture, self._table])
         # Both places are made by the cell: a thread can change an output, but not add one reliably.
         self._places = uuid4().hex, uuid4().hex
         self._next_still: float | None = None
 
-    def show(self, status: str, picture: Picture, completions: Sequence[Any], *, keep: bool = False) -> None:
+    def show(
+        self, status: str, picture: Picture, completions: Sequence[Any], warnings: Sequence[str], *, keep: bool = False
+    ) -> None:
         """Draw the next frame; the first one puts the widgets on the page. `keep` renews the still picture too."""
         self._status.value = f'<span role="status" style="font-size:14px">{escape(status)}</span>'
+        if self._warnings.value != (words := _boxes(warnings)):
+            self._warnings.value = words
         self._picture.value = picture.html
         if completions:
             self._table.value = completions_table(completions)._repr_html_()
@@ -60,10 +66,10 @@ class NotebookView:
         """Label the Pause button for what it does next."""
         self._pause.description, self._pause.icon = ("Resume", "play") if paused else ("Pause", "pause")
 
-    def replace_by(self, picture: Picture, status: str, completions: Sequence[Any]) -> None:
-        """Close the widgets and leave the picture, with the status in their place."""
+    def replace_by(self, picture: Picture, status: str, completions: Sequence[Any], warnings: Sequence[str]) -> None:
+        """Close the widgets and leave the picture, with the status and what is wrong in their place."""
         line = f'<span role="status" style="font-size:14px">{escape(status)}</span>'
-        self._put(0, {"text/html": line, "text/plain": status})
+        self._put(0, {"text/html": line + _boxes(warnings), "text/plain": "\n".join([status, *warnings])})
         self._put(1, still(picture, "", completions_table(completions) if completions else None))
         for widget in (self._box, *self._box.children, *self._box.children[0].children):
             widget.close()
@@ -83,3 +89,7 @@ class NotebookView:
     def _end(self, run: BackgroundRun) -> None:
         self._stop.description, self._stop.disabled, self._pause.disabled = "Stopping…", True, True
         run.stop()
+
+
+def _boxes(warnings: Sequence[str]) -> str:
+    return "".join(colored_box(escape(words), "wrong", "max-width:62em;") for words in warnings)

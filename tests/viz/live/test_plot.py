@@ -425,3 +425,13 @@ print("main is over")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25)
     assert (done.returncode, done.stdout, done.stderr) == (0, "main is over\n", "")
+
+
+def test_what_is_wrong_is_said_in_words():
+    plot = LivePlot("reward")
+    for step in range(1, 31):
+        plot.update({"reward": 0.2, "frac_reward_zero_std": 1.0, "grad_norm": 0.0}, step)
+    (words,) = plot.warnings
+    assert words.startswith("In all groups all completions have had the same reward since step 1")
+    plot.update({"reward": 0.2}, 31)
+    assert LivePlot("loss").warnings == []
