@@ -8,7 +8,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mlx_grpo_kit.course.compare import Spoiled, Told, evaluate, same, show, told_apart
@@ -65,6 +65,7 @@ class Exercise:
     explain: str = ""
     in_place: bool = False
     work: int | None = None
+    _known: dict[tuple[int, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def heading(self) -> str:
@@ -117,8 +118,8 @@ class Exercise:
     def _examine_function(self, answer: Callable[..., Any]) -> Result:
         first = None
         results, right = [], []
-        for case in self.cases:
-            expected = self.try_out(self.solution, case)
+        for number, case in enumerate(self.cases):
+            expected = self._known_result(self.solution, number)
             got = self.try_out(answer, case)
             results.append(got)
             right.append(expected)
@@ -147,8 +148,8 @@ class Exercise:
         nothing_else = all(isinstance(got, BaseException) for got in results)
         for mistake in self.mistakes:
             in_other_words = 0
-            for case, got in zip(self.cases, results, strict=True):
-                theirs = self.try_out(mistake.wrong, case)
+            for number, got in enumerate(results):
+                theirs = self._known_result(mistake.wrong, number)
                 if not same(got, theirs) or (nothing_else and not _speak_of_the_same(got, theirs)):
                     break
                 in_other_words += isinstance(got, BaseException) and str(got) != str(theirs)
@@ -156,6 +157,13 @@ class Exercise:
                 if in_other_words < fewest:
                     found, fewest = mistake, in_other_words
         return found
+
+    def _known_result(self, function: Callable[..., Any], number: int) -> Any:
+        """`try_out` of the solution or of a mistake on a case by its number. It is tried once, however many answers."""
+        key = id(function), number
+        if key not in self._known:
+            self._known[key] = self.try_out(function, self.cases[number])
+        return self._known[key]
 
     def try_out(self, function: Callable[..., Any], case: tuple) -> Any:
         """What `function` gives for `case`, or the exception that it raises, or in words what it did that it may not.
