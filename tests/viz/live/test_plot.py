@@ -161,11 +161,11 @@ class FakeView:
     def __init__(self, clock, cost):
         self.clock, self.cost, self.frames = clock, cost, []
 
-    def show(self, status, picture, completions, *, keep):
+    def show(self, status, picture, completions, warnings, *, keep):
         self.frames.append(self.clock.now)
         self.clock.now += self.cost
 
-    def replace_by(self, picture, status, completions):
+    def replace_by(self, picture, status, completions, warnings):
         self.frames.append("still")
 
 
