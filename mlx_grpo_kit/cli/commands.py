@@ -125,6 +125,7 @@ SETTINGS = {
         Setting("dynamic_sampling_rounds", whole_number, 0, "draw groups without spread again, so often (DAPO)"),
         Setting("soft_punish_cache", whole_number, 0, "punish the last N tokens before the longest completion (DAPO)"),
         Setting("mask_truncated_completions", bool, False, "leave completions without an end out of the loss"),
+        Setting("on_reward_error", str, "stop", "stop when a reward function fails, or skip the completion"),
     ),
     "what it costs": (
         Setting("gradient_checkpointing", bool, False, "less memory, more time: compute again in the backward pass"),

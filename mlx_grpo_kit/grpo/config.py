@@ -16,10 +16,10 @@ from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 
 MAY_CHANGE = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
-    "gradient_checkpointing", "completion_batch_size",
+    "gradient_checkpointing", "completion_batch_size", "on_reward_error",
 )  # fmt: skip
-"""Settings that a resumed run may have other values of: how far the next updates go, but not what they learn from; and
-what decides on time and memory alone, which changes numbers by rounding."""
+"""Settings that a resumed run may have other values of: how far the next updates go, but not what they learn from; what
+decides on time and memory alone, which changes numbers by rounding; and what becomes of an error that ended the run."""
 
 
 def _naming_near_misses(config: type) -> type:
@@ -88,6 +88,9 @@ class GRPOConfig:
             1, as if by one more reward function (`soft_overlong_punishment`; TRL's `get_soft_overlong_punishment`
             calls it so). 0 is never.
         mask_truncated_completions: leave completions without an end token out of the loss.
+        on_reward_error: what happens where a reward function raises, or gives a completion no finite number: "stop"
+            ends the run with a RewardError; "skip" goes on without that completion's value, warns of the first of each
+            function, and counts them in `rewards/{function}/failed` (TRL has no such setting: it stops).
         seed: of problems and of sampling. Same seed, same machine, same run.
 
     Raises ValueError for a setting that is out of range or does not fit another.
@@ -131,6 +134,7 @@ class GRPOConfig:
     dynamic_sampling_rounds: int = 0
     soft_punish_cache: int = 0
     mask_truncated_completions: bool = False
+    on_reward_error: str = "stop"
     seed: int = 0
 
     def __post_init__(self):
@@ -174,6 +178,8 @@ class GRPOConfig:
                 "sync_ref_model is set while beta is 0: without a KL penalty there is no reference to keep up. Set "
                 "beta, for example to 0.04, or leave sync_ref_model."
             )
+        if self.on_reward_error not in ("stop", "skip"):
+            raise ValueError(f"on_reward_error is {self.on_reward_error!r}; expected 'stop' or 'skip'.")
         if self.num_generations < 2:
             raise ValueError(
                 f"num_generations is {self.num_generations}; expected at least 2. A completion is compared with the "

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from mlx_grpo_kit.tasks.signatures import reward_arguments, reward_name
 from mlx_grpo_kit.tasks.task import TaskError
 
 LARGEST = float(np.finfo(np.float32).max)  # advantages are float32
@@ -18,27 +26,53 @@ class RewardError(TaskError):
     """A reward function failed or returned something that is no reward; the message names it."""
 
 
+class Failure(NamedTuple):
+    """A completion that a reward function could not score."""
+
+    function: str
+    index: int
+    message: str
+
+
 def compute_rewards(
-    reward_funcs: Sequence[Callable], problems: Sequence, completions: Sequence[str]
+    reward_funcs: Sequence[Callable],
+    problems: Sequence,
+    completions: Sequence[str],
+    *,
+    completion_ids: Sequence[Sequence[int]] | None = None,
+    failures: list[Failure] | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Every function's rewards, and their sum: (float64 [B], {name: float64 [B]}).
 
     A function that returns None for a completion does not apply to it: NaN in its array, and left out of the sum. A
     completion that no function applies to has the sum NaN, and `compute_advantages` leaves it out.
 
+    Functions have one of the two signatures that `RewardFunc` describes, and may be coroutine functions: those are
+    awaited together, also where an event loop is running already.
+
+    Args:
+        completion_ids: the completions' tokens, for functions that ask for them.
+        failures: where given, a completion that a function raises for, or gives no finite number, counts as None and is
+            added here, and nothing is raised for it.
+
+    A function that raises is called again on halves of the batch, and on halves of those that it raises for, until the
+    completion is found: at most twice as often as there are completions, and seldom more than a few times.
+
     Raises RewardError for a function that raises, a wrong number of rewards, and a reward that is no finite number or
-    that float32 cannot hold.
+    that float32 cannot hold, and TaskError for one that cannot be called like this.
     """
-    by_name: dict[str, np.ndarray] = {}
-    for func in reward_funcs:
-        name = getattr(func, "__name__", type(func).__name__)
-        if name in by_name:
+    names = [reward_name(func) for func in reward_funcs]
+    if not names:
+        raise RewardError("The task has no reward functions; expected at least one.")
+    for name in names:
+        if names.count(name) > 1:
             raise RewardError(
                 f"Two reward functions are called {name!r}; expected different names, as metrics are logged by them."
             )
-        by_name[name] = _call(name, func, problems, completions)
-    if not by_name:
-        raise RewardError("The task has no reward functions; expected at least one.")
+    batch = _Batch(problems, completions, completion_ids)
+    outcomes = _call_all((func, batch) for func in reward_funcs)
+    values = [_score(func, batch, outcome, failures) for func, outcome in zip(reward_funcs, outcomes, strict=True)]
+    by_name = dict(zip(names, values, strict=True))
     table = np.stack(list(by_name.values()))
     total = np.where(np.isnan(table).all(axis=0), np.nan, np.nansum(table, axis=0))
     if (abs(total) > LARGEST).any():
@@ -50,22 +84,140 @@ def compute_rewards(
     return total, by_name
 
 
-def _call(name: str, func: Callable, problems: Sequence, completions: Sequence[str]) -> np.ndarray:
+class _Batch(NamedTuple):
+    """Completions with what belongs to each; `first` is the place of the first one in the whole batch."""
+
+    problems: Sequence
+    completions: Sequence[str]
+    completion_ids: Sequence[Sequence[int]] | None
+    first: int = 0
+
+    def halves(self) -> Iterator[_Batch]:
+        middle = len(self.completions) // 2
+        for start, part in ((0, slice(None, middle)), (middle, slice(middle, None))):
+            ids = self.completion_ids[part] if self.completion_ids is not None else None
+            yield _Batch(self.problems[part], self.completions[part], ids, self.first + start)
+
+    def quote(self, index: int = 0) -> str:
+        """A completion in few characters, and where it stands."""
+        problem = self.problems[index]
+        prompt = getattr(problem, "prompt", problem)
+        return f"completion {self.first + index}, {_quoted(self.completions[index])} of prompt {_quoted(prompt)}"
+
+
+class _Outcome(NamedTuple):
+    """What a function returned, and as a list, if it can be walked through in order; or what it raised."""
+
+    returned: Any = None
+    values: list | None = None
+    error: BaseException | None = None
+
+
+def _call_all(calls: Iterable[tuple[Callable, _Batch]]) -> list[_Outcome]:
+    """Call functions one after the other. Coroutines run meanwhile, all together, and are waited for at the end."""
+    futures: list[Future[_Outcome]] = []
     try:
-        # Lists of its own, because a function may sort what it gets. A generator only runs, and fails, in list().
-        returned = func(list(problems), list(completions))
-        ordered = isinstance(returned, Iterable) and not isinstance(returned, Mapping | Set)
-        values = list(islice(returned, len(completions) + 1)) if ordered else None
+        for func, batch in calls:
+            futures.append(_begin(func, batch))
+        outcomes = [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()  # where one was interrupted
+    for outcome in outcomes:
+        if isinstance(outcome.error, KeyboardInterrupt):
+            raise outcome.error
+    return outcomes
+
+
+def _begin(func: Callable, batch: _Batch) -> Future[_Outcome]:
+    """Call a function; what comes of it is in the future at once, or later for a coroutine function."""
+    args, kwargs = reward_arguments(func, batch.problems, batch.completions, batch.completion_ids)
+    future: Future = Future()
+    try:
+        returned = func(*args, **kwargs)
+        if inspect.isawaitable(returned):
+            return asyncio.run_coroutine_threadsafe(_await(returned, len(batch.completions)), _event_loop(os.getpid()))
+        future.set_result(_walk(returned, len(batch.completions)))
     except (Exception, SystemExit) as error:  # exit() in a reward must not end the run as if all were well
-        raise RewardError(f"Reward function {name!r} raised {type(error).__name__}: {error}") from error
-    if values is None:
+        future.set_result(_Outcome(error=error))
+    return future
+
+
+async def _await(awaitable: Awaitable, count: int) -> _Outcome:
+    try:
+        return _walk(await awaitable, count)
+    except BaseException as error:  # not left to the event loop, whose end SystemExit would be
+        return _Outcome(error=error)
+
+
+def _walk(returned: Any, count: int) -> _Outcome:
+    """One value more than `count` at most. A generator only runs, and fails, here."""
+    ordered = isinstance(returned, Iterable) and not isinstance(returned, Mapping | Set)
+    return _Outcome(returned, list(islice(returned, count + 1)) if ordered else None)
+
+
+@functools.cache
+def _event_loop(process_id: int) -> asyncio.AbstractEventLoop:
+    """The loop that coroutines run in, in a thread of its own. A forked process needs another: it has no threads.
+
+    There is one for all steps, because clients that a reward function keeps open belong to the loop they began in.
+    """
+    loop = asyncio.new_event_loop()
+
+    def run():
+        while not loop.is_closed():
+            with suppress(BaseException):  # such as exit() in a task that a reward function started
+                loop.run_forever()
+
+    threading.Thread(target=run, name="reward functions", daemon=True).start()
+    return loop
+
+
+def _score(func: Callable, batch: _Batch, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
+    """One function's rewards [B]. What fails is added to `failures`, or raised where that is None."""
+    name = reward_name(func)
+    if outcome.error is None:
+        return _numbers(name, batch, outcome, failures)
+    rewards = np.full(len(batch.completions), np.nan)
+    failing = [(batch, outcome.error)]
+    while failing:
+        parts = []
+        for part, error in failing:
+            if len(part.completions) > 1:
+                parts += part.halves()
+            else:
+                _fail(Failure(name, part.first, f"{_raised(name, error)} for {part.quote()}."), failures, error)
+        outcomes = _call_all((func, part) for part in parts)
+        failing = []
+        for part, result in zip(parts, outcomes, strict=True):
+            if result.error is None:
+                rewards[part.first : part.first + len(part.completions)] = _numbers(name, part, result, failures)
+            else:
+                failing.append((part, result.error))
+        if failures is None:
+            failing = failing[:1]  # the first completion is the one to name
+    if failures is None:
+        count = len(batch.completions)
         raise RewardError(
-            f"Reward function {name!r} returned {_quoted(returned)}; expected a list of numbers, one a completion."
+            f"{_raised(name, outcome.error)} for {count} completions at once, and not for parts of them. Does it keep "
+            "something from call to call, or compare completions with each other?"
+        ) from outcome.error
+    return rewards
+
+
+def _numbers(name: str, batch: _Batch, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
+    """The rewards of a call that returned."""
+    returned, values, _ = outcome
+    if values is None:
+        hint = " In a coroutine function: return them, do not yield." if inspect.isasyncgen(returned) else ""
+        raise RewardError(
+            f"Reward function {name!r} returned {_quoted(returned)}; expected a list of numbers, one a "
+            f"completion.{hint}"
         )
-    if len(values) != len(completions):
+    if len(values) != len(batch.completions):
         count = len(returned) if isinstance(returned, Sized) else len(values)
         raise RewardError(
-            f"Reward function {name!r} returned {count} rewards for {len(completions)} completions; "
+            f"Reward function {name!r} returned {count} rewards for {len(batch.completions)} completions; "
             "expected one for each."
         )
     rewards = np.full(len(values), np.nan)
@@ -75,18 +227,37 @@ def _call(name: str, func: Callable, problems: Sequence, completions: Sequence[s
         with suppress(Exception):  # float() runs the code of whatever was returned
             rewards[index] = math.nan if isinstance(value, str) else float(value)
         if not abs(rewards[index]) <= LARGEST:
-            raise RewardError(
-                f"Reward function {name!r} returned {_quoted(value)} for completion {index}, "
-                f"{completions[index][:60]!r}; expected a finite number, or None where the function does not apply. "
-                f"The largest that counts is {LARGEST:.1e}."
+            rewards[index] = math.nan
+            message = (
+                f"Reward function {name!r} returned {_quoted(value)} for {batch.quote(index)}; expected a finite "
+                f"number, or None where the function does not apply. The largest that counts is {LARGEST:.1e}."
             )
+            _fail(Failure(name, batch.first + index, message), failures)
     return rewards
+
+
+def _fail(failure: Failure, failures: list[Failure] | None, cause: BaseException | None = None) -> None:
+    if failures is None:
+        raise RewardError(failure.message) from cause
+    failures.append(failure)
+
+
+def _raised(name: str, error: BaseException) -> str:
+    try:
+        said = _shortened(str(error), 300)
+    except Exception:
+        said = "(it cannot say what)"
+    return f"Reward function {name!r} raised {type(error).__name__}: {said}"
 
 
 def _quoted(value: object) -> str:
     """What was returned, in 60 characters; an int of 5000 digits has no repr at all."""
     try:
-        text = repr(value)
+        text = repr(value[:60] if isinstance(value, str) else value)
     except Exception:
         return f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return _shortened(text, 60)
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -14,6 +14,7 @@ import hashlib
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -36,11 +37,13 @@ from mlx_grpo_kit.grpo.metrics import mean, sampling_metrics
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch, micro_batches
 from mlx_grpo_kit.grpo.optimizer import LARGEST_RATE, OPTIMIZERS, interrupts_wait
 from mlx_grpo_kit.grpo.processes import World
-from mlx_grpo_kit.grpo.rewards import compute_rewards
+from mlx_grpo_kit.grpo.rewards import Failure, compute_rewards
 from mlx_grpo_kit.grpo.turns import Turns
 from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
+from mlx_grpo_kit.tasks.catalogue import validate_task
+from mlx_grpo_kit.tasks.signatures import reward_name, takes_names
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 
 # Tokens times parameters of a micro-batch, above which learning gets all cores. With MKL on two cores 0.8M parameters
@@ -134,7 +137,7 @@ class GRPOTrainer:
             through the same steps of `train` with it. Reward functions then see this process's groups only.
 
     Raises ValueError where parameters and configuration, tokenizer and vocabulary, or groups and processes, do not fit
-    each other.
+    each other, and TypeError for a task that is none (`validate_task`).
     """
 
     def __init__(
@@ -150,6 +153,7 @@ class GRPOTrainer:
     ):
         refuse_after_fork()
         validate_params(params, config)
+        validate_task(task)
         if tokenizer.vocab_size > config.vocab_size:
             raise ValueError(
                 f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size} (vocab_size); "
@@ -170,6 +174,7 @@ class GRPOTrainer:
         self._turns = Turns()
         self._reward_funcs: Sequence[Callable] | None = None
         self._changes: dict[str, Any] = {}  # since the last step
+        self._warned_of: set[str] = set()  # reward functions that failed
         self._num_parameters = sum(value.size for value in params.values())
         self.compute_dtype = mx.bfloat16 if self.args.bf16 else params["embedding.weight"].dtype
         self.master_params = {name: value.astype(mx.float32) for name, value in params.items()}
@@ -230,8 +235,8 @@ class GRPOTrainer:
                 problems = held_out_problems(self.task, num_problems)[own.start : own.stop]
                 if problems:
                     sampling = SamplingConfig(self.max_completion_length)
-                    *_, texts = self._complete(problems, sampling, seed, own.start, num_problems)
-                    rewards, _ = compute_rewards(self.reward_funcs, problems, texts)
+                    _, rollout, texts = self._complete(problems, sampling, seed, own.start, num_problems)
+                    rewards, *_ = self._rewards(problems, texts, rollout.completions)
                     results[: len(own)] = np.column_stack([are_correct(self.task, problems, texts), rewards])
             accuracies, rewards = self.world.gather(results).T
             return {"eval/accuracy": mean(accuracies), "eval/reward": mean(rewards)}
@@ -383,6 +388,28 @@ class GRPOTrainer:
         )
         return prompts, rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
 
+    def _rewards(
+        self, problems: Sequence[Problem], texts: Sequence[str], completion_ids: Sequence[list[int]]
+    ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The rewards [B], each function's, and where each failed (1.0), if failures are skipped."""
+        failures: list[Failure] | None = [] if self.args.on_reward_error == "skip" else None
+        functions = self.reward_funcs
+        rewards, by_name = compute_rewards(functions, problems, texts, completion_ids=completion_ids, failures=failures)
+        if failures is None:
+            return rewards, by_name, {}
+        failed = {reward_name(function): np.zeros(len(texts)) for function in functions}
+        for name, index, message in failures:
+            failed[name][index] = 1
+            if name not in self._warned_of:
+                self._warned_of.add(name)
+                warnings.warn(
+                    f"{message} It counts as not scored, as later ones will (on_reward_error='skip'): see the metric "
+                    f"rewards/{name}/failed.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        return rewards, by_name, failed
+
     def _one_step(self, max_steps: int) -> TrainStep:
         """Sample a group of completions for each problem, reward them, compare within the groups, update the policy."""
         args, started = self.args, time.perf_counter()
@@ -397,11 +424,18 @@ class GRPOTrainer:
         with self.world.together(TaskError, ValueError):
             sampling = args.sampling(self.max_completion_length)
             prompts, rollout, texts = self._complete(problems, sampling, int(sampling_seed), own.start, num_rows)
-            own_rewards, own_by_name = compute_rewards(self.reward_funcs, problems, texts)
+            own_rewards, own_by_name, failed = self._rewards(problems, texts, rollout.completions)
 
         # From here on [N], the rows of all processes.
-        columns = [own_rewards, *own_by_name.values(), [*map(len, rollout.completions)], rollout.finished]
+        columns = [
+            own_rewards,
+            *own_by_name.values(),
+            *failed.values(),
+            [*map(len, rollout.completions)],
+            rollout.finished,
+        ]
         rewards, *scores, lengths, finished = self.world.gather(np.column_stack(columns)).T
+        scores, failures = scores[: len(own_by_name)], scores[len(own_by_name) :]
         advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards)
 
         own_advantages, groups = advantages[own.start : own.stop], [row // args.num_generations for row in own]
@@ -409,6 +443,7 @@ class GRPOTrainer:
         metrics = sampling_metrics(
             rewards, dict(zip(own_by_name, scores, strict=True)), lengths, finished, args.num_generations
         )
+        metrics |= {f"rewards/{name}/failed": mean(values) for name, values in zip(failed, failures, strict=True)}
         counted = finished if args.mask_truncated_completions else 1
         metrics |= self._update(completions, (lengths * counted).astype(int), own.start, self._learning_rate(max_steps))
 
@@ -574,12 +609,14 @@ def _refuse_fixed(settings: Mapping[str, Any]) -> None:
 def _names(reward_funcs: Sequence[Callable]) -> list[str]:
     """The names that metrics are logged by. Raises ValueError for what are no reward functions."""
     functions = reward_funcs if isinstance(reward_funcs, Sequence) and all(map(callable, reward_funcs)) else []
-    names = [getattr(function, "__name__", type(function).__name__) for function in functions]
+    names = [reward_name(function) for function in functions]
     if not names or len(set(names)) < len(names):
         raise ValueError(
             f"reward_funcs is {reward_funcs!r}; expected a list of one or more functions with different names, as "
             "metrics are logged by them."
         )
+    for function in functions:
+        takes_names(function)
     return names
 
 

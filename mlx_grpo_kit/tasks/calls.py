@@ -33,7 +33,8 @@ def _problems(task: Task, call: str, ask: Callable[[], Iterable[Problem]], n: in
     problems = _call(task, call, lambda: list(islice(ask(), n + 1)))  # an iterator may have no end
     if len(problems) != n:
         returned = f"more than {n}" if len(problems) > n else f"{len(problems)}"
-        raise TaskError(f"Task {task.name!r}: {call} returned {returned} problems; expected {n}.")
+        way_out = " If it holds no more back, evaluate with fewer." if call.startswith("held_out") else ""
+        raise TaskError(f"Task {task.name!r}: {call} returned {returned} problems; expected {n}.{way_out}")
     for place, problem in enumerate(problems):
         if not isinstance(getattr(problem, "prompt", None), str):
             raise TaskError(

@@ -1,11 +1,13 @@
 """Tasks by name: the kit's own, and anybody's as `module:Class`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from inspect import signature
 
 from mlx_grpo_kit.tasks.addition import Addition
 from mlx_grpo_kit.tasks.countdown import Countdown
-from mlx_grpo_kit.tasks.task import Task
+from mlx_grpo_kit.tasks.signatures import reward_name, takes_names
+from mlx_grpo_kit.tasks.task import Task, TaskError
 
 TASKS = {task.name: task for task in (Addition, Countdown)}
 
@@ -43,23 +45,48 @@ def validate_task(task: object) -> None:
     """Says what a home-made task still lacks, before a training run finds out.
 
     Raises:
-        TypeError: a member of the `Task` protocol is missing or of the wrong kind.
+        TypeError: a member of the `Task` protocol is missing or of the wrong kind, or a reward function has neither
+            signature that `RewardFunc` describes.
     """
+    if isinstance(task, str):
+        raise TypeError(f"The task is the text {task!r}; expected a task, such as get_task({task!r}).")
+    if isinstance(task, type):
+        raise TypeError(f"The task is the class {task.__name__}; expected one of its instances, {task.__name__}().")
     kind = type(task).__name__
     members = ("name", "max_completion_length", "reward_funcs", "sample", "held_out", "is_correct")
     missing = [member for member in members if not hasattr(task, member)]
     if missing:
         raise TypeError(f"{kind} is not a task yet: it lacks {', '.join(missing)} (see mlx_grpo_kit.tasks.Task).")
-    for method in ("sample", "held_out", "is_correct"):
-        if not callable(getattr(task, method)):
-            raise TypeError(f"{kind}.{method} must be a method, not {getattr(task, method)!r}.")
+    if not (isinstance(task.name, str) and task.name):
+        raise TypeError(f"{kind}.name must be a text for logs and checkpoints, not {task.name!r}.")
+    for method, arguments in (("sample", "rng, n"), ("held_out", "n"), ("is_correct", "problem, completion")):
+        function = getattr(task, method)
+        if not callable(function):
+            raise TypeError(f"{kind}.{method} must be a method, not {function!r}.")
+        if not _can_be_called(function, arguments.split(", ")):
+            raise TypeError(f"{kind}.{method}{signature(function)} must be callable as {method}({arguments}).")
     length = task.max_completion_length
-    if not isinstance(length, int) or length < 1:
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
         raise TypeError(f"{kind}.max_completion_length must be a positive int, not {length!r}.")
     functions = task.reward_funcs if isinstance(task.reward_funcs, Sequence) else []
-    names = {getattr(function, "__name__", None) for function in functions if callable(function)}
-    if not names or None in names or len(names) != len(functions):
+    names = {reward_name(function) for function in functions if callable(function)}
+    if not names or len(names) != len(functions):
         raise TypeError(
             f"{kind}.reward_funcs must be one or more functions with different names (the name is the metric's), "
             f"not {task.reward_funcs!r}."
         )
+    try:
+        for function in functions:
+            takes_names(function)
+    except TaskError as error:
+        raise TypeError(f"{kind}.reward_funcs: {error}") from None
+
+
+def _can_be_called(function: Callable, arguments: Sequence[str]) -> bool:
+    try:
+        signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # something built in, which has no signature to read
+        return True
+    return True

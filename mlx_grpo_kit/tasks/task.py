@@ -1,6 +1,6 @@
 """The protocol between a task and the trainer: problems in, completions back, rewards out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,10 +26,26 @@ class Problem:
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
-RewardFunc = Callable[[Sequence[Problem], Sequence[str]], list[float | None]]
-"""Scores completions, one number each. `__name__` is the metric's name (`rewards/{name}/mean`). None says that the
-function does not apply to that completion; NaN is refused as a mistake. Where a task has several functions, their
-values are added."""
+RewardFunc = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
+"""Scores completions, one number each. `__name__` is the metric's name (`rewards/{name}/mean`).
+
+It is written in one of two forms, told apart by the names of the parameters before a run starts:
+
+    def correct(problems, completions):                         # the kit's: a list of Problem and a list of str
+        return [float(c == p.answer) for p, c in zip(problems, completions)]
+
+    def correct(prompts, completions, answer, **kwargs):        # TRL's: each argument by its name, a list of values
+        return [float(c == a) for c, a in zip(completions, answer)]
+
+TRL's form gets the prompts' texts, `completions` as texts, `completion_ids`, the problems' `answer`, and each key of
+`Problem.data` that all problems have, as TRL passes the columns of a data set. `trainer_state`, `log_extra` and
+`log_metric` are not given. A function of either form may be a coroutine function (`async def`), which waits for a
+judge elsewhere: all of a task's are awaited together, in one event loop that lasts as long as the process.
+
+None says that the function does not apply to that completion; NaN is refused as a mistake. Where a task has several
+functions, their values are added. What a function raises ends the run, in words that name the function and the
+completion; with `GRPOConfig(on_reward_error="skip")` that completion counts as None, and the run goes on.
+"""
 
 
 class Task(Protocol):

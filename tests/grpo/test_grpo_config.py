@@ -17,6 +17,7 @@ def test_every_name_is_trls():
     theirs = {field.name for field in dataclasses.fields(TRLConfig)}
     others = {"completion_batch_size", "stop_strings"}  # mlx-lm's, transformers'
     others |= {"advantage_estimator", "dynamic_sampling_rounds", "soft_punish_cache"}  # OpenRLHF's, verl's, DAPO's
+    others |= {"on_reward_error"}  # the kit's
     assert {field.name for field in dataclasses.fields(GRPOConfig)} - others <= theirs
 
 
@@ -30,6 +31,7 @@ def test_defaults_are_trls_but_for_these(trl):
         "lr_scheduler_type": "constant",  # TRL: linear; here max_steps belongs to a call of train()
         "max_completion_length": None,  # TRL: 512; here the task knows
         "use_bias_correction_kl": False,  # the plain k3 estimator
+        "on_reward_error": "stop",  # what TRL does, without a name for it
         "seed": 0,
         "top_k": None,  # TRL: 0, which means the same
         "advantage_estimator": "grpo",  # TRL: another trainer

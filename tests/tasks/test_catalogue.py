@@ -58,13 +58,23 @@ def good(**changes):
     return SimpleNamespace(**{**members, **methods, **changes})
 
 
-def one():
-    pass
+def one(problems, completions):
+    return [1.0] * len(completions)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"name": ""}, "name must be a text for logs and checkpoints, not ''"),
+        ({"name": None}, "name must be a text"),
+        ({"sample": lambda n: []}, r"sample\(n\) must be callable as sample\(rng, n\)"),
+        ({"held_out": lambda: []}, r"held_out\(\) must be callable as held_out\(n\)"),
+        ({"is_correct": lambda completion: True}, r"callable as is_correct\(problem, completion\)"),
+        ({"max_completion_length": True}, "max_completion_length must be a positive int, not True"),
+        (
+            {"reward_funcs": [lambda completion: 1]},
+            r"'<lambda>' takes \(completion\); expected \(problems, completions\)",
+        ),
         ({"sample": 3}, "sample must be a method, not 3"),
         ({"max_completion_length": 0}, "max_completion_length must be a positive int, not 0"),
         ({"max_completion_length": 4.0}, "max_completion_length must be a positive int, not 4.0"),
@@ -78,3 +88,21 @@ def test_validation_names_what_is_wrong(changes, message):
     validate_task(good())
     with pytest.raises(TypeError, match=message):
         validate_task(good(**changes))
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("addition", r"the text 'addition'; expected a task, such as get_task\('addition'\)"),
+        (Addition, r"the class Addition; expected one of its instances, Addition\(\)"),
+        (None, "NoneType is not a task yet: it lacks name, max_completion_length, reward_funcs, sample"),
+        ({}, "dict is not a task yet"),
+    ],
+)
+def test_what_is_no_task_at_all(task, message):
+    with pytest.raises(TypeError, match=message):
+        validate_task(task)
+
+
+def test_methods_without_a_readable_signature_are_left_to_the_run():
+    validate_task(good(is_correct=max))

@@ -1,0 +1,114 @@
+"""Which of two signatures a reward function has: this kit's, or that of TRL's `GRPOTrainer`.
+
+    def correct(problems, completions): ...                     # the kit's: two lists, by position
+    def correct(prompts, completions, answer, **kwargs): ...    # TRL's: everything by name, a list with one value each
+
+It is read off the parameters before a run starts, and never found out by trial.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlx_grpo_kit.tasks.task import Problem, TaskError
+
+ONLY_IN_TRL = ("trainer_state", "log_extra", "log_metric", "environments")
+"""What TRL's trainer also passes, and this kit's does not have."""
+
+FORMS = "(problems, completions), or TRL's (prompts, completions, **kwargs)"
+
+
+def reward_name(func: Callable) -> str:
+    """What metrics and messages call a reward function."""
+    return getattr(func, "__name__", type(func).__name__)
+
+
+def takes_names(func: Callable) -> bool:
+    """Whether a reward function has TRL's signature, and wants its arguments by name.
+
+    It has where a parameter is called `prompts` or `completion_ids`, where `completions` comes first, where there are
+    only parameters by name, and where more than two are required, `completions` among them. A parameter `problems`
+    is the kit's. So `f(prompts, completions)` gets texts, and `f(problems, completions, **kwargs)` gets problems.
+
+    Raises:
+        TaskError: the function can be called in neither way; the message says what it takes.
+    """
+    try:
+        signature = inspect.signature(func)
+    except (TypeError, ValueError):  # something built in, which has no signature to read
+        return False
+    parameters = signature.parameters.values()
+    plain = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    kinds = {each.kind for each in parameters}
+    named = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    needed = [each for each in parameters if each.default is each.empty]
+    required = [each.name for each in needed if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    words = f"Reward function {reward_name(func)!r} takes {_without_types(signature)}; expected {FORMS}"
+
+    by_name = "problems" not in named and (
+        "prompts" in named
+        or "completion_ids" in named
+        or named[:1] == ["completions"]
+        or (parameters and not plain and inspect.Parameter.VAR_POSITIONAL not in kinds)
+        or (len(required) > 2 and "completions" in named)
+    )
+    if by_name:
+        if unknown := [name for name in required if name in ONLY_IN_TRL]:
+            raise TaskError(f"{words}. {unknown[0]} is TRL's own and not passed here: give it a default.")
+        if nameless := [each.name for each in needed if each.kind is each.POSITIONAL_ONLY]:
+            raise TaskError(f"{words}. {nameless[0]} cannot be given by name, as TRL's arguments are.")
+        return True
+    by_position = {each.name for each in plain}
+    extra = [name for name in required if name not in by_position]
+    too_few = len(plain) < 2 and inspect.Parameter.VAR_POSITIONAL not in kinds
+    if too_few or extra or len([name for name in required if name in by_position]) > 2:
+        raise TaskError(f"{words}. (Values of a dataset's columns come by name, in TRL's form.)")
+    return False
+
+
+def reward_arguments(
+    func: Callable,
+    problems: Sequence[Problem],
+    completions: Sequence[str],
+    completion_ids: Sequence[Sequence[int]] | None = None,
+) -> tuple[list[Any], dict[str, Any]]:
+    """What to call a reward function with: the arguments by position and those by name.
+
+    TRL's form gets `prompts`, `completions`, `completion_ids` where they are known, `answer`, and each key of
+    `Problem.data` that all problems have: of these the ones that it names, or all if it takes `**kwargs`. Each is a
+    list of its own, because a function may sort what it gets.
+
+    Raises:
+        TaskError: the function has neither signature, or requires a name that not all problems have.
+    """
+    if not takes_names(func):
+        return [list(problems), list(completions)], {}
+    rows = [{**getattr(problem, "data", {}), "answer": getattr(problem, "answer", None)} for problem in problems]
+    columns = [key for key in (rows[0] if rows else {}) if all(key in row for row in rows)]
+    given = {key: [row[key] for row in rows] for key in columns}
+    given["prompts"] = [getattr(problem, "prompt", problem) for problem in problems]
+    given["completions"] = list(completions)
+    if completion_ids is not None:
+        given["completion_ids"] = [list(ids) for ids in completion_ids]
+    parameters = inspect.signature(func).parameters.values()
+    named = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    if rows:
+        for name, parameter in named.items():
+            if parameter.default is parameter.empty and name not in given:
+                have = next((place for place, row in enumerate(rows) if name in row), None)
+                lacks = next(place for place, row in enumerate(rows) if name not in row)
+                why = "no problem has it" if have is None else f"problem {lacks} of {len(rows)} lacks it"
+                raise TaskError(
+                    f"Reward function {reward_name(func)!r} asks for {name!r}, but {why}. All problems have "
+                    f"{', '.join(sorted(map(str, columns)))}: the answer and the keys of their data."
+                )
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return [], {key: value for key, value in given.items() if isinstance(key, str)}
+    return [], {key: value for key, value in given.items() if key in named}
+
+
+def _without_types(signature: inspect.Signature) -> inspect.Signature:
+    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return signature.replace(parameters=bare, return_annotation=signature.empty)

@@ -1,0 +1,186 @@
+"""Which form a reward function has, and what it is called with. TRL's form is checked against TRL's own caller."""
+
+import functools
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_grpo_kit.tasks import Problem, TaskError
+from mlx_grpo_kit.tasks.signatures import reward_arguments, reward_name, takes_names
+
+PROBLEMS = [Problem("1+2=", "3", {"a": 1, "level": "easy"}), Problem("3+4=", "7", {"a": 3})]
+COMPLETIONS = ["3", "8"]
+
+
+class Judge:
+    def __init__(self):
+        self.score = self.by_name
+
+    def __call__(self, problems, completions): ...
+
+    def by_name(self, completions, **kwargs): ...
+
+
+class TRLJudge:
+    def __call__(self, prompts, completions, **kwargs): ...
+
+
+def wrapped(func):
+    @functools.wraps(func)
+    def wrapper(*args, **kwargs):
+        return func(*args, **kwargs)
+
+    return wrapper
+
+
+async def waiting(prompts, completions, **kwargs): ...
+
+
+KITS = [
+    lambda problems, completions: 0,
+    lambda p, c: 0,
+    lambda p, completions: 0,
+    lambda problems, completions, **kwargs: 0,
+    lambda problems, completions, scale=2.0: 0,
+    lambda problems, completions, *, scale=2.0: 0,
+    lambda *args: 0,
+    lambda *args, **kwargs: 0,
+    lambda p, *rest: 0,
+    functools.partial(lambda scale, problems, completions: 0, 2.0),
+    wrapped(lambda problems, completions: 0),
+    Judge(),
+    max,  # nothing to read
+]
+TRLS = [
+    lambda prompts, completions: 0,
+    lambda prompts, completions, **kwargs: 0,
+    lambda completions, **kwargs: 0,
+    lambda completions, answer: 0,
+    lambda completions: 0,
+    lambda prompts, completions, answer, a, **kwargs: 0,
+    lambda prompts, completions, completion_ids, **kwargs: 0,
+    lambda answer, a, completions: 0,
+    lambda completions, trainer_state=None, **kwargs: 0,
+    lambda *, completions, answer: 0,
+    lambda **kwargs: 0,
+    functools.partial(lambda scale, prompts, completions: 0, 2.0),
+    wrapped(lambda completions, **kwargs: 0),
+    Judge().score,
+    TRLJudge(),
+    waiting,
+]
+
+
+def test_the_form_is_read_off_the_names():
+    assert [takes_names(func) for func in KITS] == [False] * len(KITS)
+    assert [takes_names(func) for func in TRLS] == [True] * len(TRLS)
+
+
+@pytest.mark.parametrize(
+    ("func", "message"),
+    [
+        (lambda completion: 0, r"takes \(completion\); expected \(problems, completions\), or TRL's \(prompts, compl"),
+        (lambda: 0, r"takes \(\); expected"),
+        (lambda problems, completions, answers: 0, r"takes \(problems, completions, answers\).*by name, in TRL's form"),
+        (lambda p, c, *, answer: 0, r"takes \(p, c, \*, answer\)"),
+        (lambda text, truth, extra: 0, r"takes \(text, truth, extra\)"),
+        (
+            lambda prompts, completions, trainer_state: 0,
+            "trainer_state is TRL's own and not passed here",
+        ),
+        (lambda completions, log_metric, **kwargs: 0, "log_metric is TRL's own"),
+        (lambda prompts, /, completions, completion_ids: 0, "prompts cannot be given by name"),
+    ],
+)
+def test_what_has_neither_form_is_told_both(func, message):
+    with pytest.raises(TaskError, match=f"Reward function '<lambda>'.* {message}"):
+        takes_names(func)
+
+
+def test_the_kits_form_gets_lists_of_its_own():
+    (problems, completions), named = reward_arguments(lambda p, c: 0, tuple(PROBLEMS), tuple(COMPLETIONS))
+    assert (problems, completions, named) == (PROBLEMS, COMPLETIONS, {})
+
+
+def test_trls_form_gets_every_column_that_all_problems_have():
+    args, named = reward_arguments(lambda **kwargs: 0, PROBLEMS, COMPLETIONS, [[5], [6, 1]])
+    assert args == []
+    assert named == {
+        "prompts": ["1+2=", "3+4="],
+        "completions": ["3", "8"],
+        "completion_ids": [[5], [6, 1]],
+        "answer": ["3", "7"],
+        "a": [1, 3],
+    }
+    assert "completion_ids" not in reward_arguments(lambda **kwargs: 0, PROBLEMS, COMPLETIONS)[1]
+
+
+def test_without_further_keywords_it_gets_what_it_names():
+    _, named = reward_arguments(lambda completions, a: 0, PROBLEMS, COMPLETIONS)
+    assert named == {"completions": ["3", "8"], "a": [1, 3]}
+    assert reward_arguments(lambda completions, zz=1: 0, PROBLEMS, COMPLETIONS)[1] == {"completions": ["3", "8"]}
+
+
+def test_a_missing_column_is_named_with_those_there_are():
+    def judge(completions, level): ...
+
+    with pytest.raises(
+        TaskError, match=r"'judge' asks for 'level', but problem 1 of 2 lacks it\. All .* have a, answer"
+    ):
+        reward_arguments(judge, PROBLEMS, COMPLETIONS)
+    with pytest.raises(TaskError, match=r"asks for 'solution', but no problem has it\. All problems have a, answer"):
+        reward_arguments(lambda completions, solution, **kwargs: 0, PROBLEMS, COMPLETIONS)
+
+
+def test_the_fixed_names_win_over_data():
+    problem = Problem("p", "right", {"prompts": 1, "completions": 2, "answer": 3, 7: 8})
+    _, named = reward_arguments(lambda **kwargs: 0, [problem], ["c"])
+    assert named == {"prompts": ["p"], "completions": ["c"], "answer": ["right"]}
+
+
+def test_names():
+    assert [reward_name(func) for func in (max, Judge(), functools.partial(max), waiting)] == [
+        "max", "Judge", "partial", "waiting",
+    ]  # fmt: skip
+
+
+def test_what_trl_itself_passes(trl_call):
+    """The same function under TRL's own caller gets the same texts and columns."""
+    seen = []
+
+    def recorded(prompts, completions, answer, **kwargs):
+        seen.append((prompts, completions, answer, kwargs["a"], kwargs["completion_ids"]))
+        return [0.0] * len(completions)
+
+    trl_call(recorded, PROBLEMS, COMPLETIONS, [[5], [6, 1]])
+    args, named = reward_arguments(recorded, PROBLEMS, COMPLETIONS, [[5], [6, 1]])
+    recorded(*args, **named)
+    assert seen[0] == seen[1]
+
+
+@pytest.fixture
+def trl_call(monkeypatch):
+    """TRL's `_calculate_rewards` on a trainer that holds only what it reads."""
+    torch = pytest.importorskip("torch")
+    trainer_module = pytest.importorskip("trl.trainer.grpo_trainer")
+
+    monkeypatch.setattr(trainer_module, "gather", lambda x: x)
+
+    def call(func, problems, completions, completion_ids):
+        trainer = object.__new__(trainer_module.GRPOTrainer)
+        vars(trainer).update(
+            accelerator=SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, is_main_process=False),
+            args=SimpleNamespace(report_to=[]),
+            state=SimpleNamespace(global_step=0),
+            environments=None,
+            reward_funcs=[func],
+            reward_processing_classes=[None],
+            reward_func_names=["f"],
+            _log_completion_extra=None,
+            _log_metric=None,
+        )
+        monkeypatch.setattr(trainer_module, "gather", lambda x: x)
+        inputs = [{"prompt": p.prompt, "answer": p.answer, "a": p.data["a"]} for p in problems]
+        return trainer._calculate_rewards(inputs, [p.prompt for p in problems], completions, completion_ids)
+
+    return call
