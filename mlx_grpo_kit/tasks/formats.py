@@ -1,0 +1,92 @@
+"""Rewards for the form of an answer, whatever it says: a stepping stone where right answers are rare.
+
+    from mlx_grpo_kit.tasks.formats import DIGITS, THINK_ANSWER, format_reward, tagged, tags_reward
+
+    Addition(reward_funcs=[correct, format_reward(DIGITS, value=0.1)])       # strict: the whole text has the form
+    MyTask(reward_funcs=[correct, tags_reward(value=0.1)])                   # soft: a share for each tag in its place
+
+Worth little beside being right, on purpose: a policy earns the form sooner than the answer, and where the form alone
+pays, it stays with well-formed nonsense (open-r1#373). DeepSeek-R1 (https://arxiv.org/abs/2501.12948, section 2.2.2)
+uses the form with `<think>` and `<answer>`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc
+
+MAX_CHARACTERS = 100_000
+"""A longer completion has no form: what is read of a model's text is bounded."""
+
+DIGITS = re.compile(r"[0-9]{1,3}")
+"""The addition task's answers: one to three ASCII digits, and then the end."""
+
+_INSIDE = "((?:(?!</?think>|</?answer>).)*)"  # anything but another tag
+THINK_ANSWER = re.compile(rf"<think>{_INSIDE}</think>\s*<answer>{_INSIDE}</answer>\s*", re.DOTALL)
+"""`<think>reasons</think><answer>result</answer>`, white space between and after them, each tag once."""
+
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+
+
+def format_reward(
+    pattern: str | re.Pattern[str], value: float = 1.0, *, strict: bool = True, name: str = "format"
+) -> RewardFunc:
+    """A reward function: `value` for a completion of the form of `pattern`, else 0.
+
+    Args:
+        pattern: a regular expression of Python's `re`. Write it so that no two parts can take the same characters:
+            `(a+)+b` takes time that doubles with each `a`, and a policy may find out.
+        value: what the form is worth. Keep it well below what a right answer is worth.
+        strict: whether the whole completion has to be of that form; otherwise it may stand anywhere in it.
+        name: the metric's.
+
+    Raises:
+        re.error: the pattern is no regular expression.
+    """
+    compiled = re.compile(pattern)
+    find = compiled.fullmatch if strict else compiled.search
+
+    def reward(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
+        return [value if len(text) <= MAX_CHARACTERS and find(text) else 0.0 for text in completions]
+
+    reward.__name__ = name
+    return reward
+
+
+def tags_reward(value: float = 1.0, *, tags: Sequence[str] = TAGS, name: str = "tags") -> RewardFunc:
+    """A reward function: the share of `tags` that stand once, each after the one before, times `value`.
+
+    The soft sibling of `format_reward(THINK_ANSWER)`: two completions that both miss the form may still differ. It
+    counts from the left and stops at the first tag that is missing, repeated or out of place.
+    """
+
+    def share(text: str) -> float:
+        if len(text) > MAX_CHARACTERS:
+            return 0.0
+        place, found = 0, 0
+        for tag in tags:
+            at = text.find(tag)
+            if at < place or text.count(tag) != 1:
+                break
+            place, found = at + len(tag), found + 1
+        return value * found / len(tags)
+
+    def reward(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
+        return [share(text) for text in completions]
+
+    reward.__name__ = name
+    return reward
+
+
+def tagged(text: str, tag: str = "answer") -> str | None:
+    """What stands between `<tag>` and `</tag>`, without white space around it; None unless there is one pair.
+
+    One, because a policy that may give several answers and be paid for the best of them gives them all.
+    """
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    if len(text) > MAX_CHARACTERS or text.count(opening) != 1 or text.count(closing) != 1:
+        return None
+    start, end = text.find(opening) + len(opening), text.find(closing)
+    return text[start:end].strip() if start <= end else None
