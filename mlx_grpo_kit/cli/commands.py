@@ -19,6 +19,7 @@ from typing import Any
 
 from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams
 from mlx_grpo_kit.recipe import MAX_STEPS, TINY_ARGS, TINY_NAME
+from mlx_grpo_kit.run_record import KEEP
 
 # MLX, rich and the kit's own parts are imported inside the commands: --help and a typing error are answered at once.
 
@@ -63,6 +64,19 @@ def seed(text: str) -> int:
 def numbers(text: str) -> tuple[float, ...]:
     """Finite numbers between commas."""
     return tuple(number(each) for each in text.split(","))
+
+
+def amount(text: str) -> int | str:
+    """A whole number of at least 0, or all."""
+    if text == "all":
+        return text
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount; expected a whole number of at least 0, or all.")
+    return value
 
 
 def is_bfloat16(text: str) -> bool:
@@ -204,7 +218,7 @@ def _add_train(commands: Any) -> None:
         "  python -m mlx_grpo_kit train --model models/Qwen3-0.6B --task countdown --output outputs/countdown\n",
     )
     run = train.add_argument_group("the run")
-    words = "where metrics.jsonl, reward.png, checkpoints/ and policy/ are written"
+    words = "where metrics.jsonl, completions.jsonl, reward.png, checkpoints/ and policy/ are written"
     run.add_argument("--output", required=True, metavar="DIR", help=words)
     words = "a Hugging Face folder of a Qwen3, or tiny: the kit's own (default)"
     run.add_argument("--model", metavar="FOLDER", help=words)
@@ -217,13 +231,15 @@ def _add_train(commands: Any) -> None:
     run.add_argument("--eval-every", type=count, metavar="N", help=words)
     words = f"held-out problems that accuracy is measured on (default {EVAL_PROBLEMS})"
     run.add_argument("--eval-problems", type=count, metavar="N", help=words)
+    words = f"completions a step that completions.jsonl gets: whole groups, at least one (default {KEEP}); all, or 0"
+    run.add_argument("--log-completions", type=amount, metavar="N", help=words)
     words = "train in N processes on this machine, to the same numbers; mlx.launch starts them on several machines"
     run.add_argument("--processes", type=count, metavar="N", help=words)
     again = run.add_mutually_exclusive_group()
     words = (
         "go on with the run in DIR, to the numbers it would have had without a break. Its settings are kept there; "
-        "--max-steps, --save-every, --eval-every, --eval-problems, --gradient-checkpointing, --completion-batch-size "
-        "and the options under 'how fast it learns' may be given new values"
+        "--max-steps, --save-every, --eval-every, --eval-problems, --log-completions, --gradient-checkpointing, "
+        "--completion-batch-size and the options under 'how fast it learns' may be given new values"
     )
     again.add_argument("--resume", action="store_true", help=words)
     again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")
@@ -313,6 +329,7 @@ def _train(options: argparse.Namespace) -> int:
         options.save_every = options.save_every or SAVE_EVERY
         options.eval_every = options.eval_every or EVAL_EVERY
         options.eval_problems = options.eval_problems or EVAL_PROBLEMS
+        options.log_completions = KEEP if options.log_completions is None else options.log_completions
     if options.processes == 1:
         options.processes = None
     if options.processes and "MLX_RANK" not in os.environ:

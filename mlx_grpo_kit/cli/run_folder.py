@@ -3,6 +3,7 @@
     DIR/
       run.json                 the settings; a later `--resume` needs nothing else
       metrics.jsonl            one JSON object a step; step 0 is the policy before training
+      completions.jsonl        whole groups of each step's completions, with their rewards (run_record.py)
       reward.png               the curves
       checkpoints/step-000050  the newest two
       policy/                  the trained policy, a Hugging Face folder
@@ -21,14 +22,13 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.files import (
-    check_regular,
     clear_leftovers,
     foreign,
     is_scratch,
@@ -39,13 +39,23 @@ from mlx_grpo_kit.files import (
     write_file,
 )
 from mlx_grpo_kit.grpo.config import MAY_CHANGE
+from mlx_grpo_kit.run_record import (
+    COMPLETIONS,
+    KEEP,
+    METRICS,
+    metrics_line,
+    read_completions,
+    read_lines,
+    read_metrics,
+)
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo import GRPOTrainer
     from mlx_grpo_kit.grpo.processes import World
     from mlx_grpo_kit.tasks import Task
 
-SETTINGS, METRICS, PICTURE, CHECKPOINTS, POLICY = "run.json", "metrics.jsonl", "reward.png", "checkpoints", "policy"
+SETTINGS, PICTURE, CHECKPOINTS, POLICY = "run.json", "reward.png", "checkpoints", "policy"
+FILES = METRICS, COMPLETIONS, PICTURE
 CHECKPOINTS_KEPT = 2
 
 
@@ -56,6 +66,7 @@ class RunSettings:
     Attributes:
         model: "tiny" or an absolute path.
         args: GRPOConfig's fields.
+        log_completions: how many completions of a step are written, whole groups and one at least; 0 or "all".
         begun: False while what an older run left in the folder is being deleted: nothing there is this run's yet.
     """
 
@@ -67,10 +78,16 @@ class RunSettings:
     eval_problems: int
     args: dict[str, Any]
     begun: bool = True
+    log_completions: int | str = KEEP
 
     def measures_after(self, step: int) -> bool:
         """Whether accuracy is measured after this step."""
         return step % self.eval_every == 0 or step == self.max_steps
+
+    @property
+    def keep(self) -> int | None:
+        """`log_completions` as `RunRecord` has it."""
+        return None if self.log_completions == "all" else self.log_completions
 
 
 class RunFolder:
@@ -84,8 +101,9 @@ class RunFolder:
         check_writable(path)
         self.path = Path(path)
         self.policy, self.picture, self.metrics = self.path / POLICY, self.path / PICTURE, self.path / METRICS
+        self.completions = self.path / COMPLETIONS
         self._stack = ExitStack()
-        self._lines: Any = None  # the open metrics.jsonl
+        self._open: dict[Path, Any] = {}  # metrics.jsonl and completions.jsonl, while the run is ours
         self._saved_step: int | None = None
 
     def __enter__(self) -> RunFolder:
@@ -103,15 +121,13 @@ class RunFolder:
         raise FileExistsError(f"Another process is training in {self.path} now. Wait for it, or give another folder.")
 
     def __exit__(self, *exception: object) -> None:
-        if self._lines is not None:
-            self._lines.close()
+        for file in self._open.values():
+            file.close()
         self._stack.close()
 
     def check_free(self, overwrite: bool) -> None:
         """Raises FileExistsError or ValueError when a new run may not be written here."""
-        taken = [
-            name for name in (SETTINGS, METRICS, PICTURE, CHECKPOINTS, POLICY) if os.path.lexists(self.path / name)
-        ]
+        taken = [name for name in (SETTINGS, *FILES, CHECKPOINTS, POLICY) if os.path.lexists(self.path / name)]
         if taken and SETTINGS not in taken:
             raise FileExistsError(
                 f"{self.path} holds {', '.join(taken)} but no {SETTINGS}, so it is not the folder of a run and "
@@ -128,9 +144,7 @@ class RunFolder:
 
     def check_ours(self) -> None:
         """Raises FileExistsError where something that no run wrote stands in the place of a run's files."""
-        others = [
-            name for name in (METRICS, PICTURE) if os.path.lexists(self.path / name) and not _is_file(self.path / name)
-        ]
+        others = [name for name in FILES if os.path.lexists(self.path / name) and not _is_file(self.path / name)]
         for name in (CHECKPOINTS, POLICY):
             folder = self.path / name
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
@@ -212,39 +226,48 @@ class RunFolder:
         if self.policy.exists():
             remove_folder(self.policy)
         self.picture.unlink(missing_ok=True)
+        write_file(self.completions, b"")
         write_file(self.metrics, b"")
         self._write_settings(replace(settings, begun=True))
-        self._lines = self.metrics.open("ab", buffering=0)
+        self._open_files()
 
     def go_on(self, settings: RunSettings, step: int) -> None:
         """Make the folder ready for the steps after `step`. Lines of later steps, which are done again, are cut off."""
         self.check_ours()
         if (self.path / CHECKPOINTS).exists():
             clear_leftovers(self.path / CHECKPOINTS)
-        kept = [line for line in self._lines_of_steps() if line["step"] <= step]
-        write_file(self.metrics, b"".join(_as_json(line) for line in kept))
+        for file, read in ((self.metrics, read_metrics), (self.completions, read_completions)):
+            write_file(file, b"".join(line for number, line, _ in _whole_lines(file, read) if number <= step))
         self._write_settings(settings)
-        self._lines = self.metrics.open("ab", buffering=0)
+        self._open_files()
 
     @property
     def is_open(self) -> bool:
         """Whether this process has made the folder its own."""
-        return self._lines is not None
+        return bool(self._open)
 
-    def append(self, line: Mapping[str, float]) -> None:
-        """Add one line to metrics.jsonl. What is no number becomes null: JSON has no NaN."""
-        content = _as_json({name: value if math.isfinite(value) else None for name, value in line.items()})
-        end = self._lines.seek(0, os.SEEK_END)
-        with naming(self.metrics):
-            if self._lines.write(content) < len(content):
-                self._lines.truncate(end)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def append(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        changes: Mapping[str, Any] | None = None,
+        completions: bytes | None = None,
+    ) -> None:
+        """Add a step: a line to metrics.jsonl and, before it, its line of completions.jsonl, if it has one."""
+        for file, line in ((self.completions, completions), (self.metrics, metrics_line(step, metrics, changes))):
+            if line is not None:
+                end = self._open[file].seek(0, os.SEEK_END)
+                with naming(file):
+                    if self._open[file].write(line) < len(line):
+                        self._open[file].truncate(end)
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def save(self, trainer: GRPOTrainer) -> None:
         """Write a checkpoint, unless this step has one, and delete the ones that are no longer needed."""
         if trainer.step != self._saved_step:
-            with naming(self.metrics):
-                os.fsync(self._lines.fileno())  # a checkpoint counts on the lines before it
+            for path, file in self._open.items():
+                with naming(path):
+                    os.fsync(file.fileno())  # a checkpoint counts on the lines before it
             trainer.save_checkpoint(self.path / CHECKPOINTS / f"step-{trainer.step:06d}")
             self._saved_step = trainer.step
         # Later ones than this are broken ones that --resume passed over.
@@ -256,25 +279,23 @@ class RunFolder:
             except FileExistsError as error:
                 warnings.warn(f"{folder.name} is kept: {error}", stacklevel=2)
 
-    def measured(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl that have an accuracy on held-out problems."""
-        return [line for line in self._lines_of_steps() if line.get("eval/accuracy") is not None]
+    def measured(self) -> list[tuple[int, float]]:
+        """(step, accuracy on held-out problems) where it was measured."""
+        return self._points("eval/accuracy")
 
     def draw(self, title: str) -> None:
         """Write reward.png from metrics.jsonl."""
-        write_file(self.picture, _curves(self._lines_of_steps(), self.measured(), title))
+        write_file(self.picture, _curves(self._points("reward"), self.measured(), title))
 
-    def _lines_of_steps(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, with a warning for each that is none. A kill may have cut off the last one."""
-        if not self.metrics.exists():
-            return []
-        check_regular(self.metrics)
-        texts = self.metrics.read_bytes().split(b"\n")
-        lines = [_step_line(text) for text in texts]
-        for number, (text, line) in enumerate(zip(texts[:-1], lines, strict=False), start=1):
-            if line is None and text.strip():
-                warnings.warn(f"Line {number} of {self.metrics} cannot be read and is left out.", stacklevel=2)
-        return [line for line in lines if line is not None]
+    def _points(self, metric: str) -> list[tuple[int, float]]:
+        """(step, value) for each line of metrics.jsonl that has one."""
+        found = (
+            (step, metrics.get(metric, math.nan)) for step, _, (metrics, _) in _whole_lines(self.metrics, read_metrics)
+        )
+        return [(step, value) for step, value in found if math.isfinite(value)]
+
+    def _open_files(self) -> None:
+        self._open = {file: file.open("ab", buffering=0) for file in (self.metrics, self.completions)}
 
     def _write_settings(self, settings: RunSettings) -> None:
         content = asdict(settings)
@@ -301,7 +322,16 @@ def check_writable(output: str | os.PathLike) -> None:
         raise PermissionError(message) from error
 
 
-def _curves(lines: list[dict[str, Any]], measured: list[dict[str, Any]], title: str) -> bytes:
+def _whole_lines(file: Path, read: Callable[[bytes], tuple[int, Any]]) -> Iterator[tuple[int, bytes, Any]]:
+    """The lines of a file, as `read_lines` has them, with a warning for each that cannot be read."""
+    if file.exists():
+        damaged: list[str] = []
+        yield from read_lines(file, read, damaged)
+        for words in damaged:
+            warnings.warn(words, stacklevel=2)
+
+
+def _curves(rewards: list[tuple[int, float]], accuracies: list[tuple[int, float]], title: str) -> bytes:
     """Reward of every step, and the accuracy on held-out problems where it was measured, as a PNG."""
     from mlx_grpo_kit.viz.live.curves import smooth
     from mlx_grpo_kit.viz.picture import new_figure, to_png
@@ -309,8 +339,6 @@ def _curves(lines: list[dict[str, Any]], measured: list[dict[str, Any]], title: 
 
     figure = new_figure(8.4, 3.2)
     figure.suptitle(title, x=0.012, ha="left", size=12, weight="bold", color=INK, parse_math=False)
-    rewards = [(line["step"], line["reward"]) for line in lines if line.get("reward") is not None]
-    accuracies = [(line["step"], line["eval/accuracy"]) for line in measured]
     margins = {"left": 0.06, "right": 0.98, "bottom": 0.15, "top": 0.8, "wspace": 0.16}
     left, right = figure.subplots(1, 2, gridspec_kw=margins)
     if rewards:
@@ -326,7 +354,7 @@ def _curves(lines: list[dict[str, Any]], measured: list[dict[str, Any]], title: 
     right.set_title("accuracy on held-out problems", loc="left", size=10, color=INK)
     right.set_ylim(0, 1.02)
     for axis in (left, right):
-        axis.set_xlim(0, max([line["step"] for line in lines], default=0) * 1.02 + 1)
+        axis.set_xlim(0, max([step for step, _ in (*rewards, *accuracies)], default=0) * 1.02 + 1)
         axis.set_xlabel("step", size=9, color=INK)
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8, labelcolor=INK)
@@ -337,20 +365,6 @@ def _curves(lines: list[dict[str, Any]], measured: list[dict[str, Any]], title: 
 def _step_of(checkpoint: Path) -> int | None:
     found = re.fullmatch(r"step-(\d+)", checkpoint.name)
     return int(found[1]) if found else None
-
-
-def _step_line(text: bytes) -> dict[str, Any] | None:
-    """A line of metrics.jsonl: a step, and numbers or null. None for what is no such line."""
-    try:
-        line = json.loads(text)
-        numbers = [value for value in line.values() if value is not None]
-        return line if isinstance(line["step"], int) and all(map(math.isfinite, numbers)) else None
-    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
-        return None
-
-
-def _as_json(line: Mapping[str, float | None]) -> bytes:
-    return (json.dumps(line, allow_nan=False) + "\n").encode()
 
 
 def _not_a_checkpoint(entry: Path) -> list[str]:

@@ -30,8 +30,9 @@ from mlx_grpo_kit.grpo.processes import ProcessLostError, World
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.recipe import TINY_NAME, default_args, model_folder
-from mlx_grpo_kit.tasks import Task, TaskError, get_task
-from mlx_grpo_kit.tasks.calls import held_out_problems
+from mlx_grpo_kit.run_record import completions_line
+from mlx_grpo_kit.tasks import Problem, Task, TaskError, get_task
+from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems
 
 
 class RunFailedError(RuntimeError):
@@ -100,9 +101,9 @@ class _Console(Console):
 def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
     """Run the command; returns the exit status.
 
-    `options` has output, model, task, max_steps, save_every, eval_every, eval_problems, processes (None where not
-    given), resume and overwrite; `args` are the fields of GRPOConfig that were given. Raises ValueError, TypeError or
-    OSError for bad input, before anything is written, and RunFailedError.
+    `options` has output, model, task, max_steps, save_every, eval_every, eval_problems, log_completions, processes
+    (None where not given), resume and overwrite; `args` are the fields of GRPOConfig that were given. Raises
+    ValueError, TypeError or OSError for bad input, before anything is written, and RunFailedError.
 
     Among several processes the first writes and talks; each does its share of every step and of every evaluation.
     """
@@ -177,6 +178,7 @@ def _fresh(
         save_every=options.save_every,
         eval_every=options.eval_every,
         eval_problems=options.eval_problems,
+        log_completions=options.log_completions,
         args=asdict(GRPOConfig(**(default_args(model) | args))),
     )
     return settings, _trainer(settings, get_task(settings.task), world)
@@ -203,7 +205,8 @@ def _resumed(
                 f"--{option} {value} is not what the run in {folder.path} has ({of_the_run}), and cannot change while "
                 "it goes on. Leave it out, or start another run with another --output."
             )
-    given = {name: getattr(options, name) for name in ("max_steps", "save_every", "eval_every", "eval_problems")}
+    may_change = ("max_steps", "save_every", "eval_every", "eval_problems", "log_completions")
+    given = {name: getattr(options, name) for name in may_change}
     given = {name: value for name, value in given.items() if value is not None}
     settings = replace(settings, **given, args=asdict(GRPOConfig(**(settings.args | changes))))
     task = get_task(settings.task)
@@ -301,14 +304,18 @@ def _train_steps(
     folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, display: RunDisplay
 ) -> None:
     if folder.is_open:
-        for line in folder.measured():
-            display.measured(line["step"], line["eval/accuracy"])
+        for measured in folder.measured():
+            display.measured(*measured)
     else:
         display.phase(f"measuring accuracy before training, on {settings.eval_problems} held-out problems")
-        before = {"step": 0, **trainer.evaluate(settings.eval_problems)}
+        before = trainer.evaluate(settings.eval_problems)
         display.measured(0, before["eval/accuracy"])
     if stop.came():
         return
+
+    def is_correct(problem: Problem, completion: str) -> bool:
+        return are_correct(trainer.task, [problem], [completion])[0]
+
     display.begin_steps()
     for step in trainer.train(settings.max_steps):
         metrics = dict(step.metrics)
@@ -316,8 +323,8 @@ def _train_steps(
             metrics |= trainer.evaluate(settings.eval_problems)
         if not folder.is_open:
             folder.begin(settings)
-            folder.append(before)
-        folder.append({"step": step.step, **metrics})
+            folder.append(0, before)
+        folder.append(step.step, metrics, step.changes, completions_line(step, settings.keep, is_correct))
         display.update(step, metrics)
         if step.step % settings.save_every == 0:
             folder.save(trainer)
@@ -349,6 +356,8 @@ def _report(
         f"  numbers   {folder.metrics}",
         *(f"Look at:  {words}" for words in wrong),
     ]
+    if folder.completions.stat().st_size:
+        lines.append(f"  samples   {folder.completions}")
     if not done:
         lines.append(f"Go on:    {_command(*train_on)}")
     prompt = trainer.task.held_out(1)[0].prompt
@@ -360,7 +369,7 @@ def _report(
 
 
 def _before_and_after(folder: RunFolder) -> str:
-    values = [line["eval/accuracy"] for line in folder.measured()]
+    values = [accuracy for _, accuracy in folder.measured()]
     if not values:
         return "not measured"
     return f"{values[0]:.3f} -> {values[-1]:.3f}" if len(values) > 1 else f"{values[0]:.3f} before training"

@@ -356,7 +356,7 @@ def test_the_picture_is_a_png(finished):
 
 def test_nothing_else_is_in_the_folder(finished):
     names = sorted(path.name for path in finished.output.iterdir())
-    assert names == ["checkpoints", "metrics.jsonl", "policy", "reward.png", "run.json"]
+    assert names == ["checkpoints", "completions.jsonl", "metrics.jsonl", "policy", "reward.png", "run.json"]
 
 
 def test_the_settings_hold_in_whatever_folder_the_run_is_resumed_from(finished, model):
@@ -834,10 +834,10 @@ def test_a_run_that_diverges(train, tmp_path, capsys):
 
 
 def test_a_disk_that_is_full(train, tmp_path, monkeypatch, capsys):
-    def full(self, line):
-        if line["step"] == 4:
+    def full(self, step, *line):
+        if step == 4:
             raise OSError(28, "No space left on device")
-        return append(self, line)
+        return append(self, step, *line)
 
     append = RunFolder.append
     monkeypatch.setattr(RunFolder, "append", full)

@@ -18,6 +18,7 @@ from mlx_grpo_kit.cli.run_folder import RunFolder
 from mlx_grpo_kit.files import check_saved, read_json, read_manifest, replaced_folder, write_file
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.run_record import RunRecord
 from mlx_grpo_kit.tasks import get_task
 
 
@@ -28,14 +29,19 @@ class Counter:
 
     def __init__(self, args, step=0, policy=()):
         self.args, self.step, self.policy, self.task = args, step, list(policy), get_task("addition")
+        self.pending = {}
 
     def train(self, max_steps):
         while self.step < max_steps:
             self.step += 1
             self.policy.append([self.args.seed, self.step, self.args.learning_rate])
-            record = SimpleNamespace(problem=None, prompt="1+1=", completion="2", completion_ids=[1])
+            self.pending, changes = {}, self.pending
+            problem = self.task.held_out(1)[0]
+            texts = [f"{self.step} {self.args.learning_rate}"] * 40 + [problem.answer]
+            records = [SimpleNamespace(problem=problem, prompt="1+1=", completion=text, group=i // 8)
+                       for i, text in enumerate(texts)]  # fmt: skip
             metrics = {"reward": self.args.seed + self.step, "step_time": 1.0, "completions/mean_length": 1.0}
-            yield SimpleNamespace(step=self.step, metrics=metrics, completions=[record])
+            yield SimpleNamespace(step=self.step, metrics=metrics, completions=records, changes=changes)
 
     def evaluate(self, num_problems):
         return {"eval/accuracy": self.args.seed + self.step / 100}
@@ -56,9 +62,10 @@ class Counter:
         check_saved(folder, read_manifest(folder))
         check_saved(folder / "model", ["config.json"])
         state = read_json(folder, "trainer_state.json")
-        return cls(
-            GRPOConfig(**state["args"] | changes), state["step"], read_json(folder / "model", "config.json")["policy"]
-        )
+        policy = read_json(folder / "model", "config.json")["policy"]
+        trainer = cls(GRPOConfig(**state["args"] | changes), state["step"], policy)
+        trainer.pending = {name: value for name, value in changes.items() if value != state["args"][name]}
+        return trainer
 
 
 @pytest.fixture
@@ -103,6 +110,12 @@ def lines_of(output):
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
+def completions_of(output):
+    """Step -> the texts of its completions."""
+    lines = map(json.loads, (output / "completions.jsonl").read_text().splitlines())
+    return {line["step"]: [one["completion"] for one in line["completions"]] for line in lines}
+
+
 def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
@@ -115,6 +128,15 @@ MOMENTS = 9  # each ninth change of the disk; with 1 every single one, in a minu
 
 class Killed(BaseException):
     """The process is gone: not even what stands in a `finally` happens any more."""
+
+
+def half_a_step(folder, step, metrics, changes=None, completions=None):
+    """What a kill leaves of it: half a line of the first file, or a line of that and half of the second."""
+    if completions is not None and step % 2:
+        folder._open[folder.completions].write(completions[: len(completions) // 2])
+        return
+    folder._open[folder.completions].write(completions or b"")
+    folder._open[folder.metrics].write(b'{"step": 1')
 
 
 @pytest.fixture
@@ -147,7 +169,7 @@ def kill_at(monkeypatch):
                 Path, "write_text", dying(write_text, lambda path, text: write_text(path, text[: len(text) // 2]))
             )
             append = RunFolder.append
-            patch.setattr(RunFolder, "append", dying(append, lambda folder, line: folder._lines.write(b'{"step": 1')))
+            patch.setattr(RunFolder, "append", dying(append, half_a_step))
             try:
                 act()
             except Killed:
@@ -289,7 +311,9 @@ def test_broken_lines_take_no_others_with_them(train, tmp_path, capsys):
     assert lines_of(output) == lines_of(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "checkpoints/step-000005/trainer_state.json"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "metrics.jsonl", "completions.jsonl", "checkpoints/step-000005/trainer_state.json"]
+)
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_a_pipe_or_a_device_is_not_waited_for(name, kind, train, tmp_path, capsys):
     assert train(tmp_path) == 0
@@ -326,6 +350,77 @@ def test_a_new_learning_rate_survives_a_kill_before_the_next_checkpoint(train, t
     assert [rate for _, _, rate in policy_of(tmp_path)] == [0.5] * 5 + [0.25] * 2
 
 
+# Completions.
+
+
+def test_whole_groups_of_each_step_are_written(train, tmp_path):
+    sizes = {}
+    for amount in ("", "0", "1", "25", "all"):
+        output = tmp_path / f"out{amount}"
+        assert train(output, *(["--log-completions", amount] if amount else [])) == 0
+        sizes[amount] = {step: len(texts) for step, texts in completions_of(output).items()}
+    counts = {"": 16, "1": 8, "25": 24, "all": 41}
+    assert sizes == {"0": {}} | {amount: dict.fromkeys(range(1, 6), count) for amount, count in counts.items()}
+    first = json.loads((tmp_path / "outall" / "completions.jsonl").read_text().splitlines()[0])["completions"]
+    assert [one["correct"] for one in first] == [False] * 40 + [True]
+    assert [one["group"] for one in first[::8]] == [0, 1, 2, 3, 4, 5]
+
+
+def test_no_amount(train, tmp_path, capsys):
+    for wrong in ("-1", "some", "1.5"):
+        with pytest.raises(SystemExit):
+            train(tmp_path, "--log-completions", wrong)
+        words = f"{wrong!r} is no amount; expected a whole number of at least 0, or all."
+        assert capsys.readouterr().err == f"error: argument --log-completions: {words}\n"
+
+
+def test_another_amount_and_another_rate_from_a_checkpoint_on(train, tmp_path):
+    assert train(tmp_path, "--learning-rate", "0.5") == 0
+    new = ["--max-steps", "7", "--log-completions", "all", "--learning-rate", "0.25"]
+    assert train(tmp_path, "--resume", *new) == 0
+    assert {step: len(texts) for step, texts in completions_of(tmp_path).items()} == {
+        **dict.fromkeys(range(1, 6), 16), 6: 41, 7: 41
+    }  # fmt: skip
+    assert [line.get("changes") for line in lines_of(tmp_path)] == [None] * 6 + [{"learning_rate": 0.25}, None]
+    assert train(tmp_path, "--resume", "--max-steps", "8") == 0
+    assert len(completions_of(tmp_path)[8]) == 41, "it is kept in run.json"
+
+
+def test_the_reader_without_mlx_reads_the_folder(train, tmp_path):
+    assert train(tmp_path) == 0
+    record = RunRecord.load(tmp_path)
+    assert (record.title, record.max_steps, record.damaged) == ("tiny learns addition", 5, [])
+    assert [step.step for step in record.steps] == [0, 1, 2, 3, 4, 5]
+    assert record.column("eval/accuracy") == [0, 0.01, 0.02, 0.03, 0.04, 0.05]
+    assert [one.completion for one in record.at(3).completions] == completions_of(tmp_path)[3]
+
+
+def test_a_run_of_before_there_were_completions(train, tmp_path):
+    assert train(tmp_path) == 0
+    (tmp_path / "completions.jsonl").unlink()
+    content = json.loads((tmp_path / "run.json").read_text())
+    del content["sha256"], content["log_completions"]
+    content["sha256"] = run_folder._hash(content)
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    assert train(tmp_path, "--resume", "--max-steps", "7") == 0
+    assert [*completions_of(tmp_path)] == [6, 7]
+
+
+def test_broken_lines_of_completions(train, tmp_path, capsys):
+    assert train(tmp_path) == 0
+    file = tmp_path / "completions.jsonl"
+    before = file.read_bytes()
+    lines = before.splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:1], b"garbage\n", *lines[1:], lines[0][:50]]))
+    capsys.readouterr()
+    assert train(tmp_path, "--resume") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"warning: Line 2 of {file} cannot be read and is left out.",
+        f"warning: Line 7 of {file} is cut off and is left out.",
+    ]
+    assert file.read_bytes() == before
+
+
 # Names, pipes, disks.
 
 
@@ -340,18 +435,21 @@ def test_no_name_and_a_name_that_is_not_utf_8(train, tmp_path, monkeypatch, caps
 
 
 def test_a_picture_s_title_is_no_formula():
-    assert run_folder._curves([{"step": 1, "reward": 1.0}], [], r"m$\frac$ learns addition").startswith(b"\x89PNG")
+    assert run_folder._curves([(1, 1.0)], [], r"m$\frac$ learns addition").startswith(b"\x89PNG")
 
 
-def test_a_disk_that_fills_up_within_a_line(train, tmp_path, monkeypatch, capsys):
-    """What was written of it is taken back; the file is named."""
+@pytest.mark.parametrize("name", ["metrics", "completions"])
+def test_a_disk_that_fills_up_within_a_line(name, tmp_path):
+    """What was written of it is taken back; the file is named. No step has metrics without its completions."""
     with RunFolder(tmp_path / "out") as folder:
         folder.begin(run_folder.RunSettings("tiny", "addition", 1, 1, 1, 1, {}))
-        folder.append({"step": 0})
-        folder._lines = Short(folder._lines)
-        with pytest.raises(OSError, match=r"No space left on device: '.*/out/metrics.jsonl'"):
-            folder.append({"step": 1})
+        folder.append(0, {})
+        file = getattr(folder, name)
+        folder._open[file] = Short(folder._open[file])
+        with pytest.raises(OSError, match=rf"No space left on device: '.*/out/{name}.jsonl'"):
+            folder.append(1, {}, None, b'{"step": 1, "completions": []}\n')
     assert lines_of(tmp_path / "out") == [{"step": 0}]
+    assert completions_of(tmp_path / "out") == ({1: []} if name == "metrics" else {})
 
 
 class Short:
