@@ -124,6 +124,14 @@ class RunRecord:
         self._put(recorded)
         return recorded
 
+    def rewind(self, step: int) -> None:
+        """Take back the steps after `step`, as the next step of a rewound run would; they go to `abandoned`."""
+        place = self._place(step + 1)
+        if place < len(self.steps):
+            # A list of its own, because another thread may be reading the old one.
+            self.abandoned.append(self.steps[place:])
+            self.steps = self.steps[:place]
+
     def at(self, step: int) -> RecordedStep:
         """The step with this number. Raises KeyError where there is none."""
         place = self._place(step)
@@ -177,11 +185,7 @@ class RunRecord:
         return bisect_left(self.steps, step, key=lambda recorded: recorded.step)
 
     def _put(self, recorded: RecordedStep) -> None:
-        place = self._place(recorded.step)
-        if place < len(self.steps):
-            # A list of its own, because another thread may be reading the old one.
-            self.abandoned.append(self.steps[place:])
-            self.steps = self.steps[:place]
+        self.rewind(recorded.step - 1)
         self.steps.append(recorded)
 
     def __len__(self) -> int:

@@ -83,6 +83,11 @@ class BackgroundRun:
         self._stop.set()
         self._resumed.set()
 
+    @property
+    def stopping(self) -> bool:
+        """True from `stop()` on, though the current step is finished first."""
+        return self._stop.is_set()
+
     def wait_until_resumed(self) -> None:
         """Block the thread of the run while it is paused."""
         self._resumed.wait()

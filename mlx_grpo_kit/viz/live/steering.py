@@ -1,0 +1,130 @@
+"""A training run that can be turned back: snapshots while it goes on, and orders that are obeyed between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+MEGABYTES = 256
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to do before the next step: go back to a step (None stays), and go on with other settings."""
+
+    back_to: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Steering:
+    """The steps of a trainer as one iterator, which `give(order)` turns back, or lets go on with other settings.
+
+    The trainer is anything with `train(max_steps)`, an iterator of steps that have a number `.step`, with a `step` of
+    its own, and with `snapshot()`, `rewind(snapshot)` and `change(**settings)`, as GRPOTrainer has them. All of them
+    are called in the thread that iterates.
+
+    Every `every` steps the trainer is kept, the first one in any case. Where the snapshots take more than `megabytes`,
+    every second one goes and `every` doubles: a run of any length has some everywhere. A step between two of them is
+    reached from the one before, with the settings of that time: what the trainer repeats is the same run.
+
+    Attributes:
+        every: steps between two snapshots.
+        snapshots: by step; empty where not even one has room.
+
+    Args:
+        megabytes: of all snapshots together, by the `nbytes` of the first.
+    """
+
+    def __init__(self, trainer: Any, max_steps: int, megabytes: float = MEGABYTES):
+        self.trainer, self.max_steps, self.megabytes = trainer, max_steps, megabytes
+        self.every = 1
+        self.snapshots: dict[int, Any] = {}
+        self._changes: dict[int, dict[str, Any]] = {}  # by the step after which they came
+        self._orders: list[Order] = []
+
+    def give(self, order: Order) -> None:
+        """Have `order` obeyed before the next step."""
+        self._orders.append(order)
+
+    def steps(self, obeyed: Callable[[Order, Exception | None], bool]) -> Iterator[Any]:
+        """The steps up to `max_steps`; after an order that goes back, those from there on once more.
+
+        Between two steps orders are obeyed, as in `obey`; the iterator ends where `obeyed` returns False.
+        """
+        self._keep()
+        while True:
+            if not self.obey(obeyed):
+                return
+            with closing(self.trainer.train(self.max_steps)) as training:
+                for step in training:
+                    self._keep()
+                    yield step
+                    if self._orders:
+                        break
+            if not self._orders:
+                return
+
+    def obey(self, obeyed: Callable[[Order, Exception | None], bool]) -> bool:
+        """Obey the orders there are, where no iterator does.
+
+        `obeyed` is called after each, with the error of one that failed; returns whether it always said True.
+        """
+        while self._orders:
+            order, error = self._orders.pop(0), None
+            try:
+                self._obey(order)
+            except Exception as raised:
+                error = raised
+            if not obeyed(order, error):
+                return False
+        return True
+
+    def _obey(self, order: Order) -> None:
+        if order.back_to is not None:
+            self._go_back(order.back_to)
+        if order.settings:
+            self.trainer.change(**order.settings)
+            before = self._changes.get(self.trainer.step, {})
+            self._changes[self.trainer.step] = before | dict(order.settings)
+
+    def _go_back(self, step: int) -> None:
+        start = max((kept for kept in self.snapshots if kept <= step), default=None)
+        if start is None:
+            first = f"the first is of step {min(self.snapshots)}" if self.snapshots else self.nothing_kept
+            raise ValueError(f"There is no way back to step {step}: {first}.")
+        self.trainer.rewind(self.snapshots[start])
+        # What came later belongs to a run that is no more.
+        self.snapshots = {kept: snapshot for kept, snapshot in self.snapshots.items() if kept <= start}
+        self._changes = {after: settings for after, settings in self._changes.items() if after < step}
+        while self.trainer.step < step:
+            self.trainer.change(**self._changes.get(self.trainer.step, {}))
+            following = min((after for after in self._changes if after > self.trainer.step), default=step)
+            with closing(self.trainer.train(self.max_steps)) as training:
+                for repeated in training:
+                    self._keep()
+                    if repeated.step >= following:
+                        break
+
+    @property
+    def nothing_kept(self) -> str:
+        """Why there are no snapshots, in words."""
+        return f"a snapshot takes more than the {self.megabytes:g} megabytes that there are for them (megabytes=...)"
+
+    def _keep(self) -> None:
+        step = self.trainer.step
+        if self.snapshots and step % self.every:
+            return
+        snapshot = self.trainer.snapshot()
+        room = int(self.megabytes * 1e6 / max(getattr(snapshot, "nbytes", 0), 1))
+        if not room:
+            return
+        self.snapshots[step] = snapshot
+        first = min(self.snapshots)
+        while len(self.snapshots) > room:
+            self.every *= 2
+            # A dictionary of its own, because another thread may be looking at the old one.
+            self.snapshots = {
+                kept: snapshot for kept, snapshot in self.snapshots.items() if kept == first or kept % self.every == 0
+            }
