@@ -19,7 +19,11 @@ CHUNK = 2**20  # numbers in one chunk of a larger one
 
 
 def token_logps_and_entropy(
-    hidden: mx.array, weight: mx.array, token_ids: mx.array, temperature: float = 1.0
+    hidden: mx.array,
+    weight: mx.array,
+    token_ids: mx.array,
+    temperature: float = 1.0,
+    entropy_gradient: bool = False,
 ) -> tuple[mx.array, mx.array]:
     """log softmax(hidden W^T / temperature) of the given tokens, and the entropy of that distribution.
 
@@ -28,13 +32,14 @@ def token_logps_and_entropy(
         weight: [V, hidden_size], the output layer's.
         token_ids: int [...].
         temperature: as in `token_logps`; with 0 the log-probabilities are those of temperature 1.
+        entropy_gradient: whether the entropy has a gradient.
 
     Returns:
-        Two float32 arrays of token_ids' shape; the entropy is in nats and has no gradient.
+        Two float32 arrays of token_ids' shape; the entropy is in nats.
     """
     num_tokens, vocabulary = token_ids.size, weight.shape[0]
     if num_tokens * vocabulary <= WHOLE:
-        return token_logps(hidden @ weight.T, token_ids, temperature, with_entropy=True)
+        return token_logps(hidden @ weight.T, token_ids, temperature, True, entropy_gradient)
     chunks = VocabularyChunks(token_ids.reshape(-1), weight.shape, temperature)
 
     @mx.custom_function
@@ -45,13 +50,15 @@ def token_logps_and_entropy(
     def backward(primals, cotangents, outputs):
         hidden, weight = primals
         grad_hidden, grad_weight = mx.zeros(hidden.shape), []
-        for _, of_hidden, of_rows in chunks.gradients(hidden, weight, cotangents[0], outputs[2]):
+        of_entropy = (cotangents[1], outputs[1]) if entropy_gradient else None
+        for _, of_hidden, of_rows in chunks.gradients(hidden, weight, cotangents[0], outputs[2], of_entropy):
             grad_hidden = grad_hidden + of_hidden
             grad_weight.append(of_rows)
         return grad_hidden.astype(hidden.dtype), mx.concatenate(grad_weight)
 
     logps, entropy, _ = forward(hidden.reshape(num_tokens, -1), weight)
-    return logps.reshape(token_ids.shape), mx.stop_gradient(entropy).reshape(token_ids.shape)
+    entropy = entropy if entropy_gradient else mx.stop_gradient(entropy)
+    return logps.reshape(token_ids.shape), entropy.reshape(token_ids.shape)
 
 
 def columns_of_a_chunk(num_tokens: int, hidden_size: int) -> int:
@@ -105,9 +112,17 @@ class VocabularyChunks:
         return chosen - top - log_total, log_total - weighted / total, top + log_total
 
     def gradients(
-        self, hidden: mx.array, weight: mx.array, grad_logps: mx.array, log_total: mx.array
+        self,
+        hidden: mx.array,
+        weight: mx.array,
+        grad_logps: mx.array,
+        log_total: mx.array,
+        of_entropy: tuple[mx.array, mx.array] | None = None,
     ) -> Iterator[tuple[int, mx.array, mx.array]]:
         """For each chunk (first row, what it adds to the gradient of hidden [N, hidden_size], that of its rows).
+
+        `of_entropy` is the entropy's gradient and the entropy H itself, [N] each, where it has one: to the logit of a
+        token of probability p it is -p (log p + H).
 
         One chunk comes after the other, whether each is evaluated as it comes or all of them at the end.
         """
@@ -115,8 +130,13 @@ class VocabularyChunks:
         before: list[mx.array] = []
         for start in self.starts:
             rows = self._rows(weight, start)
-            probs = exp(self._scaled_logits(hidden, rows, *before) - log_total)
+            logps = self._scaled_logits(hidden, rows, *before) - log_total
+            probs = exp(logps)
             is_chosen = self.token_ids[:, None] == mx.arange(start, start + probs.shape[1])
-            grad_logits = (grad * (is_chosen - probs)).astype(weight.dtype)
+            grad_logits = grad * (is_chosen - probs)
+            if of_entropy is not None:
+                grad_entropy, entropy = (values[:, None] for values in of_entropy)
+                grad_logits = grad_logits - self.scale * grad_entropy * probs * (logps + entropy)
+            grad_logits = grad_logits.astype(weight.dtype)
             before = [grad_logits @ rows, grad_logits.T @ hidden]
             yield start, *before

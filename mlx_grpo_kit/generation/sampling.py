@@ -146,13 +146,18 @@ def filtered(logits: mx.array, top_p: float, top_k: int | None, min_p: float | N
 
 
 def token_logps(
-    logits: mx.array, token_ids: mx.array, temperature: float = 1.0, with_entropy: bool = False
+    logits: mx.array,
+    token_ids: mx.array,
+    temperature: float = 1.0,
+    with_entropy: bool = False,
+    entropy_gradient: bool = False,
 ) -> mx.array | tuple[mx.array, mx.array]:
     """log softmax(logits / temperature) of the given tokens, float32: [..., V] and [...] -> [...].
 
     With temperature 0, where sampling is no longer random, the log-probabilities are those of temperature 1.
-    `with_entropy` adds the entropy of the same distribution in nats, [...], without a gradient. The [..., V] table of
-    log-probabilities is never made: one gather minus one logsumexp is enough.
+    `with_entropy` adds the entropy of the same distribution in nats, [...], without a gradient unless
+    `entropy_gradient` asks for it. The [..., V] table of log-probabilities is never made: one gather minus one
+    logsumexp is enough.
     """
     scaled = shifted(logits, temperature)
     powers = exp(scaled)
@@ -163,7 +168,8 @@ def token_logps(
         return logps
     # A token of probability 0 has logit -inf and adds 0 to the entropy, not 0 * inf.
     weighted = mx.where(powers > 0, powers * scaled, 0.0).sum(axis=-1)
-    return logps, mx.stop_gradient(log_total - weighted / total)
+    entropy = log_total - weighted / total
+    return logps, entropy if entropy_gradient else mx.stop_gradient(entropy)
 
 
 def _check_sampling(temperature: float, top_k: int | None, top_p: float, min_p: float | None) -> None:

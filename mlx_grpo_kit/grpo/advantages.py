@@ -57,7 +57,9 @@ def compute_advantages(
     if isinstance(scale_rewards, bool):
         scale_rewards = "group" if scale_rewards else "none"
     check_advantage_settings(scale_rewards, advantage_estimator, multi_objective_aggregation)
-    table = _to_table(rewards, several=bool(reward_weights) or multi_objective_aggregation == "normalize_then_sum")
+    table = _to_table(
+        rewards, several=reward_weights is not None or multi_objective_aggregation == "normalize_then_sum"
+    )
     if multi_objective_aggregation == "normalize_then_sum":
         columns = [_to_groups(column, num_generations) for column in table.T]
         scored = ~np.isnan(table).all(axis=1)

@@ -103,11 +103,11 @@ def batch_loss(
     The metrics are those of `grpo_loss_and_metrics` and "entropy", the mean over completion tokens.
     """
     mask = batch.completion_mask
-    logps, entropy = score(config, params, batch, temperature, gradient_checkpointing)
+    logps, entropy = score(config, params, batch, temperature, gradient_checkpointing, loss_config.entropy_coef != 0)
     loss, metrics = grpo_loss_and_metrics(
-        loss_config, logps, old_logps, advantages, mask, ref_logps=ref_logps, part=part
+        loss_config, logps, old_logps, advantages, mask, ref_logps=ref_logps, entropies=entropy, part=part
     )
-    metrics["entropy"] = token_mean(entropy, mask, part)
+    metrics["entropy"] = token_mean(mx.stop_gradient(entropy), mask, part)
     return loss, logps, metrics
 
 

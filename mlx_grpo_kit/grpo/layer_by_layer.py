@@ -38,6 +38,7 @@ def add_gradients(
     grads: dict[str, mx.array],
     temperature: float = 1.0,
     dtype: mx.Dtype = mx.float32,
+    entropy_gradient: bool = False,
 ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
     """Add the gradient of a loss of log-probabilities to `grads`; returns (loss, logps [B, T], metrics). Evaluated.
 
@@ -47,6 +48,7 @@ def add_gradients(
         loss_fn: computes the loss and its metrics from what `score` would return.
         grads: float32, by name; names that are missing count as 0. A buffer that nobody else holds is added to in
             place, so that a second batch needs no second set of gradients.
+        entropy_gradient: whether the loss has a gradient in the entropies too.
     """
     add = partial(_add, grads)
     sequences = [batch.prompt_ids]
@@ -69,10 +71,11 @@ def add_gradients(
     logps, entropy, log_total = chunks.logps_and_entropy(hidden, weight)
     logps, entropy = logps.reshape(batch.completion_ids.shape), entropy.reshape(batch.completion_ids.shape)
     mx.eval(hidden, logps, entropy, log_total)
-    (loss, metrics), grad_logps = mx.value_and_grad(loss_fn)(logps, entropy)
+    (loss, metrics), (grad_logps, grad_entropy) = mx.value_and_grad(loss_fn, (0, 1))(logps, entropy)
+    of_entropy = (grad_entropy.reshape(-1), entropy.reshape(-1)) if entropy_gradient else None
 
     grad_hidden, total = mx.zeros(hidden.shape), _taken(grads, params, output)
-    for start, of_hidden, rows in chunks.gradients(hidden, weight, grad_logps.reshape(-1), log_total):
+    for start, of_hidden, rows in chunks.gradients(hidden, weight, grad_logps.reshape(-1), log_total, of_entropy):
         grad_hidden, rows = grad_hidden + of_hidden, total[start : start + len(rows)] + rows
         mx.eval(grad_hidden, rows)
         total = mx.slice_update(total, rows, mx.array([start]), axes=(0,))

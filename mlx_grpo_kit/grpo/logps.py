@@ -53,13 +53,15 @@ def score(
     batch: PaddedBatch,
     temperature: float = 1.0,
     gradient_checkpointing: bool = False,
+    entropy_gradient: bool = False,
 ) -> tuple[mx.array, mx.array]:
     """Log-probability of every completion token, and the entropy of what it was drawn from: float32 [B, T] twice.
 
     The completion's first token is predicted by the prompt's last position, and every other token by the one before
     it; scoring token t with the logits of position t is the classic mistake. A prompt is computed once for its whole
     group, and logits only for the positions that predict a completion token. Padded places hold numbers without
-    meaning. The entropy has no gradient. `gradient_checkpointing` is `qwen3_hidden_states`'s.
+    meaning. The entropy has a gradient where `entropy_gradient` asks for it. `gradient_checkpointing` is
+    `qwen3_hidden_states`'s.
     """
     cache = KVCache(config.num_hidden_layers)
     prompt_mask = batch.prompt_mask
@@ -72,7 +74,8 @@ def score(
         cache = cache.repeat(batch.group_size)
         completion_hidden = hidden_states(batch.completion_ids[:, :-1], cache=cache, attention_mask=prompt_mask)
         hidden = mx.concatenate([hidden, completion_hidden], axis=1)
-    return token_logps_and_entropy(hidden, output_weight(config, params), batch.completion_ids, temperature)
+    weight = output_weight(config, params)
+    return token_logps_and_entropy(hidden, weight, batch.completion_ids, temperature, entropy_gradient)
 
 
 def per_token_logps(

@@ -169,15 +169,15 @@ class Part(NamedTuple):
         token_weight: [B, 1], the share of the loss that one token of each completion has (`token_weights`).
         metric_weight: [B, 1], the share that it has in a metric which is a mean over tokens.
         num_completions: completions of the whole batch, for metrics which are a mean over completions.
-        policy_mask: bool [B, T], the tokens that `top_entropy_quantile` keeps; None where it keeps all.
+        policy_mask: bool [B, T], the tokens that `top_entropy_quantile` keeps.
         entropy_weight: [B, 1], the share that one token of those has in the entropy bonus.
     """
 
     token_weight: mx.array
     metric_weight: mx.array
     num_completions: int
-    policy_mask: mx.array | None = None
-    entropy_weight: mx.array | None = None
+    policy_mask: mx.array
+    entropy_weight: mx.array
 
 
 def grpo_loss_and_metrics(

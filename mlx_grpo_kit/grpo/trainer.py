@@ -18,14 +18,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlx_grpo_kit.blas import all_cores, bound, mx
 from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
-from mlx_grpo_kit.grpo.advantages import compute_advantages
+from mlx_grpo_kit.grpo.advantages import compute_advantages, soft_overlong_punishment, weighted_sum
 from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mlx_grpo_kit.grpo.config import MAY_CHANGE, GRPOConfig
 from mlx_grpo_kit.grpo.gradients import batch_loss
@@ -183,6 +183,12 @@ class GRPOTrainer:
         if _saved:
             self.compute_dtype, self.ref_params = _saved.compute_dtype, _saved.ref_params
         self.max_completion_length = self.args.max_completion_length or task.max_completion_length
+        if self.args.soft_punish_cache > self.max_completion_length:
+            raise ValueError(
+                f"soft_punish_cache is {self.args.soft_punish_cache}; expected at most the length of a completion, "
+                f"{self.max_completion_length} tokens, of which it is the last part."
+            )
+        _check_weights(self.args, task.reward_funcs)
         state = _saved.optimizer_state if _saved else None
         self.optimizer = OPTIMIZERS[self.args.optim](self.master_params, self.args.learning_rate, state)
         # Computed now, because training may move to another thread: MLX cannot finish there what was begun here.
@@ -236,7 +242,8 @@ class GRPOTrainer:
                 if problems:
                     sampling = SamplingConfig(self.max_completion_length)
                     _, rollout, texts = self._complete(problems, sampling, seed, own.start, num_problems)
-                    rewards, *_ = self._rewards(problems, texts, rollout.completions)
+                    _, by_name, _ = self._rewards(problems, texts, rollout.completions)
+                    rewards = weighted_sum(np.column_stack([*by_name.values()]), self.args.reward_weights)
                     results[: len(own)] = np.column_stack([are_correct(self.task, problems, texts), rewards])
             accuracies, rewards = self.world.gather(results).T
             return {"eval/accuracy": mean(accuracies), "eval/reward": mean(rewards)}
@@ -306,6 +313,7 @@ class GRPOTrainer:
         """Have `args` with `settings` in them and `reward_funcs`, and note what is not as it was."""
         _refuse_fixed(settings)
         args = replace(args, **settings)
+        _check_weights(args, self.reward_funcs if reward_funcs is None else reward_funcs)
         if reward_funcs is not None and (names := _names(reward_funcs)) and [*reward_funcs] != [*self.reward_funcs]:
             self._changes["reward_funcs"], self._reward_funcs = names, tuple(reward_funcs)
         self._changes |= {
@@ -410,42 +418,85 @@ class GRPOTrainer:
                 )
         return rewards, by_name, failed
 
+    def _sample(self, own: Sequence[int], places: Sequence[int], attempt: int) -> dict[int, _Group]:
+        """A group of completions, rewarded but not compared, for each of this process's `own` places in the batch.
+
+        `own` are some in a row of `places`, which are drawn at once by all processes together: what a place gets
+        depends on these, the step and the attempt alone, so that any number of processes draws the same.
+        """
+        args, size = self.args, self.args.num_generations
+        # Numbers from (seed, step, attempt): a resumed run needs no state of a random generator.
+        problem_seed, sampling_seed = np.random.SeedSequence([args.seed, self.step, attempt]).generate_state(2)
+        problems = sample_problems(self.task, np.random.default_rng(problem_seed), len(places))
+        first = places.index(own[0]) if own else 0
+        problems = [problem for problem in problems[first : first + len(own)] for _ in range(size)]
+        groups: dict[int, _Group] = {}
+        with self.world.together(TaskError, ValueError):
+            if problems:
+                sampling, num_rows = args.sampling(self.max_completion_length), len(places) * size
+                prompts, rollout, texts = self._complete(problems, sampling, int(sampling_seed), first * size, num_rows)
+                _, by_name, failed = self._rewards(problems, texts, rollout.completions)
+                lengths = [*map(len, rollout.completions)]
+                if args.soft_punish_cache:
+                    by_name["soft_overlong_punishment_reward"] = soft_overlong_punishment(
+                        lengths, self.max_completion_length, args.soft_punish_cache
+                    )
+                rows = _records(problems, prompts, rollout, texts, by_name, np.repeat(own, size).tolist())
+                numbers = np.column_stack([*by_name.values(), *failed.values(), lengths, rollout.finished])
+                for place, start in zip(own, range(0, len(rows), size), strict=True):
+                    groups[place] = _Group(rows[start : start + size], numbers[start : start + size])
+        return groups
+
+    def _compare(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Every function's rewards [N, F] -> their weighted sums [N], and advantages [N]."""
+        args = self.args
+        weights = np.ones(scores.shape[1])
+        if args.reward_weights is not None:
+            weights[: len(args.reward_weights)] = args.reward_weights  # the overlong penalty has none of its own
+        advantages = compute_advantages(
+            scores,
+            args.num_generations,
+            args.scale_rewards,
+            advantage_estimator=args.advantage_estimator,
+            reward_weights=weights,
+            multi_objective_aggregation=args.multi_objective_aggregation,
+        )
+        return weighted_sum(scores, weights), np.array(advantages)
+
     def _one_step(self, max_steps: int) -> TrainStep:
         """Sample a group of completions for each problem, reward them, compare within the groups, update the policy."""
         args, started = self.args, time.perf_counter()
-        # Numbers from (seed, step) alone: a resumed run needs no state of a random generator.
-        problem_seed, sampling_seed = np.random.SeedSequence([args.seed, self.step]).generate_state(2)
+        places = range(args.generation_batch_size // args.num_generations)
+        own, groups = self.world.share(places), {}
+        missing, rewards_drawn = [*places], []
+        for attempt in range(1 + args.dynamic_sampling_rounds):
+            groups |= self._sample([place for place in own if place in missing], missing, attempt)
+            completions = [completion for place in own for completion in groups[place].completions]
+            # From here on [N], the rows of all processes.
+            table = self.world.gather(np.concatenate([groups[place].numbers for place in own]))
+            num_functions = len(completions[0].rewards)
+            rewards, advantages = self._compare(table[:, :num_functions])
+            by_group = advantages.reshape(len(places), -1)
+            rewards_drawn.append(rewards.reshape(by_group.shape)[missing])
+            missing = np.flatnonzero(~by_group.any(axis=1)).tolist()
+            if not missing:
+                break
 
-        num_problems = args.generation_batch_size // args.num_generations
-        problems = sample_problems(self.task, np.random.default_rng(problem_seed), num_problems)
-        problems = [problem for problem in problems for _ in range(args.num_generations)]
-        own, num_rows = self.world.share(range(len(problems))), len(problems)
-        problems = problems[own.start : own.stop]
-        with self.world.together(TaskError, ValueError):
-            sampling = args.sampling(self.max_completion_length)
-            prompts, rollout, texts = self._complete(problems, sampling, int(sampling_seed), own.start, num_rows)
-            own_rewards, own_by_name, failed = self._rewards(problems, texts, rollout.completions)
-
-        # From here on [N], the rows of all processes.
-        columns = [
-            own_rewards,
-            *own_by_name.values(),
-            *failed.values(),
-            [*map(len, rollout.completions)],
-            rollout.finished,
-        ]
-        rewards, *scores, lengths, finished = self.world.gather(np.column_stack(columns)).T
-        scores, failures = scores[: len(own_by_name)], scores[len(own_by_name) :]
-        advantages = compute_advantages(rewards, args.num_generations, args.scale_rewards)
-
-        own_advantages, groups = advantages[own.start : own.stop], [row // args.num_generations for row in own]
-        completions = _records(problems, prompts, rollout, texts, own_rewards, own_by_name, own_advantages, groups)
-        metrics = sampling_metrics(
-            rewards, dict(zip(own_by_name, scores, strict=True)), lengths, finished, args.num_generations
-        )
-        metrics |= {f"rewards/{name}/failed": mean(values) for name, values in zip(failed, failures, strict=True)}
+        first_row = own.start * args.num_generations
+        rows = zip(completions, rewards[first_row:].tolist(), advantages[first_row:].tolist(), strict=False)
+        completions = [replace(each, reward=reward, advantage=advantage) for each, reward, advantage in rows]
+        *scores, lengths, finished = table.T
+        by_name, failed = dict(zip(completions[0].rewards, scores, strict=False)), scores[num_functions:]
+        metrics = sampling_metrics(rewards, by_name, lengths, finished, args.num_generations)
+        if args.on_reward_error == "skip":
+            names = map(reward_name, self.reward_funcs)
+            metrics |= {f"rewards/{name}/failed": mean(each) for name, each in zip(names, failed, strict=True)}
+        if args.dynamic_sampling_rounds:
+            metrics["dynamic_sampling/groups_drawn"] = float(sum(map(len, rewards_drawn)))
+            metrics["dynamic_sampling/reward"] = mean(np.concatenate(rewards_drawn))
         counted = finished if args.mask_truncated_completions else 1
-        metrics |= self._update(completions, (lengths * counted).astype(int), own.start, self._learning_rate(max_steps))
+        num_counted, learning_rate = (lengths * counted).astype(int), self._learning_rate(max_steps)
+        metrics |= self._update(completions, num_counted, first_row, learning_rate)
 
         metrics["step_time"] = time.perf_counter() - started
         changes, self._changes = self._changes, {}
@@ -459,7 +510,15 @@ class GRPOTrainer:
         `completions` are this process's, from `first_row` on; `num_counted` is all processes' [N] (`micro_batches`).
         """
         loss_config = self.args.loss(self.max_completion_length)
-        batches, left_out = micro_batches(self.config, self.args, loss_config, completions, num_counted, first_row)
+        entropies = None
+        if loss_config.top_entropy_quantile < 1:
+            entropies = np.zeros([len(completions), self.max_completion_length])
+            for row, completion in zip(entropies, completions, strict=True):
+                row[: len(completion.entropies)] = completion.entropies
+            entropies = self.world.gather(entropies)
+        batches, left_out = micro_batches(
+            self.config, self.args, loss_config, completions, num_counted, first_row, entropies
+        )
         if self.ref_params is not None:
             for micro in batches:
                 micro.ref_logps, _ = score(self.config, self.ref_params, micro.batch, self.args.temperature)
@@ -472,10 +531,24 @@ class GRPOTrainer:
                 raise self._diverged(f"has loss {metrics['loss']} and gradient norm {metrics['grad_norm']}")
             with interrupts_wait():
                 self._apply(grads, metrics["grad_norm"], learning_rate)
-                self.step += len(history) + 1 == self.args.num_iterations
+                if len(history) + 1 == self.args.num_iterations:
+                    self.step += 1
+                    self._sync_reference()
             history.append(metrics)
         means = {name: mean([metrics[name] for metrics in history]) for name in history[0]}
+        if loss_config.entropy_coef:
+            means["entropy_coef"] = loss_config.entropy_coef
         return means | {"learning_rate": learning_rate}
+
+    def _sync_reference(self) -> None:
+        """Move the reference towards the policy, after every so many steps. As TRL's SyncRefModelCallback."""
+        args, alpha = self.args, self.args.ref_model_mixup_alpha
+        if args.sync_ref_model and self.step % args.ref_model_sync_steps == 0:
+            policy = self.params
+            self.ref_params = {
+                name: value * (1.0 - alpha) + alpha * policy[name] for name, value in self.ref_params.items()
+            }
+            mx.eval(self.ref_params)
 
     def _gradients(
         self, batches: Sequence[MicroBatch], loss_config: GRPOLossConfig, left_out: Mapping[str, float]
@@ -533,12 +606,27 @@ class GRPOTrainer:
         def loss_fn(logps: mx.array, entropy: mx.array):
             mask = micro.batch.completion_mask
             loss, metrics = grpo_loss_and_metrics(
-                loss_config, logps, micro.old_logps, micro.advantages, mask, ref_logps=micro.ref_logps, part=micro.part
+                loss_config,
+                logps,
+                micro.old_logps,
+                micro.advantages,
+                mask,
+                ref_logps=micro.ref_logps,
+                entropies=entropy,
+                part=micro.part,
             )
-            return loss, metrics | {"entropy": token_mean(entropy, mask, micro.part)}
+            return loss, metrics | {"entropy": token_mean(mx.stop_gradient(entropy), mask, micro.part)}
 
-        params, args = self.master_params, self.args
-        return add_gradients(self.config, params, micro.batch, loss_fn, grads, args.temperature, self.compute_dtype)
+        return add_gradients(
+            self.config,
+            self.master_params,
+            micro.batch,
+            loss_fn,
+            grads,
+            self.args.temperature,
+            self.compute_dtype,
+            entropy_gradient=loss_config.entropy_coef != 0,
+        )
 
     def _apply(self, grads: dict[str, mx.array], grad_norm: float, learning_rate: float) -> None:
         """One step of the optimizer, evaluated. What could leave a number that is not finite is refused before it."""
@@ -584,12 +672,14 @@ class GRPOTrainer:
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Take back what a step has changed, if it fails."""
-        before = None if self._keeps_nothing else (self.step, self.master_params, dict(self.optimizer.state))
+        reference, before = self.ref_params, None
+        if not self._keeps_nothing:
+            before = (self.step, self.master_params, dict(self.optimizer.state), reference)
         try:
             yield
         except BaseException:
             if before is not None:
-                self.step, self.master_params, self.optimizer.state = before
+                self.step, self.master_params, self.optimizer.state, self.ref_params = before
             raise
 
     def _learning_rate(self, max_steps: int) -> float:
@@ -620,16 +710,25 @@ def _names(reward_funcs: Sequence[Callable]) -> list[str]:
     return names
 
 
+class _Group(NamedTuple):
+    """The completions of one problem, and of each a row of what all processes have to know.
+
+    Columns: every function's reward, where each failed if failures are skipped, length, and whether it ended by itself.
+    """
+
+    completions: list[Completion]
+    numbers: np.ndarray
+
+
 def _records(
     problems: Sequence[Problem],
     prompts: Sequence[list[int]],
     rollout: Rollout,
     texts: Sequence[str],
-    rewards: np.ndarray,
     by_name: Mapping[str, np.ndarray],
-    advantages: mx.array,
     groups: Sequence[int],
 ) -> list[Completion]:
+    """What was sampled, with every function's rewards; their sum and the advantage are not known yet."""
     return [
         Completion(
             problem=problem,
@@ -641,9 +740,17 @@ def _records(
             entropies=rollout.entropies[i],
             finished=rollout.finished[i],
             rewards={name: None if math.isnan(values[i]) else float(values[i]) for name, values in by_name.items()},
-            reward=float(rewards[i]),
-            advantage=advantage,
+            reward=math.nan,
+            advantage=0.0,
             group=groups[i],
         )
-        for i, (problem, advantage) in enumerate(zip(problems, advantages.tolist(), strict=True))
+        for i, problem in enumerate(problems)
     ]
+
+
+def _check_weights(args: GRPOConfig, reward_funcs: Sequence[Callable]) -> None:
+    if args.reward_weights is not None and len(args.reward_weights) != len(reward_funcs):
+        raise ValueError(
+            f"reward_weights are {args.reward_weights}; expected a number for each of the {len(reward_funcs)} reward "
+            f"functions ({', '.join(_names(reward_funcs))})."
+        )

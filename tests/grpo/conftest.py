@@ -7,6 +7,7 @@ import dataclasses
 from collections import defaultdict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
@@ -19,9 +20,9 @@ class TRL:
     """Calls TRL's methods on a GRPOTrainer that was never initialised and holds only what those methods read."""
 
     def __init__(self):
-        from trl import GRPOConfig, GRPOTrainer
+        from trl import GRPOConfig, GRPOTrainer, RLOOTrainer
 
-        self._trainer_class = GRPOTrainer
+        self._trainer_class, self._rloo_class = GRPOTrainer, RLOOTrainer
         self.defaults = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
 
     def loss(
@@ -34,9 +35,12 @@ class TRL:
         ref_logps=None,
         num_items_in_batch=None,
         accumulation_steps=1,
+        entropies=None,
         **settings,
     ):
         """`_compute_loss` on NumPy arrays -> (loss, gradient with respect to logps, {metric: float}).
+
+        With entropies the gradient is a pair, that with respect to them being the second.
 
         settings: GRPOConfig fields; the others keep TRL's defaults, but use_bias_correction_kl is False.
         """
@@ -55,17 +59,26 @@ class TRL:
             epsilon_low=args.epsilon,
             max_completion_length=args.max_completion_length,
             epsilon_high=args.epsilon if args.epsilon_high is None else args.epsilon_high,
-            top_entropy_quantile=1.0,
+            top_entropy_quantile=args.top_entropy_quantile,
+            entropy_coef=args.entropy_coef,
+            use_adaptive_entropy=False,
             off_policy_mask_threshold=None,
             use_vllm=False,
-            _entropy_bonus_enabled=False,
+            _entropy_bonus_enabled=args.entropy_coef != 0,
             aux_loss_enabled=False,
             _metrics={"train": defaultdict(list)},
-            accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+            accelerator=SimpleNamespace(
+                num_processes=1,
+                gather=lambda x: x,
+                reduce=lambda x, reduction: x,
+                pad_across_processes=lambda x, **_: x,
+                sync_gradients=True,
+            ),
         )
         logps = torch.tensor(logps, requires_grad=True)
         mask = torch.tensor(mask).long()
-        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logps, torch.zeros_like(logps), None)
+        of_tokens = torch.zeros_like(logps) if entropies is None else torch.tensor(entropies, requires_grad=True)
+        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logps, of_tokens, None)
         inputs = {
             "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long),
             "prompt_mask": torch.ones(len(mask), 1),
@@ -81,14 +94,59 @@ class TRL:
         loss = trainer._compute_loss(trainer.model, inputs)
         loss.backward()
         metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
-        return loss.item(), logps.grad.numpy(), metrics
+        if entropies is None:
+            return loss.item(), logps.grad.numpy(), metrics
+        of_tokens = np.zeros_like(entropies) if of_tokens.grad is None else of_tokens.grad.numpy()
+        return loss.item(), (logps.grad.numpy(), of_tokens), metrics
 
-    def advantages(self, rewards, num_generations, scale_rewards="group"):
-        """`_generate_and_score_completions` with these rewards (a list; NaN for a reward function's None) -> NumPy."""
+    def rloo_loss(self, logps, old_logps, advantages, mask, epsilon=0.2, epsilon_high=None):
+        """RLOOTrainer's `_compute_loss`, as `loss`."""
+        import torch
+
+        trainer = object.__new__(self._rloo_class)
+        vars(trainer).update(
+            model=SimpleNamespace(training=True),
+            epsilon_low=epsilon,
+            epsilon_high=epsilon if epsilon_high is None else epsilon_high,
+            aux_loss_enabled=False,
+            _metrics={"train": defaultdict(list)},
+            accelerator=SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x),
+        )
+        logps = torch.tensor(logps, requires_grad=True)
+        mask = torch.tensor(mask).long()
+        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logps, torch.zeros_like(logps), None)
+        inputs = {
+            "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long),
+            "prompt_mask": torch.ones(len(mask), 1),
+            "completion_ids": torch.zeros_like(mask),
+            "completion_mask": mask,
+            "advantages": torch.tensor(advantages),
+            "old_logps": (torch.tensor(old_logps) * mask).sum(1),
+        }
+        loss = trainer._compute_loss(trainer.model, inputs)
+        loss.backward()
+        return loss.item(), logps.grad.numpy(), {name: each[-1] for name, each in trainer._metrics["train"].items()}
+
+    def advantages(
+        self,
+        rewards,
+        num_generations,
+        scale_rewards="group",
+        reward_weights=None,
+        multi_objective_aggregation="sum_then_normalize",
+        rloo=False,
+        normalize_advantages=False,
+    ):
+        """`_generate_and_score_completions` with these rewards (a list; NaN for a reward function's None) -> NumPy.
+
+        Rewards are [B], or [B, F] of several functions; with `rloo` RLOOTrainer's method.
+        """
         import torch
 
         count = len(rewards)
-        trainer = object.__new__(self._trainer_class)
+        rewards = torch.tensor(rewards, dtype=torch.float32).reshape(count, -1)
+        functions = rewards.shape[1]
+        trainer = object.__new__(self._rloo_class if rloo else self._trainer_class)
         vars(trainer).update(
             args=SimpleNamespace(**{**self.defaults, "steps_per_generation": 1}),
             model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
@@ -103,11 +161,13 @@ class TRL:
             mask_truncated_completions=False,
             num_iterations=1,
             num_generations=num_generations,
-            reward_funcs=[None],
-            reward_func_names=["reward"],
-            reward_weights=torch.ones(1),
-            multi_objective_aggregation="sum_then_normalize",
+            reward_funcs=[None] * functions,
+            reward_func_names=[f"reward{number}" for number in range(functions)],
+            reward_weights=torch.ones(functions) if reward_weights is None else torch.tensor(reward_weights),
+            multi_objective_aggregation=multi_objective_aggregation,
             scale_rewards=scale_rewards,
+            reward_clip_range=None,
+            normalize_advantages=normalize_advantages,
             _metrics={"train": defaultdict(list)},
             _pending_extra_logs={},
             _pending_metrics={},
@@ -115,7 +175,11 @@ class TRL:
             _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": []},
         )
         trainer._generate = lambda prompts: ([[1]] * count, [[1]] * count, None, ["x"] * count, None, {}, None, None)
-        trainer._calculate_rewards = lambda *_: torch.tensor(rewards, dtype=torch.float32).unsqueeze(1)
+        if rloo:
+            trainer._generate = lambda prompts: ([[1]] * count, [[1]] * count, ["x"] * count)
+            trainer._get_per_token_logps_and_entropies = lambda *_, **__: (torch.zeros(count, 1), None, None)
+            trainer.args.gradient_checkpointing_kwargs = None
+        trainer._calculate_rewards = lambda *_: rewards
         return trainer._generate_and_score_completions([{"prompt": "x"}] * count)["advantages"].numpy()
 
 

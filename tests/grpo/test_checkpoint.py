@@ -280,11 +280,11 @@ def test_a_damaged_state(checkpoint, make_trainer, content, message):
 
 def test_settings_of_another_version(checkpoint, make_trainer):
     state = json.loads((checkpoint / "trainer_state.json").read_text())
-    state["args"]["entropy_coef"] = 0.1
+    state["args"]["entropy_weight"] = 0.1
     (checkpoint / "trainer_state.json").write_text(json.dumps(state))
     list_again(checkpoint)
     with pytest.raises(
-        ValueError, match=r"trainer_state.json has settings that this version does not know: entropy_coef"
+        ValueError, match=r"trainer_state.json has settings that this version does not know: entropy_weight"
     ):
         GRPOTrainer.resume(checkpoint, make_trainer.task())
 

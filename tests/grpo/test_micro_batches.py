@@ -9,6 +9,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.logps import pad_batch, score
+from mlx_grpo_kit.grpo.loss import high_entropy_mask
 from mlx_grpo_kit.grpo.micro_batches import micro_batches
 from mlx_grpo_kit.grpo.trainer import Completion
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
@@ -97,6 +98,11 @@ def off_policy(model, batch, completions, beta):
     return old, ref if beta else None
 
 
+def bonus(entropy, mask, args):
+    kept = high_entropy_mask(entropy, mask, args.top_entropy_quantile)
+    return mx.sum(entropy * kept) / mx.maximum(kept.sum(), 1)
+
+
 def in_full(model, args, completions):
     """Every completion through the model, in TRL's micro-batches: (gradient, metrics)."""
     loss_config = args.loss(16)
@@ -115,10 +121,21 @@ def in_full(model, args, completions):
         old, ref = off_policy(model, batch, chunk, args.beta) if args.num_iterations > 1 or args.beta else (None, None)
 
         def loss_fn(params, batch=batch, mask=mask, advantages=advantages, old=old, ref=ref):
-            logps, entropy = score(model[0], params, batch)
+            logps, entropy = score(model[0], params, batch, entropy_gradient=True)
             loss, metrics = grpo_loss_and_metrics(
-                loss_config, logps, old, advantages, mask, ref_logps=ref, num_items_in_batch=num_items
+                loss_config,
+                logps,
+                old,
+                advantages,
+                mask,
+                ref_logps=ref,
+                entropies=entropy,
+                num_items_in_batch=num_items,
             )
+            if args.entropy_coef:  # a mean over micro-batches, whatever the policy's loss is
+                policy = loss + args.entropy_coef * bonus(entropy, mask, args)
+                metrics["policy_loss"] = policy * share * len(chunks)
+                return policy * share - args.entropy_coef * bonus(entropy, mask, args) / len(chunks), metrics
             metrics["entropy"] = mx.sum(entropy * mask) / mx.maximum(mask.sum(), 1)
             return loss * share, metrics
 
@@ -135,7 +152,10 @@ def with_some_left_out(model, args, completions):
     lengths = np.array([len(each.completion_ids) for each in completions])
     finished = np.array([each.finished for each in completions])
     num_counted = np.where(finished, lengths, 0) if args.mask_truncated_completions else lengths
-    batches, left_out = micro_batches(model[0], args, loss_config, completions, num_counted)
+    entropies = padded([each.entropies for each in completions], 16)
+    batches, left_out = micro_batches(
+        model[0], args, loss_config, completions, num_counted, entropies=np.array(entropies)
+    )
     grads, totals = None, dict(left_out)
     for micro in batches:
         place = {tuple(each.completion_ids): each for each in completions}
@@ -183,6 +203,32 @@ def test_gradients_and_metrics_are_those_of_the_full_pass(model, loss_type, off_
     through = sum(micro.batch.completion_ids.shape[0] for micro in batches)
     all_are_needed = loss_type == "vespo" and off_policy
     assert through < len(completions) if not all_are_needed else through > 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(top_entropy_quantile=0.4),
+        dict(top_entropy_quantile=0.2, loss_type="grpo", num_iterations=2),
+        dict(entropy_coef=0.3),
+        dict(entropy_coef=0.3, top_entropy_quantile=0.3, loss_type="grpo", mask_truncated_completions=True),
+        dict(entropy_coef=-0.2, loss_type="rloo", beta=0.1),
+    ],
+    ids=repr,
+)
+def test_entropies_decide_as_in_the_full_pass(model, settings):
+    args = arguments(**{"loss_type": "dapo"} | settings, per_device_train_batch_size=8, gradient_accumulation_steps=3)
+    completions = sampled(model, seed=5)
+    batches, grads, metrics = with_some_left_out(model, args, completions)
+    expected_grads, expected = in_full(model, args, completions)
+    for name, grad in grads.items():
+        largest = mx.abs(expected_grads[name]).max().item()
+        np.testing.assert_allclose(np.array(grad), np.array(expected_grads[name]), atol=3e-6 * largest, err_msg=name)
+    for name in {"loss", "policy_loss"} & expected.keys():
+        assert metrics[name] == pytest.approx(expected[name], rel=2e-5, abs=1e-6), name
+    through = sum(micro.batch.completion_ids.shape[0] for micro in batches)
+    counted = sum(each.finished or not args.mask_truncated_completions for each in completions)
+    assert through >= counted if args.entropy_coef else through < len(completions)
 
 
 def test_a_kl_penalty_needs_them_all(model):

@@ -90,7 +90,11 @@ RUNS = {
     "advantages over the batch, two updates": dict(scale_rewards="batch", num_iterations=2),
     "KL": dict(beta=0.1, loss_type="dr_grpo"),
     "vespo": dict(loss_type="vespo"),
-    "adafactor, layer by layer": dict(optim="adafactor", gradient_checkpointing=True),
+    "adafactor, layer by layer": dict(optim="adafactor", gradient_checkpointing=True, entropy_coef=0.05),
+    "groups drawn again, tokens of high entropy": dict(dynamic_sampling_rounds=3, top_entropy_quantile=0.5),
+    "leave-one-out, overlong": dict(
+        advantage_estimator="rloo", scale_rewards="none", loss_type="rloo", soft_punish_cache=3, reward_weights=[0.5]
+    ),
 }
 
 

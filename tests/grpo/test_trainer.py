@@ -17,7 +17,7 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.grpo import RewardError, TrainingDivergedError, memory, optimizer
+from mlx_grpo_kit.grpo import GRPOTrainer, RewardError, TrainingDivergedError, memory, optimizer
 from mlx_grpo_kit.grpo import gradients as module
 from mlx_grpo_kit.grpo import trainer as trainer_module
 from mlx_grpo_kit.grpo.micro_batches import micro_batches
@@ -818,3 +818,102 @@ def test_stop_strings_end_a_completion_and_are_learned_from(make_trainer, tmp_pa
     stopped.save_checkpoint(tmp_path / "one")
     resumed = type(stopped).resume(tmp_path / "one", stopped.task)
     assert resumed.args == stopped.args
+
+
+# Variants: what is drawn, what a reward weighs, and a reference that follows.
+
+
+def only_some(problems, completions):
+    """Without spread for every prompt but one kind."""
+    return [
+        completion.count("7") / 4 if problem.prompt == "77" else 0.0
+        for problem, completion in zip(problems, completions, strict=True)
+    ]
+
+
+def test_groups_without_spread_are_drawn_again(make_trainer):
+    settings = dict(per_device_train_batch_size=16, temperature=1.5)
+    [plain] = make_trainer(make_trainer.task([only_some]), **settings).train(1)
+    [step] = make_trainer(make_trainer.task([only_some]), **settings, dynamic_sampling_rounds=30).train(1)
+    assert plain.metrics["frac_reward_zero_std"] > 0
+    assert step.metrics["frac_reward_zero_std"] == 0
+    assert {each.prompt for each in step.completions} == {"77"}
+    assert [each.group for each in step.completions] == [place for place in range(4) for _ in range(4)]
+    assert step.metrics["dynamic_sampling/groups_drawn"] > 4
+    assert step.metrics["dynamic_sampling/reward"] < step.metrics["reward"]
+    kept = [
+        each
+        for each in plain.completions
+        if any(other.advantage for other in plain.completions if other.group == each.group)
+    ]
+    again = {each.group: each for each in step.completions}
+    assert all(again[each.group].prompt == each.prompt for each in kept)  # what had spread stays in its place
+
+
+def test_drawing_again_ends_and_says_so(make_trainer):
+    task = make_trainer.task([lambda problems, completions: [0.0] * len(completions)])
+    [step] = make_trainer(task, dynamic_sampling_rounds=3).train(1)
+    assert step.metrics["dynamic_sampling/groups_drawn"] == 2 * 4  # the first time, and three times again
+    assert step.metrics["frac_reward_zero_std"] == 1
+    assert step.metrics["grad_norm"] == 0
+
+
+def test_drawing_again_repeats_by_seed(make_trainer):
+    settings = dict(dynamic_sampling_rounds=5, temperature=1.5)
+
+    def texts(seed):
+        steps = make_trainer(make_trainer.task([only_some]), **settings, seed=seed).train(2)
+        return [[each.completion for each in step.completions] for step in steps]
+
+    assert texts(1) == texts(1) != texts(2)
+
+
+def length(problems, completions):
+    return [float(len(completion)) for completion in completions]
+
+
+def sevens(problems, completions):
+    return [completion.count("7") / 4 for completion in completions]
+
+
+def test_reward_weights(make_trainer):
+    [step] = make_trainer(make_trainer.task([sevens, length]), reward_weights=[2, -0.5]).train(1)
+    for each in step.completions:
+        assert each.reward == 2 * each.rewards["sevens"] - 0.5 * each.rewards["length"]
+    raw = [each.rewards["length"] for each in step.completions]
+    assert step.metrics["rewards/length/mean"] == pytest.approx(np.mean(raw))
+    assert step.metrics["reward"] == pytest.approx(np.mean([each.reward for each in step.completions]))
+    with pytest.raises(ValueError, match=r"reward_weights are \(1,\); expected a number for each of the 2 reward func"):
+        make_trainer(make_trainer.task([sevens, length]), reward_weights=[1])
+
+
+def test_the_end_of_a_long_completion_is_punished(make_trainer):
+    [step] = make_trainer(soft_punish_cache=2).train(1)
+    for each in step.completions:
+        penalty = each.rewards["soft_overlong_punishment_reward"]
+        assert penalty == [0, 0, -0.5, -1][len(each.completion_ids) - 1]
+        assert each.reward == each.rewards["sevens"] + penalty
+    with pytest.raises(ValueError, match="soft_punish_cache is 5; expected at most the length of a completion, 4"):
+        make_trainer(soft_punish_cache=5)
+
+
+def test_a_reference_that_follows_is_resumed_bit_for_bit(make_trainer, tmp_path):
+    settings = dict(beta=0.1, sync_ref_model=True, ref_model_sync_steps=2)
+    trainer = make_trainer(**settings)
+    list(trainer.train(3))
+    trainer.save_checkpoint(tmp_path / "checkpoint")
+    list(trainer.train(4))
+    resumed = GRPOTrainer.resume(tmp_path / "checkpoint", make_trainer.task())
+    list(resumed.train(4))
+    for name, value in trainer.ref_params.items():
+        assert mx.array_equal(value, resumed.ref_params[name])
+        assert mx.array_equal(trainer.params[name], resumed.params[name])
+
+
+def test_an_entropy_bonus_keeps_entropy(make_trainer):
+    def entropy_after(coef):
+        *_, step = make_trainer(entropy_coef=coef, learning_rate=1e-2).train(15)
+        assert ("entropy_coef" in step.metrics) == (coef != 0)
+        return step.metrics["entropy"]
+
+    assert entropy_after(-0.5) < entropy_after(0.0) < entropy_after(0.5)
