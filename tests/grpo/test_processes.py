@@ -128,7 +128,7 @@ def test_any_number_of_processes_gives_the_same_run(folder, size, name):
     number = [*RUNS].index(name)
     steps, params = read(folder, 1, number)
     others = [read(folder, size, number, rank) for rank in range(size)]
-    if name != "KL":
+    if name != "KL" and "again" not in name:
         assert min(step["metrics"]["frac_reward_zero_std"] for step in steps) > 0, "some groups are left out"
     for place, step in enumerate(steps):
         rows = [row for other, _ in others for row in other[place]["rows"]]
