@@ -9,9 +9,11 @@ from mlx_grpo_kit.grpo.loss import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss
 from mlx_grpo_kit.grpo.memory import estimate_memory
 from mlx_grpo_kit.grpo.rewards import RewardError, compute_rewards
 from mlx_grpo_kit.grpo.trainer import Completion, GRPOTrainer, Snapshot, TrainingDivergedError, TrainStep
+from mlx_grpo_kit.grpo.variants import VARIANTS, Variant, variants_table
 
 __all__ = [
     "LOSS_TYPES",
+    "VARIANTS",
     "Completion",
     "GRPOConfig",
     "GRPOLossConfig",
@@ -20,6 +22,7 @@ __all__ = [
     "Snapshot",
     "TrainStep",
     "TrainingDivergedError",
+    "Variant",
     "compute_advantages",
     "compute_grpo_loss",
     "compute_loss_and_gradients",
@@ -29,4 +32,5 @@ __all__ = [
     "grpo_loss_and_metrics",
     "per_token_logps",
     "token_weights",
+    "variants_table",
 ]

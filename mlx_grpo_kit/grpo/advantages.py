@@ -37,7 +37,7 @@ def compute_advantages(
             TRL's True and False stand for "group" and "none".
         advantage_estimator: what a reward is compared with. "grpo": the mean of its group. "rloo": the mean of the
             others in its group, so that a completion is no part of its own measure (RLOO,
-            https://arxiv.org/abs/2402.14740, section 3.2). That alone multiplies by n / (n - 1), which a division by
+            https://arxiv.org/abs/2402.14740). That alone multiplies by n / (n - 1), which a division by
             the group's standard deviation would make meaningless: "rloo" goes with "none", which is RLOO, or with
             "batch", which divides by the standard deviation of all advantages (TRL's `normalize_advantages`).
         reward_weights: [F], what the rewards of each function are multiplied by.
