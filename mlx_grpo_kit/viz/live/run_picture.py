@@ -29,6 +29,7 @@ class RunPanel:
         between: two metrics, the lower and upper edge of a band.
         smoothing: weight of the past in the line over the values; 0 where they are no measurements.
         empty: what stands there while no value has come.
+        help: what it is, for who points at the title.
     """
 
     title: str
@@ -37,6 +38,7 @@ class RunPanel:
     between: tuple[str, str] | None = None
     smoothing: float = SMOOTHING
     empty: str = "no values yet"
+    help: str = ""
 
 
 def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
@@ -44,19 +46,38 @@ def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
     parts = [name.split("/")[1] for name in metrics if name.startswith("rewards/") and name.endswith("/mean")]
     rewards = {name: f"rewards/{name}/mean" for name in sorted(parts)} if len(parts) > 1 else {}
     return [
-        RunPanel("reward", {"mean": "reward"} | rewards, spread="reward_std"),
-        RunPanel("entropy", {"mean": "entropy"}),
-        RunPanel("KL to the reference", {"mean": "kl"}, empty="none: beta is 0, and no reference pulls"),
-        RunPanel("clipped", {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"}),
-        RunPanel("share", {"tied groups": "frac_reward_zero_std", "cut off": "completions/clipped_ratio"}),
+        RunPanel(
+            "reward",
+            {"mean": "reward"} | rewards,
+            spread="reward_std",
+            help="of all completions of a step; the band is one standard deviation to both sides",
+        ),
+        RunPanel("entropy", {"mean": "entropy"}, help="of the next token's distribution; near 0 nothing new is tried"),
+        RunPanel(
+            "KL to the reference",
+            {"mean": "kl"},
+            empty="none: beta is 0, and no reference pulls",
+            help="how far the policy has gone from the one it is pulled to",
+        ),
+        RunPanel(
+            "clipped",
+            {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"},
+            help="share of the tokens whose ratio left the clip range, below or above, and which push no further",
+        ),
+        RunPanel(
+            "share",
+            {"tied": "frac_reward_zero_std", "cut off": "completions/clipped_ratio"},
+            help="tied: groups whose rewards are all alike, which teach nothing; cut off: completions without an end",
+        ),
         RunPanel(
             "length, tokens",
             {"mean": "completions/mean_length"},
             between=("completions/min_length", "completions/max_length"),
+            help="of the completions; the band reaches from the shortest to the longest",
         ),
-        RunPanel("gradient norm", {"norm": "grad_norm"}),
-        RunPanel("learning rate", {"rate": "learning_rate"}, smoothing=0.0),
-        RunPanel("tokens a second", {"speed": THROUGHPUT})
+        RunPanel("gradient norm", {"norm": "grad_norm"}, help="before it is clipped"),
+        RunPanel("learning rate", {"rate": "learning_rate"}, smoothing=0.0, help="as the step used it"),
+        RunPanel("tokens a second", {"speed": THROUGHPUT}, help="of completions, by the time of the whole step")
         if THROUGHPUT in metrics
         else RunPanel("seconds a step", {"time": "step_time"}),
     ]
@@ -109,7 +130,9 @@ def _draw(
     heights = [y for _, ys in [*lines.values(), *greys, *band] for y in _finite(ys)]
     low, high = (min(heights), max(heights)) if heights else (0.0, 1.0)
     margin = 0.06 * (high - low) or 0.06 * abs(high) or 0.05
-    legend = 17 * len(lines) / (HEIGHT - 64) if len(lines) > 1 else 0.0  # its share of the height, above the lines
+    legend = (
+        (17 * len(lines) + 8) / (HEIGHT - 64) if len(lines) > 1 else 0.0
+    )  # its share of the height, above the lines
     room = (high - low + 2 * margin) * legend / (1 - min(legend, 0.7))
     now = _finite(_column(steps, next(iter(panel.lines.values()))))
     plane = chart.plane(

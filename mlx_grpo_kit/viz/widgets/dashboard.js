@@ -83,7 +83,7 @@ class Curve {
       const several = Object.keys(spec.lines).length > 1;
       return {value, node: h("span", {}, several ? mark : null, several ? words + " " : null, value)};
     });
-    const heading = h("div", {class: "kit-heading"}, h("span", {}, spec.title), ...this.values.map(({node}) => node));
+    const heading = h("div", {class: "kit-heading", title: spec.help || null}, h("span", {}, spec.title), ...this.values.map(({node}) => node));
     this.still = s("g");
     this.cursor = s("g");
     this.svg = s("svg", {height: HEIGHT, role: "slider", "aria-label": `step, over ${spec.title}`, tabindex: -1},
@@ -136,9 +136,9 @@ class Curve {
       parts.push(s("text", {x: anchor === "end" ? width : x(value), y: HEIGHT - 5, "text-anchor": anchor}, words));
     }
     parts.push(s("path", {class: "kit-axis", d: `M${LEFT} ${TOP}V${floor}H${width - RIGHT}`}));
-    for (const step of Object.keys(run.changes))
+    for (const step of empty ? [] : Object.keys(run.changes))
       parts.push(s("path", {class: "kit-change", d: `M${x(step - 0.5).toFixed(1)} ${TOP}V${floor}`}));
-    for (const [steps, values] of greys)
+    for (const [steps, values] of greys.filter(([, values]) => values.some(isNumber)))
       parts.push(s("path", {class: "kit-abandoned", d: pathOf(steps, smooth(values), x, y)}));
     if (edges.length) {
       const [below, above] = edges.map(smooth);

@@ -1,0 +1,200 @@
+"""The dashboard in JupyterLab while a run goes on: every control by mouse and keyboard, dragging, going back."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)
+
+# What a model writes is text: this one would tell if it were ever taken for markup.
+HOSTILE = "<img src=x onerror='window.hacked = true'> {number}"
+SETUP = (
+    (Path(__file__).parents[1] / "viz" / "widgets" / "fake_trainer.py").read_text()
+    + f"""
+from mlx_grpo_kit.viz.widgets.dashboard import Dashboard
+rewards = {{"exact": exact, "format": format_reward}}
+trainer = FakeTrainer(seconds=0.03, text={HOSTILE!r})
+dashboard = Dashboard(trainer, max_steps=2000, title="A slow run", rewards=rewards)
+"""
+)
+START = "run = dashboard.start()"
+AWAIT = "await run\nprint(run)"
+
+
+class Board:
+    """The dashboard in the output of cell 1."""
+
+    def __init__(self, notebook):
+        self.notebook, self.page, self.cell = notebook, notebook.page, notebook.cell(1)
+        self.curves = self.cell.locator("svg[role=slider]")
+        self.rows = self.cell.locator(".kit-scroll tbody tr")
+
+    def click(self, name):
+        self.cell.get_by_role("button", name=name, exact=True).click()
+
+    def wait_for(self, words):
+        self.cell.locator(".kit-dashboard .kit-row", has_text=re.compile(words)).first.wait_for()
+
+    @property
+    def step(self):
+        """The step under the cursor."""
+        return int(self.curves.first.get_attribute("aria-valuenow"))
+
+    @property
+    def done(self):
+        return int(self.cell.get_by_role("progressbar").get_attribute("aria-valuenow"))
+
+    def wait_until_done(self, step):
+        """Until the page shows that this step, or a later one, is done."""
+        bar = "document.querySelector('.kit-dashboard [role=progressbar]')?.ariaValueNow"
+        self.page.wait_for_function(f"step => Number({bar} ?? 0) >= step", arg=step)
+
+    def at(self, curve, share):
+        """The point of a curve with this share of its x axis to the left."""
+        box = self.curves.nth(curve).bounding_box()
+        return box["x"] + 46 + share * (box["width"] - 58), box["y"] + box["height"] / 2
+
+    def column(self, place):
+        return [text.strip() for text in self.rows.locator(f"td:nth-child({place})").all_inner_texts()]
+
+    def wait_for_step(self, step):
+        self.cell.locator(f'svg[aria-valuenow="{step}"]').first.wait_for()
+
+
+@pytest.fixture
+def board(open_notebook):
+    """A run that is on its way, in a notebook whose next cell waits for it."""
+    notebook = open_notebook("dashboard", SETUP, START, AWAIT, "print('ran on')")
+    notebook.run_all()
+    board = Board(notebook)
+    board.wait_until_done(12)
+    return board
+
+
+def test_every_control_while_a_cell_awaits_the_run(board):
+    page, notebook = board.page, board.notebook
+    board.click("Pause")
+    board.wait_for(r"paused.*step \d+ of 2000")
+    paused_at = board.done
+    page.wait_for_timeout(300)
+    assert board.done == paused_at
+    assert re.search(r"\d+ s, about (\d+ s|\d+ min) left", board.cell.locator(".kit-row").first.inner_text())
+    board.click("Step")
+    board.wait_for_step(paused_at + 1)
+    board.wait_for("paused")
+    board.click("Step")
+    board.wait_for_step(paused_at + 2)
+    assert len(board.rows.all()) == 32
+    assert board.column(2)[0] == f"{paused_at + 2}+0="
+    assert board.column(3)[1] == HOSTILE.format(number=1)
+    assert page.evaluate("() => window.hacked") is None
+
+    # Dragging over one curve moves the cursor of all, and the completions follow; then the keys.
+    page.mouse.move(*board.at(4, 3 / 2000))
+    page.mouse.down()
+    page.mouse.move(*board.at(4, 6 / 2000))
+    board.wait_for_step(6)
+    assert [curve.get_attribute("aria-valuenow") for curve in board.curves.all()] == ["6"] * 9
+    assert set(board.column(2)) == {f"6+{group}=" for group in range(4)}
+    page.mouse.up()
+    for key, step in [("ArrowLeft", 5), ("ArrowLeft", 4), ("ArrowRight", 5), ("Home", 1), ("End", paused_at + 2)]:
+        page.keyboard.press(key)
+        board.wait_for_step(step)
+    for _ in range(5):
+        page.keyboard.press("ArrowLeft")
+    back_to = paused_at - 3
+    board.wait_for_step(back_to)
+
+    # The table: sorted by a click and by a key, filtered by text and by group.
+    board.click("reward")
+    assert board.cell.locator('th[aria-sort="descending"]').inner_text().startswith("reward")
+    rewards = [float(text) for text in board.column(4)]
+    assert rewards == sorted(rewards, reverse=True)
+    board.cell.get_by_role("button", name="reward").and_(board.cell.locator("th button")).press("Enter")
+    assert [float(text) for text in board.column(4)] == sorted(rewards)
+    board.cell.get_by_role("button", name=re.compile("^group 2, ")).click()
+    assert set(board.column(2)) == {f"{back_to}+1="}
+    board.cell.get_by_label("filter completions").fill("> 3")
+    assert board.column(3) == [HOSTILE.format(number=3)]
+    board.cell.get_by_text("1 of 32 completions").wait_for()
+    board.cell.get_by_label("filter completions").fill("")
+    board.cell.get_by_role("button", name=re.compile("^group 2, ")).click()
+    assert len(board.rows.all()) == 32
+
+    # Typed nonsense is answered in words; then back to the step under the cursor, with other settings.
+    rate = board.cell.get_by_role("textbox", name="learning rate")
+    rate.fill("fast")
+    board.click(f"Rewind to step {back_to}")
+    board.cell.get_by_role("alert").filter(has_text="The learning rate is 'fast'; expected a number").wait_for()
+    assert board.done == paused_at + 2
+    rate.fill("0.05")
+    board.cell.get_by_role("combobox", name="reward").select_option("format")
+    board.click(f"Rewind to step {back_to}")
+    board.wait_for(rf"paused.*step {back_to} of 2000.*learning rate 0.05, reward format")
+    assert board.cell.locator(".kit-abandoned").count() == 8  # on each curve that has values
+    assert not board.cell.get_by_role("alert").is_visible()
+    board.click("Resume")
+    board.wait_until_done(back_to + 4)
+    rate.fill("0.02")
+    board.click("Use from now on")
+    board.wait_for(r"running.*learning rate 0.02, reward format")
+
+    board.click("Stop")
+    board.wait_for("stopped")
+    notebook.wait_until_idle()
+    assert "stopped: step" in notebook.text(2)
+    assert notebook.text(3) == "ran on\n"
+
+    # After Stop the run can still do a step, in the browser it is still scrubbed, and a picture is in the file.
+    stopped_at = board.done
+    board.click("Step")
+    board.wait_for_step(stopped_at + 1)
+    board.wait_for("paused")
+    board.click("Stop")
+    board.wait_for("stopped")
+    saved = notebook.save()
+    assert "widgets" not in saved.metadata
+    assert len(saved.cells[1].outputs) == 2
+    still = saved.cells[1].outputs[1]["data"]
+    assert f"stopped: step {stopped_at + 1} of 2000" in still["text/html"]
+    assert "A slow run. Training curves over" in still["text/plain"]
+    assert "1 abandoned branch in grey" in still["text/plain"]
+    assert "<img src=x" not in still["text/html"]
+    assert Path(notebook.path).stat().st_size < 300_000
+
+
+def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(board):
+    page = board.page
+    board.click("Pause")
+    board.wait_for("paused")
+    touch = page.context.new_cdp_session(page)
+    touch.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    for kind, share in [("touchStart", 0.002), ("touchMove", 0.003), ("touchMove", 0.004), ("touchEnd", None)]:
+        points = [] if share is None else [dict(zip("xy", board.at(0, share), strict=True))]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    board.wait_for_step(8)
+
+    board.notebook.save()
+    page.reload()
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    board.wait_for("paused")
+    before = board.done
+    assert board.step == before
+    assert board.column(2)[0] == f"{before}+0="  # asked of the kernel
+    board.click("Resume")
+    board.wait_until_done(before + 5)
+    board.click("Stop")
+    board.wait_for("stopped")
+
+
+def test_interrupting_the_kernel_ends_the_run_and_a_restart_leaves_the_picture(board):
+    board.notebook.command("notebook:interrupt-kernel")
+    board.notebook.wait_until_idle()
+    assert "stopped: step" in board.notebook.text(2)
+    board.wait_for("stopped")
+    board.click("Go on")
+    board.wait_for("running")
+    board.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    board.cell.locator(".kit-still svg[role=img]").wait_for()
+    assert board.curves.count() == 0 or not board.curves.first.is_visible()
