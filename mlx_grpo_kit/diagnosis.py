@@ -22,6 +22,8 @@ RECENT = 20  # steps that a symptom has to last
 SOON = 10  # latest steps that are enough where there is no noise
 MOST_TEXTS = 256  # latest completions that are read
 PLACES, NEIGHBOURS = 12, 5  # where the past is looked at, and steps at each place, averaged because one step is noise
+# Of loops that keep what the sampler said; TRL's name, and that without the mean.
+SCORED_MINUS_SAMPLED = ("sampling/sampling_logp_difference/mean", "sampling/logp_difference")
 PATIENCE = 3  # steps in a row without a symptom end it
 FEW_PROMPTS = 8  # different ones, below which equal completions say little
 
@@ -404,9 +406,34 @@ def _kl_runs_away(run: _Run) -> str:
     )
 
 
+def _reference_moves(run: _Run) -> str:
+    if not run.long_enough or not run.has("kl") or not run.now("grad_norm") > 0:
+        return ""
+    if any(_number(record, "kl") != 0 for record in run.recent):
+        return ""
+    return (
+        f"KL to the reference policy is exactly 0 since step {run.since(lambda metrics: _number(metrics, 'kl') == 0)}, "
+        "while the gradient is not: the reference moves along with the policy, so beta does nothing. Keep a copy of "
+        "the first parameters, and not the object that is trained."
+    )
+
+
+def _scored_otherwise(run: _Run) -> str:
+    name = next((name for name in SCORED_MINUS_SAMPLED if run.has(name)), "")
+    apart = run.now(name, SOON) if name else 0.0
+    if len(run.records) < SOON or not apart > 0.02:
+        return ""
+    since = run.since(lambda metrics: _number(metrics, name) > 0.02)
+    return (
+        f"Log-probabilities as scored and as sampled differ by {_short(apart)} a token since step {since}: sampler and "
+        "trainer do not speak of the same distribution. Look for another temperature, tokens one place off, padding "
+        "without a mask, other weights or lower precision in the sampler."
+    )
+
+
 LOOKS = (
     _truncated, _collapse, _reward_fell, _one_full_one_empty, _tied, _zero_gradient, _entropy_gone, _entropy_runs_away,
-    _length_runs_away, _clipped_away, _kl_runs_away,
+    _length_runs_away, _scored_otherwise, _clipped_away, _kl_runs_away, _reference_moves,
 )  # fmt: skip
 
 # Said already by the finding that it is a consequence of.
@@ -415,6 +442,7 @@ FOLLOWS_FROM: dict[Callable[[_Run], str], set[str]] = {
     _zero_gradient: {"truncated", "collapse", "tied"},
     _entropy_gone: {"collapse", "tied"},
     _length_runs_away: {"truncated"},
+    _clipped_away: {"scored_otherwise"},
 }
 
 

@@ -78,6 +78,10 @@ SICK = {
         {"completions/mean_length": lambda s: 20.0 + s, "reward": 0.4}, ["from 23.0 to 110.5 tokens", "dr_grpo"]
     ),
     "clipped_away": ({"clip_ratio/region_mean": 0.5}, ["50% of the tokens", "since step 1", "num_iterations"]),
+    "reference_moves": ({"kl": 0.0}, ["exactly 0 since step 1", "beta"]),
+    "scored_otherwise": (
+        {"sampling/logp_difference": 0.1, "clip_ratio/region_mean": 0.3}, ["by 0.1 a token since step 1", "temperature"]
+    ),
     "kl_runs_away": ({"kl": lambda s: s / 10}, ["since step 21", "beta"]),
 }  # fmt: skip
 
@@ -201,3 +205,8 @@ def test_it_needs_neither_mlx_nor_numpy():
     code = "import sys; from mlx_grpo_kit.diagnosis import diagnose; print({'mlx', 'numpy'} & {*sys.modules})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+def test_a_policy_that_came_back_to_its_reference_is_no_moving_reference():
+    assert names(steps(100, kl=lambda s: 0.1 * (s % 20 == 0))) == []
+    assert names(steps(100, kl=0.0, grad_norm=0.0)) == ["zero_gradient"]

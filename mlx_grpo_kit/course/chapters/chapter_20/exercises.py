@@ -1,0 +1,875 @@
+"""Exercises of notebook 20: tests that catch what curves hide, and runs to diagnose."""
+# ruff: noqa: B905 (solutions are written as a beginner would write them)
+
+import dis
+import inspect
+from statistics import mean, stdev
+from types import MappingProxyType
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.chapters.chapter_20 import loop
+from mlx_grpo_kit.course.chapters.chapter_20.frozen import frozen_batch
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake
+from mlx_grpo_kit.course.slips import edited, slips
+from mlx_grpo_kit.grpo import compute_advantages, compute_grpo_loss, per_token_logps
+from mlx_grpo_kit.tasks import Addition
+
+PASSED, REFUSED = Told("passed"), Told("refused")
+
+
+def _verdict(test, part):
+    """What a test says of a part: `passed` or `refused`, whether it returns True and False or asserts."""
+    try:
+        answer = test(part)
+    except AssertionError:
+        return REFUSED
+    if answer is None and any(step.opname == "LOAD_ASSERTION_ERROR" for step in _code(test)):
+        return PASSED
+    if answer is None or getattr(answer, "shape", ()) != ():
+        return answer
+    return PASSED if bool(answer) else REFUSED
+
+
+def _code(test):
+    test = inspect.unwrap(test)
+    return dis.get_instructions(test) if inspect.isfunction(test) else ()
+
+
+def _named(name, what, part, changes=None):
+    """A part with a name and with words for it; sick where `changes` of its source are given."""
+    function = edited(part, changes) if changes else edited(part, {})
+    function.__name__, function.__doc__ = name, what
+    return function
+
+
+def _sick(part, **parts):
+    """Parts by name: {name: (words, changes of the source)}."""
+    return [(_named(name, what, part, changes),) for name, (what, changes) in parts.items()]
+
+
+# -- the scorer -------------------------------------------------------------------------------------------------------
+
+
+def scores_are_right(score):
+    """Whether `score` says of every sampled token what the sampler said of it."""
+    batch = frozen_batch()
+    logps = score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature)
+    apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)
+    return apart.max().item() < 1e-3
+
+
+def kits_own(config, params, prompts, completions, temperature):
+    """the scorer of the kit, per_token_logps, which puts 0 behind the end token"""
+    batch = frozen_batch()
+    lengths = batch.is_token.sum(axis=1).tolist()
+    rows = [row[:length] for row, length in zip(completions.tolist(), lengths)]
+    return per_token_logps(config, params, prompts, rows, temperature)[0]
+
+
+SCORES = Exercise(
+    "20.1",
+    "A witness for the scorer",
+    "Write `scores_are_right(score)`, a test. `score(config, params, prompts, completions, temperature)` is a "
+    "function like `loop.score`: it returns log-probabilities [B, T]. `frozen_batch()` gives six sampled answers, and "
+    "`logps`, what the sampler said of each token while it drew it. Return True for a scorer that says the same, to "
+    "about 0.001, and False for one that does not. Only the places of `is_token` count: behind the end token a scorer "
+    "may say what it likes.",
+    minutes=10,
+    difficulty=2,
+    solution=scores_are_right,
+    hints=(
+        "Call `score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature)` and compare with "
+        "`batch.logps`. Which places may differ?",
+        "`mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)` is the difference where there is a token.",
+        "One token that is far off is enough to refuse: look at `.max()`, not at the mean.",
+    ),
+    run=_verdict,
+    cases=(
+        (_named("healthy", "the scorer of the loop", loop.score),),
+        (kits_own,),
+        *_sick(
+            loop.score,
+            one_late=("the logits of position t score token t", {"start - 1 : -1]": "start:]"}),
+            no_mask=("no attention mask: padding is read as text", {", attention_mask=mask)": ")"}),
+            no_temperature=("the temperature is forgotten", {" / temperature": ""}),
+            twice=("divides by the temperature twice", {" / temperature": " / temperature / temperature"}),
+            right_padded=("prompts are padded on the right", {'pad(prompts, "left")': 'pad(prompts, "right")'}),
+            logits=("raw logits", {"logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "logps = logits"}),
+        ),
+    ),
+    mistakes=slips(
+        scores_are_right,
+        (
+            "first row",
+            {"apart.max()": "apart[0].max()"},
+            1,
+            "Your test looks at the first row, whose prompt is the longest: it has no padding, so a scorer that reads "
+            "padding as text is right there. Look at all rows.",
+        ),
+        (
+            "padding counted",
+            {"mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)": "mx.abs(logps - batch.logps)"},
+            1,
+            "Your test compares what stands behind the end token too. Nobody drew anything there: a right scorer may "
+            "say whatever it likes.",
+        ),
+        (
+            "too forgiving",
+            {"< 1e-3": "< 1.5"},
+            3,
+            "Your tolerance lets small lies through. A forgotten temperature moves a log-probability by a few tenths; "
+            "rounding moves it by 0.00001.",
+        ),
+        (
+            "mean with signs",
+            {"mx.abs(logps - batch.logps)": "(logps - batch.logps)", "apart.max()": "apart.mean()"},
+            3,
+            "A mean of signed differences: what is too high in one place pays for what is too low in another, and a "
+            "scorer that is always too low is welcome.",
+        ),
+        (
+            "only negative",
+            {"apart.max().item() < 1e-3": "logps.max().item() <= 0"},
+            2,
+            "That log-probabilities are not above 0 is true of the wrong token's, too. Compare with the sampler's.",
+        ),
+    ),
+    explain="This one test finds five bugs of the museum's first room. It needs no known answer, only two ways to the "
+    "same number. TRL logs the same difference in every run, as `sampling/sampling_logp_difference`.",
+)
+
+
+# -- the mask ---------------------------------------------------------------------------------------------------------
+
+
+def mask_is_right(mask):
+    """Whether `mask` counts every token up to the first end token, and that one too."""
+    ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])
+    right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])
+    return bool((mask(ids, 1) == right).all())
+
+
+def by_hand(ids, end):
+    """a mask made row by row, of whole numbers 0 and 1"""
+    rows = []
+    for row in ids.tolist():
+        length = row.index(end) + 1 if end in row else len(row)
+        rows.append([1] * length + [0] * (len(row) - length))
+    return mx.array(rows)
+
+
+def first_end_by_argmax(ids, end):
+    """argmax finds the first end token, and gives 0 where there is none"""
+    first = mx.argmax(ids == end, axis=1)
+    return mx.arange(ids.shape[1])[None] <= first[:, None]
+
+
+def counts_again(ids, end):
+    """every token that is not the end token, and the first end token"""
+    is_end = (ids == end).astype(mx.int32)
+    return (is_end == 0) | (mx.cumsum(is_end, axis=1) == 1)
+
+
+def up_to_the_last_end(ids, end):
+    """every token up to the last end token"""
+    rows = [max([place for place, token in enumerate(row) if token == end], default=len(row)) for row in ids.tolist()]
+    return mx.arange(ids.shape[1])[None] <= mx.array(rows)[:, None]
+
+
+MASK = Exercise(
+    "20.2",
+    "Four rows for a mask",
+    "Write `mask_is_right(mask)`. `mask(ids, end)` takes completions [B, T], padded with the end token, and returns "
+    "1 or True for every token up to the first end token, that one included, and 0 or False behind it. A completion "
+    "that never ends counts as a whole. Choose rows by which every wrong mask that you can think of is found out. "
+    "Return True or False.",
+    minutes=10,
+    difficulty=2,
+    solution=mask_is_right,
+    hints=(
+        "Write down ids and the right mask by hand, as two small arrays, and compare: "
+        "`bool((mask(ids, 1) == right).all())`.",
+        "Which rows are special? One that ends in the middle; one that never ends; one that ends at once.",
+        "And one with a token behind the first end token, and a second end token after it: a sampler that goes on "
+        "for the longest row may leave that there.",
+    ),
+    run=_verdict,
+    cases=(
+        (_named("healthy", "the mask of the loop", loop.completion_mask),),
+        (by_hand,),
+        *_sick(
+            loop.completion_mask,
+            not_the_end=("every token that is not the end token", {"return ended_before == 0": "return ids != end"}),
+            all_of_it=("True everywhere", {"return ended_before == 0": "return ids == ids"}),
+            one_more=("one place too many", {"- is_end": "- 2 * is_end"}),
+        ),
+        (first_end_by_argmax,),
+        (counts_again,),
+        (up_to_the_last_end,),
+    ),
+    mistakes=slips(
+        mask_is_right,
+        (
+            "no row that never ends",
+            {"[[5, 6, 1, 1], [5, 6, 7, 8], [1": "[[5, 6, 1, 1], [1", "1, 0], [1, 1, 1, 1], [1": "1, 0], [1"},
+            2,
+            "All of your rows end. A mask that looks for the first end token with argmax gets 0 where there is none, "
+            "and throws the whole completion away.",
+        ),
+        (
+            "nothing behind the end",
+            {", [5, 1, 7, 1]]": "]", ", [1, 1, 0, 0]]": "]"},
+            3,
+            "Behind the end your rows have only padding. Put a token there, and another end token behind that.",
+        ),
+        (
+            "only the number of tokens",
+            {"(mask(ids, 1) == right).all()": "mask(ids, 1).sum() > 0"},
+            1,
+            "That a mask counts something is not much. Compare it with one that you made by hand.",
+        ),
+    ),
+    explain="`ids != end` is what people write when the padding token is the end token, as it is for many models: the "
+    "end itself is masked, so nobody is told when to stop.",
+)
+
+
+# -- advantages -------------------------------------------------------------------------------------------------------
+
+
+def advantages_are_right(advantages):
+    """Whether `advantages` compares each completion with the others of its prompt, as chapter 16 does."""
+    groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]
+    found = np.array(advantages(np.array(groups).reshape(-1), 4)).reshape(-1, 4)
+    right = [[(reward - mean(group)) / (stdev(group) + 1e-4) for reward in group] for group in groups]
+    return bool(np.allclose(found, right, atol=1e-3))
+
+
+def kits_advantages(rewards, group):
+    """the kit's compute_advantages, which returns an MLX array of float32"""
+    return compute_advantages(rewards, group)
+
+
+def spread_of_the_batch(rewards, group):
+    """minus the group's mean, divided by the standard deviation of the whole batch"""
+    groups = rewards.reshape(-1, group)
+    return ((groups - groups.mean(axis=1, keepdims=True)) / (rewards.std(ddof=1) + 1e-4)).reshape(-1)
+
+
+def nothing_added(rewards, group):
+    """0 / 0 where all rewards of a group are alike"""
+    with np.errstate(invalid="ignore"):
+        groups = rewards.reshape(-1, group)
+        return ((groups - groups.mean(1, keepdims=True)) / groups.std(1, ddof=1, keepdims=True)).reshape(-1)
+
+
+ADVANTAGES = Exercise(
+    "20.3",
+    "Groups that tell",
+    "Write `advantages_are_right(advantages)`. `advantages(rewards, group)` takes rewards [B], an array, those of one "
+    "prompt next to each other, `group` of them, and returns [B] numbers: the distance from the group's mean, divided "
+    "by the group's standard deviation (that of n - 1) plus 1e-4. Return True or False; 0.001 off is not wrong yet.",
+    minutes=12,
+    difficulty=2,
+    solution=advantages_are_right,
+    hints=(
+        "`statistics.mean` and `statistics.stdev` (the one of n - 1) of a list are right and were written by somebody "
+        "else. Choose groups, compute, compare with `np.allclose(..., atol=1e-3)`.",
+        "One group alone cannot tell its own mean from that of the batch. How many groups do you need, and may they "
+        "have the same mean?",
+        "Choose another number of groups than there are in a group, and one group whose rewards are all alike.",
+    ),
+    run=_verdict,
+    cases=(
+        (_named("healthy", "the advantages of the loop", loop.advantages),),
+        (kits_advantages,),
+        *_sick(
+            loop.advantages,
+            n=("divides by n, not by n - 1", {"ddof=1": "ddof=0"}),
+            whole_batch=("one mean and one deviation for the whole batch", {"axis=1, ": ""}),
+            across=("groups across prompts", {"reshape(-1, group)": "reshape(group, -1)", "axis=1": "axis=0"}),
+            no_division=("does not divide", {" / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)": ""}),
+            upside_down=("the mean minus the reward", {"groups - groups.mean": "-groups + groups.mean"}),
+        ),
+        (spread_of_the_batch,),
+        (nothing_added,),
+    ),
+    mistakes=slips(
+        advantages_are_right,
+        (
+            "one group",
+            {", [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]": "]"},
+            2,
+            "With one group the group is the batch. Whoever takes the mean over the whole batch passes your test.",
+        ),
+        (
+            "sums to 0",
+            {"np.allclose(found, right, atol=1e-3)": "np.allclose(found.sum(axis=1), 0, atol=1e-3)"},
+            1,
+            "That a group's advantages sum to 0 is true without a division too, and with a wrong one.",
+        ),
+        (
+            "only signs",
+            {"np.allclose(found, right, atol=1e-3)": "np.array_equal(np.sign(found), np.sign(right))"},
+            1,
+            "Signs say who is better, not by how much. Compare the numbers.",
+        ),
+        (
+            "no tied group",
+            {" [0.5, 0.5, 0.5, 0.5],": ""},
+            3,
+            "In each of your groups somebody is better than somebody else. Late in a run most groups are tied: what "
+            "is 0 divided by 0?",
+        ),
+        (
+            "deviation of n",
+            {"stdev(group)": "float(np.std(group))"},
+            1,
+            "`np.std` divides by n. GRPO as TRL and the kit have it divides by n - 1, and your test refuses it.",
+        ),
+    ),
+    explain="No curve shows n in place of n - 1: for groups of eight it makes all advantages 7% larger, and the "
+    "optimizer takes that out again. It matters when you compare with somebody else's program. Groups across prompts "
+    "matter at once.",
+)
+
+
+# -- the gradient -----------------------------------------------------------------------------------------------------
+
+
+def gradient_is_right(loss_and_gradient):
+    """Whether the gradient is the slope of the loss, for each parameter."""
+    params = {"a": mx.array([0.5, -1.0]), "b": mx.array(2.0)}
+
+    def score_with(params):
+        return params["a"] * params["b"]
+
+    def loss_of(logps):
+        return (logps * logps).sum()
+
+    loss, grads = loss_and_gradient(params, score_with, loss_of)
+    right = {"a": mx.array([4.0, -8.0]), "b": mx.array(5.0)}  # 2 a b^2 and 2 b (a . a)
+    return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)
+
+
+def two_calls(params, score_with, loss_of):
+    """the loss and then, in a second call, mx.grad of it"""
+
+    def loss_fn(params):
+        return loss_of(score_with(params))
+
+    return loss_fn(params), mx.grad(loss_fn)(params)
+
+
+def first_only(params, score_with, loss_of):
+    """the gradient of the first parameter, and 0 for the others"""
+    loss, grads = two_calls(params, score_with, loss_of)
+    first = next(iter(grads))
+    return loss, {name: grad if name == first else 0 * grad for name, grad in grads.items()}
+
+
+def uphill(params, score_with, loss_of):
+    """the gradient with the other sign"""
+    loss, grads = two_calls(params, score_with, loss_of)
+    return loss, {name: -grad for name, grad in grads.items()}
+
+
+GRADIENT = Exercise(
+    "20.4",
+    "Does anything move?",
+    "Write `gradient_is_right(loss_and_gradient)`. `loss_and_gradient(params, score_with, loss_of)` gets a dictionary "
+    "of parameters, a function from parameters to log-probabilities and one from log-probabilities to the loss; it "
+    "returns the loss and a dictionary with its gradient. Try it on functions so small that you know the gradient, "
+    "with two parameters at least, and return True or False.",
+    minutes=12,
+    difficulty=2,
+    solution=gradient_is_right,
+    hints=(
+        'Take `params = {"a": mx.array([0.5, -1.0]), "b": mx.array(2.0)}`, `score_with = lambda p: p["a"] * p["b"]`, '
+        "`loss_of = lambda logps: (logps * logps).sum()`.",
+        "The loss is b^2 (a . a) = 5. Its slope is 2 a b^2 = (4, -8) for a, and 2 b (a . a) = 5 for b.",
+        "Compare both gradients and the loss. A gradient that is merely not 0 may point uphill.",
+    ),
+    run=_verdict,
+    cases=(
+        (_named("healthy", "the function of the loop", loop.loss_and_gradient),),
+        (two_calls,),
+        *_sick(
+            loop.loss_and_gradient,
+            outside=(
+                "log-probabilities computed outside of the differentiated function",
+                {
+                    "    def loss_fn(params):\n        logps = score_with(params)\n": "    logps = score_with(params)\n"
+                    "\n    def loss_fn(params):\n"
+                },
+            ),
+            detached=("log-probabilities cut off", {"score_with(params)": "mx.stop_gradient(score_with(params))"}),
+        ),
+        (first_only,),
+        (uphill,),
+    ),
+    mistakes=slips(
+        gradient_is_right,
+        (
+            "only the loss",
+            {" and all(mx.allclose(grads[name], right[name]).item() for name in right)": ""},
+            3,
+            "The loss of a program that learns nothing is right to the last digit. Look at the gradient.",
+        ),
+        (
+            "not zero",
+            {"mx.allclose(grads[name], right[name]).item()": "mx.abs(grads[name]).sum().item() > 0"},
+            3,
+            "A gradient that is not 0 may still point uphill. Compare with the slope.",
+        ),
+        (
+            "one parameter",
+            {"for name in right)": 'for name in "a")'},
+            2,
+            "You look at one parameter. What if the others stand still?",
+        ),
+    ),
+    explain="mlx-lm-lora had this bug in a default setting: rewards, losses and saved files looked as they should, "
+    "and the policy never moved. An exact 0 in `grad_norm` is what gives it away.",
+)
+
+
+# -- the masked loss --------------------------------------------------------------------------------------------------
+
+
+def masked_places_are_silent(policy_loss):
+    """Whether nothing that stands at a masked place reaches the loss or its gradient."""
+    logps = mx.array([[-0.5, -1.0, -2.0], [-0.1, -0.7, -0.3]])
+    mask = mx.array([[True, True, False], [True, False, False]])
+    advantages = mx.array([1.0, -1.0])
+
+    def loss_and_grad(rubbish):
+        def loss_fn(logps):
+            old = mx.where(mask, logps - 0.1, rubbish)
+            ref = mx.where(mask, logps + 0.2, -rubbish)
+            return policy_loss(logps, mx.stop_gradient(old), mx.stop_gradient(ref), advantages, mask)
+
+        return mx.value_and_grad(loss_fn)(logps)
+
+    loss, grad = loss_and_grad(0.0)
+    for rubbish in (1.0, -1e4, 1e4):
+        other_loss, other_grad = loss_and_grad(rubbish)
+        if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):
+            return False
+    return True
+
+
+def kits_loss(logps, old_logps, ref_logps, advantages, mask):
+    """the kit's compute_grpo_loss"""
+    return compute_grpo_loss(
+        logps, old_logps, advantages, mask, beta=loop.BETA, ref_logps=ref_logps, epsilon=loop.EPSILON
+    )
+
+
+SILENT = Exercise(
+    "20.5",
+    "What must not be heard",
+    "Write `masked_places_are_silent(policy_loss)`. `policy_loss(logps, old_logps, ref_logps, advantages, mask)` "
+    "takes three arrays [B, T], advantages [B] and a mask of True and False [B, T], and returns the loss. Whatever "
+    "stands in `old_logps` and `ref_logps` where the mask is False must change neither the loss nor its gradient for "
+    "`logps`. Return True if that is so, and False if not. Be nasty: some programs write 1e4 or -1e4 there.",
+    minutes=15,
+    difficulty=3,
+    solution=masked_places_are_silent,
+    hints=(
+        "Make `logps`, a mask and advantages of both signs by hand. Compute loss and gradient twice with "
+        "`mx.value_and_grad(lambda logps: policy_loss(logps, old, ref, advantages, mask))(logps)`: once with 0 at the "
+        "masked places of `old` and `ref`, once with rubbish.",
+        "Loss **and** gradient have to be the same. A loss may be fine while its gradient is NaN: 0 times infinity.",
+        "exp overflows above 88. `old = -1e4` makes exp(logps - old) infinite, `ref = 1e4` makes exp(ref - logps) "
+        "infinite: try both signs in both.",
+    ),
+    run=_verdict,
+    cases=(
+        (_named("healthy", "the loss of the loop", loop.policy_loss),),
+        (kits_loss,),
+        *_sick(
+            loop.policy_loss,
+            late=(
+                "the ratio is masked after exp",
+                {"mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps"},
+            ),
+            late_kl=("the KL is masked after exp", {"mx.where(mask, ref_logps - logps, 0.0)": "ref_logps - logps"}),
+            multiplied=(
+                "everything is multiplied by the mask at the end",
+                {
+                    "mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps",
+                    "mx.where(mask, gain - BETA * kl, 0.0)": "(mask * (gain - BETA * kl))",
+                },
+            ),
+            no_mask=("no mask at all", {"mx.where(mask, ": "mx.where(mask == mask, "}),
+        ),
+    ),
+    mistakes=slips(
+        masked_places_are_silent,
+        (
+            "only the loss",
+            {" and mx.allclose(grad, other_grad).item()": ""},
+            2,
+            "You compare losses. The loss of the one that is masked too late is right; its gradient is NaN.",
+        ),
+        (
+            "little rubbish",
+            {"(1.0, -1e4, 1e4)": "(1.0, -1.0)"},
+            3,
+            "Your rubbish is too clean: exp of it is still a number. Write what overflows.",
+        ),
+        (
+            "only old",
+            {"mx.where(mask, logps + 0.2, -rubbish)": "mx.where(mask, logps + 0.2, 0.0)"},
+            1,
+            "You put rubbish into `old_logps` alone. `ref_logps` goes through exp as well.",
+        ),
+        (
+            "no rubbish",
+            {"(1.0, -1e4, 1e4)": "(0.0,)"},
+            1,
+            "Twice the same call gives twice the same. Put something else at the masked places.",
+        ),
+    ),
+    explain="The way out is to put a harmless number in place of the log-ratio, before exp, and not to multiply the "
+    "finished loss by 0.",
+)
+
+
+# -- micro-batches ----------------------------------------------------------------------------------------------------
+
+
+def pieces_make_the_whole(accumulate):
+    """Whether the gradients of pieces become that of the whole batch, a mean over all tokens."""
+    of_each_token = [1.0, 2.0, 6.0, 3.0]
+    pieces = [of_each_token[:1], of_each_token[1:]]
+    grads = [{"w": mx.array(mean(piece)), "b": mx.array([0.0, -mean(piece)])} for piece in pieces]
+    found = accumulate(grads, [len(piece) for piece in pieces])
+    whole = mean(of_each_token)
+    return mx.allclose(found["w"], mx.array(whole)).item() and mx.allclose(found["b"], mx.array([0.0, -whole])).item()
+
+
+def in_a_loop(grads, num_tokens):
+    """adds sums, and divides once at the end"""
+    total = {name: 0 * value for name, value in grads[0].items()}
+    for grad, n in zip(grads, num_tokens):
+        total = {name: total[name] + n * grad[name] for name in total}
+    return {name: value / sum(num_tokens) for name, value in total.items()}
+
+
+PIECES = Exercise(
+    "20.6",
+    "Pieces and the whole",
+    "Write `pieces_make_the_whole(accumulate)`. The loss is a mean over tokens. `accumulate(grads, num_tokens)` gets "
+    "a list of gradients, one dictionary of arrays for each micro-batch, each that of the mean over **its own** "
+    "tokens, and how many tokens each micro-batch has; it returns the gradient of the mean over all tokens. Return "
+    "True or False.",
+    minutes=10,
+    difficulty=2,
+    solution=pieces_make_the_whole,
+    hints=(
+        "Begin with the gradient of each single token, say 1, 2, 6 and 3. The whole batch has their mean, 3.",
+        "Cut the tokens into pieces, give `accumulate` the mean of each piece and its length, and compare.",
+        "If all pieces have one length, their plain mean is right too. Choose 1 and 3.",
+    ),
+    run=_verdict,
+    cases=(
+        (_named("healthy", "the function of the loop", loop.accumulate),),
+        (in_a_loop,),
+        *_sick(
+            loop.accumulate,
+            added_up=("gradients are added", {"grad[name] * (n / total)": "grad[name]"}),
+            plain_mean=("every micro-batch counts the same", {"(n / total)": "(1 / len(grads))"}),
+            sums=("weighted by tokens, and never divided", {"(n / total)": "n"}),
+            last=("only the last micro-batch", {"for grad, n in zip(grads,": "for grad, n in zip(grads[-1:] * 2,"}),
+        ),
+    ),
+    mistakes=slips(
+        pieces_make_the_whole,
+        (
+            "equal pieces",
+            {"[:1], of_each_token[1:]": "[:2], of_each_token[2:]"},
+            3,
+            "Your pieces have one length. A plain mean of micro-batches passes, and counts the tokens of short "
+            "answers more than those of long ones.",
+        ),
+        (
+            "one piece",
+            {"[of_each_token[:1], of_each_token[1:]]": "[of_each_token]"},
+            2,
+            "One piece is the whole. Whoever adds up passes.",
+        ),
+        (
+            "only the direction",
+            {'mx.allclose(found["w"], mx.array(whole)).item()': '(found["w"] > 0).item()', "and mx.allclose(found": "or"
+             " mx.allclose(found"},
+            1,
+            "A sum points the same way as the mean. Compare the numbers.",
+        ),
+    ),
+    explain="Adam takes out a constant factor, so a sum hides behind it, until you clip gradients, change the number "
+    "of micro-batches, or write down `grad_norm`.",
+)  # fmt: skip
+
+
+# -- the reward -------------------------------------------------------------------------------------------------------
+
+
+def reward_is_honest(reward):
+    """Whether `reward` gives 1 to the right sum, and 0 to everything that only looks like it."""
+    for a, b in [(27, 38), (5, 5), (60, 60)]:
+        problem = Addition.problem(a, b)
+        right = problem.answer
+        hacks = ["", right[0], right[-1], right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]
+        near = [str(a + b + 1), str(a + b - 1), str(a), f"{a}+{b}"]
+        if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks + near):
+            return False
+    return True
+
+
+def as_a_number(problem, text):
+    """compares numbers, so that 065 is right too"""
+    return float(text.isascii() and text.isdigit() and int(text) == int(problem.answer))
+
+
+HONEST = Exercise(
+    "20.7",
+    "Attack the reward",
+    "Write `reward_is_honest(reward)`. `reward(problem, text)` should be 1 where `text` is the right sum, and 0 for "
+    "anything else. `Addition.problem(27, 38)` makes a problem whose `answer` is the text '65'. Think of texts by "
+    "which a lazy policy could be paid without adding, try them all, and return True or False. (Zeros in front, as in "
+    "'065', are a matter of taste: leave them out.)",
+    minutes=10,
+    difficulty=1,
+    solution=reward_is_honest,
+    hints=(
+        "First the right answer has to get 1. Then a list of texts that have to get 0.",
+        "What does `text in answer` say of an empty text? What does `answer in text` say of a text with all numbers?",
+        "The empty text, the first digit alone, the answer with something before or behind it, neighbours of the "
+        "answer, a number that has nothing to do with it. And more than one problem.",
+    ),
+    run=_verdict,
+    cases=(
+        (_named("healthy", "the reward of the loop", loop.reward),),
+        (as_a_number,),
+        *_sick(
+            loop.reward,
+            inside=("is the text somewhere in the answer?", {"text == problem.answer": "text in problem.answer"}),
+            around=("is the answer somewhere in the text?", {"text == problem.answer": "problem.answer in text"}),
+            begins=("does the text begin with it?", {"text == problem.answer": "text.startswith(problem.answer)"}),
+            ends=("does the text end with it?", {"text == problem.answer": "text.endswith(problem.answer)"}),
+            form=("is it a number?", {"text == problem.answer": "text.isdigit()"}),
+            near=(
+                "is it at most one off?",
+                {"text == problem.answer": "text.isdigit() and abs(int(text) - int(problem.answer)) < 2"},
+            ),
+            never=("nobody gets anything", {"text == problem.answer": "False"}),
+        ),
+    ),
+    mistakes=slips(
+        reward_is_honest,
+        (
+            "nothing empty or part",
+            {'"", right[0], right[-1], ': ""},
+            2,
+            "You never tried an empty text, nor a part of the answer.",
+        ),
+        (
+            "nothing around",
+            {'right + right, "1" + right, right + " 99", "99 " + right, "-" + right, ': ""},
+            3,
+            "You never tried the right answer with something around it. Whoever writes all numbers, one of which is "
+            "right, is paid.",
+        ),
+        (
+            "right not tried",
+            {"reward(problem, right) != 1 or ": ""},
+            1,
+            "A reward that nobody ever gets passes. Try the right answer too.",
+        ),
+        (
+            "no neighbours",
+            {" in hacks + near": " in hacks"},
+            3,
+            "You never tried another number: one beside the answer, or one that has nothing to do with it.",
+        ),
+    ),
+    explain="Visual-RFT's classifier was paid when its answer was found in the truth. It learned to answer nothing.",
+)
+
+
+# -- the reference ----------------------------------------------------------------------------------------------------
+
+
+def reference_stays(keep_reference):
+    """Whether the reference is the policy of the start, and stays so while the policy is trained."""
+    params = {"a": mx.array([1.0, 2.0]), "b": mx.array(3.0)}
+    start = dict(params)
+    reference = keep_reference(params)
+    for name in params:
+        params[name] = params[name] + 1.0
+    return all(mx.array_equal(reference[name], start[name]).item() for name in start)
+
+
+def copies(params):
+    """new arrays in a new dictionary"""
+    return {name: value + 0 for name, value in params.items()}
+
+
+def read_only_view(params):
+    """a view of the dictionary through which nobody can write"""
+    return MappingProxyType(params)
+
+
+def one_is_shared(params):
+    """a new dictionary, but its last entry is looked up when it is asked for"""
+
+    class Lazy(dict):
+        def __getitem__(self, name):
+            return params[name] if name == list(params)[-1] else super().__getitem__(name)
+
+    return Lazy(params)
+
+
+def empty_start(params):
+    """zeros in place of the policy"""
+    return {name: 0 * value for name, value in params.items()}
+
+
+REFERENCE = Exercise(
+    "20.8",
+    "Who stays behind?",
+    "Write `reference_stays(keep_reference)`. `keep_reference(params)` gets the policy's dictionary of parameters "
+    "before the first step and returns the reference: the same numbers, in a dictionary (or something like it) of the "
+    "same names. The loop then replaces the policy's parameters, `params[name] = ...`, all of them. Return True if "
+    "the reference is still what the policy was at the start, else False.",
+    minutes=6,
+    difficulty=1,
+    solution=reference_stays,
+    hints=(
+        "Right after `keep_reference(params)` everybody is right. What has to happen before you look?",
+        "Remember the start yourself (`start = dict(params)`), replace every entry of `params`, then compare the "
+        "reference with the start, name by name.",
+    ),
+    run=_verdict,
+    cases=(
+        (_named("healthy", "the function of the loop", loop.keep_reference),),
+        (copies,),
+        *_sick(loop.keep_reference, itself=("the policy itself", {"return dict(params)": "return params"})),
+        (read_only_view,),
+        (one_is_shared,),
+        (empty_start,),
+    ),
+    mistakes=slips(
+        reference_stays,
+        (
+            "nothing moves",
+            {"    for name in params:\n        params[name] = params[name] + 1.0\n": ""},
+            1,
+            "Nothing has been trained yet when you look, and the policy itself passes for its own reference.",
+        ),
+        (
+            "one parameter",
+            {"for name in params:": 'for name in ["a"]:'},
+            2,
+            "You replace one parameter. What if another is shared?",
+        ),
+        (
+            "only that it differs",
+            {"all(mx.array_equal(reference[name], start[name]).item() for name in start)": "not mx.array_equal("
+             'reference["a"], params["a"]).item()'},
+            2,
+            "That the reference is not the policy of today does not make it that of the start.",
+        ),
+    ),
+    explain="TRL was asked to refuse a policy that is its own reference after somebody had burned a run on it. The "
+    "sign in the curves is a KL of exactly 0.",
+)  # fmt: skip
+
+
+# -- mystery runs -----------------------------------------------------------------------------------------------------
+
+
+def _mystery(number, run, letter, minutes, hints, explain, **wrong):
+    return Exercise(
+        f"20.{number}",
+        f"Mystery: {run}",
+        f'Which exhibit is "{run}" of the picture above? Look at its nine curves, beside those of the healthy run, and '
+        "answer with a letter, A to M, or N if there is nothing to be seen.",
+        minutes=minutes,
+        difficulty=2,
+        solution=letter,
+        hints=hints,
+        mistakes=[Mistake(f"it is not {other}", other, message, 1) for other, message in wrong.items()],
+        explain=explain,
+    )
+
+
+RUN_1 = _mystery(
+    9,
+    "run 1",
+    "K",
+    5,
+    (
+        "Does it learn? Then forget what stops learning. Which curve does not move although the policy does?",
+        "KL measures how far the policy is from where it began. This policy has moved.",
+    ),
+    "KL is exactly 0 in all sixty steps, and the policy learns: it is compared with itself.",
+    D="In D the KL is 0 because nothing moves, and the gradient norm is 0 too. Here the reward climbs.",
+    N="Look at the KL. In the healthy run it leaves 0 within a few steps; here it never does.",
+    E="E is over after one step. Here there are sixty.",
+)
+RUN_2 = _mystery(
+    10,
+    "run 2",
+    "N",
+    6,
+    (
+        "Two runs with other seeds never have the same curves. Is there a difference that is larger than that?",
+        "KL leaves 0, scored minus sampled stays there, the gradient norm has its usual size, nothing is cut off.",
+    ),
+    "Nothing to be seen, and in this run nothing is wrong. But do not sign for it: F, G and H look the same. "
+    "A curve can accuse; it cannot acquit. That takes tests.",
+    F="It might be! No curve tells F from a healthy run, and N says just that: nothing to be seen. (It was healthy.)",
+    G="It might be: in sixty steps G shows nothing either. N says just that: nothing to be seen. (It was healthy.)",
+    H="It might be: H hides as well as any. N says just that: nothing to be seen. (It was healthy.)",
+    B="In B scored minus sampled leaves 0. Here it stays.",
+    M="In M the gradient norm is half as large again as the healthy one's, from the first step on. Here it is not.",
+)
+RUN_3 = _mystery(
+    11,
+    "run 3",
+    "I",
+    5,
+    (
+        "Reward, entropy and lengths are fine. Read the numbers at the axes, not only the shapes.",
+        "Which curve is a multiple of the healthy one, from the first step on?",
+    ),
+    "The gradient norm is about four times that of the healthy run, and there are four micro-batches. All else is "
+    "mended by clipping and by Adam.",
+    N="Look at the gradient norm: it is several times the healthy one's, from the first step on.",
+    F="F makes gradients 7% longer. Here it is a factor of about four.",
+    E="E's gradient is no number at all, and the run is over after one step.",
+    L="In L rewards and right answers part. Here they agree.",
+)
+RUN_4 = _mystery(
+    12,
+    "run 4",
+    "C",
+    6,
+    (
+        "One curve should be 0 in every run. Three exhibits move it: how large is it here, and from which step on?",
+        "A moves it by 4 and more. B begins with 0.2, falls to nearly 0 within some ten steps, and comes back in fits.",
+    ),
+    "Scored minus sampled is 0.1 from the first step to the last, and falls slowly as the policy becomes surer: every "
+    "token is scored at another temperature than the one it was drawn at.",
+    A="A moves scored minus sampled by 4 and more, and the run does not learn.",
+    B="In B only padded rows are wrong, and the policy learns to live with them: the curve falls to nearly 0. Here it "
+    "stays at 0.1.",
+    N="Look at scored minus sampled: it should be 0, and is 0.1.",
+    M="M is in the mask: scorer and sampler agree there. Here they do not.",
+)

@@ -1,0 +1,257 @@
+"""The exhibits: thirteen bugs of public GRPO programs, each a few changed characters in one part of the loop.
+
+    for step in train(config, params, tokenizer, 60, BUGS["H"].parts()): ...
+
+A bug is an edit of a part's source, so what is shown is what runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from difflib import unified_diff
+from importlib.resources import files
+from typing import Any
+
+from mlx_grpo_kit.course.chapters.chapter_20 import loop
+from mlx_grpo_kit.course.chapters.chapter_20.loop import Parts
+from mlx_grpo_kit.course.slips import edited
+
+CURVES = "curves.json"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One exhibit.
+
+    Attributes:
+        name: in a few words.
+        part: the function of the loop that it is in.
+        changes: {text in its source: what stands there instead}.
+        symptom: what a run's curves show, of the stored run.
+        test: what catches it, in a sentence.
+        threads: (repository and number, what happened there).
+    """
+
+    name: str
+    part: Callable[..., Any]
+    changes: Mapping[str, str]
+    symptom: str
+    test: str
+    threads: tuple[tuple[str, str], ...]
+
+    def sick_part(self) -> Callable[..., Any]:
+        """The part with the bug in it."""
+        return edited(self.part, self.changes)
+
+    def parts(self) -> Parts:
+        """All parts of the loop, this one sick."""
+        return replace(Parts(), **{self.part.__name__: self.sick_part()})
+
+    def lines(self) -> list[str]:
+        """The changed lines: those of the healthy part begin with "-", those of the sick one with "+"."""
+        healthy = inspect.getsource(self.part)
+        sick = healthy
+        for old, new in self.changes.items():
+            sick = sick.replace(old, new)
+        found = unified_diff(healthy.splitlines(), sick.splitlines(), lineterm="", n=0)
+        return [line for line in found if line[:3] not in ("---", "+++") and line[:2] != "@@" and line[1:].strip()]
+
+
+OUTSIDE = {
+    "    def loss_fn(params):\n        logps = score_with(params)\n": "    logps = score_with(params)\n\n"
+    "    def loss_fn(params):\n"
+}
+
+BUGS: dict[str, Bug] = {
+    "A": Bug(
+        "one token too late",
+        loop.score,
+        {"start - 1 : -1]": "start:]"},
+        "Scored minus sampled is above 4 from the first step on, a third of the tokens are clipped, the reward sinks.",
+        "Ask the sampler: what it said of a token while drawing it is what the scorer has to say (20.1).",
+        (
+            (
+                "PrimeIntellect-ai/prime-rl#1525",
+                "a review finds trainer and sampler one position apart: the ratio compares different tokens",
+            ),
+            (
+                "Project-MONAI/GenerativeModels#314",
+                "a transformer was trained to predict token N from the tokens 0 to N",
+            ),
+        ),
+    ),
+    "B": Bug(
+        "padding is read as text",
+        loop.score,
+        {", attention_mask=mask)": ")"},
+        "Next to nothing: it learns, a little behind. Scored minus sampled begins at 0.2, falls within"
+        " ten steps, and never quite to 0: only padded prompts are wrong, one in five.",
+        "The same test, with prompts of different lengths (20.1).",
+        (
+            ("huggingface/trl#2708", "the attention mask was not given when log-probabilities were computed"),
+            ("unslothai/unsloth#3176", "without the mask tokens attend to the padding on the left"),
+        ),
+    ),
+    "C": Bug(
+        "the temperature is forgotten",
+        loop.score,
+        {" / temperature": ""},
+        "It learns more slowly. Scored minus sampled is 0.1 from the first step to the last.",
+        "The same test, at a temperature that is not 1 (20.1).",
+        (
+            (
+                "huggingface/trl#3029",
+                "temperature scaling was left out of the log-probabilities of policy and reference",
+            ),
+            ("unslothai/unsloth-zoo#832", "an MLX version agreed with TRL at temperature 1 only"),
+        ),
+    ),
+    "D": Bug(
+        "scored outside of the gradient",
+        loop.loss_and_gradient,
+        OUTSIDE,
+        "The gradient norm is exactly 0, and KL too. The other curves scatter around where they began.",
+        "Compare a gradient with a slope that you know (20.4).",
+        (
+            (
+                "Goekdeniz-Guelmez/mlx-lm-lora#55",
+                "a default setting gave an exactly zero policy gradient, with plausible rewards and losses",
+            ),
+            ("jingyaogong/minimind#750", "a branch took the sampler's log-probabilities, which have no gradient"),
+        ),
+    ),
+    "E": Bug(
+        "masked too late",
+        loop.policy_loss,
+        {"mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps"},
+        "The run is over: the first loss is right, its gradient is not a number.",
+        "Put rubbish where the mask is False; loss and gradient may not change (20.5).",
+        (
+            (
+                "NVIDIA-NeMo/RL#4120",
+                "ratios and KL terms were computed before the mask: a difference of 200 overflows exp, "
+                "and times 0 is NaN",
+            ),
+            ("MakazhanAlpamys/Soup#342", "a finite loss with a gradient norm of NaN, in about half of the runs"),
+        ),
+    ),
+    "F": Bug(
+        "divided by n, not n - 1",
+        loop.advantages,
+        {"ddof=1": "ddof=0"},
+        "Nothing. Gradients are 7% longer, and no eye sees that.",
+        "Compare with numbers that somebody else computed (20.3).",
+        (
+            ("NVIDIA/TorchFort#38", "the advantages' standard deviation lacked Bessel's correction"),
+            ("unslothai/unsloth-zoo#832", "here the n - 1 was compared with TRL and found right"),
+        ),
+    ),
+    "G": Bug(
+        "one mean for the whole batch",
+        loop.advantages,
+        {"axis=1, ": ""},
+        "Nothing, in this run. Easy prompts are always praised and hard ones always blamed, but with "
+        "sixteen prompts a step of like difficulty that is only noise.",
+        "Two groups with different means (20.3).",
+        (
+            ("XU-YIJIE/grpo-flat#2", "mean and deviation were taken over the whole batch; mended"),
+            ("radixark/miles#1325", "uneven groups fell back to a single global group"),
+        ),
+    ),
+    "H": Bug(
+        "groups across prompts",
+        loop.advantages,
+        {"reshape(-1, group)": "reshape(group, -1)", "axis=1": "axis=0"},
+        "Nothing, in this run. Answers to other prompts are a yardstick too, only a worse one: where "
+        "problems differ more, it is noise that drowns the signal.",
+        "Another number of groups than there are in a group (20.3).",
+        (
+            ("THUDM/slime#2062", "a reshape fell through to a baseline that mixes prompts"),
+            (
+                "radixark/miles#1573",
+                "a review: where the order is another, reshape groups answers of different prompts",
+            ),
+        ),
+    ),
+    "I": Bug(
+        "micro-batches added up",
+        loop.accumulate,
+        {"grad[name] * (n / total)": "grad[name]"},
+        "The gradient norm is four times as large from the first step on. All else looks healthy: "
+        "clipping and Adam take it out.",
+        "Pieces of different lengths against the whole (20.6).",
+        (
+            ("NVIDIA-NeMo/RL#84", "gradients of micro-batches were summed where they should have been averaged"),
+            ("NVIDIA-NeMo/Automodel#3829", "the gradient grew with the number of micro-batches"),
+        ),
+    ),
+    "J": Bug(
+        "cut off too early",
+        loop.num_new_tokens,
+        {"task.max_completion_length": "task.max_completion_length - 2"},
+        "Nearly all completions are cut off from the first step on; the reward stays at a quarter, "
+        "since answers of three digits are never right.",
+        "No test of a part finds it: look at what is cut off in the first steps, and read completions.",
+        (
+            ("huggingface/trl#6263", "about half of a Qwen3-0.6B's completions were cut off at the default length"),
+            (
+                "huggingface/trl#5697",
+                "the quickstart cut off nearly every completion: reward, loss and gradient were 0",
+            ),
+        ),
+    ),
+    "K": Bug(
+        "a reference that moves along",
+        loop.keep_reference,
+        {"return dict(params)": "return params"},
+        "KL is exactly 0 while the policy learns. The penalty does nothing.",
+        "Replace the policy's parameters and look at the reference (20.8).",
+        (
+            ("huggingface/trl#2046", "policy and ref_policy were the same object; a check was asked for"),
+            (
+                "unslothai/unsloth-zoo#832",
+                "some adapters of the reference stayed switched on, so it was not the reference",
+            ),
+        ),
+    ),
+    "L": Bug(
+        "a reward that can be had for nothing",
+        loop.reward,
+        {"text == problem.answer": "text in problem.answer"},
+        "The reward climbs past the healthy one, and right answers sink to 0; completions become shorter, KL large.",
+        "Attack the reward before the policy does (20.7).",
+        (
+            ("Liuziyu77/Visual-RFT#176", "an empty answer is part of every truth: the model learned to answer nothing"),
+            ("Liuziyu77/Visual-RFT#79", "an answer that names every class was counted as right"),
+        ),
+    ),
+    "M": Bug(
+        "the end token is masked",
+        loop.completion_mask,
+        {"return ended_before == 0": "return ids != end"},
+        "Next to nothing: the gradient norm is half as large again. This model knew how to stop "
+        "before; one that does not will never be taught.",
+        "Four rows, one that never ends and one that ends at once (20.2).",
+        (
+            (
+                "huggingface/trl#4970",
+                "a mask inferred from the padding token's id masks the end token, which has the same id",
+            ),
+            (
+                "bingreeky/MemGen#33",
+                "the reverse: padding with the end token was taken for tokens, and all lengths were alike",
+            ),
+        ),
+    ),
+}
+
+# Runs whose bug is not told: name -> (letter, seed). "N" is a run with no bug at all.
+MYSTERIES = {"run 1": ("K", 5), "run 2": ("N", 6), "run 3": ("I", 7), "run 4": ("C", 8)}
+
+
+def stored_curves() -> dict[str, dict[str, list[float]]]:
+    """The stored runs, "healthy" and one a bug: {letter: {metric: values, one a step}}; None where a value is NaN."""
+    return json.loads(files(__package__).joinpath(CURVES).read_text())
