@@ -99,13 +99,14 @@ function render({model, el}) {
   for (let place = 0; place < batch.completions.length / size; place++)
     prompts[place] = `${place + 1}: ${batch.completions[place * size].prompt}`;
   const ofUpdate = update => update === 0 ? "0, the policy that sampled" : `${update} of ${batch.updates}`;
-  const epsilonHigh = h("input", {type: "number", min: 0, step: 0.01, "aria-label": "epsilon_high", onchange: () => {
-    const typed = epsilonHigh.value === "" ? null : Number(epsilonHigh.value);
-    settings[settings.loss_type === "cispo" ? "cap" : "epsilon_high"] =
-      settings.loss_type === "cispo" && typed === null ? first.cap : typed;
-    high();
-    askAgain();
-  }});
+  const epsilonHigh = h("input", {type: "number", min: 0, step: 0.01, "aria-label": "epsilon_high",
+    onchange: () => typeHigh(), onkeydown: event => { if (event.key === "Enter") typeHigh(); }});
+  const typeHigh = () => {
+    const setting = settings.loss_type === "cispo" ? "cap" : "epsilon_high";
+    const typed = epsilonHigh.value !== "" ? Number(epsilonHigh.value) : setting === "cap" ? first.cap : null;
+    if (typed === settings[setting]) return;
+    set(setting)(typed);
+  };
   const high = () => {  // cispo's epsilon_high is the largest weight itself
     const value = settings[settings.loss_type === "cispo" ? "cap" : "epsilon_high"];
     epsilonHigh.value = value ?? "";
