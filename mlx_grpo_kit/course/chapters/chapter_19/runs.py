@@ -32,13 +32,13 @@ WINDOW = 6
 REGIMES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
     "one update from each batch": (
         {"num_iterations": 1},
-        120,
+        72,
         ("dapo", "grpo", "dr_grpo", "rloo", "batch scaling", "dynamic sampling", "overlong penalty", "kl penalty",
          "entropy bonus", "top entropy"),
     ),
     "four updates from each batch": (
         {"num_iterations": 4},
-        30,
+        20,
         ("dapo", "grpo", "two-sided clip", "gspo", "luspo", "cispo", "sapo", "vespo", "reinforce", "rloo"),
     ),
 }  # fmt: skip

@@ -1,0 +1,509 @@
+"""Exercises of notebook 19: the variant lab."""
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+
+
+def _plain(result):
+    """Numbers in NumPy's array, whatever they were kept in; what is none stays as it is."""
+    if isinstance(result, mx.array):
+        return np.array(result.astype(mx.float32))
+    try:
+        return np.asarray([each.item() if hasattr(each, "item") else each for each in result], float)
+    except (TypeError, ValueError):
+        return result
+
+
+def _called(function, *arguments):
+    return _plain(function(*arguments))
+
+
+# -- advantages -------------------------------------------------------------------------------------------------------
+
+
+def leave_one_out(rewards, num_generations):
+    """Each reward [B] minus the mean of the others in its group."""
+    groups = np.array(rewards, float).reshape(-1, num_generations)
+    others = (groups.sum(axis=1, keepdims=True) - groups) / (num_generations - 1)
+    return (groups - others).reshape(-1)
+
+
+LEAVE_ONE_OUT = Exercise(
+    "19.1",
+    "Compared with the others",
+    "Write `leave_one_out(rewards, num_generations)`: the advantages of RLOO. `rewards` is an array [B] in which the "
+    "completions of one prompt stand next to each other, `num_generations` of them. From each reward take away the "
+    "mean of the *other* rewards of its group, and return the differences [B]. No standard deviation.",
+    minutes=6,
+    difficulty=1,
+    solution=leave_one_out,
+    hints=(
+        "Shape the rewards into a table with a row for each group. The others' sum is the row's sum minus one's own.",
+        "`others = (groups.sum(axis=1, keepdims=True) - groups) / (num_generations - 1)`.",
+    ),
+    cases=(
+        (np.array([1.0, 0.0, 0.0, 1.0]), 2),
+        (np.array([3.0, 0.0, 6.0, 0.5, 0.5, 0.5]), 3),
+        *drawn(3, lambda rng: (rng.normal(size=4 * 5), int(rng.choice([2, 4, 5, 10])))),
+    ),
+    mistakes=slips(
+        leave_one_out,
+        (
+            "mean of all",
+            {
+                "(groups.sum(axis=1, keepdims=True) - groups) / (num_generations - 1)": "groups.mean(axis=1, "
+                "keepdims=True)"
+            },
+            1,
+            "That is the mean of the whole group, one's own reward included: GRPO's measure, and smaller by "
+            "(n - 1) / n.",
+        ),
+        (
+            "divides by n",
+            {"/ (num_generations - 1)": "/ num_generations"},
+            2,
+            "The others are one fewer than the group: their sum is divided by num_generations - 1.",
+        ),
+        ("the others' mean itself", {"groups - others": "others"}, 2, "That is the measure. The advantage is the "
+         "distance of the reward from it."),
+        ("upside down", {"groups - others": "others - groups"}, 2, "The sign is turned around: better than the others "
+         "is positive."),
+        (
+            "over the batch",
+            {
+                "groups.sum(axis=1, keepdims=True) - groups) / (num_generations - 1": "groups.sum() - groups) / "
+                "(groups.size - 1"
+            },
+            1,
+            "Others of the same prompt only: each group has a mean of its own.",
+        ),
+        (
+            "divided by the standard deviation",
+            {"groups - others)": "(groups - others) / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4))"},
+            1,
+            "RLOO divides by no standard deviation.",
+        ),
+    ),
+    run=_called,
+    explain="It is the distance from the mean of all, times n / (n - 1). Your reward is no part of what it is measured "
+    "by, so the expected gradient is exactly the true one; with the mean of all it is (n - 1) / n of it.",
+)  # fmt: skip
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+def token_weight(lengths, loss_type, longest):
+    """What one token of each completion weighs, [B]."""
+    lengths = np.array(lengths, float)
+    if loss_type == "grpo":
+        return 1 / (len(lengths) * lengths)
+    if loss_type == "dapo":
+        return np.full(len(lengths), 1 / lengths.sum())
+    if loss_type == "dr_grpo":
+        return np.full(len(lengths), 1 / (len(lengths) * longest))
+    return np.full(len(lengths), 1 / len(lengths))
+
+
+TOKEN_WEIGHT = Exercise(
+    "19.2",
+    "What a token weighs",
+    "Write `token_weight(lengths, loss_type, longest)`. `lengths` [B] says how many tokens each completion has, and "
+    '`longest` how many it may have. Return what *one token* of each completion weighs in the loss, [B]. "grpo": the '
+    'mean over completions of the mean over their tokens. "dapo": the mean over all tokens. "dr_grpo": the sum over '
+    'all tokens, divided by the number of completions times `longest`. "luspo": the mean over completions of the *sum* '
+    "over their tokens.",
+    minutes=8,
+    difficulty=1,
+    solution=token_weight,
+    hints=(
+        "A mean over completions gives each the weight 1 / B. A mean over the tokens of one divides that by its length "
+        "once more.",
+        "Only `grpo` has different numbers for different completions. The other three are one number, B times.",
+        "`1 / lengths.sum()` for dapo, `1 / (len(lengths) * longest)` for dr_grpo.",
+    ),
+    cases=(
+        (np.array([2, 6]), "grpo", 8),
+        (np.array([2, 6]), "dapo", 8),
+        (np.array([2, 6]), "dr_grpo", 8),
+        (np.array([2, 6]), "luspo", 8),
+        (np.array([5]), "dr_grpo", 9),
+        *drawn(4, lambda rng: (rng.integers(1, 9, 5), str(rng.choice(["grpo", "dapo", "dr_grpo", "luspo"])), 11)),
+        *[(np.array([1, 3, 3, 4]), kind, 4) for kind in ("grpo", "dapo", "dr_grpo", "luspo")],
+    ),
+    mistakes=slips(
+        token_weight,
+        (
+            "grpo without the mean over completions",
+            {"1 / (len(lengths) * lengths)": "1 / lengths"},
+            1,
+            "grpo: the mean over completions divides by B as well.",
+        ),
+        (
+            "dapo by completion",
+            {"1 / lengths.sum()": "1 / (len(lengths) * lengths.max())"},
+            3,
+            "dapo divides by the number of tokens there are, all completions together.",
+        ),
+        (
+            "dr_grpo without B",
+            {"1 / (len(lengths) * longest)": "1 / longest"},
+            3,
+            "dr_grpo: a batch of B completions divides by B times the longest.",
+        ),
+        (
+            "dr_grpo with the longest there is",
+            {"len(lengths) * longest": "len(lengths) * lengths.max()"},
+            3,
+            "dr_grpo divides by the length that a completion *may* have, `longest`. What this batch has would change "
+            "from batch to batch.",
+        ),
+        (
+            "luspo with a mean",
+            {"return np.full(len(lengths), 1 / len(lengths))": "return 1 / (len(lengths) * lengths)"},
+            1,
+            "luspo adds up over the tokens of a completion. Nothing is divided by its length.",
+        ),
+    ),
+    run=_called,
+)
+
+# -- ratios -----------------------------------------------------------------------------------------------------------
+
+
+def sequence_ratio(logps, old_logps, mask):
+    """One ratio for each completion, [B]: the geometric mean of its tokens' ratios."""
+    log_ratio = (logps - old_logps) * mask
+    return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))
+
+
+def _arrays(rng, rows=3, columns=4):
+    mask = np.arange(columns) < rng.integers(1, columns + 1, (rows, 1))
+    mask[0] = True
+    logps = -rng.exponential(size=(rows, columns))
+    old = logps + rng.normal(size=logps.shape) * 0.5
+    return tuple(mx.array(each.astype(np.float32)) for each in (logps, old, mask))
+
+
+SEQUENCE_RATIO = Exercise(
+    "19.3",
+    "One ratio for all",
+    "Write `sequence_ratio(logps, old_logps, mask)`, GSPO's ratio. All three are MLX arrays [B, T]: the log-"
+    "probability of every token now, when it was sampled, and 1 where there is a token, 0 where a short completion has "
+    "none (what stands there in the other two counts for nothing). Return [B]: for each completion the *geometric mean* of its "
+    "tokens' ratios, the n-th root of the product of n of them.",
+    minutes=8,
+    difficulty=2,
+    solution=sequence_ratio,
+    hints=(
+        "The logarithm turns a product into a sum and a root into a division. So: the exp of a mean.",
+        "The mean of `logps - old_logps` over the tokens that there are: sum with the mask, divide by "
+        "`mask.sum(axis=1)`.",
+        "`mx.exp(((logps - old_logps) * mask).sum(axis=1) / mask.sum(axis=1))`.",
+    ),
+    cases=drawn(5, _arrays),
+    mistakes=slips(
+        sequence_ratio,
+        (
+            "product",
+            {" / mask.sum(axis=1)": ""},
+            1,
+            "That is the product of all ratios, which is RLOO's and VESPO's. GSPO takes the n-th root of it.",
+        ),
+        (
+            "divided by T",
+            {"/ mask.sum(axis=1)": "/ mask.shape[1]"},
+            2,
+            "A short completion has fewer tokens than there are columns: divide by how many it has.",
+        ),
+        ("mask forgotten", {" * mask": ""}, 2, "Places without a token are counted. Mask them before you add up."),
+        (
+            "mean of ratios",
+            {
+                "(logps - old_logps) * mask": "mx.exp(logps - old_logps) * mask",
+                "mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))": "log_ratio.sum(axis=1) / mask.sum(axis=1)",
+            },
+            1,
+            "That is the arithmetic mean of the ratios. The geometric mean is the exp of the mean logarithm.",
+        ),
+        ("the other way round", {"logps - old_logps": "old_logps - logps"}, 2, "It is now divided by then: a token "
+         "that became likelier has a ratio above 1."),
+    ),
+    run=_called,
+    explain="The root makes ratios of long and short completions comparable, and brings them close to 1: that is why "
+    "GSPO's clip range is a thousandth wide.",
+)  # fmt: skip
+
+
+def cispo_loss(logps, old_logps, advantages, mask, cap):
+    """CISPO's loss, a scalar."""
+    ratio = mx.exp(logps - old_logps)
+    weight = mx.stop_gradient(mx.minimum(ratio, cap))
+    return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()
+
+
+def _value_and_gradient(function, logps, *others):
+    """The loss and its gradient with respect to logps."""
+    value, gradient = mx.value_and_grad(lambda x: function(x, *others))(logps)
+    if getattr(value, "shape", None) != ():
+        return Told(f"an array of shape {getattr(value, 'shape', None)}, where a loss is one number")
+    return [np.array(value), np.array(gradient)]
+
+
+def _with_advantages(rng):
+    logps, old, mask = _arrays(rng)
+    old = mx.where(mx.array(rng.random(old.shape) < 0.3), logps - 1.5, old)  # some ratios above every cap
+    return logps, old, mx.array(rng.normal(size=3).astype(np.float32)), mask, float(rng.choice([1.5, 2.0, 3.0]))
+
+
+CISPO_LOSS = Exercise(
+    "19.4",
+    "A weight, not a clip",
+    "Write `cispo_loss(logps, old_logps, advantages, mask, cap)`. `logps`, `old_logps` and `mask` are MLX arrays "
+    "[B, T], `advantages` [B]. Every token's ratio, but at most `cap`, is a *weight*, through which no gradient flows. "
+    "The loss is minus the mean over all tokens of weight times advantage times log-probability. `check` looks at the "
+    "value and at the gradient with respect to `logps`.",
+    minutes=10,
+    difficulty=2,
+    solution=cispo_loss,
+    hints=(
+        "Three lines: the ratio, the weight, the loss. What makes a number a constant for the gradient?",
+        "`mx.stop_gradient(mx.minimum(ratio, cap))`.",
+        "Then `-(weight * advantages[:, None] * logps * mask).sum() / mask.sum()`.",
+    ),
+    cases=drawn(5, _with_advantages),
+    mistakes=slips(
+        cispo_loss,
+        (
+            "no stop_gradient",
+            {"mx.stop_gradient(mx.minimum(ratio, cap))": "mx.minimum(ratio, cap)"},
+            1,
+            "The value is right and the gradient is not: it flows through the weight too. Stop it there.",
+        ),
+        (
+            "an offset",
+            {"mx.minimum(ratio, cap)": "mx.minimum(ratio, 1 + cap)"},
+            2,
+            "`cap` is the largest weight itself, not how far it may be above 1.",
+        ),
+        (
+            "the ratio as objective",
+            {"advantages[:, None] * logps * mask": "advantages[:, None] * mask"},
+            3,
+            "The log-probability is missing. A weight alone, without a gradient, teaches nothing.",
+        ),
+        (
+            "everything stopped",
+            {"advantages[:, None] * logps": "advantages[:, None] * mx.stop_gradient(logps)"},
+            2,
+            "Nothing is left that has a gradient. Only the weight is stopped, not the log-probability.",
+        ),
+        ("upside down", {"return -(": "return ("}, 3, "A loss is made small. Put a minus in front of what should "
+         "become large."),
+        ("clipped below too", {"mx.minimum(ratio, cap)": "mx.clip(ratio, 1 / cap, cap)"}, 2, "CISPO has an upper bound "
+         "only."),
+        (
+            "mean over all places",
+            {"/ mask.sum()": "/ mask.size"},
+            3,
+            "The mean is over the tokens that there are, `mask.sum()` of them.",
+        ),
+    ),
+    run=_value_and_gradient,
+    explain="A token whose ratio has left the clip range keeps a gradient here. In PPO's clip it has none.",
+)  # fmt: skip
+
+# -- which tokens, which completions ----------------------------------------------------------------------------------
+
+
+def top_entropy_mask(entropies, mask, share):
+    """The tokens with the highest entropy, bool [B, T]."""
+    entropies, mask = np.array(entropies), np.array(mask, bool)
+    bound = np.quantile(entropies[mask], 1 - share)
+    return mask & (entropies >= bound)
+
+
+def _booleans(function, *arguments):
+    result = function(*arguments)
+    try:
+        result = np.array(result)
+    except (TypeError, ValueError):
+        return result
+    return result != 0 if result.dtype != object else result
+
+
+def _entropies(rng):
+    mask = np.arange(5) < rng.integers(1, 6, (4, 1))
+    return rng.exponential(size=(4, 5)).round(2) + 0.01, mask, float(rng.choice([0.2, 0.5, 0.35]))
+
+
+TOP_ENTROPY_MASK = Exercise(
+    "19.5",
+    "Only the forks",
+    "Write `top_entropy_mask(entropies, mask, share)`: `entropies` [B, T] says how undecided the policy was at each "
+    "token, `mask` [B, T] where there is a token (NumPy arrays). Return a mask [B, T] of the `share` of tokens with "
+    "the highest entropy: those at or above the quantile 1 - `share` of all tokens that there are "
+    "(`np.quantile(numbers, q)`).",
+    minutes=8,
+    difficulty=2,
+    solution=top_entropy_mask,
+    hints=(
+        "`entropies[mask]` is a flat array of the entropies of real tokens. The bound is a quantile of these.",
+        "`mask & (entropies >= np.quantile(entropies[mask], 1 - share))`, with a mask of booleans.",
+    ),
+    cases=(
+        (np.array([[0.1, 2.0, 0.3], [1.0, 9.0, 9.0]]), np.array([[1, 1, 1], [1, 0, 0]], bool), 0.5),
+        (np.array([[0.5, 0.5, 0.5, 0.5]]), np.array([[1, 1, 1, 0]], bool), 0.2),
+        (np.array([[0.4, 0.2, 0.9]]), np.array([[1, 1, 1]], bool), 1.0),
+        *drawn(4, _entropies),
+    ),
+    mistakes=slips(
+        top_entropy_mask,
+        (
+            "padding counted",
+            {"entropies[mask], 1": "entropies, 1"},
+            1,
+            "Numbers at places without a token went into the quantile.",
+        ),
+        (
+            "the lowest",
+            {"1 - share": "share", ">=": "<="},
+            2,
+            "Those are the tokens with the *lowest* entropy, of which the model was sure.",
+        ),
+        ("share as quantile", {"1 - share": "share"}, 2, "The top fifth begins at the quantile 0.8: 1 - share."),
+        ("padding kept", {"mask & (": "("}, 2, "Places without a token are in the mask. They have to stay out."),
+        (
+            "strictly above",
+            {">=": ">"},
+            2,
+            "At *or* above: with entropies that are all equal nothing would be left.",
+        ),
+    ),
+    run=_booleans,
+)
+
+
+def overlong_penalty(lengths, longest, cache):
+    """DAPO's penalty for long completions, [B]."""
+    over = np.array(lengths, float) - (longest - cache)
+    return -np.clip(over / cache, 0, 1)
+
+
+OVERLONG_PENALTY = Exercise(
+    "19.6",
+    "Too long, softly",
+    "Write `overlong_penalty(lengths, longest, cache)`: what DAPO adds to the reward of completions of these `lengths` "
+    "[B]. Nothing up to `longest` - `cache` tokens. From there a straight line down to -1 at `longest`, and -1 beyond.",
+    minutes=5,
+    difficulty=1,
+    solution=overlong_penalty,
+    hints=(
+        "How many tokens is a completion beyond `longest - cache`? Divide that by `cache`: it is 0 at the start of the "
+        "line and 1 at its end.",
+        "`-np.clip(over / cache, 0, 1)`.",
+    ),
+    cases=(
+        (np.array([10, 15, 16, 18, 20, 25]), 20, 5),
+        (np.array([1, 2, 3, 4]), 4, 2),
+        *drawn(3, lambda rng: (rng.integers(1, 40, 6), 30, int(rng.integers(1, 31)))),
+    ),
+    mistakes=slips(
+        overlong_penalty,
+        ("a bonus", {"-np.clip": "np.clip"}, 2, "The sign: a penalty is negative."),
+        ("without an end", {"-np.clip(over / cache, 0, 1)": "-np.maximum(over / cache, 0)"}, 2, "It never costs more "
+         "than 1, also beyond `longest`."),
+        ("a reward for short ones", {"-np.clip(over / cache, 0, 1)": "-np.minimum(over / cache, 1)"}, 1, "Short "
+         "completions get a bonus. They should get 0."),
+        ("a step", {"np.clip(over / cache, 0, 1)": "np.where(over > 0, 1.0, 0.0)"}, 1, "That is a cliff. Between the "
+         "two lengths it should be a straight line."),
+        ("begins at the end", {"(longest - cache)": "longest"}, 1, "The line begins `cache` tokens *before* the "
+         "longest, and ends there."),
+    ),
+    run=_called,
+)  # fmt: skip
+
+# -- comparing --------------------------------------------------------------------------------------------------------
+
+
+def paired_difference(a, b):
+    """(mean of b - a, its standard error): a and b are results of two variants, seed by seed."""
+    differences = np.array(b, float) - np.array(a, float)
+    return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))
+
+
+PAIRED_DIFFERENCE = Exercise(
+    "19.7",
+    "Better, or lucky?",
+    "Write `paired_difference(a, b)`. `a` and `b` are the results of two variants, the same seeds in the same order. "
+    "Return two numbers: the mean of the differences b - a, and its *standard error*, which is the standard deviation "
+    "of the differences (dividing by n - 1), divided by the root of n.",
+    minutes=7,
+    difficulty=2,
+    solution=paired_difference,
+    hints=(
+        "Subtract seed by seed first. Then it is one list of numbers: their mean, and how well it is known.",
+        "`differences.std(ddof=1) / np.sqrt(len(differences))`.",
+    ),
+    cases=(
+        (np.array([0.6, 0.7, 0.8]), np.array([0.65, 0.74, 0.86])),
+        (np.array([1.0, 2.0]), np.array([2.0, 1.0])),
+        *drawn(3, lambda rng: (rng.random(5), rng.random(5))),
+    ),
+    mistakes=slips(
+        paired_difference,
+        ("the standard deviation", {" / np.sqrt(len(differences))": ""}, 2, "That is how far single differences "
+         "scatter. Their mean is known better, by the root of n."),
+        ("ddof 0", {"ddof=1": "ddof=0"}, 2, "Of a few numbers the standard deviation divides by n - 1 (`ddof=1`): "
+         "their own mean is closer to them than the true one."),
+        ("divided by n", {"np.sqrt(len(differences))": "len(differences)"}, 2, "By the *root* of n: four times the "
+         "seeds for half the error."),
+        ("upside down", {"np.array(b, float) - np.array(a, float)": "np.array(a, float) - np.array(b, float)"}, 1,
+         "It is b - a: positive where b is better."),
+        (
+            "not paired",
+            {
+                "differences.std(ddof=1) / np.sqrt(len(differences))": "np.sqrt((np.var(a, ddof=1) + "
+                "np.var(b, ddof=1)) / len(differences))"
+            },
+            1,
+            "That is the error of two means that know nothing of each other. Seed by seed the two runs see the same "
+            "problems, and what they share falls out of the difference.",
+        ),
+    ),
+    run=_called,
+)  # fmt: skip
+
+WHICH_VARIANT = Exercise(
+    "19.8",
+    "Which variant is this?",
+    "A good completion of 2 tokens (advantage +1) and a bad one of 6 (advantage -1); 8 tokens are allowed at most. No "
+    "ratio has moved, but for one: the first token of the good completion has become twice as likely. Four losses push "
+    "the tokens like this (first and second token of the good one | every token of the bad one):  \n"
+    "1: 0 and 0.125 | -0.125;  2: 0 and 0.25 | -0.083;  3: 0.25 and 0.125 | -0.125;  4: 0 and 0.0625 | -0.0625.  \n"
+    "Which is which: a = grpo, b = dapo, c = dr_grpo, d = cispo with a cap of 5? Answer with a text of four letters, "
+    "that of loss 1 first.",
+    minutes=6,
+    difficulty=2,
+    solution="badc",
+    hints=(
+        "Two questions. Is the token that moved clipped away, or does it weigh more? And what is a token divided by: 8 "
+        "tokens that there are, 16 that there might be, or its own completion's length?",
+        "A push of 0.125 is 1 / 8, 0.0625 is 1 / 16, 0.25 is 1 / (2 * 2) and 0.083 is 1 / (2 * 6).",
+    ),
+    mistakes=(
+        Mistake("dapo and dr_grpo", "cadb", "dapo divides by the 8 tokens that there are, dr_grpo by 2 times 8.", 2),
+        Mistake(
+            "dapo and cispo",
+            "dabc",
+            "Which of the two clips? A clipped token has no push at all; in cispo its ratio is its weight.",
+            1,
+        ),
+        Mistake(
+            "grpo and dapo", "abdc", "In grpo a token of the short completion weighs more than one of the long one.", 2
+        ),
+    ),
+)

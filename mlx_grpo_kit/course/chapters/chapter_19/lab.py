@@ -1,0 +1,132 @@
+"""One batch of completions, frozen, and what every variant would do with it: to its tokens, and to the whole model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import VARIANTS, Completion, GRPOConfig, GRPOTrainer, compute_advantages, grpo_loss_and_metrics
+from mlx_grpo_kit.grpo.advantages import soft_overlong_punishment
+from mlx_grpo_kit.grpo.gradients import batch_loss
+from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch
+from mlx_grpo_kit.grpo.microscope import FrozenBatch, freeze, take_updates
+from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
+from mlx_grpo_kit.tasks import Addition
+
+GROUP = 8
+IN_THE_LAB = (
+    "dapo", "grpo", "dr_grpo", "batch scaling", "overlong penalty", "top entropy", "two-sided clip", "gspo", "luspo",
+    "cispo", "sapo", "vespo", "reinforce", "rloo",
+)  # fmt: skip
+"""Variants that differ in what they do with a given batch."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A frozen batch.
+
+    Attributes:
+        config: the model's.
+        policies: the one that sampled, and what became of it by update after update from this very batch.
+        completions: with rewards; those of a prompt next to each other.
+        tokens: of every completion, as texts.
+        batch: the completions as arrays.
+        frozen: what each policy says of every token.
+        longest: tokens that a completion may have.
+    """
+
+    config: Qwen3Config
+    policies: Sequence[Mapping[str, mx.array]]
+    completions: Sequence[Completion]
+    tokens: list[list[str]]
+    batch: PaddedBatch
+    frozen: FrozenBatch
+    longest: int
+
+    def arguments(self, name: str) -> tuple[Any, mx.array]:
+        """The loss of a variant, and its advantages of this batch [B]."""
+        args = GRPOConfig(num_generations=GROUP, **VARIANTS[name].settings)
+        rewards = self.frozen.rewards
+        if args.soft_punish_cache:
+            lengths = [len(each) for each in self.tokens]
+            rewards = rewards + soft_overlong_punishment(lengths, self.longest, args.soft_punish_cache)
+        advantages = compute_advantages(
+            rewards, GROUP, args.scale_rewards, advantage_estimator=args.advantage_estimator
+        )
+        return args.loss(self.longest), advantages
+
+    def pushes(self, name: str, update: int = 0) -> np.ndarray:
+        """[B, T]: how hard a variant pushes each token under the policy after `update` updates; up is positive.
+
+        Minus the derivative of the loss by the token's log-probability.
+        """
+        config, advantages = self.arguments(name)
+        frozen = self.frozen
+
+        def loss_fn(logps: mx.array) -> mx.array:
+            arrays = frozen.logps[0], advantages, frozen.completion_mask
+            entropies = frozen.entropies[update]
+            return grpo_loss_and_metrics(config, logps, *arrays, ref_logps=frozen.ref_logps, entropies=entropies)[0]
+
+        return -np.array(mx.grad(loss_fn)(frozen.logps[update]))
+
+    def gradient(self, name: str, update: int = 0) -> np.ndarray:
+        """The gradient of the variant's loss by all parameters of the policy after `update` updates, one vector."""
+        config, advantages = self.arguments(name)
+
+        def loss_fn(params: dict[str, mx.array]) -> mx.array:
+            old, ref = self.frozen.logps[0], self.frozen.ref_logps
+            return batch_loss(self.config, params, self.batch, advantages, config, old_logps=old, ref_logps=ref)[0]
+
+        grads = mx.grad(loss_fn)(dict(self.policies[update]))
+        return np.concatenate([np.array(grads[name]).ravel() for name in sorted(grads)])
+
+    def ratios(self, update: int) -> np.ndarray:
+        """The ratio of every token that was sampled, those of all completions in a row."""
+        frozen = self.frozen
+        ratios = np.exp(np.array(frozen.logps[update] - frozen.logps[0]))
+        return ratios[np.array(frozen.completion_mask)]
+
+
+def frozen_lab(folder: str | os.PathLike = TINY, prompts: int = 8, updates: int = 8, seed: int = 3) -> Lab:
+    """Sample one batch of sums with a model, and take `updates` updates from it, all from the same completions.
+
+    The learning rate of the updates is that of the default run, so the ratios are what it would see.
+    """
+    config, params = load_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
+    args = GRPOConfig(num_generations=GROUP, per_device_train_batch_size=prompts * GROUP, seed=seed, learning_rate=5e-4)
+    trainer = GRPOTrainer(config, params, tokenizer, Addition(), args)
+    before = trainer.params
+    [step] = trainer.train(1)
+    completions = step.completions
+    policies = take_updates(config, before, completions, args, updates)
+    batch = pad_batch(config, [each.prompt_ids for each in completions], [each.completion_ids for each in completions])
+    return Lab(
+        config=config,
+        policies=policies,
+        completions=completions,
+        tokens=[[_shown(tokenizer, token) for token in each.completion_ids] for each in completions],
+        batch=batch,
+        frozen=freeze(config, policies, completions, args),
+        longest=trainer.max_completion_length,
+    )
+
+
+def cosines(gradients: Sequence[np.ndarray]) -> np.ndarray:
+    """[N, N]: the cosine between each two gradients; 1 is the same direction, 0 a right angle or no gradient."""
+    unit = [gradient / max(float(np.linalg.norm(gradient)), 1e-30) for gradient in gradients]
+    return np.array([[a @ b for a in unit] for b in unit])
+
+
+def _shown(tokenizer: Any, token: int) -> str:
+    return "end" if token in tokenizer.eos_token_ids else tokenizer.decode([token])
+
+
+__all__ = ["GROUP", "IN_THE_LAB", "Lab", "cosines", "frozen_lab"]
