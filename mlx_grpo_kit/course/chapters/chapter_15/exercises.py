@@ -1,0 +1,758 @@
+"""Exercises of notebook 15: policy gradients."""
+
+import numpy as np
+
+from mlx_grpo_kit.course.exercise import Exercise, drawn
+from mlx_grpo_kit.course.slips import slips
+
+BY_HAND = np.log([2.0, 1.0, 1.0])  # probabilities 1/2, 1/4, 1/4
+PAYS = np.array([0.0, 1.0, 3.0])
+
+
+def softmax(logits):
+    """Probabilities over the last axis, as the notebook's set-up has them."""
+    powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def _coarse(function, *arguments):
+    """An array that an answer gives, in float32: one computed in that, by MLX or torch, is as right as NumPy's."""
+    result = function(*arguments)
+    if type(result).__module__.startswith("numpy") and getattr(result, "shape", ()):
+        return result.astype(np.float32) if result.dtype.kind in "fiub" else result
+    return result
+
+
+def _arms(rng, low=2, high=7):
+    """Logits and rewards of a bandit, neither of them whole numbers."""
+    arms = int(rng.integers(low, high))
+    return rng.normal(size=arms) * 1.5, rng.normal(size=arms) * 2 + rng.normal()
+
+
+# -- by enumeration ---------------------------------------------------------------------------------------------------
+
+
+def expected_reward(logits, rewards):
+    """The mean reward of softmax(logits) [V] where arm a pays rewards[a]."""
+    return float(softmax(logits) @ rewards)
+
+
+EXPECTED = Exercise(
+    "15.1",
+    "What the policy earns",
+    "Write `expected_reward(logits, rewards)`, both arrays [V]: the mean reward of a policy that draws arm `a` with "
+    "probability softmax(logits)[a] and gets `rewards[a]` for it. Return one number. Logits may be as large as 1000; "
+    "`softmax(logits)` from the set-up cell takes care of that.",
+    minutes=4,
+    difficulty=1,
+    solution=expected_reward,
+    hints=(
+        "In the table above you did it by hand: each reward times its probability, and the sum of that.",
+        "`probs = softmax(logits)`. What is `(probs * rewards).sum()`?",
+    ),
+    cases=(
+        (BY_HAND, PAYS),
+        (np.array([0.5, -0.5]), np.array([-1.5, 2.25])),
+        (np.array([1000.0, 999.0]), np.array([1.0, 0.5])),
+        (np.array([0.3, -np.inf, 1.2]), np.array([0.5, 100.0, -0.25])),
+        (np.array([-3.5]), np.array([0.75])),
+        *drawn(3, _arms),
+    ),
+    mistakes=slips(
+        expected_reward,
+        (
+            "every arm alike",
+            {"softmax(logits) @ rewards": "np.mean(rewards)"},
+            1,
+            "That is what a policy earns that draws all arms equally often. Weigh each reward with its probability.",
+        ),
+        (
+            "logits as weights",
+            {"softmax(logits) @": "logits @"},
+            2,
+            "Logits are not probabilities: send them through `softmax` first.",
+        ),
+        (
+            "the likeliest arm",
+            {"softmax(logits) @ rewards": "rewards[np.argmax(logits)]"},
+            1,
+            "That is the reward of the likeliest arm. The others are drawn too, if less often.",
+        ),
+        (
+            "divided by the number of arms",
+            {"softmax(logits) @ rewards": "(softmax(logits) * rewards).mean()"},
+            2,
+            "The probabilities already sum to 1: add up, and do not divide by the number of arms.",
+        ),
+        (
+            "powers that are not shared out",
+            {"softmax(logits) @": "np.exp(logits) @"},
+            2,
+            "Powers of e have to be divided by their sum, or they are no probabilities.",
+        ),
+    ),
+)
+
+
+def expected_reward_gradient(logits, rewards):
+    """The gradient [V] of the expected reward of softmax(logits) with respect to the logits."""
+    probs = softmax(logits)
+    return probs * (rewards - probs @ rewards)
+
+
+GRADIENT = Exercise(
+    "15.2",
+    "Its gradient, exactly",
+    "Write `expected_reward_gradient(logits, rewards)`: the gradient [V] of the expected reward with respect to the "
+    "logits, with a formula, not with small steps. Raising logit k changes every probability: the slope of `probs[a]` "
+    "with respect to `logits[k]` is `probs[a] * ((a == k) - probs[k])` (chapter 05).",
+    minutes=10,
+    difficulty=2,
+    solution=expected_reward_gradient,
+    hints=(
+        "Component k is the sum over all arms a of `rewards[a] * probs[a] * ((a == k) - probs[k])`. Write it with two "
+        "loops if you like, and then look at the two terms apart.",
+        "The first term of the sum is there for a == k only, and gives `probs[k] * rewards[k]`. The second has "
+        "`probs[k]` in front of everything, and what is left behind it is a sum that you know.",
+        "`probs * (rewards - expected)`, where `expected` is the expected reward.",
+    ),
+    cases=(
+        (BY_HAND, PAYS),
+        (BY_HAND, PAYS + 10.0),
+        (np.array([0.5, -0.5]), np.array([-1.5, 2.25])),
+        (np.array([0.25, 0.25, -1.0, 0.25]), np.array([1.5, 1.5, 1.5, 1.5])),
+        (np.array([1000.0, 999.0, 0.0]), np.array([1.0, 0.5, 0.25])),
+        (np.array([-3.5]), np.array([0.75])),
+        *drawn(3, _arms),
+    ),
+    mistakes=slips(
+        expected_reward_gradient,
+        (
+            "the others forgotten",
+            {"rewards - probs @ rewards": "rewards * (1 - probs)"},
+            1,
+            "That is how an arm's own probability changes, times its reward. Raising one logit also lowers the "
+            "probabilities of all the *other* arms, and with them what they bring in.",
+        ),
+        (
+            "sum not kept",
+            {"(rewards - probs @ rewards)": "rewards"},
+            2,
+            "One term is missing: raising a logit takes probability from all arms, in proportion. The gradient has to "
+            "sum to 0.",
+        ),
+        (
+            "probability left out",
+            {"probs * (": "("},
+            2,
+            "Better or worse than the mean is right. But how much a logit moves also depends on how likely its arm is.",
+        ),
+        (
+            "every arm alike",
+            {"probs @ rewards": "rewards.mean()"},
+            3,
+            "What is subtracted is what the *policy* earns, not the mean of the arms' rewards.",
+        ),
+        (
+            "downhill",
+            {"rewards - probs @ rewards": "probs @ rewards - rewards"},
+            2,
+            "The sign is that of a loss. This is the gradient of the reward, which points to where it grows.",
+        ),
+    ),
+    run=_coarse,
+    explain="probs * (rewards - expected): an arm is pushed up if it pays more than the policy earns on average, by as "
+    "much more as it pays, and by as much as it is likely. Nobody asked for a comparison with the mean; it came out.",
+)
+
+
+# -- by samples -------------------------------------------------------------------------------------------------------
+
+
+def score_function_gradient(logits, actions, rewards):
+    """The mean over N draws of reward times gradient of log-probability: [V]."""
+    scores = np.eye(len(logits))[actions] - softmax(logits)
+    return (rewards[:, None] * scores).mean(axis=0)
+
+
+def _draws(rng, tied=False):
+    """Logits of a few arms, some draws of them, and a reward for each draw."""
+    arms, draws = int(rng.integers(2, 6)), int(rng.integers(1, 12))
+    rewards = rng.integers(0, 2, draws) * 1.0 if tied else rng.normal(size=draws) + 1
+    return rng.normal(size=arms) * 1.2, rng.integers(0, arms, draws), rewards
+
+
+SCORE = Exercise(
+    "15.3",
+    "The score function estimator",
+    "Write `score_function_gradient(logits, actions, rewards)` for `logits` [V] and N draws from softmax(logits): "
+    "`actions` [N], whole numbers from 0 to V - 1, and `rewards` [N], what each *draw* got. Return [V]: the mean over "
+    "the draws of reward times the gradient of log softmax(logits)[action] with respect to the logits.",
+    minutes=12,
+    difficulty=2,
+    solution=score_function_gradient,
+    hints=(
+        "The gradient of the log-probability of arm a is `one_hot(a) - probs`: the middle column of the table. "
+        "Begin with a loop over the draws that adds up `reward * (one_hot - probs)`.",
+        "All N at once: `np.eye(len(logits))[actions]` is the [N, V] array of one-hot rows. Subtract the "
+        "probabilities from each row.",
+        "`(rewards[:, None] * scores).mean(axis=0)`: each row times its reward, and the mean over the rows.",
+    ),
+    cases=(
+        (BY_HAND, np.array([2]), np.array([3.0])),
+        (BY_HAND, np.array([0, 2, 1, 0]), np.array([0.0, 3.0, 1.0, 0.0])),
+        (np.array([0.5, -0.5]), np.array([1, 1, 0]), np.array([-1.5, 2.25, 0.5])),
+        (np.array([1000.0, 999.0]), np.array([1, 0]), np.array([1.0, 0.5])),
+        (np.array([-3.5]), np.array([0, 0]), np.array([0.75, 2.0])),
+        *drawn(3, _draws),
+        *drawn(1, lambda rng: _draws(rng, tied=True), seed=7),
+    ),
+    mistakes=slips(
+        score_function_gradient,
+        (
+            "the sum",
+            {".mean(axis=0)": ".sum(axis=0)"},
+            3,
+            "That is the sum. The mean estimates the same thing however many draws there are.",
+        ),
+        (
+            "no log",
+            {"(rewards[:, None] * scores)": "(rewards[:, None] * softmax(logits)[actions][:, None] * scores)"},
+            1,
+            "That is the gradient of the probability, not of its logarithm. Likely arms are drawn often already; so "
+            "they would count for their probability twice.",
+        ),
+        (
+            "one-hot alone",
+            {" - softmax(logits)": ""},
+            1,
+            "What is drawn goes up, but nothing goes down. The gradient of a log-probability sums to 0 in all.",
+        ),
+        (
+            "downhill",
+            {"(rewards[:, None]": "(-rewards[:, None]"},
+            1,
+            "The sign is that of a loss: this points to where the reward shrinks.",
+        ),
+        (
+            "rewards of arms",
+            {"rewards[:, None]": "rewards[actions % len(rewards)][:, None]"},
+            3,
+            "`rewards[i]` is what draw number i got. It is already that of its action: do not look it up by arm.",
+        ),
+        (
+            "over the arms",
+            {".mean(axis=0)": ".sum(axis=0) / len(logits)"},
+            3,
+            "Divide by the number of draws, not by the number of arms.",
+        ),
+        (
+            "weighed once more",
+            {"(rewards[:, None] * scores)": "(rewards[:, None] / softmax(logits)[actions][:, None] * scores)"},
+            1,
+            "Dividing by the probability is already in the log. Done once more, each arm counts alike, however likely.",
+        ),
+    ),
+    run=_coarse,
+)
+
+
+def estimator_variance(logits, rewards, baseline):
+    """The variance of what one draw says about the gradient, summed over the logits."""
+    probs = softmax(logits)
+    says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: what a draw of arm a says
+    mean = probs @ says
+    return float(probs @ (says**2).sum(axis=1) - mean @ mean)
+
+
+VARIANCE = Exercise(
+    "15.4",
+    "How far off is one draw?",
+    "Write `estimator_variance(logits, rewards, baseline)`, exactly, by going through all arms. If arm a is drawn, the "
+    "estimate is the vector `(rewards[a] - baseline) * (one_hot(a) - probs)`. Return one number: the variance of that "
+    "vector, summed over its V components. That is the mean of its squared length, minus the squared length of its "
+    "mean.",
+    minutes=12,
+    difficulty=2,
+    solution=estimator_variance,
+    hints=(
+        "Make the array of all V possible estimates first, a row for each arm: "
+        "`(rewards - baseline)[:, None] * (np.eye(V) - probs)`.",
+        "Both means are over what is drawn, so they weigh row a with `probs[a]`: `probs @ rows`.",
+        "`probs @ (rows ** 2).sum(axis=1)` is the mean squared length. Of the mean vector `m = probs @ rows` take "
+        "`m @ m` off.",
+    ),
+    cases=(
+        (BY_HAND, PAYS, 0.0),
+        (BY_HAND, PAYS, 1.0),
+        (BY_HAND, PAYS + 10.0, 0.0),
+        (np.array([0.5, -0.5]), np.array([-1.5, 2.25]), 0.25),
+        (np.array([0.25, -0.75, 1.5]), np.array([1.5, 1.5, 1.5]), 1.5),
+        (np.array([-3.5]), np.array([0.75]), 0.5),
+        *drawn(3, lambda rng: (*_arms(rng), float(rng.normal()))),
+    ),
+    mistakes=slips(
+        estimator_variance,
+        (
+            "mean not taken off",
+            {" - mean @ mean": ""},
+            3,
+            "That is the mean squared length. A variance is around the mean: take the squared length of the mean off.",
+        ),
+        (
+            "every arm alike",
+            {"probs @ (says**2).sum(axis=1) - mean @ mean": "says.var(axis=0).sum()"},
+            2,
+            "Here every arm counts alike. A draw brings arm a with probability `probs[a]`.",
+        ),
+        (
+            "of the rewards",
+            {
+                "(says**2).sum(axis=1) - mean @ mean": "(rewards - baseline) ** 2 - (probs @ rewards - baseline) ** 2",
+            },
+            1,
+            "That is the variance of the rewards. Asked for is that of the estimate of the *gradient*, a vector.",
+        ),
+        (
+            "no baseline",
+            {"(rewards - baseline)": "rewards"},
+            1,
+            "The baseline is not used: each reward has to be compared with it first.",
+        ),
+        (
+            "mean over the components",
+            {"float(": "1 / len(probs) * ("},
+            3,
+            "Sum over the V components of the vector; do not average them.",
+        ),
+        (
+            "a standard deviation",
+            {
+                "probs @ (says**2).sum(axis=1) - mean @ mean": "np.sqrt(probs @ (says**2).sum(axis=1) - mean @ mean)",
+            },
+            3,
+            "That is the square root of the variance.",
+        ),
+    ),
+)
+
+
+def best_baseline(logits, rewards):
+    """The constant that makes the variance of the estimator smallest."""
+    probs = softmax(logits)
+    squared_lengths = ((np.eye(len(probs)) - probs) ** 2).sum(axis=1)
+    weights = probs * squared_lengths
+    return float(weights @ rewards / weights.sum())
+
+
+BEST = Exercise(
+    "15.5",
+    "The best constant",
+    "Write `best_baseline(logits, rewards)`: the constant b for which `estimator_variance(logits, rewards, b)` is "
+    "smallest. It has a formula: the variance is a parabola in b, and only its first part, the mean of `(rewards[a] - "
+    "b)^2 * s[a]`, depends on b, where `s[a]` is the squared length of `one_hot(a) - probs`. Set its slope to 0. There "
+    "are at least two arms.",
+    minutes=12,
+    difficulty=3,
+    solution=best_baseline,
+    hints=(
+        "The slope of the sum over a of `probs[a] * s[a] * (rewards[a] - b)^2` in b is -2 times the sum of `probs[a] * "
+        "s[a] * (rewards[a] - b)`. Where is that 0?",
+        "It is a weighted mean of the rewards. The weights are `probs * s`, and a weighted mean divides by their sum.",
+        "`s = ((np.eye(V) - probs) ** 2).sum(axis=1)`.",
+    ),
+    cases=(
+        (BY_HAND, PAYS),
+        (BY_HAND, PAYS + 10.0),
+        (np.array([0.5, -0.5]), np.array([-1.5, 2.25])),
+        (np.array([0.25, 0.25, -1.0, 0.25]), np.array([1.5, 1.5, 1.5, 1.5])),
+        (np.array([3.0, -1.25, 0.0]), np.array([0.25, 1.75, -0.5])),
+        *drawn(3, _arms),
+    ),
+    mistakes=slips(
+        best_baseline,
+        (
+            "the mean reward",
+            {"probs * squared_lengths": "probs"},
+            2,
+            "That is the mean reward, which is a good baseline, and not quite the best: draws with a long gradient "
+            "make more noise, so their rewards count more.",
+        ),
+        (
+            "not drawn",
+            {"probs * squared_lengths": "squared_lengths"},
+            2,
+            "Every arm counts alike here. Weigh each with its probability too.",
+        ),
+        (
+            "lengths not squared",
+            {"weights = probs * squared_lengths": "weights = probs * np.sqrt(squared_lengths)"},
+            3,
+            "The weights hold the *squared* lengths of `one_hot(a) - probs`.",
+        ),
+        (
+            "weights that do not sum to 1",
+            {" / weights.sum()": ""},
+            2,
+            "A weighted mean divides by the sum of the weights.",
+        ),
+        (
+            "own logit only",
+            {"((np.eye(len(probs)) - probs) ** 2).sum(axis=1)": "(1 - probs) ** 2"},
+            3,
+            "`one_hot(a) - probs` has V components, and the others are not 0. Its squared length is a sum over them.",
+        ),
+    ),
+)
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def leave_one_out(rewards, group_size):
+    """Each reward minus the mean of the *other* rewards of its group: [B] -> [B]."""
+    groups = rewards.reshape(-1, group_size)
+    others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)
+    return (groups - others).reshape(-1)
+
+
+LEAVE_ONE_OUT = Exercise(
+    "15.6",
+    "Compare me with the others",
+    "Write `leave_one_out(rewards, group_size)`. `rewards` [B] holds one group behind the other, `group_size` rewards "
+    "each, at least 2. Return [B]: of each reward, how much more it is than the mean of the *other* rewards of its "
+    "group.",
+    minutes=8,
+    difficulty=2,
+    solution=leave_one_out,
+    hints=(
+        "`rewards.reshape(-1, group_size)` has a group in each row.",
+        "The sum of the others is the sum of the group without me: `groups.sum(axis=1, keepdims=True) - groups`. "
+        "How many others are there?",
+        "At the end back to one axis: `.reshape(-1)`.",
+    ),
+    cases=(
+        (np.array([3.0, 0.0, 0.0]), 3),
+        (np.array([0.5, 1.25, -1.0, 2.0, 2.0, 2.5]), 3),
+        (np.array([0.5, 1.25, -1.0, 2.0, 2.0, 2.5]), 2),
+        (np.array([1.0, 1.0, 1.0, 1.0]), 4),
+        (np.array([1, 0, 0, 1, 1, 0, 0, 0]), 4),
+        (np.array([0.75, 0.25]), 2),
+        *drawn(3, lambda rng: (rng.normal(size=12) + 3, int(rng.choice([2, 3, 4, 6])))),
+    ),
+    mistakes=slips(
+        leave_one_out,
+        (
+            "own reward in the mean",
+            {"(groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)": "groups.mean(axis=1, keepdims=True)"},
+            2,
+            "That is the mean of the whole group, with my own reward in it. Leave it out.",
+        ),
+        (
+            "divided by all",
+            {"/ (group_size - 1)": "/ group_size"},
+            2,
+            "The sum is that of the others, and there is one fewer of them than in the group.",
+        ),
+        (
+            "the whole batch",
+            {"rewards.reshape(-1, group_size)": "rewards.reshape(1, -1)", "group_size - 1": "rewards.size - 1"},
+            1,
+            "That compares with all others of the batch. Only those of the same group had the same question.",
+        ),
+        (
+            "every group_size-th",
+            {
+                "rewards.reshape(-1, group_size)": "rewards.reshape(group_size, -1).T",
+                "(groups - others).reshape(-1)": "(groups - others).T.reshape(-1)",
+            },
+            1,
+            "The first `group_size` rewards are the first group. Here a group is taken from all over the batch.",
+        ),
+        (
+            "the others' mean",
+            {"(groups - others)": "others"},
+            2,
+            "That is the mean of the others. Asked for is how much *more* the reward is.",
+        ),
+        (
+            "the others minus me",
+            {"(groups - others)": "(others - groups)"},
+            2,
+            "The sign is turned: a reward above the others' mean gets a number above 0.",
+        ),
+        (
+            "a row for each group",
+            {".reshape(-1)": ""},
+            3,
+            "The numbers are right. Give them back as one row [B], as they came.",
+        ),
+    ),
+    run=_coarse,
+    explain="In other words it is group_size / (group_size - 1) times the reward minus the mean of the whole group.",
+)
+
+
+# -- sequences --------------------------------------------------------------------------------------------------------
+
+
+def sequence_score(table, tokens):
+    """The gradient [V + 1, V] of the log-probability of `tokens` by the table of logits."""
+    score = np.zeros_like(table)
+    previous = len(table) - 1  # the start
+    for token in tokens:
+        score[previous] -= softmax(table[previous])
+        score[previous, token] += 1
+        previous = token
+    return score
+
+
+def _table(rng):
+    letters = int(rng.integers(2, 5))
+    return rng.normal(size=(letters + 1, letters)) * 1.2, rng.integers(0, letters, int(rng.integers(1, 7))).tolist()
+
+
+THREE_ROWS = np.array([[0.5, -0.25], [1.0, 0.0], [-0.75, 0.25]])
+
+SEQUENCE = Exercise(
+    "15.7",
+    "The score of a word",
+    "A policy writes words over V letters. Row v of its `table` [V + 1, V] holds the logits of the next letter behind "
+    "letter v, and the last row those of the first letter. Write `sequence_score(table, tokens)`: the gradient [V + 1, "
+    "V] of the log-probability of the word `tokens` (a list of letters, each 0 to V - 1) with respect to the table.",
+    minutes=12,
+    difficulty=2,
+    solution=sequence_score,
+    hints=(
+        "The log-probability of a word is a sum over its letters, so its gradient is a sum too. Each letter adds "
+        "something to one row: that of the letter before it.",
+        "What a letter adds to its row is what you know: one-hot of the letter minus softmax of that row. A row that "
+        "is used twice gets both.",
+        "Begin with `previous = len(table) - 1`, the last row, and at the end of each round `previous = token`.",
+    ),
+    cases=(
+        (np.zeros((3, 2)), [0, 1]),
+        (THREE_ROWS, [1, 1, 1, 0]),
+        (THREE_ROWS, [0]),
+        (THREE_ROWS, [0, 1, 0, 1, 0]),
+        (np.array([[0.5], [0.25]]), [0, 0]),
+        (np.array([[1.5, -0.5, 0.0], [0.0, 900.0, 901.0], [0.25, 0.5, -1.0], [2.0, 0.0, 1.0]]), [2, 1, 2, 2]),
+        *drawn(3, _table),
+    ),
+    mistakes=slips(
+        sequence_score,
+        (
+            "the last visit only",
+            {
+                "score[previous] -= softmax(table[previous])": "score[previous] = -softmax(table[previous])",
+            },
+            2,
+            "A row that is used twice keeps only the last letter's part. Add up, as with every value that is used "
+            "twice.",
+        ),
+        (
+            "no start",
+            {
+                "    previous = len(table) - 1  # the start\n": "    previous, tokens = tokens[0], tokens[1:]\n",
+            },
+            3,
+            "The first letter was drawn too, from the last row of the table.",
+        ),
+        (
+            "the start stays",
+            {"        previous = token\n": ""},
+            3,
+            "Every letter was scored by the row of the start. Behind a letter comes that letter's own row.",
+        ),
+        (
+            "a row too late",
+            {"        score[previous] -=": "        previous = token\n        score[previous] -="},
+            1,
+            "Each letter was scored by its own row. It was drawn from the row of the letter *before* it.",
+        ),
+        (
+            "one-hot alone",
+            {"        score[previous] -= softmax(table[previous])\n": ""},
+            2,
+            "What is written goes up and nothing goes down. Each letter's part is one-hot minus softmax of its row.",
+        ),
+        (
+            "a mean",
+            {"return score": "return score / len(tokens)"},
+            1,
+            "That is the mean over the letters. The log-probability of the word is their sum.",
+        ),
+        (
+            "the last letter only",
+            {"for token in tokens:": "previous = [previous, *tokens][-2]\n    for token in tokens[-1:]:"},
+            1,
+            "Only the last letter counts here. All of them were drawn, and together they made the word.",
+        ),
+    ),
+    run=_coarse,
+)
+
+
+def reinforce_step(table, words, rewards, learning_rate):
+    """The table [V + 1, V] after one step on a group of words with their rewards [N]."""
+    advantages = leave_one_out(rewards, len(words))
+    gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)
+    return table + learning_rate * gradient
+
+
+def _group(rng):
+    table, _ = _table(rng)
+    letters, words = table.shape[1], int(rng.integers(2, 6))
+    return (
+        table,
+        rng.integers(0, letters, (words, 4)).tolist(),
+        rng.normal(size=words) + 1,
+        float(rng.uniform(0.1, 2)),
+    )
+
+
+STEP = Exercise(
+    "15.8",
+    "A step of REINFORCE",
+    "Write `reinforce_step(table, words, rewards, learning_rate)`. `words` is a group of N words that were drawn from "
+    "the policy, `rewards` [N] what they got. Return the *new* table: one step uphill along the mean over the words of "
+    "advantage times score, with `leave_one_out` (15.6) for the advantages and `sequence_score` (15.7) for the scores. "
+    "Leave `table` as it is.",
+    minutes=10,
+    difficulty=2,
+    solution=reinforce_step,
+    hints=(
+        "First the advantages: all words are one group, so `leave_one_out(rewards, len(words))`.",
+        "`gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words)) / len(words)`.",
+        "The reward should grow: add. A new array, not `table += ...`.",
+    ),
+    cases=(
+        (THREE_ROWS, [[0, 1], [1, 1]], np.array([1.0, 0.0]), 0.5),
+        (THREE_ROWS, [[0, 1, 1], [1, 1, 0], [0, 0, 0]], np.array([0.5, -1.25, 2.0]), 0.25),
+        (THREE_ROWS, [[0, 1], [1, 1], [1, 0]], np.array([0.75, 0.75, 0.75]), 1.0),
+        *drawn(3, _group),
+    ),
+    mistakes=slips(
+        reinforce_step,
+        (
+            "downhill",
+            {"table + learning_rate": "table - learning_rate"},
+            3,
+            "That goes downhill. It is the reward, not a loss, that is to grow.",
+        ),
+        (
+            "no baseline",
+            {"leave_one_out(rewards, len(words))": "rewards"},
+            1,
+            "The rewards went in as they are. Compare each with the others' first.",
+        ),
+        (
+            "group mean",
+            {"leave_one_out(rewards, len(words))": "rewards - rewards.mean()"},
+            1,
+            "That is the group's mean with the word's own reward in it, which shortens the step. Use `leave_one_out`.",
+        ),
+        (
+            "a sum",
+            {" / len(words)": ""},
+            2,
+            "The step is N times too long: take the mean over the words.",
+        ),
+        (
+            "no learning rate",
+            {"learning_rate * ": ""},
+            3,
+            "The learning rate is not used.",
+        ),
+        (
+            "the gradient alone",
+            {"table + learning_rate * gradient": "gradient"},
+            3,
+            "That is the gradient. Asked for is the table behind the step.",
+        ),
+    ),
+    run=_coarse,
+)
+
+
+# -- draws of an older policy -----------------------------------------------------------------------------------------
+
+
+def reused_gradient(logits, old_logits, actions, rewards):
+    """The gradient [V] of softmax(logits)'s expected reward, from draws of softmax(old_logits)."""
+    probs, old_probs = softmax(logits), softmax(old_logits)
+    ratios = probs[actions] / old_probs[actions]
+    scores = np.eye(len(logits))[actions] - probs
+    return ((ratios * rewards)[:, None] * scores).mean(axis=0)
+
+
+def _old_draws(rng):
+    logits, actions, rewards = _draws(rng)
+    return logits, logits + rng.normal(size=logits.size) * 0.5, actions, rewards
+
+
+REUSED = Exercise(
+    "15.9",
+    "Old draws, new policy",
+    "The N `actions` were drawn from softmax(old_logits), and now the policy is softmax(logits). Write "
+    "`reused_gradient(logits, old_logits, actions, rewards)`: the estimate [V] of the gradient of the *new* policy's "
+    "expected reward. Each draw counts with its ratio, how much likelier it is now than when it was drawn: the mean of "
+    "ratio times reward times the gradient of log softmax(logits)[action].",
+    minutes=10,
+    difficulty=2,
+    solution=reused_gradient,
+    hints=(
+        "It is 15.3 with another number in front of each draw: `ratio * reward` instead of `reward`.",
+        "`ratios = softmax(logits)[actions] / softmax(old_logits)[actions]`, one for each draw.",
+        "The scores are those of the policy that is to be improved, `logits`. And the mean divides by N, whatever the "
+        "ratios sum to.",
+    ),
+    cases=(
+        (BY_HAND, np.zeros(3), np.array([2, 0, 1]), np.array([3.0, 0.0, 1.0])),
+        (np.array([0.5, -0.5]), np.array([0.5, -0.5]), np.array([1, 0]), np.array([0.75, 2.0])),
+        (np.array([0.5, -0.25]), np.array([-1.0, 0.25]), np.array([1, 1, 0]), np.array([-1.5, 2.25, 0.5])),
+        (np.array([1000.0, 999.0]), np.array([1001.0, 999.5]), np.array([1, 0]), np.array([1.0, 0.5])),
+        (np.array([-3.5]), np.array([0.5]), np.array([0, 0]), np.array([0.75, 2.0])),
+        *drawn(3, _old_draws),
+    ),
+    mistakes=slips(
+        reused_gradient,
+        (
+            "no ratio",
+            {"(ratios * rewards)": "rewards"},
+            1,
+            "There is no ratio in it: what was drawn too often, by today's policy, counts too much.",
+        ),
+        (
+            "ratio upside down",
+            {"probs[actions] / old_probs[actions]": "old_probs[actions] / probs[actions]"},
+            2,
+            "The ratio is upside down: what is likelier now than it was has to count *more*, since too few were drawn.",
+        ),
+        (
+            "old scores",
+            {"[actions] - probs": "[actions] - old_probs"},
+            3,
+            "The scores are those of the old policy. It is the new one that is to be improved.",
+        ),
+        (
+            "ratios shared out",
+            {".mean(axis=0)": ".sum(axis=0) / ratios.sum()"},
+            3,
+            "Divided by the sum of the ratios it is steadier, but no longer right on average. Divide by N.",
+        ),
+        (
+            "a sum",
+            {".mean(axis=0)": ".sum(axis=0)"},
+            3,
+            "That is the sum over the draws; the mean is asked for.",
+        ),
+        (
+            "log ratio",
+            {"probs[actions] / old_probs[actions]": "np.log(probs[actions] / old_probs[actions])"},
+            2,
+            "That is the logarithm of the ratio. It is 0 where nothing has changed, and nothing would be learned.",
+        ),
+    ),
+    run=_coarse,
+)
