@@ -41,7 +41,7 @@ train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns a
 	@$(PY) -m mlx_grpo_kit train --output $(OUTPUT) $(ARGS)
 
 test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), browser, notebooks
-	$(PY) -m pytest $(PARALLEL) --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests
+	$(PY) -m pytest $(PARALLEL) --durations 25 --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests
 
 unit: $(VENV)/dev.done ## The quick tests: no notebooks, no browser, no benchmarks
 	$(PY) -m pytest $(PARALLEL) --ignore tests/browser --ignore tests/benchmarks tests

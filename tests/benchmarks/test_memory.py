@@ -20,6 +20,8 @@ class Digits:
     def reward(problems, completions): return [completion.count("1") for completion in completions]
     reward_funcs = (reward,)
     def sample(self, rng, n): return [Problem("".join(rng.choice(list("0123456789"), 12)), "") for _ in range(n)]
+    def held_out(self, n): return []
+    def is_correct(self, problem, completion): return False
 
 folder, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 process, mib = psutil.Process(), 2**20

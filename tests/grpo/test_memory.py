@@ -52,7 +52,13 @@ class Task:
         return [float(place % 3) for place in range(len(completions))]
 
     def sample(self, rng, n):
+        return self.held_out(n)
+
+    def held_out(self, n):
         return [Problem(str(number), "") for number in range(n)]
+
+    def is_correct(self, problem, completion):
+        return False
 
 
 def measured(config, length, settings):
