@@ -20,7 +20,7 @@ import numpy as np
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, Completion, GRPOConfig
-from mlx_grpo_kit.grpo.advantages import SCALE_REWARDS
+from mlx_grpo_kit.grpo.advantages import ADVANTAGE_ESTIMATORS, SCALE_REWARDS
 from mlx_grpo_kit.grpo.loss import IMPORTANCE_SAMPLING_LEVELS, GRPOLossConfig
 from mlx_grpo_kit.grpo.microscope import FrozenBatch, examine, freeze, take_updates
 from mlx_grpo_kit.qwen3 import Qwen3Config
@@ -75,6 +75,7 @@ def show_microscope(
         "loss_types": [*LOSS_TYPES],
         "importance_sampling_levels": [*IMPORTANCE_SAMPLING_LEVELS],
         "scale_rewards": [*SCALE_REWARDS],
+        "advantage_estimators": [*ADVANTAGE_ESTIMATORS],
     }
     settings = {
         "group": group,
@@ -86,6 +87,7 @@ def show_microscope(
         "cap": base.epsilon_high if is_cispo else CAP,
         "beta": base.beta,
         "scale_rewards": args.scale_rewards,
+        "advantage_estimator": args.advantage_estimator,
         "rewards": None,
     }
     return Microscope(batch, settings, lambda settings: _look(frozen, base, settings))
@@ -101,6 +103,7 @@ def _look(frozen: FrozenBatch, base: GRPOLossConfig, settings: Mapping[str, Any]
         update=settings["update"],
         rewards=settings["rewards"],
         scale_rewards=settings["scale_rewards"],
+        advantage_estimator=settings["advantage_estimator"],
     )
     entropies = np.array(frozen.entropies[settings["update"]])
     columns = {

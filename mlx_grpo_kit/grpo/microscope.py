@@ -68,7 +68,7 @@ class Reading:
         weights: [B, T], the share of the loss that a token has.
         pushes: [B, T], minus the loss's derivative by the token's log-probability: above 0 the next update makes the
             token likelier. What a token adds to the gradient of the parameters is its push times the gradient of its
-            log-probability.
+            log-probability. An entropy bonus does not go through it, and is not in it.
     """
 
     loss: float
@@ -123,6 +123,7 @@ def examine(
     update: int = -1,
     rewards: Sequence[float | None] | None = None,
     scale_rewards: str = "group",
+    advantage_estimator: str = "grpo",
 ) -> Reading:
     """What the loss does to each token of the batch.
 
@@ -130,7 +131,7 @@ def examine(
         loss_config: the loss.
         update: whose log-probabilities are looked at: 0 is the policy that sampled, -1 the last.
         rewards: [B] numbers instead of the batch's own.
-        scale_rewards: as in `compute_advantages`.
+        scale_rewards, advantage_estimator: as in `compute_advantages`, which gets one reward a completion here.
 
     Raises ValueError as `compute_advantages` and `grpo_loss_and_metrics` do.
     """
@@ -138,17 +139,20 @@ def examine(
     rewards = frozen.rewards if rewards is None else np.array(rewards, np.float64)  # None becomes NaN
     if rewards.shape != frozen.rewards.shape:
         raise ValueError(f"There are {rewards.size} rewards; expected {frozen.rewards.size}, one a completion.")
-    advantages = compute_advantages(rewards, frozen.num_generations, scale_rewards)
+    advantages = compute_advantages(
+        rewards, frozen.num_generations, scale_rewards, advantage_estimator=advantage_estimator
+    )
     logps, old_logps, mask = frozen.logps[update], frozen.logps[0], frozen.completion_mask
+    others = {"ref_logps": frozen.ref_logps, "entropies": frozen.entropies[update]}
 
     def arguments(logps: mx.array) -> tuple[mx.array, ...]:
         return logps, old_logps, advantages, mask
 
     def loss_fn(logps: mx.array) -> tuple[mx.array, dict[str, mx.array]]:
-        return grpo_loss_and_metrics(loss_config, *arguments(logps), ref_logps=frozen.ref_logps)
+        return grpo_loss_and_metrics(loss_config, *arguments(logps), **others)
 
     (loss, metrics), gradient = mx.value_and_grad(loss_fn)(logps)
-    tokens = token_losses(loss_config, *arguments(logps), ref_logps=frozen.ref_logps)
+    tokens = token_losses(loss_config, *arguments(logps), **others)
     groups = rewards.reshape(-1, frozen.num_generations)
     return Reading(
         loss=loss.item(),

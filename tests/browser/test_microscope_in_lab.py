@@ -65,15 +65,21 @@ def call(page, module, name, cases):
 def test_advantages_in_the_browser_are_the_kits(blank):
     rng = np.random.default_rng(0)
     cases = []
-    for scale in ("group", "batch", "none"):
+    for scale, estimator in (
+        ("group", "grpo"),
+        ("batch", "grpo"),
+        ("none", "grpo"),
+        ("batch", "rloo"),
+        ("none", "rloo"),
+    ):
         for group in (2, 3, 8):
             rewards = np.round(rng.normal(size=3 * group), 2).tolist()
             rewards[:group] = [0.7] * group  # no spread at all
             rewards[-1] = None
-            cases.append([rewards, group, scale])
+            cases.append([rewards, group, scale, estimator])
     found = call(blank, "microscope.js", "(...given) => advantagesOf(...given).advantages", cases)
     for case, advantages in zip(cases, found, strict=True):
-        expected = np.array(compute_advantages(*case))
+        expected = np.array(compute_advantages(*case[:3], advantage_estimator=case[3]))
         np.testing.assert_allclose(advantages, expected, rtol=1e-6, atol=1e-7, err_msg=str(case))
         assert (expected[: case[1]] == 0).all()
         assert advantages[: case[1]] == [0] * case[1]
@@ -135,6 +141,7 @@ def test_the_microscope_follows_every_control(open_notebook):
     follows(lambda: control("beta").press("End"))
     follows(lambda: control("importance sampling level").select_option("sequence"))
     follows(lambda: control("scale rewards").select_option("none"))
+    follows(lambda: control("advantage estimator").select_option("rloo"))
     follows(lambda: control("loss type").select_option("cispo"))
     assert control("epsilon_high").input_value() == "5"
     assert live.get_by_text("largest weight").is_visible()
@@ -149,7 +156,9 @@ def test_the_microscope_follows_every_control(open_notebook):
         "1.00, log 0.00",
     }
     follows(lambda: control("updates").press("End"))
-    follows(lambda: control("scale rewards").select_option("group"))
+    control("scale rewards").select_option("group")
+    live.locator(".kit-complaint", has_text="'rloo' and scale_rewards 'group'").wait_for()
+    follows(lambda: control("advantage estimator").select_option("grpo"))
 
     # Colours, an answer, its tokens.
     shown = [tokens()]
@@ -175,13 +184,11 @@ def test_the_microscope_follows_every_control(open_notebook):
     box = live.locator("[role=slider]").nth(2).bounding_box()
     page.mouse.move(box["x"] + 8, box["y"] + 8)
     page.mouse.down()
-    pushes = (
-        "document.querySelector('.kit-live .kit-microscope svg').lastElementChild.previousElementSibling.textContent"
-    )
-    before = page.evaluate(pushes)
+    push = "document.querySelectorAll('.kit-live .kit-microscope svg .number')[8].textContent"  # of the third answer
+    before = page.evaluate(push)
     page.mouse.move(box["x"] + 70, box["y"] + 8, steps=6)
     page.mouse.up()
-    page.wait_for_function(f"before => {pushes} !== before", arg=before, timeout=10_000)
+    page.wait_for_function(f"before => {push} !== before", arg=before, timeout=10_000)
     assert float(live.locator("[role=slider]").nth(2).get_attribute("aria-valuenow")) > 0.4
     live.get_by_role("button", name="rewards as they were").click()
     assert mean.text_content() == first

@@ -41,6 +41,7 @@ def test_it_begins_with_the_settings_and_the_rewards_of_the_run(run, microscope)
         "cap": 5.0,
         "beta": 0.0,
         "scale_rewards": "group",
+        "advantage_estimator": "grpo",
         "rewards": None,
     }
     assert [each["reward"] for each in data["batch"]["completions"]] == [each.reward for each in completions]

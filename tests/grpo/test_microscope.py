@@ -97,6 +97,19 @@ def test_before_an_update_nothing_is_clipped_and_pushes_are_weight_times_advanta
     np.testing.assert_allclose(reading.pushes, reading.weights * reading.advantages[:, None], rtol=1e-6)
 
 
+def test_settings_that_look_at_entropies_and_at_the_others_of_the_group(random_batch):
+    frozen = frozen_from(*random_batch)
+    entropies = mx.array(np.random.default_rng(0).uniform(size=(BATCH, LENGTH)).astype(np.float32))
+    frozen = dataclasses.replace(frozen, entropies=[entropies, entropies])
+    mask, reading = random_batch[-1], examine(frozen, GRPOLossConfig(epsilon=9.0, top_entropy_quantile=0.5))
+    above = np.array(entropies) >= np.quantile(np.array(entropies)[mask], 0.5)
+    assert ((reading.pushes != 0) == (above & mask)).all()
+    groups = random_batch[3].reshape(-1, GROUP)
+    others = (groups.sum(axis=1, keepdims=True) - groups) / (GROUP - 1)
+    rloo = examine(frozen, scale_rewards="none", advantage_estimator="rloo")
+    np.testing.assert_allclose(rloo.advantages, (groups - others).reshape(-1), rtol=1e-4, atol=1e-6)
+
+
 def test_other_rewards_and_those_that_are_missing(trl, random_batch):
     rewards = [1.0, 0.0, None, 0.5, 0.5, 0.5]
     reading = examine(frozen_from(*random_batch), rewards=rewards)

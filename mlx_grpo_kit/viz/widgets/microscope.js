@@ -11,24 +11,27 @@ const MEASURES = {
 };
 
 // compute_advantages of mlx_grpo_kit/grpo/advantages.py, in its arithmetic: float32 rewards in float64.
-const advantagesOf = (rewards, numGenerations, scale) => {
+const advantagesOf = (rewards, numGenerations, scale, estimator) => {
   const values = rewards.map(reward => reward === null ? null : Math.fround(reward));
   const meanOf = some => some.length ? some.reduce((sum, value) => sum + value, 0) / some.length : 0;
   const stdOf = some => {
     const mean = meanOf(some);
     return Math.sqrt(some.reduce((sum, value) => sum + (value - mean) ** 2, 0) / Math.max(some.length - 1, 1));
   };
-  const scored = values.filter(value => value !== null);
-  const advantages = [], means = [], stds = [];
+  const measured = [], advantages = [], means = [], stds = [];  // "batch" divides by the spread of what is measured
   for (let start = 0; start < values.length; start += numGenerations) {
     const group = values.slice(start, start + numGenerations), known = group.filter(value => value !== null);
     const mean = meanOf(known), std = stdOf(known);
-    const divisor = scale === "group" ? std + 1e-4 : scale === "batch" && scored.length > 1 ? stdOf(scored) + 1e-4 : 1;
+    const leftOut = estimator === "rloo" ? known.length / Math.max(known.length - 1, 1) : 1;  // the mean of the others
+    const above = group.map(value => value === null ? 0 : (value - mean) * leftOut);
+    if (estimator !== "rloo") measured.push(...known);
+    else if (known.length > 1) measured.push(...above.filter((_, place) => group[place] !== null));
     means.push(known.length ? mean : null);
     stds.push(known.length > 1 ? std : null);
-    advantages.push(...group.map(value => value === null ? 0 : Math.fround((value - mean) / divisor)));
+    advantages.push(...above.map(value => scale === "group" ? value / (std + 1e-4) : value));
   }
-  return {advantages, means, stds};
+  const divisor = scale === "batch" && measured.length > 1 ? stdOf(measured) + 1e-4 : 1;
+  return {advantages: advantages.map(value => Math.fround(value / divisor)), means, stds};
 };
 
 const percent = share => {
@@ -205,7 +208,8 @@ function render({model, el}) {
     text.setAttribute("text-anchor", value < 0 ? "start" : "end");
   };
   const drawRewards = () => {  // at once, in the browser
-    const {advantages, means, stds} = advantagesOf(settings.rewards, size, settings.scale_rewards);
+    const {advantages, means, stds} = advantagesOf(
+      settings.rewards, size, settings.scale_rewards, settings.advantage_estimator);
     const middle = means[group], wide = stds[group] ?? 0;
     spread.setAttribute("x", at(middle - wide));
     spread.setAttribute("width", Math.max(at(middle + wide) - at(middle - wide), 0));
@@ -357,7 +361,9 @@ function render({model, el}) {
     slider("epsilon", 0, 1, 0.01, settings.epsilon, value => value.toFixed(2), set("epsilon")),
     h("label", {class: "control"}, highName, epsilonHigh),
     slider("beta", 0, 1, 0.01, settings.beta, value => value.toFixed(2), set("beta")),
-    label("scale rewards by", choice("scale rewards", same(batch.scale_rewards), settings.scale_rewards,
+    label("advantages of", choice("advantage estimator", same(batch.advantage_estimators), settings.advantage_estimator,
+      value => { settings.advantage_estimator = value; drawRewards(); askAgain(); })),
+    label("scaled by", choice("scale rewards", same(batch.scale_rewards), settings.scale_rewards,
       value => { settings.scale_rewards = value; drawRewards(); askAgain(); })),
   );
   el.append(h("div", {class: "kit-widget kit-microscope"},
