@@ -58,6 +58,10 @@ class Board:
     def column(self, place):
         return [text.strip() for text in self.rows.locator(f"td:nth-child({place})").all_inner_texts()]
 
+    def wait_for_rows(self, count):
+        self.rows.nth(count - 1).wait_for(state="attached")
+        assert self.rows.count() == count
+
     def wait_for_step(self, step):
         self.cell.locator(f'svg[aria-valuenow="{step}"]').first.wait_for()
 
@@ -85,7 +89,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     board.wait_for("paused")
     board.click("Step")
     board.wait_for_step(paused_at + 2)
-    assert len(board.rows.all()) == 32
+    board.wait_for_rows(32)
     assert board.column(2)[0] == f"{paused_at + 2}+0="
     assert board.column(3)[1] == HOSTILE.format(number=1)
     assert page.evaluate("() => window.hacked") is None
@@ -108,10 +112,12 @@ def test_every_control_while_a_cell_awaits_the_run(board):
 
     # The table: sorted by a click and by a key, filtered by text and by group.
     board.click("reward")
+    board.wait_for_rows(32)
     assert board.cell.locator('th[aria-sort="descending"]').inner_text().startswith("reward")
     rewards = [float(text) for text in board.column(4)]
     assert rewards == sorted(rewards, reverse=True)
     board.cell.get_by_role("button", name="reward").and_(board.cell.locator("th button")).press("Enter")
+    board.wait_for_rows(32)
     assert [float(text) for text in board.column(4)] == sorted(rewards)
     board.cell.get_by_role("button", name=re.compile("^group 2, ")).click()
     assert set(board.column(2)) == {f"{back_to}+1="}
@@ -120,7 +126,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     board.cell.get_by_text("1 of 32 completions").wait_for()
     board.cell.get_by_label("filter completions").fill("")
     board.cell.get_by_role("button", name=re.compile("^group 2, ")).click()
-    assert len(board.rows.all()) == 32
+    board.wait_for_rows(32)
 
     # Typed nonsense is answered in words; then back to the step under the cursor, with other settings.
     rate = board.cell.get_by_role("textbox", name="learning rate")

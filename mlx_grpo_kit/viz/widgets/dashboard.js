@@ -8,6 +8,7 @@ const HEIGHT = 112, LEFT = 46, RIGHT = 12, TOP = 6, BOTTOM = 18;  // of a curve 
 const MOST_KEPT = 800;  // steps whose completions the page remembers
 const NEIGHBOURS = 24;  // steps on each side that are asked for with the one under the cursor
 const MOST_ROWS = 300;  // of the table
+const FIRST_ROWS = 16, REST = 120;  // rows that are drawn at once, which fill its box; milliseconds until the others are
 const BUSY = "The kernel is busy with another cell, and hears this click when that one is over.";
 
 const last = list => list[list.length - 1];
@@ -263,13 +264,18 @@ class Completions {
         }}, title, sorted ? (this.sort.down ? " ▾" : " ▴") : ""));
     })));
     if (focused >= 0) this.head.querySelectorAll("button")[focused]?.focus({preventScroll: true});
-    this.body.replaceChildren(...rows.slice(0, MOST_ROWS).map(row => h("tr", {
-      class: row[4] > 0 ? "kit-up" : row[4] < 0 ? "kit-down" : null,
-      style: row[4] ? `--kit-strength:${(6 + 8 * Math.min(Math.abs(row[4]), 2)).toFixed(0)}%` : null,
-    }, ...this.columns.map(each => h("td", {class: each.text ? "kit-mono" : null},
-      each.text ? this.cell(each.of(row)) : each.words(row))))));
+    this.body.replaceChildren(...rows.slice(0, FIRST_ROWS).map(row => this.line(row)));
+    clearTimeout(this.rest);
+    this.rest = setTimeout(() => this.body.append(...rows.slice(FIRST_ROWS, MOST_ROWS).map(row => this.line(row))), REST);
     this.count.textContent = !this.rows.length ? "" : rows.length === this.rows.length ? `${rows.length} completions`
       : `${rows.length} of ${this.rows.length} completions`;
+  }
+
+  line(row) {
+    const pushed = row[4] > 0 ? "kit-up" : row[4] < 0 ? "kit-down" : null;
+    const strength = row[4] ? `--kit-strength:${(6 + 8 * Math.min(Math.abs(row[4]), 2)).toFixed(0)}%` : null;
+    return h("tr", {class: pushed, style: strength}, ...this.columns.map(each =>
+      h("td", {class: each.text ? "kit-mono" : null}, each.text ? this.cell(each.of(row)) : each.words(row))));
   }
 
   // Text to read; a long one opens.
