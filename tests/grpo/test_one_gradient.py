@@ -12,7 +12,7 @@ import torch
 import transformers.models.qwen3.modeling_qwen3 as modeling_qwen3
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.course.chapters.chapter_16 import engines
+from mlx_grpo_kit.course.chapters.chapter_16 import engines, exercises
 from mlx_grpo_kit.scalar import topological_order
 
 OTHER = replace(
@@ -146,7 +146,7 @@ def test_ratios_on_both_sides_of_both_edges_and_of_every_sign():
 
 def test_what_stands_at_padded_places_changes_nothing():
     params, batch = engines.frozen()
-    junk = np.where(batch.mask, batch.old_logps, 50.0), np.where(batch.mask, batch.ref_logps, -40.0)
+    junk = np.where(batch.mask, batch.old_logps, -900.0), np.where(batch.mask, batch.ref_logps, 900.0)
     other = replace(batch, old_logps=junk[0], ref_logps=junk[1])
     _, grads = engines.loss_and_gradients(engines.TENSOR, engines.VERY_SMALL, params, batch)
     _, same = engines.loss_and_gradients(engines.TENSOR, engines.VERY_SMALL, params, other)
@@ -164,3 +164,36 @@ def test_the_number_of_values_is_bounded():
 
     engines.SCALAR.differentiate(loss_fn, params)
     assert len(topological_order(graph[0])) < 50_000
+
+
+# -- the loss that the learner of chapter 16 writes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_policy", [False, True])
+@pytest.mark.parametrize("loss_type", exercises.FOUR_TYPES)
+def test_the_solutions_of_chapter_16_are_trls(trl, loss_type, on_policy):
+    rng = np.random.default_rng(len(loss_type))
+    for beta in (0.0, 0.04):
+        logps = -rng.exponential(1.5, (6, 5)).astype(np.float32)
+        old, ref = ((logps + rng.normal(0, spread, (6, 5))).astype(np.float32) for spread in (0.4, 0.6))
+        mask = np.arange(5) < rng.integers(1, 6, (6, 1))
+        rewards = rng.normal(size=6).tolist()
+        advantages = exercises.group_advantages(rewards, 3)
+        np.testing.assert_allclose(advantages, trl.advantages(rewards, 3), rtol=1e-4, atol=1e-5)
+        old = None if on_policy else old
+        settings = {"epsilon": 0.2, "epsilon_high": 0.28, "beta": beta, "loss_type": loss_type}
+        loss, gradient, _ = trl.loss(
+            *(logps, old, advantages, mask),
+            ref_logps=ref if beta else None,
+            max_completion_length=8,
+            num_items_in_batch=40,
+            **settings,
+        )
+        arrays = [None if each is None else mx.array(each) for each in (old, ref if beta else None, advantages, mask)]
+        ours, our_gradient = mx.value_and_grad(
+            lambda x, arrays=arrays, settings=settings: exercises.grpo_loss(
+                x, *arrays, settings | {"max_length": 8, "num_items": 40}
+            )
+        )(mx.array(logps))
+        assert ours.item() == pytest.approx(loss, rel=1e-4, abs=1e-6)
+        np.testing.assert_allclose(np.array(our_gradient), gradient, rtol=1e-4, atol=1e-6)

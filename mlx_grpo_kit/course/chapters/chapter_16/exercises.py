@@ -1,0 +1,978 @@
+"""Exercises of notebook 16: the GRPO loss."""
+
+import math
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+
+
+def _normal(rng, *shape):
+    return mx.array(rng.normal(size=shape).astype(np.float32))
+
+
+def _ragged(rng, rows, length):
+    """A mask of completions of 1 to `length` tokens."""
+    return mx.array(np.arange(length) < rng.integers(1, length + 1, (rows, 1)))
+
+
+# -- advantages -------------------------------------------------------------------------------------------------------
+
+
+def group_advantages(rewards, group_size):
+    """Rewards (a list; None for no reward) -> advantages: the distance from the group's mean, in its deviations."""
+    groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan
+    scored = ~np.isnan(groups)
+    count = np.maximum(scored.sum(axis=1, keepdims=True), 1)
+    mean = np.where(scored, groups, 0).sum(axis=1, keepdims=True) / count
+    away = np.where(scored, groups - mean, 0)
+    std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))
+    return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
+
+
+def _draw_rewards(rng):
+    groups, size = int(rng.integers(2, 4)), int(rng.integers(3, 6))
+    rewards = (2 * rng.normal(size=groups * size)).tolist()
+    rewards[int(rng.integers(len(rewards)))] = None
+    return rewards, size
+
+
+ADVANTAGES = Exercise(
+    "16.1",
+    "Compared with the others",
+    "Write `group_advantages(rewards, group_size)`. `rewards` is a list; the first `group_size` belong to the first "
+    "prompt, the next to the second, and so on. The advantage of a completion is `(reward - mean) / (std + 1e-4)`, "
+    "with the mean of its group and the standard deviation that divides by n - 1. A reward of `None` says that nobody "
+    "scored this completion: it is left out of mean, n and deviation, and its own advantage is 0. So is that of a "
+    "completion that is the only scored one of its group. Return the advantages in the order of the rewards: a list "
+    "or an array.",
+    minutes=12,
+    difficulty=2,
+    solution=group_advantages,
+    hints=(
+        "One group at a time: `group = rewards[start : start + group_size]`, for start 0, group_size, 2 * group_size "
+        "... Keep the scored ones, `[r for r in group if r is not None]`, and take mean and deviation of these.",
+        "The deviation is `sqrt(sum((r - mean)**2) / (n - 1))`: NumPy's `std(ddof=1)`. With n = 1 it is 0 / 0, so say "
+        "0 yourself. The 1e-4 is added after the root.",
+        "With arrays: `groups = np.array(rewards, dtype=float).reshape(-1, group_size)` turns None into nan. Fill "
+        "`groups - mean` with 0 where nobody scored, and divide the sum of its squares by `np.maximum(count - 1, 1)`.",
+    ),
+    cases=(
+        ([1.0, 0.0, 0.0, 0.0], 4),
+        ([1.0, 0.0, 0.5, 0.5, 0.5, 0.5], 2),
+        ([0.5, 0.5, 0.5, 1.0, 2.0, 4.5], 3),
+        ([1.0, None, 0.25, None, None, 3.0, None, None, None], 3),
+        ([0.75, 2.0], 1),
+        ([1.0, 1.01, 1.0, 1.0], 4),
+        *drawn(3, _draw_rewards),
+    ),
+    mistakes=slips(
+        group_advantages,
+        (
+            "divided by n",
+            {"np.maximum(count - 1, 1)": "count"},
+            2,
+            "That standard deviation divides by n, as NumPy's does if nothing is said. Here it divides by n - 1: "
+            "`ddof=1`.",
+        ),
+        (
+            "no 1e-4",
+            {"std + 1e-4": "std"},
+            2,
+            "A group whose rewards are all equal has a deviation of 0, and 0 / 0 is no number. That is what the 1e-4 "
+            "is for.",
+        ),
+        (
+            "no 1e-4, and 0 by hand",
+            {"away / (std + 1e-4)": "away / np.where(std == 0, 1, std)"},
+            2,
+            "The 1e-4 is missing. Where a group's rewards lie close together it can be seen.",
+        ),
+        (
+            "1e-4 under the root",
+            {"np.maximum(count - 1, 1))": "np.maximum(count - 1, 1) + 1e-4)", "(std + 1e-4)": "std"},
+            2,
+            "The 1e-4 stands under the root. It is added to the deviation itself.",
+        ),
+        (
+            "no division",
+            {"away / (std + 1e-4)": "away"},
+            1,
+            "That is the distance from the mean. It is still to be divided by the group's deviation.",
+        ),
+        (
+            "variance",
+            {
+                "np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))": "(away**2).sum(axis=1, "
+                "keepdims=True) / np.maximum(count - 1, 1)"
+            },
+            2,
+            "That divides by the variance. The deviation is its root.",
+        ),
+        (
+            "dealt out like cards",
+            {
+                "reshape(-1, group_size)": "reshape(group_size, -1).T",
+                "(std + 1e-4)).reshape(-1)": "(std + 1e-4)).T.reshape(-1)",
+            },
+            1,
+            "The groups are dealt out like cards, one reward to each prompt in turn. They stand next to each other: "
+            "the first group_size rewards are those of the first prompt.",
+        ),
+        (
+            "one group",
+            {"reshape(-1, group_size)": "reshape(1, -1)"},
+            1,
+            "That compares with the mean of all rewards. A completion is compared with those of its own prompt.",
+        ),
+        (
+            "None is 0",
+            {"np.array(rewards, dtype=float)": "np.array([r or 0 for r in rewards], dtype=float)"},
+            1,
+            "A None counts as a reward of 0 here. It is no reward: leave it out of the mean and the deviation.",
+        ),
+        (
+            "None in the count",
+            {"np.maximum(scored.sum(axis=1, keepdims=True), 1)": "group_size"},
+            1,
+            "The sums leave None out, and then they are divided by the whole group. Divide by the number of scored "
+            "completions.",
+        ),
+        (
+            "deviation of everything",
+            {"np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))": "np.nanstd(groups, ddof=1)"},
+            1,
+            "The deviation is that of all rewards. Each group is divided by its own.",
+        ),
+    ),
+    explain="A group in which everybody got the same says nothing: its advantages are 0, whatever the reward was.",
+)
+
+
+# -- log-probabilities ------------------------------------------------------------------------------------------------
+
+
+def token_logps(logits, ids, prompt_length, temperature):
+    """log pi of every completion token: logits [B, P + T, V], ids [B, P + T] -> [B, T]."""
+    logits = logits[:, prompt_length - 1 : -1] / temperature
+    completions = ids[:, prompt_length:]
+    logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]
+
+
+def _draw_logits(rng):
+    rows, prompt, length, vocabulary = map(int, rng.integers((1, 2, 1, 3), (4, 4, 4, 6)))
+    ids = mx.array(rng.integers(0, vocabulary, (rows, prompt + length)))
+    return 2 * _normal(rng, rows, prompt + length, vocabulary), ids, prompt, float(rng.choice([0.7, 1.5]))
+
+
+LOGPS = Exercise(
+    "16.2",
+    "What the policy says of its own tokens",
+    "Write `token_logps(logits, ids, prompt_length, temperature)`. `ids` [B, P + T] are rows of a prompt of P = "
+    "`prompt_length` tokens and a completion of T. `logits` [B, P + T, V] is what the model returned for them: "
+    "`logits[:, t]` speaks of the token that comes *after* token t. Return [B, T]: the logarithm of the probability of "
+    "each completion token, where probabilities are softmax(logits / temperature). Logits may be as large as 1000.",
+    minutes=10,
+    difficulty=2,
+    solution=token_logps,
+    hints=(
+        "Which position speaks of the completion's first token? The prompt's last, P - 1. And which of the last token? "
+        "The one before it. The last position speaks of a token that nobody drew.",
+        "`logits[:, prompt_length - 1 : -1]` has T positions, one for each of `ids[:, prompt_length:]`.",
+        "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)` are the logarithms of softmax, and "
+        "`mx.take_along_axis(..., completions[..., None], axis=-1)[..., 0]` picks the tokens'.",
+    ),
+    cases=(
+        (mx.array([[[math.log(3), 0.0], [0.0, 0.0], [0.0, math.log(9)]]]), mx.array([[0, 0, 1]]), 1, 1.0),
+        (mx.array([[[0.0, 1000.0, 5.0], [1000.0, 1.0, 2.0], [1.0, 0.5, 0.0]]]), mx.array([[2, 0, 0]]), 1, 1.0),
+        (
+            mx.array([[[1.0, 2.0], [0.5, 0.0], [-1.0, 1.0]], [[0.0, 0.0], [2.0, -1.0], [1.0, 3.0]]]),
+            mx.array([[1, 0, 1], [0, 1, 0]]),
+            2,
+            0.5,
+        ),
+        *drawn(3, _draw_logits),
+    ),
+    mistakes=slips(
+        token_logps,
+        (
+            "one too late",
+            {"prompt_length - 1 : -1": "prompt_length:"},
+            1,
+            "Every token is scored by the logits that came after it was read, one place too late. Those at position t "
+            "speak of token t + 1.",
+        ),
+        (
+            "one too early",
+            {"prompt_length - 1 : -1": "max(prompt_length - 2, 0) : -2"},
+            1,
+            "The positions are one too early: what speaks of the completion's first token is the prompt's *last* "
+            "position, P - 1.",
+        ),
+        (
+            "the prompt too",
+            {"prompt_length - 1 : -1": ":-1", "ids[:, prompt_length:]": "ids[:, 1:]"},
+            1,
+            "The prompt's tokens are scored too. The policy did not choose them: return the completion's T alone.",
+        ),
+        (
+            "no temperature",
+            {" / temperature": ""},
+            2,
+            "The temperature is missing. The tokens were drawn from softmax(logits / temperature), and that is the "
+            "policy which is trained.",
+        ),
+        (
+            "temperature too late",
+            {" / temperature": "", "axis=-1)[..., 0]": "axis=-1)[..., 0] / temperature"},
+            2,
+            "The temperature divides the log-probabilities. It divides the *logits*, before softmax.",
+        ),
+        (
+            "times temperature",
+            {" / temperature": " * temperature"},
+            2,
+            "That multiplies with the temperature. It divides: a high one makes all tokens more alike.",
+        ),
+        (
+            "logits alone",
+            {"logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "logits"},
+            3,
+            "Those are logits. The logarithm of softmax is the logit minus `logsumexp` of all logits at this place.",
+        ),
+        (
+            "probabilities",
+            {"logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.softmax(logits, axis=-1)"},
+            3,
+            "Those are probabilities. Their logarithms are asked for.",
+        ),
+        (
+            "log of softmax",
+            {"logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.log(mx.softmax(logits, axis=-1))"},
+            3,
+            "softmax rounds a very small share to 0, whose logarithm is infinite. Use "
+            "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)`.",
+        ),
+        (
+            "overflow",
+            {"mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))"},
+            3,
+            "`exp(1000)` is infinite. `mx.logsumexp` takes off the largest logit first.",
+        ),
+        (
+            "clipped",
+            {"axis=-1)[..., 0]": "axis=-1)[..., 0].clip(-20, 0)"},
+            3,
+            "Very small log-probabilities are cut off. That changes the number, and takes away its gradient.",
+        ),
+        (
+            "a sum",
+            {"axis=-1)[..., 0]": "axis=-1)[..., 0].sum(axis=1)"},
+            2,
+            "That is one number a row, the whole completion's. Return one for each token: [B, T].",
+        ),
+    ),
+)
+
+
+# -- the ratio --------------------------------------------------------------------------------------------------------
+
+
+def token_ratios(logps, old_logps, mask):
+    """pi / pi_old of every completion token [B, T], and 1 where the mask is False."""
+    log_ratio = mx.where(mask, logps - old_logps, 0.0)
+    return mx.exp(log_ratio)
+
+
+def _with_gradient(function, logps, *others):
+    """The ratios, and the gradient of their sum for logps."""
+    ratios = function(logps, *others)
+    return ratios, mx.grad(lambda x: mx.array(function(x, *others)).sum())(logps)
+
+
+def _draw_ratios(rng):
+    rows, length = map(int, rng.integers((1, 2), (4, 5)))
+    mask = _ragged(rng, rows, length)
+    logps = mx.where(mask, -mx.abs(_normal(rng, rows, length)), 900.0)
+    return logps, -mx.abs(_normal(rng, rows, length)), mask
+
+
+RATIOS = Exercise(
+    "16.3",
+    "A ratio that survives padding",
+    "Write `token_ratios(logps, old_logps, mask)`, all [B, T]: `exp(logps - old_logps)` where `mask` is True, and 1 "
+    "where it is False. What stands at the masked places is padding and may be anything: 900, infinite, no number "
+    "(nan). Use MLX's functions: `check` also takes the gradient of the ratios' sum for `logps`, which has to be "
+    "exactly 0 at masked places.",
+    minutes=8,
+    difficulty=2,
+    solution=token_ratios,
+    hints=(
+        "Multiplying with a mask of 0 and 1 does not help: 0 * inf and 0 * nan are nan. `mx.where(mask, a, b)` "
+        "chooses.",
+        "Choose too late, after exp, and the ratios are right, and their gradient is nan: on its way back it meets "
+        "0 * inf. What has to be 0 at masked places so that exp never sees them?",
+        "`log_ratio = mx.where(mask, logps - old_logps, 0.0)`, and only then `mx.exp`.",
+    ),
+    cases=(
+        (mx.array([[-1.0, -2.0]]), mx.array([[-1.5, -2.0]]), mx.array([[True, True]])),
+        (mx.array([[-1.0, 900.0]]), mx.array([[-0.5, 0.0]]), mx.array([[True, False]])),
+        (
+            mx.array([[-0.5, math.nan], [-1.5, -2.5]]),
+            mx.array([[-1.0, 0.0], [-1.25, -math.inf]]),
+            mx.array([[1, 0]] * 2) > 0,
+        ),
+        *drawn(3, _draw_ratios),
+    ),
+    run=_with_gradient,
+    mistakes=slips(
+        token_ratios,
+        (
+            "masked too late",
+            {
+                "mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps",
+                "mx.exp(log_ratio)": "mx.where(mask, mx.exp(log_ratio), 1.0)",
+            },
+            2,
+            "The ratios are right, and the gradient is not: exp has overflowed at a masked place, and 0 * inf on the "
+            "way back is nan. Mask *before* exp.",
+        ),
+        (
+            "multiplied with the mask",
+            {"mx.where(mask, logps - old_logps, 0.0)": "(logps - old_logps) * mask"},
+            1,
+            "0 times nan is nan, and 0 times infinity too. `mx.where` chooses instead of multiplying.",
+        ),
+        (
+            "0 at masked places",
+            {"mx.exp(log_ratio)": "mx.exp(log_ratio) * mask"},
+            2,
+            "Masked places are 0. A ratio of 1 was asked for: nothing has changed there.",
+        ),
+        (
+            "upside down",
+            {"logps - old_logps": "old_logps - logps"},
+            3,
+            "That is old / new, upside down. A token that has become likelier has a ratio above 1.",
+        ),
+        (
+            "the logarithm",
+            {"mx.exp(log_ratio)": "log_ratio"},
+            3,
+            "That is the logarithm of the ratio: exp is missing.",
+        ),
+        (
+            "no mask",
+            {"mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps"},
+            1,
+            "The mask is not used: padding gets a ratio of its own.",
+        ),
+        (
+            "quotient of logarithms",
+            {"mx.where(mask, logps - old_logps, 0.0)": "mx.where(mask, mx.log(logps / old_logps), 0.0)"},
+            3,
+            "That divides log-probabilities. The ratio is one of probabilities: the exponential of their *difference*.",
+        ),
+        (
+            "a ratio a row",
+            {"mx.exp(log_ratio)": "mx.exp(log_ratio.sum(axis=1, keepdims=True)) + 0 * log_ratio"},
+            3,
+            "Every token of a row got the whole row's ratio. Here each token has its own.",
+        ),
+        (
+            "kept from growing",
+            {"logps - old_logps, 0.0)": "mx.clip(logps - old_logps, -0.5, 0.5), 0.0)"},
+            3,
+            "Large ratios are cut off here. Clipping comes later, and only on one side.",
+        ),
+    ),
+)
+
+
+# -- clip -------------------------------------------------------------------------------------------------------------
+
+
+def clipped_objective(ratio, advantages, epsilon, epsilon_high):
+    """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A): ratio [B, T], advantages [B] -> [B, T]."""
+    advantages = advantages[:, None]
+    clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)
+    return mx.minimum(ratio * advantages, clipped * advantages)
+
+
+def _draw_clip(rng):
+    rows, length = map(int, rng.integers((1, 2), (4, 5)))
+    return mx.exp(0.5 * _normal(rng, rows, length)), _normal(rng, rows), 0.15, 0.3
+
+
+def _square(rng):
+    return mx.exp(0.5 * _normal(rng, 3, 3)), _normal(rng, 3), 0.2, 0.28
+
+
+CLIPPED = Exercise(
+    "16.4",
+    "Clip, for a whole batch",
+    "Write `clipped_objective(ratio, advantages, epsilon, epsilon_high)` for ratios [B, T] and advantages [B], one for "
+    "each row: `min(r A, clip(r) A)` for every token, [B, T], where clip keeps r between 1 - epsilon and 1 + "
+    "epsilon_high.",
+    minutes=6,
+    difficulty=1,
+    solution=clipped_objective,
+    hints=(
+        "Every token of row b has the advantage of row b. `advantages[:, None]` is [B, 1], and broadcasting does the "
+        "rest.",
+        "`mx.clip(x, low, high)` clips, `mx.minimum(a, b)` takes the smaller of each two.",
+        "`mx.minimum(ratio * advantages, mx.clip(ratio, 1 - epsilon, 1 + epsilon_high) * advantages)`",
+    ),
+    cases=(
+        (mx.array([[0.5, 0.9, 1.1, 1.5]]), mx.array([1.0]), 0.2, 0.2),
+        (mx.array([[0.5, 0.9, 1.1, 1.5]]), mx.array([-2.0]), 0.2, 0.2),
+        (mx.array([[0.5, 1.5], [0.5, 1.5]]), mx.array([1.5, -0.5]), 0.2, 0.28),
+        (mx.array([[1.25], [0.75], [3.0]]), mx.array([0.0, 1.0, -1.0]), 0.1, 0.3),
+        *drawn(2, _draw_clip),
+        *drawn(1, _square, seed=1),
+    ),
+    mistakes=slips(
+        clipped_objective,
+        (
+            "only clipped",
+            {"mx.minimum(ratio * advantages, clipped * advantages)": "clipped * advantages"},
+            1,
+            "That always clips. With the minimum a token that moved the *wrong* way is not clipped, so it can come "
+            "back.",
+        ),
+        (
+            "the larger",
+            {"mx.minimum(ratio": "mx.maximum(ratio"},
+            2,
+            "That is the larger of the two. PPO takes the smaller, the more pessimistic one.",
+        ),
+        (
+            "not clipped",
+            {"mx.minimum(ratio * advantages, clipped * advantages)": "ratio * advantages"},
+            1,
+            "Nothing is clipped there.",
+        ),
+        (
+            "a loss",
+            {"return mx.minimum": "return -mx.minimum"},
+            3,
+            "That is the loss. The *objective*, which should grow, has no minus.",
+        ),
+        (
+            "one epsilon",
+            {"1 + epsilon_high": "1 + epsilon"},
+            2,
+            "The upper edge is 1 + epsilon_high.",
+        ),
+        (
+            "edges as they are",
+            {"1 - epsilon, 1 + epsilon_high": "epsilon, epsilon_high"},
+            2,
+            "The edges are 1 - epsilon and 1 + epsilon_high: how far from 1 a ratio may go.",
+        ),
+        (
+            "the product clipped",
+            {"clipped * advantages)": "mx.clip(ratio * advantages, 1 - epsilon, 1 + epsilon_high))"},
+            2,
+            "The product was clipped. It is the ratio alone that is clipped, before it meets the advantage.",
+        ),
+        (
+            "advantages by token",
+            {"advantages = advantages[:, None]": "advantages = mx.array(advantages)"},
+            1,
+            "Broadcasting puts advantages [B] along the *tokens*. Each belongs to a row: `advantages[:, None]`.",
+        ),
+        (
+            "only above",
+            {"mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)": "mx.minimum(ratio, 1 + epsilon_high)"},
+            2,
+            "The lower edge is missing: it is the one that counts where A < 0.",
+        ),
+    ),
+)
+
+STILL_PUSHED = Exercise(
+    "16.5",
+    "Who is still pushed?",
+    "epsilon and epsilon_high are 0.2. Six tokens with (ratio, advantage): (1.3, 1), (1.3, -1), (0.7, 1), (0.7, -1), "
+    "(1.1, 1), (1.0, 0). Which of them still have a gradient through the clipped objective? Answer with a string of "
+    'six letters, Y or N, such as "YYYYYY".',
+    minutes=4,
+    difficulty=1,
+    solution="NYYNYN",
+    hints=(
+        "In the picture a token has a gradient where the line is not flat. Where is it flat for A > 0, and where for "
+        "A < 0?",
+        "A > 0: flat above 1.2. A < 0: flat below 0.8. A = 0: flat everywhere.",
+    ),
+    mistakes=(
+        Mistake(
+            "clipped on both sides",
+            "NNNNYN",
+            "Outside of the range not everybody is clipped. A bad token (A < 0) that has become *likelier* has to be "
+            "pushed back, and a good one that has become less likely too: there the minimum is the unclipped term.",
+        ),
+        Mistake(
+            "signs swapped", "YNNYYN", "The other way round: clipped is who has moved far in the wanted direction."
+        ),
+        Mistake("a push of nothing", "NYYNYY", "With A = 0 the objective is 0 whatever the ratio is: nothing pushes."),
+        Mistake("nobody is clipped", "YYYYYN", "1.3 is beyond 1.2, and 0.7 below 0.8. Where is the line flat there?"),
+    ),
+    explain="Clipped is who has gone far enough in the wanted direction. Who went astray is always called back.",
+)
+
+
+# -- KL ---------------------------------------------------------------------------------------------------------------
+
+
+def k3(logps, ref_logps):
+    """exp(d) - d - 1 with d = ref_logps - logps: an estimate of KL(policy || reference), token by token."""
+    d = ref_logps - logps
+    return mx.exp(d) - d - 1
+
+
+KL = Exercise(
+    "16.6",
+    "How far from the reference",
+    "Write `k3(logps, ref_logps)`, both [B, T]: for each token `exp(d) - d - 1`, where d is the logarithm of reference "
+    "over policy.",
+    minutes=3,
+    difficulty=1,
+    solution=k3,
+    hints=(
+        "The logarithm of a quotient is the difference of the logarithms: what minus what?",
+        "`d = ref_logps - logps`, and `mx.exp(d) - d - 1`.",
+    ),
+    cases=(
+        (mx.array([[-1.0, -2.0]]), mx.array([[-1.0, -2.5]])),
+        (mx.array([[-0.25], [-3.5]]), mx.array([[-1.25], [-0.5]])),
+        *drawn(3, lambda rng: (_normal(rng, 2, 3), _normal(rng, 2, 3))),
+    ),
+    mistakes=slips(
+        k3,
+        (
+            "d upside down",
+            {"ref_logps - logps": "logps - ref_logps"},
+            1,
+            "d has the wrong sign: it is reference over policy, so `ref_logps - logps`. (With the other sign the mean "
+            "over the policy's samples is not KL.)",
+        ),
+        ("without 1", {" - d - 1": " - d"}, 2, "Where both agree that is 1. The `- 1` makes it 0."),
+        (
+            "k1",
+            {"mx.exp(d) - d - 1": "-d"},
+            1,
+            "That is -d, the estimator called k1. Its mean is right too, and single values are negative half of the "
+            "time.",
+        ),
+        ("k2", {"mx.exp(d) - d - 1": "d * d / 2"}, 1, "That is d^2 / 2, the estimator k2. It is near k3 for small d."),
+        (
+            "exp alone",
+            {"mx.exp(d) - d - 1": "mx.exp(d) - 1"},
+            2,
+            "`- d` is missing. Without it the value can be negative, and its mean is 0 whatever the policy.",
+        ),
+        (
+            "a mean",
+            {"mx.exp(d) - d - 1": "(mx.exp(d) - d - 1).mean()"},
+            2,
+            "Return one number for each token. Which tokens count, and how much, is decided later.",
+        ),
+    ),
+    explain="exp(d) is never below d + 1, its tangent at 0: so k3 is never negative.",
+)
+
+
+# -- aggregation ------------------------------------------------------------------------------------------------------
+
+
+def aggregate(per_token_loss, mask, loss_type, max_length, num_items):
+    """[B, T] -> one number, as the loss type weighs tokens. num_items: tokens of the whole batch."""
+    per_token_loss = mx.where(mask, per_token_loss, 0.0)
+    lengths = mask.sum(axis=1)
+    if loss_type == "grpo":
+        return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()
+    if loss_type == "bnpo":
+        return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)
+    if loss_type == "dr_grpo":
+        return per_token_loss.sum() / (mask.shape[0] * max_length)
+    return per_token_loss.sum() / num_items
+
+
+FOUR_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
+
+
+def _draw_losses(rng):
+    rows, length = map(int, rng.integers((2, 2), (5, 6)))
+    return _normal(rng, rows, length), _ragged(rng, rows, length), 7, 40
+
+
+def _of_each_type(function, *arguments):
+    """What the four types give, as one array."""
+    per_token_loss, mask, max_length, num_items = arguments
+    results = [function(per_token_loss, mask, each, max_length, num_items) for each in FOUR_TYPES]
+    return mx.stack([mx.array(each).reshape(()).astype(mx.float32) for each in results])
+
+
+AGGREGATE = Exercise(
+    "16.7",
+    "Four ways to one number",
+    "Write `aggregate(per_token_loss, mask, loss_type, max_length, num_items)` for losses and a mask [B, T]. Return "
+    'one number: for `loss_type` "grpo" the mean over rows of each row\'s mean over its own tokens; "bnpo": the sum '
+    'over all tokens, divided by how many tokens there are; "dr_grpo": the same sum, divided by B * max_length; '
+    '"dapo": the same sum, divided by num_items. Only tokens whose mask is True count. A row without any counts as 0 '
+    '(and as a row). `check` calls your function with all four types: "it gave array([...])" lists them in the order '
+    "above.",
+    minutes=12,
+    difficulty=2,
+    solution=aggregate,
+    hints=(
+        "First put 0 at masked places: `mx.where(mask, per_token_loss, 0.0)`. `mask.sum(axis=1)` are the lengths of "
+        "the rows.",
+        '"grpo": a sum and a length for each row, their quotients, and then `.mean()`. A row without tokens would '
+        "divide by 0: `mx.maximum(lengths, 1)`.",
+        "The other three are the sum over everything, divided by `lengths.sum()`, by `mask.shape[0] * max_length`, and "
+        "by `num_items`.",
+    ),
+    cases=(
+        (mx.array([[1.0, 2.0, 3.0], [6.0, 0.0, 0.0]]), mx.array([[True] * 3, [True, False, False]]), 5, 10),
+        (mx.array([[1.0, 2.0, 9.0], [6.0, 9.0, 9.0]]), mx.array([[True, True, False], [True, False, False]]), 4, 3),
+        (mx.array([[0.5, -1.5], [7.0, 7.0]]), mx.array([[True, True], [False, False]]), 2, 2),
+        (mx.array([[0.25, 0.5], [1.0, 7.0]]), mx.array([[True, True], [True, False]]), 3, 12),
+        *drawn(3, _draw_losses),
+    ),
+    run=_of_each_type,
+    mistakes=slips(
+        aggregate,
+        (
+            "mask forgotten",
+            {"mx.where(mask, per_token_loss, 0.0)": "per_token_loss * 1.0"},
+            1,
+            "Padding is counted in the sums. Put 0 where the mask is False first.",
+        ),
+        (
+            "means over the padded row",
+            {"per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)": "per_token_loss.mean(axis=1)"},
+            2,
+            '"grpo" divides by the padded length. Each row is divided by its own number of tokens.',
+        ),
+        (
+            "row means added",
+            {"mx.maximum(lengths, 1)).mean()": "mx.maximum(lengths, 1)).sum()"},
+            2,
+            '"grpo" adds the rows\' means up. Take the mean over rows.',
+        ),
+        (
+            "grpo is bnpo",
+            {
+                "(per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()": "per_token_loss.sum() / "
+                "mx.maximum(lengths.sum(), 1)"
+            },
+            2,
+            '"grpo" is computed as a mean over all tokens. First a mean for each row, and then the mean of these.',
+        ),
+        (
+            "all places",
+            {"mx.maximum(lengths.sum(), 1)": "mask.size"},
+            3,
+            '"bnpo" divides by all places, padded ones too. Only tokens count.',
+        ),
+        (
+            "the longest row",
+            {"mask.shape[0] * max_length": "mask.size"},
+            3,
+            '"dr_grpo" divides by the longest row that happens to be there. max_length is a constant of the training.',
+        ),
+        (
+            "rows forgotten",
+            {"mask.shape[0] * max_length": "max_length"},
+            3,
+            '"dr_grpo" divides by B * max_length; the number of rows is missing.',
+        ),
+        (
+            "own tokens",
+            {"per_token_loss.sum() / num_items": "per_token_loss.sum() / mx.maximum(lengths.sum(), 1)"},
+            3,
+            '"dapo" divides by num_items, the tokens of the *whole* batch, of which these rows may be a part.',
+        ),
+        (
+            "0 / 0",
+            {"mx.maximum(lengths, 1)": "lengths"},
+            2,
+            "A row without tokens gives 0 / 0 there. Divide by at least 1.",
+        ),
+        (
+            "empty rows are no rows",
+            {".mean()": ".sum() / (lengths > 0).sum()"},
+            2,
+            "A row without tokens was left out of the mean over rows. It counts as a row, with 0.",
+        ),
+    ),
+)
+
+
+# -- the whole loss ---------------------------------------------------------------------------------------------------
+
+
+def grpo_loss(logps, old_logps, ref_logps, advantages, mask, settings):
+    """The GRPO loss of B completions, one number to make small."""
+    old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
+    ratio = token_ratios(logps, old_logps, mask)
+    loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
+    if settings["beta"] > 0:
+        policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))
+        loss = loss + settings["beta"] * k3(policy, reference)
+    return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])
+
+
+def _loss_and_gradient(function, logps, *others):
+    """The loss, and its gradient for logps."""
+    loss, gradient = mx.value_and_grad(lambda x: mx.array(function(x, *others)).reshape(()))(logps)
+    return loss, gradient
+
+
+def _settings(loss_type="dapo", beta=0.0, epsilon_high=0.28, num_items=10):
+    return {
+        "epsilon": 0.2,
+        "epsilon_high": epsilon_high,
+        "beta": beta,
+        "loss_type": loss_type,
+        "max_length": 6,
+        "num_items": num_items,
+    }
+
+
+def _draw_batch(rng):
+    rows, length = map(int, rng.integers((2, 2), (5, 5)))
+    logps = -mx.abs(_normal(rng, rows, length))
+    old, ref = logps + 0.4 * _normal(rng, rows, length), logps + 0.6 * _normal(rng, rows, length)
+    loss_type, beta = str(rng.choice(FOUR_TYPES)), float(rng.choice([0.04, 0.5]))
+    return logps, old, ref, _normal(rng, rows), _ragged(rng, rows, length), _settings(loss_type, beta)
+
+
+_TWO = (mx.array([[-0.5, -1.0], [-2.0, 0.0]]), mx.array([1.0, -1.0]), mx.array([[True, True], [True, False]]))
+
+LOSS = Exercise(
+    "16.8",
+    "The whole loss",
+    "Put the parts together: `grpo_loss(logps, old_logps, ref_logps, advantages, mask, settings)`. `logps`, "
+    "`old_logps`, `ref_logps` and `mask` are [B, T], `advantages` [B]; `settings` is a dictionary with `epsilon`, "
+    "`epsilon_high`, `beta`, `loss_type`, `max_length` and `num_items`. The loss of a token is minus its clipped "
+    "objective, plus `beta` times its k3; then `aggregate`. With `beta` 0, `ref_logps` is None. `old_logps` None says "
+    "that the policy itself has sampled just now: its values are those of `logps`, and **constants**, as in every "
+    "case. Masked places may hold anything. You may call `token_ratios`, `clipped_objective`, `k3` and `aggregate`: "
+    "the cell above has them. `check` compares the loss and its gradient for `logps`.",
+    minutes=20,
+    difficulty=3,
+    solution=grpo_loss,
+    hints=(
+        "Four lines: ratio, minus objective, plus beta * k3 if beta > 0, aggregate. What makes an array a constant for "
+        "the gradient is `mx.stop_gradient`.",
+        "`old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)`. The ratios are then all 1, and "
+        "their *slope* is not 0.",
+        "k3 has an exp of its own: give it `mx.where(mask, logps, 0.0)` and `mx.where(mask, ref_logps, 0.0)`.",
+    ),
+    cases=(
+        (_TWO[0], mx.array([[-0.5, -1.5], [-1.5, 0.0]]), None, *_TWO[1:], _settings("grpo")),
+        (_TWO[0], None, None, *_TWO[1:], _settings("bnpo")),
+        (
+            mx.array([[-0.5, -1.25], [-2.0, -900.0]]),
+            mx.array([[-0.75, -1.0], [-1.5, 900.0]]),
+            mx.array([[-1.0, -1.0], [-2.5, 900.0]]),
+            *_TWO[1:],
+            _settings("dapo", beta=0.1),
+        ),
+        (
+            mx.array([[-0.5, -1.25], [-2.0, 900.0]]),
+            mx.array([[-0.75, -1.0], [-1.5, -900.0]]),
+            None,
+            *_TWO[1:],
+            _settings("dr_grpo"),
+        ),
+        *drawn(4, _draw_batch),
+    ),
+    run=_loss_and_gradient,
+    mistakes=slips(
+        grpo_loss,
+        (
+            "old values that move",
+            {
+                "mx.stop_gradient(logps if old_logps is None else old_logps)": "logps if old_logps is None else "
+                "old_logps"
+            },
+            2,
+            "The loss is right and its gradient is 0: logps - logps is 0 whatever logps is. The old values have to be "
+            "constants: `mx.stop_gradient`.",
+        ),
+        (
+            "sign",
+            {"loss = -clipped_objective": "loss = clipped_objective"},
+            1,
+            "The objective is to become *large*, and a loss is made small: a minus is missing in front of it.",
+        ),
+        (
+            "sign of everything",
+            {"return aggregate(loss": "return aggregate(-loss"},
+            1,
+            "The loss has the wrong sign: minus the objective, plus beta times k3.",
+        ),
+        (
+            "KL rewarded",
+            {"loss + settings": "loss - settings"},
+            1,
+            "k3 is taken off, so the loss *rewards* being far from the reference. It is a penalty: plus.",
+        ),
+        (
+            "no KL",
+            {'if settings["beta"] > 0:': "if False:"},
+            1,
+            "The KL penalty is missing.",
+        ),
+        (
+            "beta forgotten",
+            {'settings["beta"] * k3': "k3"},
+            1,
+            "k3 is added whole. It counts `beta` times.",
+        ),
+        (
+            "KL not masked",
+            {"mx.where(mask, each, 0.0)": "each + 0.0"},
+            3,
+            "At a masked place k3's exp has overflowed, and 0 * inf on the way back is nan. Mask its inputs.",
+        ),
+        (
+            "one epsilon",
+            {'settings["epsilon_high"])': 'settings["epsilon"])'},
+            1,
+            "The upper edge has an epsilon of its own, `epsilon_high`.",
+        ),
+        (
+            "reference as old policy",
+            {"(logps, ref_logps))": "(logps, old_logps))"},
+            1,
+            "The KL is taken to the policy that sampled. It is the reference that it should stay near.",
+        ),
+        (
+            "not clipped",
+            {
+                '-clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])': "-ratio * "
+                "advantages[:, None]"
+            },
+            1,
+            "Nothing is clipped: use `clipped_objective`.",
+        ),
+        (
+            "always by all tokens",
+            {'settings["loss_type"]': '"bnpo"'},
+            1,
+            "Every loss type is aggregated alike. `aggregate` takes `settings['loss_type']`.",
+        ),
+    ),
+    explain="That is the loss of the kit, and of TRL, to rounding. The kit's version is in "
+    "`mlx_grpo_kit/grpo/loss.py`.",
+)
+
+
+# -- micro-batches ----------------------------------------------------------------------------------------------------
+
+
+def in_parts(gradient_of, rows, size):
+    """The gradient of all rows, from calls with at most `size` rows each."""
+    num_items = sum(len(row) for row in rows)
+    return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))
+
+
+def _gradient_of(rows, num_items):
+    """gradient_of(rows, num_items): sum of all numbers in rows / num_items, for at most 2 rows"""
+    if len(rows) > 2:
+        raise MemoryError("more than 2 rows do not fit")
+    return sum(math.fsum(row) for row in rows) / num_items
+
+
+def _means(gradient_of, rows, size):
+    parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+    return sum(gradient_of(part, sum(map(len, part))) for part in parts) / len(parts)
+
+
+def _sum_of_means(gradient_of, rows, size):
+    parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+    return sum(gradient_of(part, sum(map(len, part))) for part in parts)
+
+
+def _draw_rows(rng):
+    rows = [rng.normal(size=int(rng.integers(1, 5))).tolist() for _ in range(int(rng.integers(3, 7)))]
+    return _gradient_of, rows, int(rng.integers(1, 3))
+
+
+PARTS = Exercise(
+    "16.9",
+    "In parts, and the same",
+    'The batch does not fit into memory. Write `in_parts(gradient_of, rows, size)`: the gradient of the "dapo" loss '
+    "of all `rows`, from calls with at most `size` rows each. `rows` is a list of completions, each a list of tokens "
+    "(here numbers; what they are does not matter to you). `gradient_of(some_rows, num_items)` returns the gradient of "
+    "the sum of these rows' token losses, divided by `num_items`. Every row counts, also where `size` does not divide "
+    "their number.",
+    minutes=8,
+    difficulty=2,
+    solution=in_parts,
+    hints=(
+        "The gradient of a sum is the sum of the gradients. So the gradients of the parts add up, if all are divided "
+        "by the same number. By which?",
+        "`num_items = sum(len(row) for row in rows)`, the tokens of the *whole* batch, known before the first call.",
+        "`for start in range(0, len(rows), size)`: add `gradient_of(rows[start : start + size], num_items)`.",
+    ),
+    cases=(
+        (_gradient_of, [[1.0, 2.0, 3.0], [4.0]], 1),
+        (_gradient_of, [[1.0], [0.5, -2.5, 4.0], [2.0, 2.0]], 2),
+        (_gradient_of, [[0.25, 0.5]], 2),
+        *drawn(3, _draw_rows),
+    ),
+    mistakes=(
+        Mistake(
+            "mean of means",
+            _means,
+            "That is the mean of the parts' own means: a token counts more in a part that has few. Divide every part "
+            "by the tokens of the whole batch, and add up.",
+            1,
+        ),
+        Mistake(
+            "sum of means",
+            _sum_of_means,
+            "Every part was divided by its own tokens, and then they were added up: the more parts, the larger the "
+            "gradient.",
+            1,
+        ),
+        *slips(
+            in_parts,
+            (
+                "divided twice",
+                {"num_items) for": "num_items) / math.ceil(len(rows) / size) for"},
+                1,
+                "The sum was divided by the number of parts as well. Each part is divided by the whole batch's tokens "
+                "already: that is enough.",
+            ),
+            (
+                "rows instead of tokens",
+                {"sum(len(row) for row in rows)": "len(rows)"},
+                2,
+                'num_items is the number of rows there. "dapo" divides by the number of tokens.',
+            ),
+            (
+                "the last part is lost",
+                {"range(0, len(rows), size)": "range(0, len(rows) - size + 1, size)"},
+                3,
+                "The last part is lost where size does not divide the number of rows.",
+            ),
+            (
+                "all at once",
+                {"rows[start : start + size]": "rows", "range(0, len(rows), size)": "range(1)"},
+                3,
+                "All rows went through in one call. They do not fit: at most `size` at a time.",
+            ),
+        ),
+    ),
+    explain='It holds for "dapo", whose divisor is known before the first part is computed.',
+)

@@ -1,0 +1,41 @@
+"""What a run reports, each of its numbers in an area of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES
+
+HIGH, WIDE = 190, 265
+
+
+def draw_series(
+    series: Mapping[str, Mapping[str, Sequence[float]]], *, limits: Mapping[str, tuple[float, float]], xlabel: str
+) -> tuple[Chart, str]:
+    """(chart, words): one area for each number, side by side, its curves over their steps 1, 2, 3 ...
+
+    Args:
+        series: by the number's name, the curves by theirs.
+        limits: by the number's name, the y axis.
+        xlabel: what a step is.
+    """
+    chart = Chart(60 + (WIDE + 60) * len(series), HIGH + 92)
+    words = []
+    for place, (name, curves) in enumerate(series.items()):
+        most = max(map(len, curves.values()))
+        plane = chart.plane(
+            *(52 + (WIDE + 60) * place, 34, WIDE, HIGH),
+            x=(1, most),
+            y=limits[name],
+            title=name,
+            xlabel=xlabel,
+        )
+        if limits[name][0] < 0:
+            plane.across(0, "soft", style="-")
+        for (label, values), color, style in zip(curves.items(), COLORS, LINE_STYLES, strict=False):
+            plane.line(range(1, len(values) + 1), values, color, style=style, width=2.2, label=label)
+            words.append(f"{label or name}: {name} from {values[0]:.2g} to {values[-1]:.2g}.")
+        if len(curves) > 1:
+            plane.legend("upper left")
+    return chart, " ".join(words)

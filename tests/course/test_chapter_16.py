@@ -1,0 +1,316 @@
+"""Chapter 16: answers in other styles, wrong ones that get a message, and what the chapter says in prose."""
+
+import math
+import re
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.chapters.chapter_16 import exercises as chapter
+from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, compute_grpo_loss, token_weights
+from mlx_grpo_kit.viz.pictures.grpo.estimators import ESTIMATORS
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "16_grpo_loss.ipynb"
+
+
+# -- right answers in other styles ------------------------------------------------------------------------------------
+
+
+def advantages_by_loop(rewards, group_size):
+    result = []
+    for start in range(0, len(rewards), group_size):
+        group = rewards[start : start + group_size]
+        scored = [r for r in group if r is not None]
+        if len(scored) < 2:
+            result += [0.0] * len(group)
+            continue
+        mean = sum(scored) / len(scored)
+        std = math.sqrt(sum((r - mean) ** 2 for r in scored) / (len(scored) - 1))
+        result += [0.0 if r is None else (r - mean) / (std + 1e-4) for r in group]
+    return result
+
+
+def advantages_by_torch(rewards, group_size):
+    groups = torch.tensor([math.nan if r is None else r for r in rewards], dtype=torch.float64).view(-1, group_size)
+    result = []
+    for group in groups:
+        scored = group[~group.isnan()]
+        std = scored.std() if len(scored) > 1 else torch.tensor(0.0)
+        result.append(((group - scored.mean()) / (std + 1e-4)).nan_to_num() if len(scored) else group.nan_to_num())
+    return torch.cat(result).numpy()
+
+
+def logps_by_loop(logits, ids, prompt_length, temperature):
+    logits, ids = np.array(logits, np.float64) / temperature, np.array(ids)
+    rows = []
+    for row, tokens in zip(logits, ids, strict=True):
+        logps = [row[t - 1] - np.logaddexp.reduce(row[t - 1]) for t in range(prompt_length, len(tokens))]
+        rows.append([float(logp[token]) for logp, token in zip(logps, tokens[prompt_length:], strict=True)])
+    return rows
+
+
+def logps_by_torch(logits, ids, prompt_length, temperature):
+    logits, ids = torch.tensor(np.array(logits)), torch.tensor(np.array(ids)).long()
+    logps = torch.log_softmax(logits[:, :-1] / temperature, -1).gather(-1, ids[:, 1:, None])[..., 0]
+    return logps[:, prompt_length - 1 :].numpy()
+
+
+def ratios_masked_twice(logps, old_logps, mask):
+    return mx.exp(mx.where(mask, logps, 0) - mx.where(mask, old_logps, 0))
+
+
+def clipped_by_cases(ratio, advantages, epsilon, epsilon_high):
+    ratio, advantages = np.array(ratio), np.array(advantages)
+    result = np.empty_like(ratio)
+    for b, a in enumerate(advantages):
+        for t, r in enumerate(ratio[b]):
+            result[b, t] = min(r, 1 + epsilon_high) * a if a > 0 else max(r, 1 - epsilon) * a
+    return result
+
+
+def clipped_by_where(ratio, advantages, epsilon, epsilon_high):
+    a = mx.repeat(advantages.reshape(-1, 1), ratio.shape[1], axis=1)
+    return mx.where(a > 0, mx.minimum(ratio, 1 + epsilon_high), mx.maximum(ratio, 1 - epsilon)) * a
+
+
+def k3_by_expm1(logps, ref_logps):
+    return mx.expm1(ref_logps - logps) + logps - ref_logps
+
+
+def aggregate_by_weights(per_token_loss, mask, loss_type, max_length, num_items):
+    rows, total = mask.shape[0], 0.0
+    lengths = mask.sum(axis=1).tolist()
+    for b in range(rows):
+        row = [x for x, counts in zip(per_token_loss[b].tolist(), mask[b].tolist(), strict=True) if counts]
+        divisor = {
+            "grpo": rows * max(lengths[b], 1),
+            "bnpo": max(sum(lengths), 1),
+            "dr_grpo": rows * max_length,
+            "dapo": num_items,
+        }
+        total += sum(row) / divisor[loss_type]
+    return total
+
+
+def loss_in_one_piece(logps, old_logps, ref_logps, advantages, mask, settings):
+    return compute_grpo_loss(
+        logps,
+        old_logps,
+        advantages,
+        mask,
+        ref_logps=ref_logps,
+        epsilon=settings["epsilon"],
+        epsilon_high=settings["epsilon_high"],
+        beta=settings["beta"],
+        loss_type=settings["loss_type"],
+        max_completion_length=settings["max_length"],
+        num_items_in_batch=settings["num_items"],
+    )
+
+
+def loss_by_hand(logps, old_logps, ref_logps, advantages, mask, settings):
+    zero = mx.zeros_like(logps)
+    new = mx.where(mask, logps, zero)
+    old = mx.stop_gradient(new) if old_logps is None else mx.where(mask, old_logps, zero)
+    r, a = mx.exp(new - old), advantages[:, None]
+    low, high = 1 - settings["epsilon"], 1 + settings["epsilon_high"]
+    token = -mx.where(a > 0, mx.minimum(r, high), mx.maximum(r, low)) * a
+    if settings["beta"]:
+        d = mx.where(mask, ref_logps, zero) - new
+        token = token + settings["beta"] * (mx.exp(d) - 1 - d)
+    shares = token_weights(
+        GRPOLossConfig(settings["loss_type"], max_completion_length=settings["max_length"]),
+        mask,
+        settings["num_items"],
+    )
+    return (token * shares).sum()
+
+
+def parts_by_while(gradient_of, rows, size):
+    rows, total, tokens = list(rows), 0.0, 0
+    for row in rows:
+        tokens += len(row)
+    while rows:
+        part, rows = rows[:size], rows[size:]
+        total += gradient_of(part, tokens)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("id", "answer"),
+    [
+        ("16.1", advantages_by_loop),
+        ("16.1", advantages_by_torch),
+        ("16.1", lambda rewards, size: mx.array(advantages_by_loop(rewards, size))),
+        ("16.2", logps_by_loop),
+        ("16.2", logps_by_torch),
+        ("16.3", ratios_masked_twice),
+        ("16.4", clipped_by_cases),
+        ("16.4", clipped_by_where),
+        ("16.5", "n, y, y, n, y, n"),
+        ("16.5", list("NYYNYN")),
+        ("16.6", k3_by_expm1),
+        ("16.6", lambda logps, ref: np.exp(np.array(ref) - np.array(logps)) - np.array(ref) + np.array(logps) - 1),
+        ("16.7", aggregate_by_weights),
+        ("16.8", loss_in_one_piece),
+        ("16.8", loss_by_hand),
+        ("16.9", parts_by_while),
+        ("16.9", lambda gradient_of, rows, size: sum(gradient_of([row], sum(map(len, rows))) for row in rows)),
+    ],
+)
+def test_right_answers_in_other_styles_pass(id, answer):
+    note = check(id, answer)
+    assert note.passed, note
+
+
+# -- wrong answers, in other words than the known mistakes ------------------------------------------------------------
+
+
+def unscored_as_nan(rewards, group_size):
+    groups = np.array(rewards, dtype=float).reshape(-1, group_size)
+    away = groups - np.nanmean(groups, axis=1, keepdims=True)
+    return (away / (np.nan_to_num(np.nanstd(groups, axis=1, ddof=1, keepdims=True)) + 1e-4)).ravel()
+
+
+def spoils_the_mask(per_token_loss, mask, loss_type, max_length, num_items):
+    per_token_loss *= mask
+    return chapter.aggregate(per_token_loss, mask, loss_type, max_length, num_items)
+
+
+def old_policy_is_now(logps, old_logps, ref_logps, advantages, mask, settings):
+    return chapter.grpo_loss(logps, None, ref_logps, advantages, mask, settings)
+
+
+WRONG = [
+    ("16.1", lambda rewards, size: (np.array(rewards, float) - 0.5).tolist(), "gave"),
+    ("16.1", lambda r, n: [x or 0.0 for x in advantages_by_loop([y or 0 for y in r], n)], "None counts as a reward"),
+    ("16.1", lambda rewards, size: advantages_by_loop(rewards, len(rewards)), "mean of all rewards"),
+    ("16.1", unscored_as_nan, "nan"),
+    ("16.2", lambda logits, ids, p, t: mx.take_along_axis(
+        mx.log(mx.softmax(logits[:, p:] / t, axis=-1)), ids[:, p:, None], axis=-1)[..., 0], "elements|gave|expected"),
+    ("16.2", lambda logits, ids, p, t: chapter.token_logps(logits, ids, p, 1.0), "temperature is missing"),
+    ("16.2", lambda logits, ids, p, t: chapter.token_logps(logits, ids, 1, t), "prompt's tokens are scored too"),
+    ("16.3", lambda new, old, mask: mx.where(mask, mx.exp(new) / mx.exp(old), 1.0), "Mask \\*before\\* exp|gave"),
+    ("16.3", lambda new, old, mask: mx.exp((new - old) * mask), "0 times nan is nan"),
+    ("16.3", lambda new, old, mask: mx.exp(mx.where(mask, mx.stop_gradient(new) - old, 0.0)), "part 2"),
+    ("16.4", lambda r, a, low, high: mx.clip(r, 1 - low, 1 + high) * a[:, None], "always clips"),
+    ("16.4", lambda r, a, low, high: mx.minimum(r * a[:, None], mx.clip(r, 1 - low, 1 + low) * a[:, None]),
+     "upper edge is 1"),
+    ("16.5", "YYYYYY", "4 of the 6|3 of the 6|right"),
+    ("16.6", lambda logps, ref: logps - ref, "called k1"),
+    ("16.6", lambda logps, ref: mx.exp(logps - ref) * (logps - ref), "gave|elements"),
+    ("16.7", spoils_the_mask, "new numbers in what it was given"),
+    ("16.7", lambda x, mask, kind, *rest: (x * mask).sum() / mask.sum(), "gave"),
+    ("16.7", lambda x, mask, kind, longest, items: chapter.aggregate(x, mask, "dapo", longest, items), "gave"),
+    ("16.8", old_policy_is_now, "gave|part"),
+    ("16.8", lambda new, old, ref, a, mask, s: -chapter.grpo_loss(new, old, ref, a, mask, s), "wrong sign"),
+    ("16.9", lambda gradient_of, rows, size: gradient_of(rows, sum(map(len, rows))), "do not fit"),
+    ("16.9", lambda gradient_of, rows, size: sum(gradient_of([r], len(r)) for r in rows) / len(rows), "gave"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("id", "answer", "message"), WRONG, ids=[f"{n}-{row[0]}" for n, row in enumerate(WRONG)])
+def test_wrong_answers_are_refused_with_words(id, answer, message):
+    note = check(id, answer)
+    assert not note.passed
+    assert re.search(message, note.text), note.text
+
+
+# -- what the solutions are worth -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_solutions_are_the_kits(seed):
+    rng = np.random.default_rng(seed)
+    rewards = [None if rng.random() < 0.2 else float(x) for x in rng.normal(size=12)]
+    ours = chapter.group_advantages(rewards, 4)
+    np.testing.assert_allclose(ours, np.array(compute_advantages(rewards, 4)), atol=1e-5)
+    mask = mx.array(np.arange(5) < rng.integers(0, 6, (4, 1)))
+    per_token = mx.array(rng.normal(size=(4, 5)).astype(np.float32))
+    for loss_type in chapter.FOUR_TYPES:
+        shares = token_weights(GRPOLossConfig(loss_type, max_completion_length=9), mask, 31)
+        ours = chapter.aggregate(per_token, mask, loss_type, 9, 31)
+        assert ours.item() == pytest.approx((shares * per_token).sum().item(), abs=1e-6)
+
+
+def test_every_known_mistake_differs_in_a_way_that_is_told_apart():
+    for number in range(1, 10):
+        messages = [mistake.message for mistake in find(f"16.{number}").mistakes]
+        assert len(messages) == len(set(messages)) >= 4
+
+
+# -- what the chapter says --------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_the_advantages():
+    def advantages(rewards, scale="group"):
+        return np.array(compute_advantages(rewards, len(rewards), scale))
+
+    np.testing.assert_allclose(advantages([1, 0, 0, 0]), [1.5, -0.5, -0.5, -0.5], atol=1e-3)
+    np.testing.assert_allclose(advantages([0.5, 0.5, 0.5, 0.51])[-1], 1.47, atol=5e-3)
+    np.testing.assert_allclose(advantages([0.5, 0.5, 0.5, 0.55]), advantages([0, 0, 0, 1]), atol=1e-2)
+    assert np.abs(advantages([0.5, 0.5, 0.5, 0.55], "none")).max() < 0.04
+    np.testing.assert_allclose(advantages([105, 5, 5, 5]), advantages([1, 0, 0, 0]), atol=1e-3)
+    for rewards in ([1.0] * 4, [0.0] * 4):
+        assert not advantages(rewards).any()
+
+    def push(right, size, scale):
+        return np.abs(advantages([1] * right + [0] * (size - right), scale)).mean()
+
+    assert push(1, 8, "none") / push(4, 8, "none") == pytest.approx(0.44, abs=5e-3)
+    assert push(1, 8, "group") / push(4, 8, "group") == pytest.approx(0.66, abs=5e-3)
+    assert push(1, 64, "none") / push(32, 64, "none") == pytest.approx(0.06, abs=5e-3)
+    assert push(1, 64, "group") / push(32, 64, "group") == pytest.approx(0.25, abs=5e-3)
+    ratios = [push(k, 8, "none") / push(k, 8, "group") for k in range(1, 8)]
+    assert 0.3 < min(ratios) < max(ratios) < 0.55  # "shrink to about half or less"
+
+
+def test_the_row_on_paper():
+    logits = mx.array([[[math.log(3), 0.0], [0.0, 0.0], [0.0, math.log(9)]]])
+    ours = np.array(chapter.token_logps(logits, mx.array([[0, 0, 1]]), 1, 1.0))
+    np.testing.assert_allclose(ours, [[math.log(3 / 4), math.log(1 / 2)]], rtol=1e-6)
+
+
+def test_0_times_inf_is_nan_in_torch_too():
+    x = torch.tensor([0.25, 900.0], requires_grad=True)
+    torch.where(torch.tensor([True, False]), x.exp(), 0.0).sum().backward()
+    assert x.grad[1].isnan()
+
+
+def test_the_kl_on_paper():
+    p, q = np.array([0.5, 0.25, 0.25]), np.array([0.25, 0.5, 0.25])
+    d = np.log(q / p)
+    each = [ESTIMATORS["k3 = exp(d) - d - 1"](x) for x in d]
+    np.testing.assert_allclose(each, [0.193, 0.307, 0], atol=5e-4)
+    assert p @ each == pytest.approx(p @ np.log(p / q)) == pytest.approx(0.173, abs=5e-4)
+    one_token = torch.tensor(0.0, requires_grad=True)
+    ((-one_token).exp() + one_token - 1).backward()
+    assert one_token.grad == 0  # "its slope is 0 too"
+
+
+def test_the_shares_that_the_text_names():
+    mask = mx.array(np.arange(16) < np.array([[2], [12], [6], [1]]))
+    shares = np.array(token_weights(GRPOLossConfig("grpo"), mask))
+    np.testing.assert_allclose(shares[:, 0], [0.125, 0.25 / 12, 0.25 / 6, 0.25])
+
+
+def stored_text(id):
+    [cell] = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.id == f"16-{id}"]
+    return "\n".join(output.get("text") or output.data.get("text/plain", "") for output in cell.outputs)
+
+
+def test_what_the_stored_runs_show_is_what_the_text_says():
+    assert "before: 44%, after: 61% 60%" in stored_text("zero-run")
+    assert "seed 0: exam before 44%; after, with the clip 43%, without 39%" in stored_text("break-picture")
+    assert "seed 1: exam before 44%; after, with the clip 45%, without 24%" in stored_text("break-picture")
+    off = [float(each) for each in re.findall(r"means: (\S+)", stored_text("micro-use"))]
+    assert 0.045 < min(off) < max(off) < 0.25
+    spreads = re.findall(r"k1: mean \S+ ± (\S+) .* k3: mean \S+ ± (\S+)", stored_text("kl-picture"))
+    assert spreads[0] == ("0.061", "0.002")
+    assert [float(k3) < float(k1) for k1, k3 in spreads] == [True, True, False]
