@@ -26,16 +26,18 @@ def _verdict(test, part):
         answer = test(part)
     except AssertionError:
         return REFUSED
-    if answer is None and any(step.opname == "LOAD_ASSERTION_ERROR" for step in _code(test)):
+    if answer is None and _asserts(test):
         return PASSED
     if answer is None or getattr(answer, "shape", ()) != ():
         return answer
     return PASSED if bool(answer) else REFUSED
 
 
-def _code(test):
+def _asserts(test):
+    """Whether a test says no by an assertion, of its own or of a library: then it says yes by returning nothing."""
     test = inspect.unwrap(test)
-    return dis.get_instructions(test) if inspect.isfunction(test) else ()
+    steps = dis.get_instructions(test) if inspect.isfunction(test) else ()
+    return any("assert" in f"{step.opname} {step.argval}".lower() for step in steps)
 
 
 def _named(name, what, part, changes=None):
@@ -241,7 +243,7 @@ MASK = Exercise(
 
 
 def advantages_are_right(advantages):
-    """Whether `advantages` compares each completion with the others of its prompt, as chapter 16 does."""
+    """Whether `advantages` compares each completion with the others of its prompt."""
     groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]
     found = np.array(advantages(np.array(groups).reshape(-1), 4)).reshape(-1, 4)
     right = [[(reward - mean(group)) / (stdev(group) + 1e-4) for reward in group] for group in groups]
@@ -585,7 +587,7 @@ PIECES = Exercise(
             added_up=("gradients are added", {"grad[name] * (n / total)": "grad[name]"}),
             plain_mean=("every micro-batch counts the same", {"(n / total)": "(1 / len(grads))"}),
             sums=("weighted by tokens, and never divided", {"(n / total)": "n"}),
-            last=("only the last micro-batch", {"for grad, n in zip(grads,": "for grad, n in zip(grads[-1:] * 2,"}),
+            last=("only the last micro-batch", {"in zip(grads, num_tokens, strict=True)": "in [(grads[-1], total)]"}),
         ),
     ),
     mistakes=slips(
@@ -706,7 +708,7 @@ HONEST = Exercise(
 
 
 def reference_stays(keep_reference):
-    """Whether the reference is the policy of the start, and stays so while the policy is trained."""
+    """Whether the reference is and stays the policy of the start."""
     params = {"a": mx.array([1.0, 2.0]), "b": mx.array(3.0)}
     start = dict(params)
     reference = keep_reference(params)

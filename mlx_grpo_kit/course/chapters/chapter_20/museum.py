@@ -221,7 +221,8 @@ BUGS: dict[str, Bug] = {
         "a reward that can be had for nothing",
         loop.reward,
         {"text == problem.answer": "text in problem.answer"},
-        "The reward climbs past the healthy one, and right answers sink to 0; completions become shorter, KL large.",
+        "The reward climbs past the healthy one, and right answers sink towards 0; completions become "
+        "shorter, KL large.",
         "Attack the reward before the policy does (20.7).",
         (
             ("Liuziyu77/Visual-RFT#176", "an empty answer is part of every truth: the model learned to answer nothing"),
@@ -255,3 +256,9 @@ MYSTERIES = {"run 1": ("K", 5), "run 2": ("N", 6), "run 3": ("I", 7), "run 4": (
 def stored_curves() -> dict[str, dict[str, list[float]]]:
     """The stored runs, "healthy" and one a bug: {letter: {metric: values, one a step}}; None where a value is NaN."""
     return json.loads(files(__package__).joinpath(CURVES).read_text())
+
+
+def as_steps(curves: Mapping[str, list[float]]) -> list[dict[str, float]]:
+    """Stored curves as records of steps, as `diagnose` reads them."""
+    count = len(curves["reward"])
+    return [{"step": i + 1, **{name: values[i] for name, values in curves.items()}} for i in range(count)]

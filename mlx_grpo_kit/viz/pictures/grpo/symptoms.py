@@ -120,3 +120,20 @@ def _wrapped(words: str, width: int) -> list[str]:
             line = "  "
         line += f" {word}"
     return [*lines, line]
+
+
+def draw_rewards(runs: Mapping[str, Sequence[float | None]], *, title: str = "") -> tuple[Chart, str]:
+    """(chart, words): one metric of several runs over each other, smoothed.
+
+    Args:
+        runs: name -> values, one a step.
+        title: above the picture.
+    """
+    chart = Chart(760, 330)
+    steps = max(map(len, runs.values()))
+    plane = chart.plane(56, 36, 684, 250, x=(0, steps + 1), y=(0, 1), title=title, xlabel="step")
+    for (name, values), color, style in zip(runs.items(), COLORS, ("-", "--", "-.", ":"), strict=False):
+        plane.line(range(1, len(values) + 1), smooth(_numbers(values), 0.8), color, style=style, width=2.4, label=name)
+    plane.legend("lower right")
+    words = "; ".join(f"{name} {_ends(_numbers(values))}" for name, values in runs.items())
+    return chart, f"{title}. At the start and at the end: {words}."

@@ -1,0 +1,328 @@
+"""Chapter 20: its loop is right, its bugs are bugs, its stored runs repeat, and its checks judge tests well."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.chapters.chapter_20 import loop
+from mlx_grpo_kit.course.chapters.chapter_20.frozen import frozen_batch
+from mlx_grpo_kit.course.chapters.chapter_20.museum import BUGS, MYSTERIES, as_steps, stored_curves
+from mlx_grpo_kit.course.chapters.chapter_20.record import _rounded
+from mlx_grpo_kit.diagnosis import findings
+from mlx_grpo_kit.qwen3 import load_tokenizer
+from mlx_grpo_kit.tasks import Addition
+from mlx_grpo_kit.viz.pictures.grpo.symptoms import PANELS
+
+CURVES = stored_curves()
+
+
+@pytest.fixture(scope="module")
+def model():
+    from mlx_grpo_kit.assets import TINY
+
+    batch = frozen_batch()
+    return batch.config, batch.params, load_tokenizer(TINY)
+
+
+# -- the healthy loop, against torch ----------------------------------------------------------------------------------
+
+
+def test_healthy_advantages_are_torchs():
+    rewards = np.random.default_rng(0).normal(size=24)
+    groups = torch.tensor(rewards).reshape(-1, 4)
+    right = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
+    np.testing.assert_allclose(loop.advantages(rewards, 4), right.reshape(-1))
+
+
+def test_healthy_loss_and_gradient_are_torchs():
+    rng = np.random.default_rng(1)
+    logps, old, ref = (rng.normal(-1, 0.5, (3, 5)).astype(np.float32) for _ in range(3))
+    advantages = np.array([1.0, -1.0, 0.5], np.float32)
+    mask = np.arange(5) < np.array([[5], [2], [3]])
+    theirs = torch.tensor(logps, requires_grad=True)
+    ratio = torch.exp(theirs - torch.tensor(old))
+    judged = torch.tensor(advantages)[:, None]
+    gain = torch.minimum(ratio * judged, ratio.clip(1 - loop.EPSILON, 1 + loop.EPSILON) * judged)
+    behind = torch.tensor(ref) - theirs
+    loss = -((gain - loop.BETA * (behind.exp() - behind - 1)) * torch.tensor(mask)).sum() / mask.sum()
+    loss.backward()
+    arrays = [mx.array(each) for each in (old, ref, advantages, mask)]
+    ours, grad = mx.value_and_grad(lambda x: loop.policy_loss(x, *arrays))(mx.array(logps))
+    assert ours.item() == pytest.approx(loss.item(), rel=1e-5)
+    np.testing.assert_allclose(np.array(grad), theirs.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_one_micro_batch_or_four_make_one_gradient(model, monkeypatch):
+    norms = []
+    for pieces in (1, 4, 16):
+        monkeypatch.setattr(loop, "MICRO_BATCHES", pieces)
+        norms.append(next(loop.train(*model, 1)).metrics["grad_norm"])
+    assert norms[1:] == pytest.approx([norms[0]] * 2, rel=1e-4)
+
+
+def test_the_policy_that_was_given_stays_as_it_was(model):
+    before = {name: np.array(value) for name, value in model[1].items()}
+    for _ in loop.train(*model, 2):
+        pass
+    assert all((np.array(model[1][name]) == value).all() for name, value in before.items())
+
+
+# -- the bugs and their stored runs -----------------------------------------------------------------------------------
+
+
+def test_every_bug_is_an_edit_with_threads_and_words():
+    assert list(BUGS) == list("ABCDEFGHIJKLM")
+    for bug in BUGS.values():
+        signs = {line[0] for line in bug.lines()}
+        assert signs == {"-", "+"}, bug.name
+        assert len(bug.lines()) <= 8
+        assert bug.symptom.endswith(".")
+        assert bug.test.endswith(".")
+        assert len(bug.threads) == 2
+        assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) and words for thread, words in bug.threads)
+
+
+@pytest.mark.parametrize("letter", ["healthy", *BUGS])
+def test_the_first_step_of_a_stored_run_repeats(letter, model):
+    parts = BUGS[letter].parts() if letter in BUGS else loop.Parts()
+    metrics = next(loop.train(*model, 1, parts)).metrics
+    for name in PANELS:
+        stored, now = CURVES[letter][name][0], _rounded(metrics[name])
+        assert stored == now or stored == pytest.approx(now, abs=2e-3), (letter, name)
+
+
+def end(run, name):
+    return np.mean(CURVES[run][name][-10:])
+
+
+def test_what_the_chapter_says_of_the_stored_runs():
+    lengths = {run: len(curves["reward"]) for run, curves in CURVES.items()}
+    assert set(lengths.values()) == {1, 60}
+    assert lengths["E"] == 1
+    assert CURVES["E"]["grad_norm"] == [None]
+    difference = "sampling/logp_difference"
+    assert min(CURVES["A"][difference]) > 3
+    assert CURVES["A"][difference][0] > 4
+    assert end("A", "reward") < 0.3
+    assert 0.15 < np.mean(CURVES["B"][difference][:5]) < 0.25
+    assert 0 < np.mean(CURVES["B"][difference][10:]) < 0.06
+    assert all(0.06 < value < 0.15 for value in CURVES["C"][difference] + CURVES["run 4"][difference])
+    assert not any(CURVES["D"]["grad_norm"] + CURVES["D"]["kl"] + CURVES["K"]["kl"] + CURVES["run 1"]["kl"])
+    assert CURVES["F"]["grad_norm"][0] / CURVES["healthy"]["grad_norm"][0] == pytest.approx((8 / 7) ** 0.5, abs=0.005)
+    for run in ("I", "run 3"):
+        assert 3.3 < np.mean(np.array(CURVES[run]["grad_norm"]) / CURVES["healthy"]["grad_norm"]) < 4.7
+    assert 1.3 < np.mean(np.array(CURVES["M"]["grad_norm"]) / CURVES["healthy"]["grad_norm"]) < 1.8
+    assert min(CURVES["J"]["completions/clipped_ratio"]) > 0.9
+    assert 0.2 < end("J", "reward") < 0.3
+    assert end("L", "reward") > end("healthy", "reward") + 0.15
+    assert end("L", "accuracy") < 0.1
+    assert {run for run in "FGHIKM" if end(run, "reward") < end("healthy", "reward") - 0.03} == set()
+    assert end("C", "reward") < end("healthy", "reward") - 0.05
+
+
+def test_what_diagnose_says_of_them():
+    said = {run: {finding.name for finding in findings(as_steps(curves))} for run, curves in CURVES.items()}
+    assert [run for run, names in said.items() if not names] == ["healthy", *"FGHIM", "run 2", "run 3"]
+    assert said["D"] == {"zero_gradient"}
+    assert said["E"] == {"no_number"}
+    assert said["J"] == {"truncated"}
+    assert said["K"] == said["run 1"] == {"reference_moves"}
+    assert said["C"] == said["run 4"] == {"scored_otherwise"}
+
+
+def test_mysteries_are_what_their_exercises_say():
+    for number, (letter, seed) in enumerate(MYSTERIES.values(), start=9):
+        assert check(f"20.{number}", letter).passed
+        assert check(f"20.{number}", letter.lower()).passed
+        assert not check(f"20.{number}", "J").passed
+        assert seed != 0
+
+
+# -- tests that readers write -----------------------------------------------------------------------------------------
+
+
+def scores_by_assert(score):
+    batch = frozen_batch()
+    logps = np.array(score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature))
+    for row in range(len(batch.prompts)):
+        for place in range(batch.ids.shape[1]):
+            if batch.is_token[row, place].item():
+                assert abs(logps[row, place] - batch.logps[row, place].item()) < 0.001
+
+
+def mask_in_lists(mask):
+    ids = [[9, 9, 9, 2], [2, 9, 2, 9], [9, 2, 2, 2], [9, 9, 9, 9], [9, 2, 9, 2]]
+    lengths = [4, 1, 2, 4, 2]
+    return all(
+        list(map(bool, row)) == [place < length for place in range(4)]
+        for row, length in zip(mask(mx.array(ids), 2).tolist(), lengths, strict=True)
+    )
+
+
+def advantages_by_torch(advantages):
+    rewards = torch.tensor([[0.2, 0.9, 0.4], [3.0, 3.0, 3.0], [1.0, 0.0, 5.0], [0.0, 0.0, 1.0]])
+    right = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+    found = torch.tensor(np.array(advantages(rewards.numpy().reshape(-1).astype(float), 3), dtype=np.float32))
+    return torch.allclose(found, right.reshape(-1), atol=1e-3)
+
+
+def gradient_by_differences(loss_and_gradient):
+    params = {"one": mx.array([0.3, 0.7]), "two": mx.array([-0.4])}
+
+    def loss(params):
+        return (mx.sin(params["one"]) * params["two"]).sum()
+
+    def shifted(name, place, h):
+        value = np.array(params[name])
+        value[place] += h
+        return loss({**params, name: mx.array(value)}).item()
+
+    _, grads = loss_and_gradient(params, lambda p: mx.sin(p["one"]) * p["two"], lambda logps: logps.sum())
+    for name in params:
+        for place in range(params[name].size):
+            slope = (shifted(name, place, 1e-2) - shifted(name, place, -1e-2)) / 2e-2
+            assert abs(grads[name][place].item() - slope) < 1e-3
+
+
+def silent_by_nan(policy_loss):
+    rng = np.random.default_rng(0)
+    logps = mx.array(-rng.random((2, 4)).astype(np.float32))
+    mask = mx.array([[1, 1, 0, 0], [1, 1, 1, 0]]) == 1
+    results = []
+    for filler in (0.0, float("nan"), float("inf"), -float("inf")):
+        other = mx.where(mask, logps * 1.1, filler)
+        value, grad = mx.value_and_grad(policy_loss)(logps, other, other, mx.array([0.5, -2.0]), mask)
+        results.append(np.array([value.item(), *np.array(grad).reshape(-1)]))
+    return np.allclose(results, results[0])
+
+
+def pieces_of_three(accumulate):
+    tokens = np.random.default_rng(0).normal(size=(9, 2))
+    cuts = [slice(0, 2), slice(2, 7), slice(7, 9)]
+    grads = [{"layer": mx.array(tokens[cut].mean(0))} for cut in cuts]
+    found = accumulate(grads, [2, 5, 2])["layer"]
+    return np.allclose(np.array(found), tokens.mean(0), atol=1e-5)
+
+
+def attack(reward):
+    problem = Addition.problem(70, 50)
+    assert reward(problem, "120") == 1
+    for text in ("", "1", "12", "20", "0", "121", "119", "120 121", "100 120", "1200", "-120", "999", "one", "70+50"):
+        assert reward(problem, text) == 0, text
+
+
+def reference_by_training(keep_reference):
+    params = {name: mx.array(float(place)) for place, name in enumerate("abcd", start=1)}
+    reference = keep_reference(params)
+    for name, value in list(params.items()):
+        params[name] = value * 10
+    return [reference[name].item() for name in "abcd"] == [1.0, 2.0, 3.0, 4.0]
+
+
+RIGHT = {
+    "20.1": scores_by_assert, "20.2": mask_in_lists, "20.3": advantages_by_torch, "20.4": gradient_by_differences,
+    "20.5": silent_by_nan, "20.6": pieces_of_three, "20.7": attack, "20.8": reference_by_training,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", RIGHT)
+def test_a_right_test_in_another_style_passes(number):
+    note = check(number, RIGHT[number])
+    assert note.passed, note
+
+
+def always(part):
+    return True
+
+
+def never(part):
+    return False
+
+
+def forgot_to_return(part):
+    part is not None  # noqa: B015
+
+
+def mask_of_one_row(mask):
+    return mask(mx.array([[5, 1, 1]]), 1).tolist() == [[1, 1, 0]]
+
+
+def mask_of_bools_only(mask):
+    found = mask(mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]]), 1)
+    return found.dtype == mx.bool_
+
+
+def exact_advantages(advantages):
+    return list(advantages(np.array([1.0, 0.0, 2.0, 2.0, 5.0, 1.0]), 2)) == [0.7070067953, -0.7070067953, 0, 0, 1, -1]
+
+
+def one_prompt(advantages):
+    found = np.array(advantages(np.array([1.0, 0.0, 0.0, 0.0]), 4))
+    return np.allclose(found, [1.4997, -0.4999, -0.4999, -0.4999], atol=1e-3)
+
+
+def gradient_is_there(loss_and_gradient):
+    _, grads = loss_and_gradient({"a": mx.array(1.0)}, lambda p: p["a"] * 2, lambda logps: logps**2)
+    return "a" in grads
+
+
+def loss_is_finite(policy_loss):
+    logps, mask = mx.array([[-1.0, -1.0]]), mx.array([[True, False]])
+    old = mx.array([[-1.0, -1e4]])
+    return bool(mx.isfinite(policy_loss(logps, old, old, mx.array([1.0]), mask)).item())
+
+
+def reward_of_the_right_answer(reward):
+    return reward(Addition.problem(27, 38), "65") == 1
+
+
+def two_halves(accumulate):
+    return accumulate([{"w": mx.array(1.0)}, {"w": mx.array(3.0)}], [2, 2])["w"].item() == 2.0
+
+
+def equal_now(keep_reference):
+    params = {"a": mx.array(1.0)}
+    return keep_reference(params)["a"].item() == 1.0
+
+
+WRONG = [
+    *((number, test) for number in RIGHT for test in (always, never)),
+    ("20.1", forgot_to_return), ("20.2", mask_of_one_row), ("20.2", mask_of_bools_only), ("20.3", exact_advantages),
+    ("20.3", one_prompt), ("20.4", gradient_is_there), ("20.5", loss_is_finite), ("20.6", two_halves),
+    ("20.7", reward_of_the_right_answer), ("20.8", equal_now),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "test"), WRONG, ids=lambda each: getattr(each, "__name__", each))
+def test_a_test_that_judges_badly_is_refused_with_the_part_in_words(number, test):
+    note = check(number, test)
+    assert not note.passed
+    assert re.search(r"gave (passed, expected refused|refused, expected passed)|returned None", note.text)
+    assert "Here `" in note.text
+
+
+def test_tests_catch_every_bug_but_one_and_let_the_healthy_part_pass():
+    by_part = {
+        "score": "20.1", "completion_mask": "20.2", "advantages": "20.3", "loss_and_gradient": "20.4",
+        "policy_loss": "20.5", "accumulate": "20.6", "reward": "20.7", "keep_reference": "20.8",
+    }  # fmt: skip
+    from mlx_grpo_kit.course.catalogue import find
+
+    missed = []
+    for letter, bug in BUGS.items():
+        number = by_part.get(bug.part.__name__)
+        if number is None or find(number).solution(bug.sick_part()):
+            missed.append(letter)
+        if number:
+            assert find(number).solution(bug.part)
+    assert missed == ["J"]
+
+
+def test_a_part_of_ones_own_goes_into_the_loop(model):
+    mine = replace(loop.Parts(), reward=lambda problem, text: float(len(text)))
+    assert next(loop.train(*model, 1, mine)).metrics["reward"] > 1
