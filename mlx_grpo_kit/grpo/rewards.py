@@ -179,7 +179,7 @@ def _score(func: Callable, batch: _Batch, outcome: _Outcome, failures: list[Fail
     if outcome.error is None:
         return _numbers(name, batch, outcome, failures)
     rewards = np.full(len(batch.completions), np.nan)
-    failing = [(batch, outcome.error)]
+    failing = [(batch, outcome.error)] if len(batch.completions) else []
     while failing:
         parts = []
         for part, error in failing:

@@ -1,0 +1,1048 @@
+"""Exercises of notebook 14: tasks and rewards."""
+# ruff: noqa: B905 (solutions are written as a beginner would write them)
+
+import hashlib
+import inspect
+import math
+import re
+
+import numpy as np
+
+from mlx_grpo_kit.course.chapters.chapter_14 import suspects
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.tasks import Addition
+
+MEGABYTE = "7" * 1_000_000
+
+
+def _plain(values):
+    """A list of Python floats and None, from whatever order of numbers an answer gave; bools count as 1 and 0."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if inspect.isgenerator(values) or isinstance(values, (map, tuple)):
+        values = list(values)
+    if not isinstance(values, list):
+        return values
+    values = [value.item() if hasattr(value, "item") else value for value in values]
+    return [float(value) if isinstance(value, (bool, int, float)) else value for value in values]
+
+
+def _rewards(function, *arguments):
+    return _plain(function(*arguments))
+
+
+def _names_in(function):
+    """The names that an answer's code uses, in functions inside of it too."""
+    function = inspect.unwrap(function)
+    codes, names = [getattr(function, "__code__", None)], set()
+    while codes:
+        code = codes.pop()
+        if code is not None:
+            names |= set(code.co_names)
+            codes += [each for each in code.co_consts if inspect.iscode(each)]
+    return names
+
+
+def _sums(*pairs):
+    return [Addition.problem(a, b) for a, b in pairs]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def whole_number(text):
+    """The whole number that `text` is, or None."""
+    text = text.strip(" ")
+    if not re.fullmatch("[0-9]{1,9}", text):
+        return None
+    if len(text) > 1 and text[0] == "0":
+        return None
+    return int(text)
+
+
+def _any_text(rng):
+    characters = list("0123456789 +-._x\n\u0663\u00b2")
+    return ("".join(rng.choice(characters, rng.integers(1, 4))),)
+
+
+def _int_or_none(text):
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _is_digit(text):
+    return int(text) if text.strip(" ").isdigit() else None
+
+
+WHOLE_NUMBER = Exercise(
+    "14.1",
+    "Read a number",
+    "Write `whole_number(text)`: the whole number that a completion *is*, as an int, or None if it is none. It is one "
+    "if, without the spaces in front of it and behind it, it consists of one to nine of the characters `0123456789` "
+    "and does not begin with a zero too many (`0` is a number, `046` is not). A sign, a point, a line break, a digit "
+    "of another script, a word: None. The text may be anything, and a million characters long.",
+    minutes=8,
+    difficulty=2,
+    solution=whole_number,
+    hints=(
+        'Try `int("4_6")`, `int("\\n46")`, `int("+46")`, and `int` of an Arabic digit. `int` is made for programmers, '
+        "who mean well. Look at the characters yourself before `int` sees them.",
+        '`text.strip(" ")` takes off spaces and nothing else. Then `re.fullmatch("[0-9]{1,9}", text)`: the whole text, '
+        "one to nine of these ten characters.",
+        'What is left is `046`: more than one character, and the first is "0".',
+    ),
+    cases=tuple(
+        (text,)
+        for text in (
+            "46",
+            "0",
+            "7",
+            " 46",
+            "46  ",
+            "123456789",
+            "198",
+            "",
+            " ",
+            "046",
+            "00",
+            "+46",
+            "-46",
+            "4 6",
+            "46.0",
+            "4_6",
+            "46\n",
+            "\t46",
+            "\u0664\u0666",
+            "4\u00b2",
+            "\uff14",
+            "forty-six",
+            "46!",
+            "1234567890",
+            "1e3",
+            "0x2e",
+            "nan",
+            "\u00a046",
+            "46\u2028",
+            MEGABYTE,
+            " " * 100_000,
+        )
+    )
+    + drawn(6, _any_text),
+    mistakes=(
+        Mistake(
+            "int decides",
+            _int_or_none,
+            "`int` takes more than digits: `4_6`, `+46`, line breaks, digits of any script, and `046`. Ask first "
+            "whether every character is one of the ten.",
+            1,
+        ),
+        Mistake(
+            "isdigit decides",
+            _is_digit,
+            "`isdigit` says yes to some 700 characters that are not 0 to 9, and `int` then fails on some of them.",
+            1,
+        ),
+        *slips(
+            whole_number,
+            (
+                "search",
+                {"re.fullmatch": "re.search"},
+                2,
+                "A number *in* the text is not enough: it has to be all of it.",
+            ),
+            ("match", {"re.fullmatch": "re.match"}, 2, "`re.match` looks at the beginning only: `46!` gets through."),
+            (
+                "any space",
+                {'strip(" ")': "strip()"},
+                2,
+                "`strip()` takes off line breaks and tabs too: only spaces may go.",
+            ),
+            (
+                "the dollar",
+                {'re.fullmatch("[0-9]{1,9}"': 're.match("[0-9]{1,9}$"'},
+                2,
+                "`$` also matches in front of a line break at the end: use `re.fullmatch`.",
+            ),
+            (
+                "other scripts",
+                {"[0-9]": r"\\d"},
+                2,
+                "`\\d` matches the digits of every script. `[0-9]` means the ten characters.",
+            ),
+            ("zeros in front", {'len(text) > 1 and text[0] == "0"': "False"}, 3, "`046` is not how 46 is written."),
+            ("no zero", {"len(text) > 1 and ": ""}, 3, "`0` itself is a number: only a zero *too many* is wrong."),
+            ("any length", {"{1,9}": "+"}, 2, "There is no bound on its length: at most nine digits."),
+            ("nothing is a number", {"{1,9}": "{0,9}"}, 2, "The empty text is no number."),
+            (
+                "spaces inside",
+                {'strip(" ")': 'replace(" ", "")'},
+                2,
+                "`4 6` are two numbers: only the spaces around go.",
+            ),
+            ("no spaces", {'.strip(" ")': ""}, 2, "Spaces in front and behind are allowed."),
+            ("a text", {"return int(text)": "return text"}, 3, "That is a text. Return an int."),
+        ),
+    ),
+)
+
+
+# -- verifiers --------------------------------------------------------------------------------------------------------
+
+
+def correct(problems, completions):
+    """1.0 for each completion that is its problem's answer, else 0.0."""
+    return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]
+
+
+CORRECT = Exercise(
+    "14.2",
+    "A verifier",
+    "Write `correct(problems, completions)`, a reward function: two lists of one length, and back comes a list of as "
+    "many floats, 1.0 where the completion is a whole number (your `whole_number` decides) and equals the problem's "
+    "`.answer`, which is a text such as `46`, and 0.0 everywhere else. The first completion belongs to the first "
+    "problem, and so on.",
+    minutes=5,
+    difficulty=1,
+    solution=correct,
+    hints=(
+        "`zip(problems, completions)` walks through both. `whole_number(text)` is a number or None, and None equals no "
+        "number.",
+        "`float(whole_number(text) == int(problem.answer))` is 1.0 or 0.0; one for each pair, in a list.",
+    ),
+    cases=(
+        (_sums((12, 34), (12, 34), (0, 0), (99, 99)), ["46", "47", "0", "198"]),
+        (_sums((12, 34)) * 6, ["46 ", "46.", "", "146", "4", "460"]),
+        (_sums((3, 4)), ["7"]),
+        (_sums((1, 2), (20, 10), (1, 2)), ["30", "3", "3"]),
+        (_sums((40, 6)) * 5, ["4_6", "+46", "046", "\u0664\u0666", "46\n"]),
+        (_sums((8, 5)) * 3, ["thirteen", "13 or 14", MEGABYTE]),
+        ([], []),
+        *drawn(
+            2,
+            lambda rng: (
+                (problems := _sums(*rng.integers(0, 100, (6, 2)).tolist())),
+                [str(int(each.answer) + int(rng.integers(0, 2))) for each in problems],
+            ),
+        ),
+    ),
+    mistakes=slips(
+        correct,
+        (
+            "the answer stands in it",
+            {"whole_number(text) == int(problem.answer)": "problem.answer in text"},
+            1,
+            "`146` and `460` hold `46` too, and so does a list of all numbers. The completion has to *be* the answer.",
+        ),
+        (
+            "it stands in the answer",
+            {"whole_number(text) == int(problem.answer)": "text in problem.answer"},
+            1,
+            "Every piece of the answer would do, and the empty text is in every text.",
+        ),
+        (
+            "begins with it",
+            {"whole_number(text) == int(problem.answer)": "text.startswith(problem.answer)"},
+            1,
+            "`460` begins with `46`. The completion has to *be* the answer.",
+        ),
+        (
+            "int",
+            {"whole_number(text)": "int(text)"},
+            1,
+            "`int` raises for what is no number, and the whole run would stop. Your `whole_number` gives None there.",
+        ),
+        (
+            "texts compared",
+            {"whole_number(text) == int(problem.answer)": "text == problem.answer"},
+            2,
+            "`46` with a space behind it is the number 46 as well: compare numbers, read by `whole_number`.",
+        ),
+        (
+            "number against text",
+            {"int(problem.answer)": "problem.answer"},
+            2,
+            "A number never equals a text: `46 == '46'` is false. Make an int of the answer.",
+        ),
+        (
+            "the first problem for all",
+            {"int(problem.answer)": "int(problems[0].answer)"},
+            1,
+            "Each completion belongs to the problem at its own place.",
+        ),
+        (
+            "one reward",
+            {"return [": "return max([0.0, *[", "completions)]": "completions)]])"},
+            2,
+            "One number for all?",
+        ),
+    ),
+    run=_rewards,
+)
+
+
+def digits_right(problems, completions):
+    """The share of places, counted from the units, where completion and answer have the same digit."""
+    rewards = []
+    for problem, text in zip(problems, completions):
+        number = whole_number(text)
+        if number is None:
+            rewards.append(0.0)
+            continue
+        ours, right = str(number)[::-1], problem.answer[::-1]
+        same = sum(a == b for a, b in zip(ours, right))
+        rewards.append(same / max(len(ours), len(right)))
+    return rewards
+
+
+DIGITS_RIGHT = Exercise(
+    "14.3",
+    "Partial credit",
+    "Write `digits_right(problems, completions)`: for each completion the share of places with the right digit. Lay "
+    "completion and answer below each other with the units in one column, as one does on paper; the number of places "
+    "is that of the *longer* of the two, and a place that only one of them has is wrong. For the answer `165`, the "
+    "completion `155` gets 2/3, `65` gets 2/3, `1165` gets 3/4, `16` gets 0. What is no whole number gets 0.0.",
+    minutes=10,
+    difficulty=2,
+    solution=digits_right,
+    hints=(
+        "From the right: turn both texts around, `text[::-1]`, and `zip` compares units with units.",
+        "`zip` stops at the shorter one. That is right for counting equal digits. But divide by the length of the "
+        "longer one, or `5` would be a perfect answer to everything that ends in 5.",
+        "`sum(a == b for a, b in zip(ours, right)) / max(len(ours), len(right))`, with `ours = str(number)[::-1]`.",
+    ),
+    cases=(
+        (_sums((87, 78)) * 7, ["165", "155", "65", "1165", "16", "5", ""]),
+        (_sums((20, 26)) * 5, ["46", "64", "6", "4", "146"]),
+        (_sums((50, 50)) * 4, ["100", "0", "00", "10"]),
+        (_sums((0, 0)) * 3, ["0", "10", "x"]),
+        (_sums((12, 34)) * 4, ["46 ", "4_6", "-46", "46.0"]),
+        (_sums((90, 9), (1, 1), (99, 99)), ["98", "20", "298"]),
+        ([], []),
+        *drawn(
+            3,
+            lambda rng: (
+                _sums(*rng.integers(0, 100, (5, 2)).tolist()),
+                [str(number) for number in rng.integers(0, 1200, 5).tolist()],
+            ),
+        ),
+    ),
+    mistakes=slips(
+        digits_right,
+        (
+            "from the left",
+            {"str(number)[::-1], problem.answer[::-1]": "str(number), problem.answer"},
+            1,
+            "The digits were compared from the left, so that `65` and `165` agree nowhere. Units below units.",
+        ),
+        (
+            "divided by its own length",
+            {"max(len(ours), len(right))": "len(ours)"},
+            2,
+            "`5` gets full marks for `165`: one digit, and it is right. A policy would find that within a minute. "
+            "Divide by the longer length.",
+        ),
+        (
+            "divided by the answer's length",
+            {"max(len(ours), len(right))": "len(right)"},
+            2,
+            "`1165` gets full marks for `165`. Divide by the longer length.",
+        ),
+        (
+            "the shorter one",
+            {"max(len": "min(len"},
+            2,
+            "Divided by the shorter length, `5` and `1165` both get full marks for `165`.",
+        ),
+        (
+            "any order",
+            {"a == b for a, b in zip(ours, right)": "a in right for a in ours"},
+            1,
+            "Digits count wherever they stand: `64` would be as good as `46`. Compare place by place.",
+        ),
+        (
+            "not a share",
+            {" / max(len(ours), len(right))": ""},
+            2,
+            "That is a number of places. Divide it by how many there are.",
+        ),
+        (
+            "all or nothing",
+            {"same / max(len(ours), len(right))": "float(same == max(len(ours), len(right)))"},
+            3,
+            "That is 1 for the answer and 0 for all else: 14.2 again.",
+        ),
+        (
+            "the text itself",
+            {"str(number)[::-1]": "text[::-1]"},
+            3,
+            "Spaces are not digits: `46` with a space behind it is 46. Use the number that `whole_number` read.",
+        ),
+        (
+            "left out",
+            {"            rewards.append(0.0)\n": ""},
+            2,
+            "What is no number was left out: the list is too short, and every later reward belongs to another "
+            "completion.",
+        ),
+    ),
+    run=_rewards,
+)
+
+
+def reaches(text, numbers, target):
+    """Whether `text` makes `target` of all `numbers`, each used once, with + - *."""
+    if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+        return False
+    used, total = [], 0
+    for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):
+        factors = [int(factor) for factor in product.split("*")]
+        used += factors
+        total += math.prod(factors) * (-1 if sign == "-" else 1)
+    return sorted(used) == sorted(numbers) and total == target
+
+
+def _verdict_without_eval(function, *arguments):
+    names = _names_in(function) & {"eval", "exec", "compile", "literal_eval", "subprocess", "sympify"}
+    if names:
+        return Told(f"a verdict by `{min(names)}`, which runs or reads what a stranger wrote")
+    verdict = function(*arguments)
+    return float(verdict) if isinstance(verdict, (bool, np.bool_, int, float)) else verdict
+
+
+def _evaluated(text, numbers, target):
+    try:
+        return eval(text) == target
+    except Exception:
+        return False
+
+
+def _left_to_right(text, numbers, target):
+    if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+        return False
+    used = [int(each) for each in re.findall("[0-9]+", text)]
+    total = used[0]
+    for operator, number in zip(re.findall("[-+*]", text), used[1:]):
+        total = total + number if operator == "+" else total - number if operator == "-" else total * number
+    return sorted(used) == sorted(numbers) and total == target
+
+
+REACHES = Exercise(
+    "14.4",
+    "A countdown verifier",
+    "Write `reaches(text, numbers, target)`. The game: make the `target` out of the `numbers`, each used exactly once, "
+    "in any order, with `+`, `-` and `*`. Return True if `text` is such an expression and its value is the target, "
+    "else False, for *any* text. An expression consists of whole numbers of one or two characters `0` to `9`, and "
+    "between each two of them one operator: no spaces, signs or parentheses, at most 32 characters; `*` binds before "
+    "`+` and `-`. No `eval`, of course.",
+    minutes=18,
+    difficulty=3,
+    solution=reaches,
+    hints=(
+        'First the form: `re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text)`, and the length. What is not of that '
+        "form needs no further look.",
+        'A sum of signed products: `re.findall(r"([-+]?)([0-9*]+)", text)` cuts `3*5-9` into `("", "3*5")` and '
+        '`("-", "9")`.',
+        'A product\'s factors are `product.split("*")`. Collect them all on the way: at the end '
+        "`sorted(used) == sorted(numbers)` says whether each number was used once.",
+    ),
+    cases=(
+        ("3*5+9", [5, 3, 9], 24),
+        ("9+3*5", [5, 3, 9], 24),
+        ("5*3+9", [5, 3, 9], 25),
+        ("3+5*9", [3, 5, 9], 72),
+        ("3+5*9", [3, 5, 9], 48),
+        ("9-3-5", [3, 5, 9], 1),
+        ("9-3-5", [3, 5, 9], 11),
+        ("2*3*4", [2, 3, 4], 24),
+        ("9-2*3", [2, 3, 9], 3),
+        ("24", [3, 5, 9], 24),
+        ("3*5", [3, 5, 9], 15),
+        ("3*5+9+0", [3, 5, 9], 24),
+        ("3*3+5", [3, 5], 14),
+        ("3+5", [3, 3, 5], 8),
+        ("7+7", [7, 7], 14),
+        ("12*2-5", [2, 5, 12], 19),
+        ("7", [7], 7),
+        ("3-5", [3, 5], -2),
+        ("", [3], 3),
+        ("3 + 5", [3, 5], 8),
+        ("3+-5", [3, 5], -2),
+        ("-3+5", [3, 5], 2),
+        ("(3+5)*9", [3, 5, 9], 72),
+        ("9**9**9**9", [9, 9, 9, 9], 1),
+        ("3+5\n", [3, 5], 8),
+        ("3+", [3], 3),
+        ("*3", [3], 3),
+        ("__import__('os').getcwd()", [3], 3),
+        ("exit()", [3], 3),
+        ("\u0663+5", [3, 5], 8),
+        ("100*1", [100, 1], 100),
+        ("1+" * 15 + "1", [1] * 16, 16),
+        ("1+" * 16 + "1", [1] * 17, 17),
+        ("8/2", [8, 2], 4),
+        ("9" * 1_000_000, [9], 9),
+        *drawn(
+            4,
+            lambda rng: (
+                (text := "".join(f"{a}{b}" for a, b in zip(rng.integers(1, 10, 4), rng.choice(list("+-*"), 4)))[:-1]),
+                [int(each) for each in re.findall("[0-9]", text)][::-1],
+                int(eval(text)),
+            ),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            "eval",
+            _evaluated,
+            "`eval` runs whatever a model wrote: files deleted, programs started, or `9**9**9**9`, which never ends.",
+            1,
+        ),
+        Mistake("from left to right", _left_to_right, "`3+5*9` is 48: `*` binds before `+` and `-`.", 2),
+        *slips(
+            reaches,
+            (
+                "the numbers are not looked at",
+                {"sorted(used) == sorted(numbers) and ": ""},
+                3,
+                "Which numbers were used is not looked at: then `24` itself is the shortest way to 24.",
+            ),
+            (
+                "as a set",
+                {"sorted(used) == sorted(numbers)": "set(used) == set(numbers)"},
+                3,
+                "A set forgets how often a number stands in it: `3*3+5` would use 3 twice and get away with it.",
+            ),
+            (
+                "not all",
+                {"sorted(used) == sorted(numbers)": "set(used) <= set(numbers)"},
+                3,
+                "Each number has to be used exactly once, and here some may be left out or used twice.",
+            ),
+            (
+                "in this order",
+                {"sorted(used) == sorted(numbers)": "used == list(numbers)"},
+                3,
+                "The numbers may be used in any order: compare them sorted.",
+            ),
+            (
+                "the value is not looked at",
+                {" and total == target": ""},
+                1,
+                "The value is not compared with the target.",
+            ),
+            ("minus forgotten", {' * (-1 if sign == "-" else 1)': ""}, 2, "A product behind a minus counts negative."),
+            (
+                "search",
+                {"re.fullmatch": "re.match"},
+                1,
+                "Something that *begins* like an expression is none: `3+` is not.",
+            ),
+            ("no bound", {"len(text) > 32 or ": ""}, 1, "There is no bound on its length: at most 32 characters."),
+            ("other scripts", {"[0-9": r"[\d"}, 1, "`\\d` takes the digits of every script."),
+        ),
+    ),
+    run=_verdict_without_eval,
+)
+
+
+# -- several rewards --------------------------------------------------------------------------------------------------
+
+
+def add_up(rewards, weights):
+    """The weighted sum for each completion; None where no function gave a value."""
+    sums = []
+    for column in zip(*rewards):
+        values = [weight * value for weight, value in zip(weights, column) if value is not None]
+        sums.append(sum(values) if values else None)
+    return sums
+
+
+def _some_rewards(rng):
+    table = [[None if rng.random() < 0.3 else float(rng.normal()) for _ in range(5)] for _ in range(3)]
+    return table, rng.normal(size=3).tolist()
+
+
+ADD_UP = Exercise(
+    "14.5",
+    "Several rewards",
+    "Write `add_up(rewards, weights)`. `rewards` has one list for each reward function, all of one length: its numbers "
+    "for the completions, in their order. Return one list with the sum for each completion of the functions' values, "
+    "each multiplied by its function's weight. A value may be None: that function does not apply to that completion, "
+    "and is left out of its sum. Where no function applies, the sum is None: nothing is known, which is not the same "
+    "as 0.",
+    minutes=6,
+    difficulty=1,
+    solution=add_up,
+    hints=(
+        "`zip(*rewards)` turns rows into columns: the values of all functions for the first completion, then for the "
+        "second, and so on.",
+        "In a column: `[weight * value for weight, value in zip(weights, column) if value is not None]`. Its sum; or "
+        "None, if that list is empty.",
+    ),
+    cases=(
+        ([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], [1.0, 0.2]),
+        ([[1.0, None, None, 0.0], [0.5, 0.5, None, None]], [1.0, 2.0]),
+        ([[0.25, -1.5]], [3.0]),
+        ([[1.0], [2.0], [4.0]], [0.5, -1.0, 0.0]),
+        ([[None, 0.0], [None, 0.0]], [1.0, 1.0]),
+        ([[0.0, None], [None, None]], [0.0, 1.0]),
+        ([[1.0, 2.0], [-1.0, None]], [1.0, 1.0]),
+        *drawn(3, _some_rewards),
+    ),
+    mistakes=slips(
+        add_up,
+        (
+            "None is 0",
+            {"sum(values) if values else None": "sum(values)"},
+            2,
+            "Where no function applies the sum is None. A 0 would tell the policy that this completion is worse than "
+            "one that got something.",
+        ),
+        (
+            "0 is nothing",
+            {"sum(values) if values else None": "sum(values) or None"},
+            2,
+            "A sum of 0 is a reward like any other: only where *no* function applies it is None.",
+        ),
+        ("no weights", {"weight * value for": "value for"}, 2, "The weights are not used."),
+        ("zeros left out", {"if value is not None": "if value"}, 2, "A value of 0 is left out as if it were None."),
+        (
+            "a mean",
+            {"sum(values) if values": "sum(values) / len(values) if values"},
+            2,
+            "That is a mean: a sum is asked for.",
+        ),
+        (
+            "divided by the weights",
+            {"sum(values) if values": "sum(values) / (sum(weights) or 1) if values"},
+            2,
+            "The sum is divided by the sum of the weights, which nobody asked for.",
+        ),
+        (
+            "rows",
+            {"zip(*rewards)": "rewards"},
+            1,
+            "That adds up over completions. One sum for each completion is asked for.",
+        ),
+    ),
+    run=_rewards,
+)
+
+
+def well_formed(problems, completions):
+    """0.2 for <think>...</think><answer>...</answer> and nothing else, otherwise 0.0."""
+    tags = ["<think>", "</think>", "<answer>", "</answer>"]
+    rewards = []
+    for text in completions:
+        text = text.strip()
+        good = text.startswith("<think>") and text.endswith("</answer>")
+        good = good and re.findall("</?think>|</?answer>", text) == tags
+        good = good and re.search(r"</think>\s*<answer>", text)
+        rewards.append(0.2 if good else 0.0)
+    return rewards
+
+
+GOOD_FORM = "<think>7+8 is 15</think><answer>95</answer>"
+
+WELL_FORMED = Exercise(
+    "14.6",
+    "A format reward",
+    "Write `well_formed(problems, completions)`: for each completion 0.2 if it has the form "
+    "`<think>`reasons`</think><answer>`result`</answer>`, else 0.0. White space (spaces, line breaks) may stand "
+    "in front, "
+    "between `</think>` and `<answer>`, and behind; nothing else may. Each of the four tags stands once. Reasons and "
+    "result may be any text without these tags, many lines long or empty. What the result *says* does not matter here.",
+    minutes=10,
+    difficulty=2,
+    solution=well_formed,
+    hints=(
+        "Four things to look at: how the text begins, how it ends, which tags it holds in which order, and what is "
+        "between `</think>` and `<answer>`.",
+        '`re.findall("</?think>|</?answer>", text)` lists the tags in their order. There have to be these four.',
+        "As one pattern: `.` does not match a line break unless you say `re.DOTALL`, and `.*` runs across tags.",
+    ),
+    cases=(
+        ([None] * 4, [GOOD_FORM, "<think></think><answer></answer>", "95", ""]),
+        ([None] * 3, [f"  {GOOD_FORM}\n", "<think>a\nb\n\nc</think>\n\n<answer>\n95\n</answer>", GOOD_FORM + " 95"]),
+        ([None] * 3, ["Well: " + GOOD_FORM, GOOD_FORM * 2, GOOD_FORM.replace("</think>", "</think> so ")]),
+        ([None] * 4, [GOOD_FORM[:-1], GOOD_FORM[1:], GOOD_FORM.replace("</think>", ""), GOOD_FORM.upper()]),
+        ([None] * 2, ["<answer>95</answer><think>x</think>", "<think>x<answer>1</answer></think><answer>2</answer>"]),
+        ([None] * 2, ["<think>x<think>y</think><answer>1</answer>", "<think>x</think><answer>1</answer></answer>"]),
+        (
+            [None] * 2,
+            ["<think>a < b > c</think><answer><b>1</b></answer>", "<think>x</think><answer>1<think></answer>"],
+        ),
+        ([None] * 2, ["<think>" * 10_000, "<think></think>" + " " * 50_000]),
+        ([None] * 2, ["<think>x</answer></think><answer>1</answer>", "<think>x</think>\t<answer>1</answer>"]),
+        ([], []),
+    ),
+    mistakes=(
+        *slips(
+            well_formed,
+            (
+                "anywhere",
+                {'text.startswith("<think>") and text.endswith("</answer>")': "True"},
+                1,
+                "The form may stand anywhere in the text here. In front and behind only white space may be.",
+            ),
+            (
+                "words behind it",
+                {' and text.endswith("</answer>")': ""},
+                1,
+                "Something stands behind the form, and it is paid all the same.",
+            ),
+            (
+                "tags not counted",
+                {'re.findall("</?think>|</?answer>", text) == tags': "True"},
+                2,
+                "Tags may stand twice here, or inside of each other. Each stands once, in this order.",
+            ),
+            (
+                "words between",
+                {r'good and re.search(r"</think>\s*<answer>", text)': "good"},
+                1,
+                "Between `</think>` and `<answer>` only white space may stand.",
+            ),
+            (
+                "no white space between",
+                {r"</think>\s*<answer>": "</think><answer>"},
+                1,
+                "White space between `</think>` and `<answer>` is allowed.",
+            ),
+            ("no white space around", {"text.strip()": "text"}, 1, "White space in front and behind is allowed."),
+            ("worth 1", {"0.2 if": "1.0 if"}, 1, "The form is worth 0.2: less than a right answer, on purpose."),
+        ),
+        Mistake(
+            "the dot and the line break",
+            lambda problems, completions: [
+                0.2 if re.fullmatch(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", text) else 0.0
+                for text in completions
+            ],
+            "In a pattern, `.` matches everything but a line break (there is `re.DOTALL`), and `.*` runs across tags.",
+            3,
+        ),
+    ),
+    run=_rewards,
+)
+
+
+# -- holes ------------------------------------------------------------------------------------------------------------
+
+
+def judge(answer, text):
+    """1.0 if one of the numbers in `text` is the answer."""
+    return float(answer in re.findall("[0-9]+", text))
+
+
+def fool(largest):
+    """One text that `judge` pays for every answer from 0 to `largest`."""
+    return " ".join(str(number) for number in range(largest + 1))
+
+
+def _share_paid(function, largest):
+    text = function(largest)
+    if not isinstance(text, str):
+        return text
+    paid = sum(judge(str(number), text) for number in range(largest + 1))
+    return Told(f"a text that is paid for {paid:.0f} of {largest + 1} answers")
+
+
+FOOL = Exercise(
+    "14.7",
+    "Find the hole",
+    "A colleague wants to be kind to models that write whole sentences: `judge(answer, text)` is 1.0 if one of the "
+    'numbers in the text is the answer, `answer in re.findall("[0-9]+", text)`. Write `fool(largest)`: *one* text '
+    "that `judge` pays in full for every answer from 0 to `largest`, whatever was asked.",
+    minutes=5,
+    difficulty=1,
+    solution=fool,
+    hints=(
+        "The judge does not mind numbers that are wrong. How many of them may a text hold?",
+        "`range(largest + 1)` has them all. Between two numbers something has to stand that is no digit.",
+    ),
+    cases=((9,), (0,), (198,), *drawn(2, lambda rng: (int(rng.integers(20, 300)),))),
+    mistakes=slips(
+        fool,
+        (
+            "without a gap",
+            {'" ".join': '"".join'},
+            2,
+            "Without anything between them the digits are one long number. Put a space between two numbers.",
+        ),
+        (
+            "the last is missing",
+            {"largest + 1": "largest"},
+            2,
+            "`range(n)` ends at n - 1, and the largest answer is missing.",
+        ),
+        (
+            "one answer",
+            {"for number in range(largest + 1)": "for number in [largest]"},
+            1,
+            "That pays for one answer only.",
+        ),
+        (
+            "only digits",
+            {"range(largest + 1)": "range(10)"},
+            1,
+            "The digits alone are paid for answers of one digit only: the judge compares whole numbers.",
+        ),
+    ),
+    run=_share_paid,
+    explain="Every verifier that looks for the answer *somewhere* has this hole. A policy does not need to be "
+    "clever to "
+    "find it: longer texts are paid more often, so they become likelier, and so on. What helps is to accept one answer "
+    "only, at a place that is agreed on.",
+)
+
+
+def is_held_out(a, b):
+    """Whether the sum of a and b is kept for the exam: about a tenth of them is."""
+    key = f"{min(a, b)}+{max(a, b)}"
+    return hashlib.blake2b(key.encode()).digest()[0] < 26
+
+
+PAIRS = [(a, b) for a in range(48) for b in range(48)]
+
+
+def _is_fair(function):
+    """What is wrong with a split, in words, or that nothing is."""
+    for name in sorted(
+        _names_in(function) & {"random", "shuffle", "seed", "default_rng", "randint", "uniform", "time"}
+    ):
+        return Told(f"a split that uses `{name}`: who asks again, or in another order, gets another one")
+    if "hash" in _names_in(function):
+        return Told("a split by Python's `hash`, which gives texts another number in every process")
+    verdicts = {}
+    for pair in PAIRS:
+        verdict = function(*pair)
+        if not isinstance(verdict, (bool, np.bool_, int)):
+            return verdict
+        verdicts[pair] = bool(verdict)
+    if any(bool(function(*pair)) != verdicts[pair] for pair in PAIRS[::-97]):
+        return Told("another verdict when asked again")
+    if any(verdicts[a, b] != verdicts[b, a] for a, b in PAIRS):
+        return Told("a split that may learn 12+34 and be examined in 34+12")
+    share = sum(verdicts.values()) / len(verdicts)
+    if not 0.06 < share < 0.14:
+        return Told(f"a split that holds out {share:.1%} of the sums")
+    for what, part in (
+        ("last digit of the sum", lambda a, b: (a + b) % 10),
+        ("smaller number", lambda a, b: min(a, b) // 10),
+        ("last digit of the larger number", lambda a, b: max(a, b) % 10),
+        ("sum", lambda a, b: (a + b) // 20),
+        ("difference", lambda a, b: abs(a - b) % 10),
+    ):
+        groups = {}
+        for pair, verdict in verdicts.items():
+            groups.setdefault(part(*pair), []).append(verdict)
+        shares = [sum(each) / len(each) for each in groups.values() if len(each) > 150]
+        if max(shares) > 0.25 or min(shares) == 0:
+            return Told(f"a split that goes by the {what}: from {min(shares):.0%} to {max(shares):.0%} are held out")
+    return "a fair split of about a tenth"
+
+
+def _ends_in_zero(a, b):
+    return (a + b) % 10 == 0
+
+
+def _large_ones(a, b):
+    return max(a, b) >= 46
+
+
+def _salted(a, b):
+    return hash(f"{min(a, b)}+{max(a, b)}") % 10 == 0
+
+
+def _thrown(a, b):
+    return np.random.default_rng().uniform() < 0.1
+
+
+IS_HELD_OUT = Exercise(
+    "14.8",
+    "What the exam asks",
+    "Write `is_held_out(a, b)`: whether the sum a+b is kept for the exam, True for about a tenth of all pairs, "
+    "False for "
+    "those that training may use. Three conditions. It is the same in every process, on every machine, in whatever "
+    "order one asks (so no dice, and not Python's `hash`, which is salted). `a+b` and `b+a` lie on the same side. And "
+    "which pairs are held out has nothing to do with how hard they are, or what they end in: a cryptographic "
+    "hash such as "
+    "`hashlib.blake2b` of a text is as good as dice, and always the same.",
+    minutes=10,
+    difficulty=2,
+    solution=is_held_out,
+    hints=(
+        'Give both orders one text: `f"{min(a, b)}+{max(a, b)}"`.',
+        "`hashlib.blake2b(text.encode()).digest()` is bytes; the first, `[0]`, is a number from 0 to 255.",
+        "A tenth of 256 is about 26: `... .digest()[0] < 26`.",
+    ),
+    cases=((), ()),
+    mistakes=(
+        Mistake(
+            "a rule",
+            _ends_in_zero,
+            "Then the exam asks for sums that end in 0 and nothing else. It says nothing about the others, and "
+            "training never "
+            "sees a sum like those.",
+            2,
+        ),
+        Mistake(
+            "the large ones",
+            _large_ones,
+            "Then the exam is harder than what was learned. A fair split is blind to that.",
+            2,
+        ),
+        Mistake(
+            "salted",
+            _salted,
+            "Tomorrow, in another process, other sums are held out, and some of them were learned today.",
+            2,
+        ),
+        Mistake("dice", _thrown, "Dice fall otherwise each time. A hash of the problem itself needs no memory.", 2),
+        *slips(
+            is_held_out,
+            (
+                "both orders apart",
+                {'f"{min(a, b)}+{max(a, b)}"': 'f"{a}+{b}"'},
+                1,
+                "Who has learned 12+34 knows 34+12. Give both orders one key.",
+            ),
+            ("the wrong way round", {"< 26": ">= 26"}, 3, "Nine tenths are for training, one tenth for the exam."),
+            ("half", {"< 26": "< 128"}, 3, "About a tenth is asked for."),
+        ),
+    ),
+    run=_is_fair,
+)
+
+
+def find_hole(reward, problem):
+    """A wrong completion that `reward` pays as much as the right one, or None if none was found."""
+    right = problem.answer
+    (full,) = reward([problem], [right])
+    number = int(right)
+    tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]
+    tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x", "9" * 9, "x" * 60]
+    tries.append(" ".join(str(each) for each in range(200)))
+    for text in tries:
+        (paid,) = reward([problem], [text])
+        if text.strip(" ") != right and paid >= full:
+            return text
+    return None
+
+
+def _hole_or_none(function, reward, problem):
+    """Whether what the answer found is a hole."""
+    found = function(reward, problem)
+    if found is None:
+        return Told("None: no hole")
+    if not isinstance(found, str):
+        return found
+    if found.strip(" ") == problem.answer:
+        return Told(f"{found!r}, which is the right answer")
+    (full,), (paid,) = reward([problem], [problem.answer]), reward([problem], [found])
+    if paid < full:
+        return Told(f"{found[:30]!r}, which is paid {paid:g}, less than the right answer's {full:g}")
+    return Told("a wrong completion that is paid in full")
+
+
+def _trusting(reward, problem):
+    return None if reward([problem], [problem.answer]) else ""
+
+
+SAMPLE = (Addition.problem(87, 78), Addition.problem(12, 34), Addition.problem(50, 70))
+
+FIND_HOLE = Exercise(
+    "14.9",
+    "The test that catches the hack",
+    "Write `find_hole(reward, problem)`, a test for reward functions. Try completions of `problem` that are *wrong*: "
+    "nothing at all, pieces of the answer, the answer with something added, its digits in another order, its "
+    "neighbours, any number, a long text, all numbers at once. Return the first that `reward([problem], "
+    "[text])` pays at "
+    "least as much as it pays `problem.answer`, or None if there is none. Careful: spaces around the answer do "
+    "not make "
+    "it wrong. `check` tries it on 4 honest rewards and on 9 with holes of different kinds.",
+    minutes=15,
+    difficulty=3,
+    solution=find_hole,
+    hints=(
+        "A list of texts and one loop: `for text in tries: (paid,) = reward([problem], [text])`. What the right "
+        "answer is "
+        "paid you find out in the same way.",
+        "Which texts? The empty one, `right[:1]`, `right[1:]`, `right[::-1]`, `right + '0'`, `'1' + right`, "
+        "`str(number + 1)`, `str(number + 10)`, `'0'`, `'x' * 60`, and a list of all numbers.",
+        "A text that happens to *be* the answer is no hole: 120 turned around is 021, but 55 turned around is 55. Skip "
+        "what equals the answer.",
+    ),
+    cases=tuple(
+        (reward, problem)
+        for number, reward in enumerate((*suspects.HONEST, *suspects.HOLED))
+        for problem in (SAMPLE[number % 3], Addition.problem(22, 33))
+    ),
+    mistakes=(
+        Mistake("trusting", _trusting, "That finds nothing: some of these rewards do have a hole.", 1),
+        *slips(
+            find_hole,
+            (
+                "the answer itself",
+                {'text.strip(" ") != right and ': ""},
+                3,
+                "A text that *is* the answer is no hole: 55 turned around is 55.",
+            ),
+            (
+                "paid at all",
+                {"paid >= full": "paid > 0"},
+                1,
+                "An honest reward may pay a wrong answer something. A hole is a wrong one that is paid *as much "
+                "as* the "
+                "right one.",
+            ),
+            (
+                "paid 1",
+                {"paid >= full": "paid >= 1"},
+                1,
+                "Not every reward has 1 as its full mark: compare with what the right answer is paid.",
+            ),
+            (
+                "paid more",
+                {"paid >= full": "paid > full"},
+                1,
+                "Paid *more* than the right answer is rare. As much is enough: the policy will take what is easier.",
+            ),
+            (
+                "nothing said",
+                {'["", " ", right[:1], right[1:], right[:-1], ': "["},
+                2,
+                "Pieces of the answer and the empty text were not tried, or not all of them: `text in answer` "
+                "is true for "
+                "both.",
+            ),
+            (
+                "nothing added",
+                {'right + "0", "1" + right, right + " or not"': "right"},
+                2,
+                "What if the answer stands in a longer text?",
+            ),
+            ("digits turned around", {"right[::-1], ": ""}, 2, "The right digits in another order were not tried."),
+            (
+                "neighbours",
+                {"str(number + 1), str(number + 10), str(abs(number - 10)), ": ""},
+                2,
+                "The neighbours of the answer were not tried: one more, ten more.",
+            ),
+            (
+                "long texts",
+                {', "9" * 9, "x" * 60': "", "tries.append(": "str("},
+                2,
+                "No long text was tried.",
+            ),
+        ),
+    ),
+    run=_hole_or_none,
+    explain="It looks for mistakes that somebody thought of; a policy looks for all of them. So run it before "
+    "training, "
+    "and read completions while training.",
+)
