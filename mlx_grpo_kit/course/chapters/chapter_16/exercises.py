@@ -22,7 +22,7 @@ def _ragged(rng, rows, length):
 
 
 def group_advantages(rewards, group_size):
-    """Rewards (a list; None for no reward) -> advantages: the distance from the group's mean, in its deviations."""
+    """Rewards (a list; None: no reward) -> (reward - mean) / (std + 1e-4), in each group."""
     groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan
     scored = ~np.isnan(groups)
     count = np.maximum(scored.sum(axis=1, keepdims=True), 1)
@@ -396,7 +396,7 @@ RATIOS = Exercise(
 
 
 def clipped_objective(ratio, advantages, epsilon, epsilon_high):
-    """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A): ratio [B, T], advantages [B] -> [B, T]."""
+    """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A): [B, T] and [B] -> [B, T]."""
     advantages = advantages[:, None]
     clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)
     return mx.minimum(ratio * advantages, clipped * advantages)
@@ -529,7 +529,7 @@ STILL_PUSHED = Exercise(
 
 
 def k3(logps, ref_logps):
-    """exp(d) - d - 1 with d = ref_logps - logps: an estimate of KL(policy || reference), token by token."""
+    """exp(d) - d - 1 for each token, where d = log(reference / policy)."""
     d = ref_logps - logps
     return mx.exp(d) - d - 1
 
@@ -590,7 +590,7 @@ KL = Exercise(
 
 
 def aggregate(per_token_loss, mask, loss_type, max_length, num_items):
-    """[B, T] -> one number, as the loss type weighs tokens. num_items: tokens of the whole batch."""
+    """[B, T] -> one number, as the loss type weighs tokens; num_items: those of the batch."""
     per_token_loss = mx.where(mask, per_token_loss, 0.0)
     lengths = mask.sum(axis=1)
     if loss_type == "grpo":
