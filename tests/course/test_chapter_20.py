@@ -117,7 +117,7 @@ def test_what_the_chapter_says_of_the_stored_runs():
     for run in ("I", "run 3"):
         assert 3.3 < np.mean(np.array(CURVES[run]["grad_norm"]) / CURVES["healthy"]["grad_norm"]) < 4.7
     assert 1.3 < np.mean(np.array(CURVES["M"]["grad_norm"]) / CURVES["healthy"]["grad_norm"]) < 1.8
-    assert min(CURVES["J"]["completions/clipped_ratio"]) > 0.9
+    assert min(CURVES["J"]["completions/clipped_ratio"]) > 0.85
     assert 0.2 < end("J", "reward") < 0.3
     assert end("L", "reward") > end("healthy", "reward") + 0.15
     assert end("L", "accuracy") < 0.1
