@@ -122,11 +122,21 @@ GRADIENT = Exercise(
         (np.array([0.5, -0.5]), np.array([-1.5, 2.25])),
         (np.array([0.25, 0.25, -1.0, 0.25]), np.array([1.5, 1.5, 1.5, 1.5])),
         (np.array([1000.0, 999.0, 0.0]), np.array([1.0, 0.5, 0.25])),
+        (np.full(3, 4e12), np.array([0.5, -0.25, 1.5])),  # where small steps are lost in rounding
         (np.array([-3.5]), np.array([0.75])),
         *drawn(3, _arms),
     ),
     mistakes=slips(
         expected_reward_gradient,
+        (
+            "small steps",
+            {
+                "probs * (rewards - probs @ rewards)": "np.array([(softmax(logits + s) - softmax(logits - s)) @ rewards"
+                " for s in 1e-5 * np.eye(len(logits))]) / 2e-5"
+            },
+            1,
+            "Small steps vanish beside large logits: 4e12 + 0.00001 is 4e12. Use the slope of softmax that is given.",
+        ),
         (
             "the others forgotten",
             {"rewards - probs @ rewards": "rewards * (1 - probs)"},

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.pictures.qwen3.sampling import percent
-from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, ORANGE, POSITIVE
+from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, POSITIVE
 
 GRAY = "#b9b9bf"  # a probability that is only looked at
 ROW = 30  # pixels of an answer's row
@@ -53,10 +53,10 @@ def draw_bandit(
         if wide:
             push = 0.0 if signed(pushes[row]) == "0" else pushes[row]
             long = min(1.0, abs(push) / scale) * 150 if scale else 0.0
-            fill, color = (POSITIVE, BLUE) if push > 0 else (NEGATIVE, ORANGE) if push else (GRAY, "ink")
+            fill = POSITIVE if push > 0 else NEGATIVE if push else GRAY
             chart.bar(760 - long if push < 0 else 760, y + 5, max(long, 0.8), ROW - 11, fill)
             at, anchor = (752 - long, "end") if push < 0 else (768 + long, "start")
-            chart.text(at, y + 19, signed(push), size=13, anchor=anchor, color=color)
+            chart.text(at, y + 19, signed(push), size=13, anchor=anchor)
             said.append(f"{name} {percent(prob)}, reward {number(reward)}, push {signed(push)}")
         else:
             said.append(f"{name} {percent(prob)}, reward {number(reward)}")
@@ -72,7 +72,7 @@ def number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """ "+0.50", "-0.003", "0" for what rounds to nothing."""
+    """ "+0.50", "-0.036", "+0.0046", "0" for what rounds to nothing."""
     if abs(value) < 5e-5:
         return "0"
-    return (f"{value:+.2f}" if abs(value) >= 0.095 else f"{value:+.2g}").replace("-", MINUS)
+    return f"{value:+.{2 if abs(value) >= 0.095 else 3 if abs(value) >= 0.0095 else 4}f}".replace("-", MINUS)

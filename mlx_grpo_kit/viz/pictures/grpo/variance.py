@@ -90,7 +90,7 @@ def draw_groups(
         cloud.dots(*zip(*places, strict=True), POSITIVE, size=4 + 1.6 * count**0.5, opacity=0.45)
     cloud.labels.append(("what a group says", POSITIVE, "", "o"))
     cloud.dots([exact[0]], [exact[1]], "ink", marker="D", size=11, label="the true gradient")
-    cloud.legend("lower left")
+    cloud.legend("upper right")
     if outside:
         cloud.text(-reach, reach, f"{outside} lie outside", dx=8, dy=18, size=12, color="soft")
     sizes = [n for ns, _ in curves.values() for n in ns]
