@@ -72,7 +72,9 @@ def draw_symptoms(
             if len(values) == 1:
                 plane.dots(xs, values, color, marker=marker, size=9)
         if metric != "reward" and lines[1] and not any(map(math.isfinite, lines[1])):
-            plane.text(steps / 2, (low + high) / 2, "not a number", size=12, anchor="middle", color=ORANGE, bold=True)
+            plane.text(
+                steps / 2, low + 0.12 * (high - low), "not a number", size=12, anchor="middle", color=ORANGE, bold=True
+            )
         words.append(f"{label} {_ends(lines[1])} ({_ends(lines[0])})")
     y = top + HEIGHT * rows + LINE
     if changed:
@@ -134,6 +136,6 @@ def draw_rewards(runs: Mapping[str, Sequence[float | None]], *, title: str = "")
     plane = chart.plane(56, 36, 684, 250, x=(0, steps + 1), y=(0, 1), title=title, xlabel="step")
     for (name, values), color, style in zip(runs.items(), COLORS, ("-", "--", "-.", ":"), strict=False):
         plane.line(range(1, len(values) + 1), smooth(_numbers(values), 0.8), color, style=style, width=2.4, label=name)
-    plane.legend("lower right")
+    plane.legend("upper right")
     words = "; ".join(f"{name} {_ends(_numbers(values))}" for name, values in runs.items())
     return chart, f"{title}. At the start and at the end: {words}."
