@@ -53,7 +53,7 @@ class Board:
     def at(self, curve, share):
         """The point of a curve with this share of its x axis to the left."""
         box = self.curves.nth(curve).bounding_box()
-        return box["x"] + 46 + share * (box["width"] - 58), box["y"] + box["height"] / 2
+        return box["x"] + 44 + share * (box["width"] - 56), box["y"] + box["height"] / 2
 
     def column(self, place):
         return [text.strip() for text in self.rows.locator(f"td:nth-child({place})").all_inner_texts()]

@@ -4,7 +4,7 @@
 // sorted and filtered here, without the kernel; what a step's completions were comes along with the newest steps, and
 // is asked for where it is not at hand.
 
-const HEIGHT = 112, LEFT = 46, RIGHT = 12, TOP = 6, BOTTOM = 18;  // of a curve and its margins, in pixels
+const HEIGHT = 104, LEFT = 44, RIGHT = 12, TOP = 6, BOTTOM = 18;  // of a curve and its margins, in pixels
 const MOST_KEPT = 800;  // steps whose completions the page remembers
 const NEIGHBOURS = 24;  // steps on each side that are asked for with the one under the cursor
 const MOST_ROWS = 300;  // of the table
@@ -207,7 +207,7 @@ class Completions {
       {title: "reward", of: row => row[3], words: row => threeDigits(row[3])},
       ...functions.map(name => ({title: name, of: row => row[7]?.[name], words: row => threeDigits(row[7]?.[name])})),
       {title: "advantage", of: row => row[4], words: row => !isNumber(row[4]) ? "–" :
-        (row[4] < 0 ? "−" : "+") + Math.abs(row[4]).toFixed(2) + (row[4] > 0 ? " ▲" : row[4] < 0 ? " ▼" : " •")},
+        (row[4] < 0 ? "−" : row[4] > 0 ? "+" : "") + Math.abs(row[4]).toFixed(2) + (row[4] > 0 ? " ▲" : row[4] < 0 ? " ▼" : " •")},
       {title: "tokens", of: row => row[5], words: row => isNumber(row[5]) ? String(row[5]) : "–"},
       {title: "ended", of: row => row[6], words: row => row[6] === null ? "–" : row[6] ? "itself" : "cut off"},
     ];
