@@ -56,7 +56,7 @@ def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
         RunPanel(
             "KL to the reference",
             {"mean": "kl"},
-            empty="none: beta is 0, and no reference pulls",
+            empty="none: beta is 0",
             help="how far the policy has gone from the one it is pulled to",
         ),
         RunPanel(

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -99,6 +100,7 @@ class Dashboard(BrowserWidget):
         self._metrics = dict.fromkeys(name for step in self.record.steps for name in step.metrics)
         self._complaint, self._health = "", diagnose(self.record.steps)
         self._singles, self._hold_again = 0, False
+        self._rewound_from: int | None = None  # until the next step says so
         self._sent = len(self.record)  # steps that the page has been told
         self._seconds = self._started = self._next_frame = self._next_still = self._next_look = 0.0
         self._running = False
@@ -177,18 +179,25 @@ class Dashboard(BrowserWidget):
                 yield step
 
     def _take(self, step: Any) -> None:
-        metrics = dict(step.metrics)
-        if THROUGHPUT not in metrics and metrics.get("step_time") and step.completions:
-            tokens = metrics.get("completions/mean_length", math.nan) * len(step.completions)
+        metrics, completions = dict(step.metrics), getattr(step, "completions", ())
+        if THROUGHPUT not in metrics and metrics.get("step_time") and completions:
+            tokens = metrics.get("completions/mean_length", math.nan) * len(completions)
             metrics[THROUGHPUT] = tokens / metrics["step_time"]
-        self.record.add(step, metrics)
+        # The trainer says it with the first step that it repeats, which may be one that is not shown.
+        back = {} if self._rewound_from is None else {"rewound_from": self._rewound_from}
+        self._rewound_from = None
+        changes = back | dict(getattr(step, "changes", {}))
+        self.record.add(SimpleNamespace(step=step.step, completions=completions, changes=changes), metrics)
         self._metrics |= dict.fromkeys(metrics)
         self._sent = min(self._sent, len(self.record) - 1)
 
     def _obeyed(self, order: Order, error: Exception | None) -> bool:
         """Called in the run's thread after an order; False ends the run."""
         self._complaint = "" if error is None else str(error)
-        self.record.rewind(self.steering.trainer.step)
+        before = self.record.steps[-1].step if self.record.steps else 0
+        if self.steering.trainer.step < before:
+            self._rewound_from = before
+            self.record.rewind(self.steering.trainer.step)
         self._sent = min(self._sent, len(self.record))
         self._flush()
         if self._hold_again:

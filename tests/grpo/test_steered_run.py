@@ -1,0 +1,82 @@
+"""GRPOTrainer steered by the dashboard: back and on again, from one thread to the next, with the very same numbers."""
+
+import threading
+import time
+
+import mlx.core as mx
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from mlx_grpo_kit.tasks.catalogue import TASKS
+from mlx_grpo_kit.viz.widgets import Dashboard
+
+ARGS = dict(learning_rate=5e-4, lr_scheduler_type="linear", num_generations=4, per_device_train_batch_size=8)
+
+
+def short(problems, completions):
+    return [-float(len(text)) for text in completions]
+
+
+def train(steps):
+    trainer = GRPOTrainer(*load_pretrained(TINY), load_tokenizer(TINY), TASKS["addition"](), GRPOConfig(**ARGS))
+    return trainer, Dashboard(trainer, max_steps=steps, rewards={"short": short})
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_going_back_and_on_is_the_same_run_to_the_last_bit():
+    plain, _ = train(8)
+    expected = [step.metrics["loss"] for step in plain.train(8)]
+    trainer, dashboard = train(8)
+    dashboard.steering.every = 3  # so that a step between two snapshots has to be reached
+    dashboard.start().wait(60)
+    dashboard.answer({"order": "rewind", "step": 5, "rate": "1e-3", "reward": "short"})
+    dashboard.run.wait(60)
+    assert dashboard.record.column("loss")[:5] == expected[:5]
+    assert dashboard.record.column("loss")[5:] != expected[5:]
+    assert dashboard.record.at(6).changes.keys() == {"rewound_from", "learning_rate", "reward_funcs"}
+    assert dashboard.record.at(8).metrics["rewards/short/mean"] < 0
+
+    dashboard.answer({"order": "rewind", "step": 4, "rate": "5e-4", "reward": "as it was"})
+    dashboard.run.wait(60)
+    assert dashboard.record.column("loss") == expected
+    assert all(mx.array_equal(value, plain.params[name]).item() for name, value in trainer.params.items())
+    assert len(dashboard.record.abandoned) == 2
+
+
+def test_a_reward_that_fails_ends_the_run_in_words_and_the_run_goes_on_without_it():
+    trainer, dashboard = train(6)
+
+    def broken(problems, completions):
+        raise KeyError("answer")
+
+    dashboard._rewards["broken"] = [broken]
+    dashboard._singles = 2
+    dashboard.start()
+    until(lambda: dashboard.state == "paused")
+    dashboard.answer({"order": "change", "rate": "", "reward": "broken"})
+    until(lambda: dashboard._status()["reward"] == "broken" and dashboard.state == "paused")
+    dashboard.answer({"order": "go on"})
+    until(lambda: not dashboard.run.running)
+    assert "'broken'" in dashboard._status()["complaint"]
+    assert len(dashboard.record) == trainer.step == 2
+    dashboard.answer({"order": "change", "rate": "", "reward": "as it was"})
+    dashboard.answer({"order": "go on"})
+    dashboard.run.wait(60)
+    assert len(dashboard.record) == 6
+    dashboard.run._thread.join(10)
+    assert "LivePlot run" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_run_keeps_no_more_snapshots_than_there_is_room_for():
+    _, dashboard = train(12)
+    dashboard.steering.megabytes = 20
+    dashboard.start().wait(120)
+    held = sum(snapshot.nbytes for snapshot in dashboard.steering.snapshots.values())
+    assert 10e6 < held <= 20e6
