@@ -285,7 +285,7 @@ CORRECT = Exercise(
 
 
 def digits_right(problems, completions):
-    """The share of places, counted from the units, where completion and answer have the same digit."""
+    """The share of places, counted from the units, with the same digit in both."""
     rewards = []
     for problem, text in zip(problems, completions):
         number = whole_number(text)
