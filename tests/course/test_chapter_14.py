@@ -213,7 +213,7 @@ def all_that_is_paid(reward, problem):
         ("14.3", chapter.correct, "expected"),
         ("14.3", lambda problems, completions: [0.5 for _ in completions], "expected"),
         ("14.4", guarded_eval, "`eval`, which runs or reads what a stranger wrote"),
-        ("14.4", lambda text, numbers, target: True, "expected 0"),
+        ("14.4", lambda text, numbers, target: True, "gave True, expected False"),
         (
             "14.4",
             lambda text, numbers, target: parse_expression(text).value == target,

@@ -12,7 +12,7 @@ from mlx_grpo_kit.course.chapters.chapter_14 import suspects
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
-from mlx_grpo_kit.tasks import Addition
+from mlx_grpo_kit.tasks import Problem
 
 MEGABYTE = "7" * 1_000_000
 
@@ -45,8 +45,19 @@ def _names_in(function):
     return names
 
 
+class _Sum(Problem):
+    """A problem that is short to read in a message."""
+
+    def __repr__(self):
+        return f"<{self.prompt}{self.answer}>"
+
+
+def _sum(a, b):
+    return _Sum(f"{a}+{b}=", str(a + b), {"a": a, "b": b})
+
+
 def _sums(*pairs):
-    return [Addition.problem(a, b) for a, b in pairs]
+    return [_sum(a, b) for a, b in pairs]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -410,7 +421,7 @@ def _verdict_without_eval(function, *arguments):
     if names:
         return Told(f"a verdict by `{min(names)}`, which runs or reads what a stranger wrote")
     verdict = function(*arguments)
-    return float(verdict) if isinstance(verdict, (bool, np.bool_, int, float)) else verdict
+    return bool(verdict) if isinstance(verdict, (bool, np.bool_, int, float)) and verdict in (0, 1) else verdict
 
 
 def _evaluated(text, numbers, target):
@@ -843,7 +854,7 @@ def _is_fair(function):
         shares = [sum(each) / len(each) for each in groups.values() if len(each) > 150]
         if max(shares) > 0.25 or min(shares) == 0:
             return Told(f"a split that goes by the {what}: from {min(shares):.0%} to {max(shares):.0%} are held out")
-    return "a fair split of about a tenth"
+    return Told("a fair split of about a tenth")
 
 
 def _ends_in_zero(a, b):
@@ -953,7 +964,7 @@ def _trusting(reward, problem):
     return None if reward([problem], [problem.answer]) else ""
 
 
-SAMPLE = (Addition.problem(87, 78), Addition.problem(12, 34), Addition.problem(50, 70))
+SAMPLE = (_sum(87, 78), _sum(12, 34), _sum(50, 70))
 
 FIND_HOLE = Exercise(
     "14.9",
@@ -980,7 +991,7 @@ FIND_HOLE = Exercise(
     cases=tuple(
         (reward, problem)
         for number, reward in enumerate((*suspects.HONEST, *suspects.HOLED))
-        for problem in (SAMPLE[number % 3], Addition.problem(22, 33))
+        for problem in (SAMPLE[number % 3], _sum(22, 33))
     ),
     mistakes=(
         Mistake("trusting", _trusting, "That finds nothing: some of these rewards do have a hole.", 1),
