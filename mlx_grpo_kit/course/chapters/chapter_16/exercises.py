@@ -306,7 +306,7 @@ RATIOS = Exercise(
     "Write `token_ratios(logps, old_logps, mask)`, all [B, T]: `exp(logps - old_logps)` where `mask` is True, and 1 "
     "where it is False. What stands at the masked places is padding and may be anything: 900, infinite, no number "
     "(nan). Use MLX's functions: `check` also takes the gradient of the ratios' sum for `logps`, which has to be "
-    "exactly 0 at masked places.",
+    "exactly 0 at masked places. In its messages, part 1 are the ratios and part 2 is that gradient.",
     minutes=8,
     difficulty=2,
     solution=token_ratios,
@@ -339,6 +339,13 @@ RATIOS = Exercise(
             2,
             "The ratios are right, and the gradient is not: exp has overflowed at a masked place, and 0 * inf on the "
             "way back is nan. Mask *before* exp.",
+        ),
+        (
+            "cut from its graph",
+            {"mx.exp(log_ratio)": "mx.exp(mx.stop_gradient(log_ratio))"},
+            3,
+            "The ratios are right, and no gradient flows through them. NumPy, `.item()` and `mx.stop_gradient` cut it "
+            "off: stay with MLX's functions, on `logps` itself.",
         ),
         (
             "multiplied with the mask",
@@ -614,7 +621,8 @@ def _of_each_type(function, *arguments):
     """What the four types give, as one array."""
     per_token_loss, mask, max_length, num_items = arguments
     results = [function(per_token_loss, mask, each, max_length, num_items) for each in FOUR_TYPES]
-    return mx.stack([mx.array(each).reshape(()).astype(mx.float32) for each in results])
+    # A type that an answer has nothing for yet is shown as nan.
+    return mx.stack([mx.array(math.nan if each is None else each).reshape(()).astype(mx.float32) for each in results])
 
 
 AGGREGATE = Exercise(
@@ -764,7 +772,7 @@ LOSS = Exercise(
     "objective, plus `beta` times its k3; then `aggregate`. With `beta` 0, `ref_logps` is None. `old_logps` None says "
     "that the policy itself has sampled just now: its values are those of `logps`, and **constants**, as in every "
     "case. Masked places may hold anything. You may call `token_ratios`, `clipped_objective`, `k3` and `aggregate`: "
-    "the cell above has them. `check` compares the loss and its gradient for `logps`.",
+    "the cell above has them. `check` compares the loss (part 1) and its gradient for `logps` (part 2).",
     minutes=20,
     difficulty=3,
     solution=grpo_loss,
@@ -943,6 +951,13 @@ PARTS = Exercise(
             _sum_of_means,
             "Every part was divided by its own tokens, and then they were added up: the more parts, the larger the "
             "gradient.",
+            1,
+        ),
+        Mistake(
+            "each row by its own tokens",
+            lambda gradient_of, rows, size: _sum_of_means(gradient_of, rows, 1),
+            "Every row was divided by its own number of tokens. All of them share one divisor, the tokens of the whole "
+            "batch.",
             1,
         ),
         *slips(

@@ -51,12 +51,12 @@ def draw_advantages(
     for place, answer, reward, advantage in zip(places, answers, rewards, advantages, strict=True):
         left.line((place, place), (mean, reward), POSITIVE if reward >= mean else NEGATIVE, width=5)
         left.dots([place], [reward], BLUE if reward >= mean else ORANGE, size=11)
-        left.text(place, reward, _number(reward), dy=-11 if reward >= mean else 22, anchor="middle", size=12)
+        left.text(place, reward, _number(reward), dx=10, dy=4, size=12)
         color = POSITIVE if advantage > 0 else NEGATIVE
         if advantage:
             right.line((place, place), (0, advantage), color, width=26)
         right.text(
-            *(place, advantage, f"{advantage:+.2f}" if advantage else "0"),
+            *(place, advantage, f"{advantage:+.2f}".replace("-", "\N{MINUS SIGN}") if advantage else "0"),
             dy=-7 if advantage >= 0 else 17,
             anchor="middle",
             bold=True,
