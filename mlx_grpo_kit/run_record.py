@@ -12,8 +12,8 @@ A run of the command line leaves the same two files in its folder, which `RunRec
     completions.jsonl   {"step": 7, "completions": [{"group": 0, "prompt": "12+34=", "completion": "46", ...}, ...]}
 
 Of each step some whole groups are kept, the first ones: as many as have `KEEP` completions together, and one at least.
-Problems come in a random order, so the first groups are like the others; and 2,000 steps of the tiny model take 7 MB
-instead of 57.
+Problems come in a random order, so the first groups are like the others; and 2,000 steps of the tiny model take 11 MB
+instead of 78.
 """
 
 from __future__ import annotations

@@ -706,7 +706,7 @@ def _names(reward_funcs: Sequence[Callable]) -> list[str]:
             "metrics are logged by them."
         )
     for function in functions:
-        takes_names(function)
+        takes_names(function)  # one that can be called in neither way is told now
     return names
 
 

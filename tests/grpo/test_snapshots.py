@@ -154,6 +154,7 @@ def test_memory_is_given_back_with_the_snapshot(make_trainer):
         (dict(learning_rate=1e-4, reward_funcs=zeros), r"reward_funcs is <function zeros.*expected a list"),
         (dict(reward_funcs=[zeros, zeros]), r"with different names"),
         (dict(reward_funcs=["zeros"]), r"reward_funcs is \['zeros'\]"),
+        (dict(reward_funcs=[lambda: 1]), r"Reward function '<lambda>'"),
     ],
 )
 def test_what_cannot_be_changed_changes_nothing(make_trainer, changes, message):

@@ -1,0 +1,974 @@
+"""Exercises of notebook 18: GRPO training."""
+# ruff: noqa: B905 (solutions are written as a beginner would write them)
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.chapters.chapter_13.exercises import left_pad
+from mlx_grpo_kit.course.chapters.chapter_18.toys import Coins, Parts, Quiz, descend, follow
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+
+
+def _plain(value):
+    """Numbers in Python's lists, whatever they were kept in."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+# -- the questions of a step ------------------------------------------------------------------------------------------
+
+
+def questions(sample, seed, step, num_questions, group_size):
+    """The questions of a step, each `group_size` times in a row."""
+    rng = np.random.default_rng([seed, step])
+    return [question for question in sample(rng, num_questions) for _ in range(group_size)]
+
+
+def _ask(function, num_questions, group_size):
+    """How a step's questions stand, and whether they depend on seed and step, and on nothing else."""
+    counts = []
+
+    def sample(rng, n):
+        counts.append(n)
+        return [f"question {number}" for number in rng.integers(0, 10**9, int(n))]
+
+    def ask(seed, step):
+        asked = function(sample, seed, step, num_questions, group_size)
+        return asked if isinstance(asked, list) else Told(f"{asked!r}, which is no list")
+
+    first, again = ask(3, 7), ask(3, 7)
+    if isinstance(first, Told):
+        return first
+    if first != again:
+        return Told("other questions when it was asked for the same step again")
+    for seed, step in ((3, 8), (4, 7), (2, 8), (7, 3)):
+        if ask(seed, step) == first:
+            return Told(f"the same questions for step {step} of seed {seed} as for step 7 of seed 3")
+    names = {name: place for place, name in enumerate(dict.fromkeys(first))}
+    return [names[name] for name in first], counts[0]
+
+
+QUESTIONS = Exercise(
+    "18.1",
+    "The questions of a step",
+    "Write `questions(sample, seed, step, num_questions, group_size)`. `sample(rng, n)` returns a list of `n` "
+    "questions, drawn with a NumPy generator. Return a list in which each of `num_questions` drawn questions stands "
+    "`group_size` times in a row: its group. The same `seed` and `step` give the same questions, at any time; another "
+    "step or another seed gives others. (`np.random.default_rng([3, 7])` makes a generator from two numbers.)",
+    minutes=8,
+    difficulty=1,
+    solution=questions,
+    hints=(
+        "Draw once, then repeat: a comprehension with two `for`s. Which of the two has to be the outer one, if equal "
+        "questions are to stand next to each other?",
+        "A generator that lives as long as the run would depend on how often it was asked before. Make a new one in "
+        "each call: `np.random.default_rng([seed, step])`.",
+        "`[question for question in sample(rng, num_questions) for _ in range(group_size)]`.",
+    ),
+    cases=((1, 1), (2, 3), (3, 2), (5, 4), (4, 1)),
+    mistakes=slips(
+        questions,
+        (
+            "the groups apart",
+            {
+                "for question in sample(rng, num_questions) for _ in range(group_size)": "for some in "
+                "[sample(rng, num_questions)] for _ in range(group_size) for question in some"
+            },
+            1,
+            "All questions, and then all of them again: a group has to stand in one piece, or what comes later "
+            "compares answers to different questions.",
+        ),
+        (
+            "drawn anew",
+            {
+                "for question in sample(rng, num_questions) for _ in range(group_size)": "for _ in "
+                "range(num_questions * group_size) for question in sample(rng, 1)"
+            },
+            1,
+            "Every row has a question of its own. Then there is nobody to compare an answer with.",
+        ),
+        (
+            "too many drawn",
+            {"sample(rng, num_questions)": "sample(rng, num_questions * group_size)"},
+            1,
+            "`num_questions` is how many different questions there are; the groups make it more rows.",
+        ),
+        ("seed alone", {"[seed, step]": "seed"}, 2, "Each step would ask the same questions."),
+        ("step alone", {"[seed, step]": "step"}, 2, "Another seed should be another run."),
+        (
+            "seed plus step",
+            {"[seed, step]": "seed + step"},
+            2,
+            "With the sum, step 8 of seed 3 is step 7 of seed 4: the runs of neighbouring seeds share their questions.",
+        ),
+        ("no seed", {"[seed, step]": ""}, 2, "Without a seed nobody can repeat the run, or go on with it."),
+        (
+            "seed times step",
+            {"[seed, step]": "seed * step"},
+            2,
+            "With the product, step 3 of seed 7 is step 7 of seed 3. (And seed 0 has one step only.)",
+        ),
+    ),
+    run=_ask,
+    explain="Because a step's questions follow from two numbers, a run that was cut off goes on without a word about "
+    "random numbers in its files. The kit's trainer does the same, and draws its answers in the same way.",
+)
+
+
+# -- rows of a batch --------------------------------------------------------------------------------------------------
+
+
+def make_batch(prompts, completions):
+    """(ids [B, P + T], attention mask [B, P + T], completion mask [B, T])."""
+    ids, mask = left_pad(prompts)
+    longest = max(map(len, completions))
+    rows = mx.array([completion + [0] * (longest - len(completion)) for completion in completions])
+    is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])
+    ones = mx.ones(rows.shape, dtype=mask.dtype)
+    return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token
+
+
+def _as_numbers(function, prompts, completions):
+    """What was returned, as plain numbers. Attention at padding behind a completion may be on or off."""
+    result = function([*map(list, prompts)], [*map(list, completions)])
+    if not isinstance(result, (tuple, list)) or len(result) != 3:
+        return result
+    arrays = [np.array(each) for each in result]
+    ids, seen, counted = arrays
+    if any(each.ndim != 2 or each.dtype == object for each in arrays) or ids.shape != seen.shape:
+        return Told(f"arrays of shapes {', '.join(str(each.shape) for each in arrays)}")
+    end = ids.shape[1] - counted.shape[1]
+    if end < 0:
+        return Told(f"arrays of shapes {', '.join(str(each.shape) for each in arrays)}")
+    seen = seen.astype(int)
+    seen[:, end:] |= counted.astype(int) == 0  # nobody who counts looks there
+    return mx.array(ids.astype(np.int32)), mx.array(seen.astype(np.int32)), mx.array(counted.astype(np.int32))
+
+
+def _prompt_on_the_right(prompts, completions):
+    longest = max(map(len, prompts))
+    ids = mx.array([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
+    mask = mx.array([[int(place < len(prompt)) for place in range(longest)] for prompt in prompts])
+    _, _, is_token = make_batch(prompts, completions)
+    rows = make_batch(prompts, completions)[0][:, longest:]
+    return mx.concatenate([ids, rows], 1), mx.concatenate([mask, mx.ones(rows.shape, dtype=mask.dtype)], 1), is_token
+
+
+def _draw_rows(rng):
+    rows = int(rng.integers(1, 5))
+    prompts, completions = ([rng.integers(0, 9, rng.integers(1, 6)).tolist() for _ in range(rows)] for _ in range(2))
+    return prompts, completions
+
+
+BATCH = Exercise(
+    "18.2",
+    "One array of rows",
+    "Write `make_batch(prompts, completions)` for two lists of B lists of token ids. Return three arrays. `ids` "
+    "[B, P + T]: prompts end in column P - 1 (that is `left_pad` of 13.10, which you may call), completions begin in "
+    "column P, and 0 fills up what is left behind them. The attention mask [B, P + T]: 0 for the padding in front of "
+    "prompts, 1 for prompts and completions; behind completions either will do, since nothing that counts looks "
+    "there. The completion mask [B, T]: true where a completion has a token, its end token included, false behind it. "
+    "A token may have the id 0 itself.",
+    minutes=12,
+    difficulty=2,
+    solution=make_batch,
+    hints=(
+        "Three pieces: `ids, mask = left_pad(prompts)`; the completions, filled up on the right; `mx.concatenate` with "
+        "`axis=1`.",
+        "`completion + [0] * (longest - len(completion))` fills up a row. The completion mask comes from *lengths*: "
+        "`place < len(completion)`. Comparing ids with 0 would lose tokens whose id is 0.",
+        "The attention mask is `mx.concatenate([mask, mx.ones((B, T))], axis=1)`.",
+    ),
+    cases=(
+        ([[5, 6]], [[7, 8, 1]]),
+        ([[5], [6, 7, 8]], [[4, 1], [9]]),
+        ([[5, 0], [3]], [[0, 0], [2, 0, 0, 1]]),
+        ([[4]], [[1]]),
+        *drawn(3, _draw_rows),
+    ),
+    mistakes=(
+        Mistake(
+            "prompts padded on the right",
+            _prompt_on_the_right,
+            "The prompts are padded on the right: then there is a hole between a short prompt and its completion, and "
+            "the logits for its first token are those of a padding token.",
+            1,
+        ),
+        *slips(
+            make_batch,
+            (
+                "zeros counted as padding",
+                {
+                    "mx.array([[place < len(completion) for place in range(longest)] for completion in completions])": (
+                        "rows != 0"
+                    )
+                },
+                2,
+                "0 is a token like the others: what is padding is known from lengths only.",
+            ),
+            (
+                "end token left out",
+                {"place < len(completion)": "place < len(completion) - 1"},
+                2,
+                "The last token of a completion counts too. That it ended here is something the policy said, and is "
+                "rewarded or not like all the rest.",
+            ),
+            (
+                "everything counts",
+                {"place < len(completion)": "place < longest"},
+                2,
+                "The completion mask is true behind the end of short completions. The policy never drew those.",
+            ),
+            (
+                "completions on the left",
+                {"completion + [0] * (longest - len(completion))": "[0] * (longest - len(completion)) + completion"},
+                2,
+                "The completions are filled up in front. Then there is a hole behind the prompt: all of them have to "
+                "begin in column P.",
+            ),
+            (
+                "a mask of ones",
+                {"mx.concatenate([mask, ones], axis=1)": "mx.ones((rows.shape[0], ids.shape[1] + rows.shape[1]))"},
+                3,
+                "The attention mask has to be 0 in front of short prompts: with ones there, the padding is read as "
+                "text.",
+            ),
+            (
+                "in the other order",
+                {"mx.concatenate([ids, rows], axis=1)": "mx.concatenate([rows, ids], axis=1)"},
+                1,
+                "First the prompts, then the completions.",
+            ),
+            (
+                "a mask of P + T columns",
+                {"axis=1), is_token": "axis=1), mx.concatenate([mx.zeros(ids.shape, dtype=mx.bool_), is_token], 1)"},
+                2,
+                "The completion mask has T columns, one for each token that was drawn.",
+            ),
+        ),
+    ),
+    run=_as_numbers,
+)
+
+
+# -- which groups teach -----------------------------------------------------------------------------------------------
+
+
+def rows_that_teach(rewards, group_size):
+    """Indices of the rows whose group has at least two different rewards."""
+    groups = [rewards[start : start + group_size] for start in range(0, len(rewards), group_size)]
+    return [
+        number * group_size + place
+        for number, group in enumerate(groups)
+        if max(group) > min(group)
+        for place in range(group_size)
+    ]
+
+
+def _draw_rewards(rng):
+    size = int(rng.integers(2, 5))
+    groups = [rng.choice([0.0, 0.25, 1.0], size=size).tolist() for _ in range(4)]
+    groups[int(rng.integers(4))] = [0.25] * size
+    return [reward for group in groups for reward in group], size
+
+
+TEACH = Exercise(
+    "18.3",
+    "Which groups teach?",
+    "Write `rows_that_teach(rewards, group_size)`. `rewards` is a list of numbers, group after group. Return the "
+    "indices, in order, of all rows of those groups whose rewards are not all equal: the others have advantages of "
+    "exactly 0, and no gradient. Whole groups only. No group may teach; then the list is empty. Rewards are any "
+    "numbers, also such as three times 0.1.",
+    minutes=6,
+    difficulty=1,
+    solution=rows_that_teach,
+    hints=(
+        "Cut the list into groups: `rewards[start : start + group_size]` for `start` in "
+        "`range(0, len(rewards), group_size)`.",
+        "A group teaches if `max(group) > min(group)`. Then *all* its rows are kept, also those whose own reward is "
+        "the smallest.",
+        "Asking whether the standard deviation is 0 is risky: that of 0.1, 0.1, 0.1 is 1e-17 in floating point.",
+    ),
+    cases=(
+        ([1.0, 0.0, 1.0, 1.0], 2),
+        ([0.0, 0.0, 0.0, 1.0, 0.0, 0.0], 3),
+        ([1.0, 1.0, 0.0, 0.0], 2),
+        ([0.1, 0.1, 0.1, 0.2, 0.2, 0.3], 3),
+        ([0.5, 0.5, -0.5, 0.5, 0.0, 0.0], 2),
+        ([-1.0, -1.0, -2.0], 3),
+        ([0.0, 0.0, 0.0], 3),
+        *drawn(3, _draw_rewards),
+    ),
+    mistakes=slips(
+        rows_that_teach,
+        (
+            "groups with a right answer",
+            {"max(group) > min(group)": "max(group) > 0"},
+            2,
+            "A group in which *all* are right has spread 0 as well: nobody in it is better than the others.",
+        ),
+        (
+            "any reward in it",
+            {"max(group) > min(group)": "any(group)"},
+            2,
+            "A group of equal rewards teaches nothing, whatever they are.",
+        ),
+        (
+            "not all right",
+            {"max(group) > min(group)": "min(group) < 1"},
+            2,
+            "A group in which all are wrong has no spread either.",
+        ),
+        (
+            "the standard deviation",
+            {"max(group) > min(group)": "np.std(group) > 0"},
+            3,
+            "The deviation of equal numbers need not be 0 in floating point: that of three times 0.1 is 1.4e-17. Its "
+            "advantages would be noise.",
+        ),
+        (
+            "only those above the mean",
+            {"for place in range(group_size)": "for place in range(group_size) if group[place] > np.mean(group)"},
+            2,
+            "What is worse than its group teaches as well: it is pushed down. Keep whole groups.",
+        ),
+        (
+            "indices of groups",
+            {
+                "number * group_size + place\n": "number\n",
+                "        for place in range(group_size)\n": "",
+            },
+            2,
+            "Those are numbers of groups. Rows were asked for: group 2 of size 3 has rows 6, 7 and 8.",
+        ),
+        (
+            "the others",
+            {"max(group) > min(group)": "max(group) == min(group)"},
+            2,
+            "Those are the rows that teach nothing.",
+        ),
+    ),
+    run=lambda function, rewards, size: _plain(function(rewards, size)),
+    explain="DAPO (Yu and others, 2025) calls it dynamic sampling, and draws new groups in place of those left out. "
+    "Leaving them out alone saves the work and, with a loss that divides by the number of tokens, makes the "
+    "steps of the others longer.",
+)
+
+
+# -- learning from one batch ------------------------------------------------------------------------------------------
+
+
+def learn(params, logps_of, loss_of, update, num_iterations):
+    """(params after `num_iterations` updates from one batch, the loss before each of them)."""
+    old_logps, losses = mx.stop_gradient(logps_of(params)), []
+    for _ in range(num_iterations):
+        loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
+        params = update(params, grads)
+        losses.append(loss.item())
+    return params, losses
+
+
+def _learn(function, coins, logits, num_iterations):
+    """Parameters after it and the losses; in words, if no gradient was anything but 0."""
+    start, sizes = {"logits": mx.array(logits)}, []
+
+    def update(params, grads):
+        sizes.append(mx.abs(grads["logits"]).max().item())
+        return descend(params, grads)
+
+    result = function(start, coins.logps_of, coins.loss_of, update, num_iterations)
+    if sizes and not any(sizes):
+        return Told("gradients of exactly 0 in all updates")
+    if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[0], dict):
+        return result
+    losses = [mx.array(loss) for loss in result[1]] if isinstance(result[1], (list, tuple)) else result[1]
+    return result[0], losses
+
+
+def _forgets_the_parameters(params, logps_of, loss_of, update, num_iterations):
+    losses = []
+    for _ in range(num_iterations):
+        logps = logps_of(params)
+        loss, grads = mx.value_and_grad(lambda params: loss_of(logps, mx.stop_gradient(logps)))(params)  # noqa: B023
+        params = update(params, grads)
+        losses.append(loss.item())
+    return params, losses
+
+
+def _always_fresh(params, logps_of, loss_of, update, num_iterations):
+    losses = []
+    for _ in range(num_iterations):
+
+        def loss_fn(params):
+            logps = logps_of(params)
+            return loss_of(logps, mx.stop_gradient(logps))
+
+        loss, grads = mx.value_and_grad(loss_fn)(params)
+        params = update(params, grads)
+        losses.append(loss.item())
+    return params, losses
+
+
+def _draw_coins(rng):
+    coins = Coins(rng.integers(0, 2, 4).tolist(), np.round(rng.normal(size=4), 2).tolist())
+    return coins, rng.normal(size=2).astype(np.float32).tolist(), int(rng.integers(2, 5))
+
+
+LEARN = Exercise(
+    "18.4",
+    "Learning from one batch",
+    "Write `learn(params, logps_of, loss_of, update, num_iterations)`: several updates from one batch of tokens that "
+    "`params` have drawn. `logps_of(params)` gives the log-probabilities that a policy has for these tokens; "
+    "`loss_of(logps, old_logps)` is the loss, and wants to know what they were **when the tokens were drawn**; "
+    "`update(params, grads)` returns new parameters. Each update uses the gradient at the newest parameters. Return a "
+    "tuple: the parameters at the end, and the list of the losses, each as it was before its update.",
+    minutes=15,
+    difficulty=3,
+    solution=learn,
+    hints=(
+        "What was so when the tokens were drawn is computed once, before the first update, and stays. What the policy "
+        "says *now* is computed inside the function that is differentiated.",
+        "`mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)` returns the loss and the "
+        "gradients. With `logps_of(params)` outside of the lambda there would be no way from the parameters to the "
+        "loss, and the gradient would be 0 (chapter 09).",
+        "`old_logps = mx.stop_gradient(logps_of(params))` before the loop; in it three lines: loss and gradients, "
+        "`params = update(params, grads)`, `losses.append(loss.item())`.",
+    ),
+    cases=(
+        (Coins([0, 1, 1, 0], [1.0, -1.0, 0.5, -0.5]), [0.5, -0.25], 1),
+        (Coins([0, 1, 1, 0], [1.0, -1.0, 0.5, -0.5]), [0.5, -0.25], 3),
+        (Coins([1, 1, 0, 1], [2.0, 2.0, -2.0, 1.0]), [0.5, 0.0], 4),
+        (Coins([0, 0, 1, 1], [-1.5, -1.0, 1.25, 1.0]), [1.0, -1.0], 2),
+        *drawn(3, _draw_coins),
+    ),
+    mistakes=(
+        Mistake(
+            "outside of the function",
+            _forgets_the_parameters,
+            "Either the log-probabilities were computed outside of the function that is differentiated, which then "
+            "knows no way from the parameters to the loss (mlx-lm-lora had this bug, issues 50 and 55, and its metrics "
+            "looked healthy). Or the old ones change along with the new ones, so that the ratio is 1 whatever the "
+            "parameters are: they have to be constants.",
+            2,
+        ),
+        Mistake(
+            "old ones each time",
+            _always_fresh,
+            "The old log-probabilities were computed anew for each update, so the ratio is always 1 and nothing is "
+            "ever clipped. They belong to the policy that *drew* the tokens, before the first update.",
+            1,
+        ),
+        *slips(
+            learn,
+            (
+                "gradient at the first parameters",
+                {
+                    "    old_logps, losses": "    first = params\n    old_logps, losses",
+                    "(params)\n        params = update": "(first)\n        params = update",
+                },
+                1,
+                "Every gradient was taken at the parameters of the beginning. After an update the newest ones count.",
+            ),
+            (
+                "one update",
+                {"range(num_iterations)": "range(1)"},
+                3,
+                "There is one update only; `num_iterations` were asked for.",
+            ),
+            (
+                "one too many",
+                {"range(num_iterations)": "range(num_iterations + 1)"},
+                3,
+                "That is one update too many.",
+            ),
+            (
+                "updates thrown away",
+                {"params = update(params, grads)": "update(params, grads)"},
+                3,
+                "`update` returns the new parameters and leaves the old ones as they are: keep what it returns.",
+            ),
+            (
+                "the last loss alone",
+                {"return params, losses": "return params, losses[-1:]"},
+                3,
+                "All losses, please, one for each update.",
+            ),
+        ),
+    ),
+    run=_learn,
+)
+
+
+# -- how far ----------------------------------------------------------------------------------------------------------
+
+
+def learning_rate(step, max_steps, peak, warmup_steps):
+    """The rate of step `step`, from 0: it rises to `peak`, then falls towards 0."""
+    if step < warmup_steps:
+        return peak * (step + 1) / (warmup_steps + 1)
+    return peak * (max_steps - step) / (max_steps - warmup_steps)
+
+
+RATE = Exercise(
+    "18.5",
+    "How far to step",
+    "Write `learning_rate(step, max_steps, peak, warmup_steps)` for `step` from 0 to `max_steps` - 1. In the first "
+    "`warmup_steps` steps it rises evenly: with 3 of them it is 1/4, 2/4 and 3/4 of `peak`. Then comes `peak` itself, "
+    "and from there it falls evenly, so that it would be 0 at step `max_steps`, which is not taken any more. "
+    "`warmup_steps` is smaller than `max_steps`, and may be 0.",
+    minutes=6,
+    difficulty=1,
+    solution=learning_rate,
+    hints=(
+        "Two formulas and an `if`. What is the rate of step 0 with 3 warm-up steps? Not 0: that would waste a step.",
+        "Rising: `(step + 1) / (warmup_steps + 1)` of the peak.",
+        "Falling: at step `warmup_steps` all of the peak, at `max_steps` nothing: "
+        "`(max_steps - step) / (max_steps - warmup_steps)` of it.",
+    ),
+    cases=(
+        (0, 10, 1.0, 0),
+        (9, 10, 0.5, 0),
+        (0, 10, 1.0, 3),
+        (2, 10, 2.0, 3),
+        (3, 10, 1.0, 3),
+        (4, 10, 1.0, 3),
+        (9, 10, 1.0, 3),
+        (0, 1, 0.3, 0),
+        (1, 2, 0.25, 1),
+        *drawn(4, lambda rng: (int(rng.integers(0, 20)), 20, float(rng.uniform(0.1, 2)), int(rng.integers(0, 12)))),
+    ),
+    mistakes=slips(
+        learning_rate,
+        (
+            "begins at 0",
+            {"(step + 1) / (warmup_steps + 1)": "step / warmup_steps"},
+            1,
+            "The first step has rate 0: all the work of it for nothing.",
+        ),
+        (
+            "peak too early",
+            {"(step + 1) / (warmup_steps + 1)": "(step + 1) / warmup_steps"},
+            2,
+            "The last warm-up step has all of the peak already; it should come right after.",
+        ),
+        (
+            "falls from the beginning",
+            {"(max_steps - step) / (max_steps - warmup_steps)": "(max_steps - step) / max_steps"},
+            3,
+            "Behind the warm-up it does not begin at the peak.",
+        ),
+        (
+            "0 in the last step",
+            {"(max_steps - step) / (max_steps - warmup_steps)": "(max_steps - 1 - step) / (max_steps - warmup_steps)"},
+            3,
+            "It is one step too far down: 0 belongs to step `max_steps`, which is not taken.",
+        ),
+        (
+            "falls during the warm-up",
+            {"(step + 1) / (warmup_steps + 1)": "(step + 1) / (warmup_steps + 1) * (1 - step / max_steps)"},
+            1,
+            "During the warm-up it only rises.",
+        ),
+        (
+            "no warm-up",
+            {"if step < warmup_steps:\n        return peak * (step + 1) / (warmup_steps + 1)\n    ": ""},
+            1,
+            "It does not rise in the first steps.",
+        ),
+        (
+            "stays",
+            {" * (max_steps - step) / (max_steps - warmup_steps)": ""},
+            3,
+            "It stays at the peak to the end.",
+        ),
+    ),
+    explain="GRPO does not need the decline to learn; what it buys is the last few per cent, since small steps at the "
+    "end let the noise of single batches average out. With a schedule, though, a run has an end that has to be known "
+    "from the beginning.",
+)
+
+
+# -- how good ---------------------------------------------------------------------------------------------------------
+
+
+def accuracy(task, write, num_problems, batch_size):
+    """The share of `num_problems` held-out problems that the policy solves."""
+    problems = task.held_out(num_problems)
+    right = 0
+    for start in range(0, num_problems, batch_size):
+        part = problems[start : start + batch_size]
+        answers = write([problem.prompt for problem in part])
+        right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))
+    return right / num_problems
+
+
+def _mean_of_means(task, write, num_problems, batch_size):
+    problems, shares = task.held_out(num_problems), []
+    for start in range(0, num_problems, batch_size):
+        part = problems[start : start + batch_size]
+        answers = write([problem.prompt for problem in part])
+        shares.append(sum(task.is_correct(*pair) for pair in zip(part, answers)) / len(part))
+    return sum(shares) / len(shares)
+
+
+ACCURACY = Exercise(
+    "18.6",
+    "How good is it by now?",
+    "Write `accuracy(task, write, num_problems, batch_size)`: the share, from 0 to 1, of `num_problems` problems "
+    "**that training never sees** that the policy solves. `task.held_out(n)` returns the first `n` of those; each has "
+    "a `.prompt`. `write(prompts)` returns the policy's answers to a list of prompts, as texts; more than "
+    "`batch_size` at once do not fit into memory. `task.is_correct(problem, answer)` says whether an answer is right.",
+    minutes=8,
+    difficulty=1,
+    solution=accuracy,
+    hints=(
+        "All problems first, then a loop over parts of them: `problems[start : start + batch_size]`.",
+        "Count the right ones and divide once, at the end, by all of them. The last part may be smaller.",
+        "`is_correct` decides, not the reward: a reward may pay for form, and it is what training sees.",
+    ),
+    cases=(
+        (Quiz({100, 101}), Quiz({100, 101}).write, 4, 4),
+        (Quiz({100, 104}), Quiz({100, 104}).write, 5, 2),
+        (Quiz(set()), Quiz(set()).write, 3, 1),
+        (Quiz({106}), Quiz({106}).write, 7, 3),
+        (Quiz({*range(100, 109)}), Quiz({*range(100, 109)}).write, 9, 4),
+    ),
+    mistakes=(
+        Mistake(
+            "mean of the parts' means",
+            _mean_of_means,
+            "That is the mean of the parts' shares, in which a problem of a smaller last part counts more than the "
+            "others.",
+            2,
+        ),
+        *slips(
+            accuracy,
+            (
+                "training problems",
+                {"task.held_out(num_problems)": "task.sample(np.random.default_rng(0), num_problems)"},
+                1,
+                "Those are problems of the training set. What the policy has seen says little about whether it can "
+                "add: ask it what it never saw.",
+            ),
+            (
+                "all at once",
+                {
+                    "range(0, num_problems, batch_size)": "range(0, num_problems, num_problems)",
+                    "problems[start : start + batch_size]": "problems",
+                },
+                1,
+                "All prompts went through at once; at most `batch_size` fit.",
+            ),
+            (
+                "the reward",
+                {"task.is_correct(problem, answer)": "task.reward_funcs[0]([problem], [answer])[0]"},
+                3,
+                "The reward was averaged. It may pay for something else than being right.",
+            ),
+            (
+                "compared as text",
+                {"task.is_correct(problem, answer)": "answer == problem.answer"},
+                3,
+                "Answers are compared letter by letter with `problem.answer`. What counts as right is the task's "
+                "business: here a space does no harm.",
+            ),
+            (
+                "a count",
+                {"right / num_problems": "right"},
+                2,
+                "That is how many are right. Divide by how many there are.",
+            ),
+            (
+                "the last part left out",
+                {"range(0, num_problems, batch_size)": "range(0, num_problems - batch_size + 1, batch_size)"},
+                2,
+                "The last part is smaller, and was left out.",
+            ),
+            (
+                "the first part alone",
+                {"range(0, num_problems, batch_size)": "range(0, 1, batch_size)"},
+                1,
+                "Only the first part was asked.",
+            ),
+        ),
+    ),
+)
+
+
+# -- the whole step ---------------------------------------------------------------------------------------------------
+
+
+def grpo_step(parts, params, step):
+    """(new parameters, metrics) of one step of GRPO."""
+    questions = parts.questions(step)
+    answers = parts.write(params, questions, step)
+    rewards = parts.reward(questions, answers)
+    advantages = parts.advantages(rewards)
+    rows = parts.rows_that_teach(rewards)
+    metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}
+    if rows:
+        chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))
+        params = parts.learn(params, *chosen)
+    return params, metrics
+
+
+def _draw_step(rng):
+    return Parts(rng.integers(0, 10, (3, 4)).tolist()), float(rng.integers(0, 4)), int(rng.integers(0, 3))
+
+
+STEP = Exercise(
+    "18.7",
+    "A step of GRPO",
+    "Write `grpo_step(parts, params, step)`. `parts` has the functions of this chapter, with their settings filled in: "
+    "`parts.questions(step)`, a list with every group in a row; `parts.write(params, questions, step)`, an answer to "
+    "each; `parts.reward(questions, answers)`, a list of numbers; `parts.advantages(rewards)`, one for each row; "
+    "`parts.rows_that_teach(rewards)`, a list of indices; and `parts.learn(params, questions, answers, advantages)`, "
+    "which returns new parameters and wants the rows that teach, and no others. It cannot learn from no rows at all: "
+    'then the parameters stay. Return a tuple: the parameters, and a dictionary with `"reward"`, the mean reward of '
+    '*all* answers, and `"teaching"`, the share of rows that teach.',
+    minutes=15,
+    difficulty=2,
+    solution=grpo_step,
+    hints=(
+        "One line a part, in the order in which they stand in the text: questions, answers, rewards, advantages, rows.",
+        "What `learn` gets is three lists with the same rows: `[answers[row] for row in rows]`, and so on.",
+        "The metrics are about all answers: compute them from `rewards`, not from the rows that are left.",
+    ),
+    cases=(
+        (Parts([[1, 2, 3, 4]]), 0.0, 0),
+        (Parts([[1, 2], [2, 9, 4, 0]]), 1.0, 1),
+        (Parts([[9, 9]]), 2.0, 0),
+        (Parts([[3], [7]]), 1.0, 1),
+        *drawn(4, _draw_step),
+    ),
+    mistakes=slips(
+        grpo_step,
+        (
+            "learns from nothing",
+            {"    if rows:\n        chosen": "    if True:\n        chosen"},
+            1,
+            "In a step in which no group has any spread there is no row left to learn from. The parameters stay then.",
+        ),
+        (
+            "all advantages",
+            {"for each in (questions, answers, advantages))": "for each in (questions, answers)), advantages"},
+            2,
+            "`learn` got the chosen questions and answers, and the advantages of all rows.",
+        ),
+        (
+            "the first advantages",
+            {
+                "for each in (questions, answers, advantages))\n": "for each in (questions, answers))\n",
+                "params, *chosen)": "params, *chosen, advantages[: len(rows)])",
+            },
+            2,
+            "Those are the *first* advantages: answers and advantages no longer belong together. Choose the same rows "
+            "of all three.",
+        ),
+        (
+            "all rows",
+            {"[each[row] for row in rows]": "each"},
+            2,
+            "`learn` got all rows, also those that teach nothing.",
+        ),
+        (
+            "reward of the rows that teach",
+            {"sum(rewards) / len(rewards)": "sum(rewards[row] for row in rows) / max(len(rows), 1)"},
+            3,
+            "That is the mean reward of the rows that teach. It hovers around one half however good the policy is; "
+            "what you want to follow is the mean of all.",
+        ),
+        (
+            "rewards in place of advantages",
+            {"advantages = parts.advantages(rewards)": "advantages = rewards"},
+            1,
+            "`learn` got rewards. Without the comparison within the group everything with a reward is pushed up.",
+        ),
+        (
+            "always step 0",
+            {"parts.questions(step)": "parts.questions(0)"},
+            1,
+            "Each step asks the questions of step 0.",
+        ),
+        (
+            "draws of step 0",
+            {"parts.write(params, questions, step)": "parts.write(params, questions, 0)"},
+            1,
+            "The draws of each step are made with the keys of step 0: pass `step` on to `write`.",
+        ),
+        (
+            "old parameters",
+            {"        params = parts.learn": "        parts.learn"},
+            1,
+            "`learn` returns new parameters; the old ones were returned.",
+        ),
+        (
+            "a count",
+            {"len(rows) / len(rewards)}": "len(rows)}"},
+            3,
+            '`"teaching"` is a share: divide by how many rows there are.',
+        ),
+    ),
+)
+
+
+# -- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def train(take_step, state, max_steps):
+    """Yield (step, metrics) after each step, until `max_steps` have been done in all."""
+    while state["step"] < max_steps:
+        metrics = take_step(state)
+        state["step"] += 1
+        yield state["step"], metrics
+
+
+def _listed(take_step, state, max_steps):
+    seen = []
+    while state["step"] < max_steps:
+        metrics = take_step(state)
+        state["step"] += 1
+        seen.append((state["step"], metrics))
+    return iter(seen)
+
+
+LOOP = Exercise(
+    "18.8",
+    "The loop is an iterator",
+    'Write `train(take_step, state, max_steps)`, to be used as `for step, metrics in train(...)`. `state["step"]` is '
+    "how many steps have been done so far, perhaps by a run before; `take_step(state)` does one more and returns its "
+    "metrics, and leaves the counting to you. After each step yield a tuple of its number, from 1, and its metrics, "
+    "until `max_steps` have been done **in all**. Nothing happens before it is asked for; whoever leaves the loop can "
+    "go on later with a new one; and a step that raises does not count.",
+    minutes=12,
+    difficulty=2,
+    solution=train,
+    hints=(
+        "A function with a `yield` in it is a generator: its body runs up to the next `yield` each time it is asked, "
+        "and not before.",
+        '`while state["step"] < max_steps:` looks at how far the run is. `range(max_steps)` would begin again at 0.',
+        'First `metrics = take_step(state)`, then `state["step"] += 1`, then the `yield`: who looks at the state in '
+        "the loop's body sees the step counted, and an exception in `take_step` leaves the number as it was.",
+    ),
+    cases=((0, 3, None, None), (0, 5, 2, None), (2, 4, None, None), (0, 4, None, 2), (3, 3, None, None), (1, 6, 1, 5)),
+    mistakes=(
+        Mistake(
+            "a list of all steps",
+            _listed,
+            "All steps were taken before the first one was given out. Then nobody can look on or stop it: `yield` "
+            "gives out one at a time.",
+            1,
+        ),
+        *slips(
+            train,
+            (
+                "counted from 0",
+                {'while state["step"] < max_steps:': "for _ in range(max_steps):"},
+                2,
+                "It does `max_steps` more, whatever was done before.",
+            ),
+            (
+                "counted before",
+                {
+                    "        metrics = take_step(state)\n": "",
+                    '        state["step"] += 1\n': '        state["step"] += 1\n        metrics = take_step(state)\n',
+                },
+                3,
+                "The step was counted before it was done, so one that fails is counted too, and is missing when the "
+                "run goes on.",
+            ),
+            (
+                "counted afterwards",
+                {
+                    '        state["step"] += 1\n        yield state["step"], metrics\n': '        yield state["step"] '
+                    '+ 1, metrics\n        state["step"] += 1\n'
+                },
+                3,
+                "The step is counted only when the next one is asked for. Who leaves the loop after it never counts "
+                "it, and does it again.",
+            ),
+            (
+                "one too few",
+                {'state["step"] < max_steps': 'state["step"] < max_steps - 1'},
+                2,
+                "It ends one step too early.",
+            ),
+            (
+                "one too many",
+                {'state["step"] < max_steps': 'state["step"] <= max_steps'},
+                2,
+                "It does one step too many.",
+            ),
+            (
+                "number from 0",
+                {'yield state["step"], metrics': 'yield state["step"] - 1, metrics'},
+                3,
+                "Steps are numbered from 1: after the first one, 1 has been done.",
+            ),
+            (
+                "metrics alone",
+                {'yield state["step"], metrics': "yield metrics"},
+                3,
+                "Yield the number of the step with its metrics, as a tuple.",
+            ),
+            (
+                "never counted",
+                {'        state["step"] += 1\n': ""},
+                3,
+                "The steps are not counted, so it never ends.",
+            ),
+        ),
+    ),
+    run=follow,
+    in_place=True,
+    explain="Pause, stop, evaluate, save, draw: all of that is the body of the loop now, and the loop needs to know "
+    "nothing of it. That is why `trainer.train(...)` of the kit has no callbacks.",
+)
+
+
+# -- what has to be saved ---------------------------------------------------------------------------------------------
+
+
+SAVED = Exercise(
+    "18.9",
+    "What has to be saved?",
+    "The machine goes down after step 120 of 250, and the run is to go on as if nothing had happened, to the last "
+    "bit. Your code and the settings are safe. Which of these have to be on disk? Answer with the letters, in "
+    'alphabetical order, as a text such as `"BDF"`.\n\n'
+    "A: the parameters.  B: the newest gradient.  C: AdamW's two running means of every parameter.  D: the number of "
+    "steps done.  E: the state of a random number generator.  F: the KV cache.  G: the old log-probabilities.  "
+    "H: the learning rate that was used last.",
+    minutes=5,
+    difficulty=2,
+    solution="ACD",
+    hints=(
+        "Go through your loop from its first line: what does step 121 read that step 121 does not compute itself?",
+        "The questions come from `[seed, step]`, and so do the keys of the draws. The rate comes from `step` too.",
+        "Gradient, cache and old log-probabilities belong to one step: they are made in it and thrown away.",
+    ),
+    mistakes=(
+        Mistake(
+            "parameters and step",
+            "AD",
+            "Try it below: without the running means AdamW begins as in its first step, where it moves every "
+            "parameter by nearly the whole learning rate, whatever the size of its gradient.",
+            1,
+        ),
+        Mistake("parameters alone", "A", "Which questions would step 121 ask, and at which learning rate?", 1),
+        Mistake(
+            "parameters and means",
+            "AC",
+            "Without the number of steps it asks the questions of step 1 again, and begins at the full learning rate.",
+            2,
+        ),
+        Mistake("a generator", "ACDE", "Your draws come from `(seed, step)`. What would the state be of?", 2),
+        Mistake("the rate", "ACDH", "The learning rate follows from the number of the step.", 2),
+        Mistake("old log-probabilities", "ACDG", "They are those of the policy that step 121 starts with.", 3),
+        Mistake("all", "ABCDEFGH", "It would work. But three are enough.", 1),
+    ),
+    explain="With a KL penalty (beta above 0) the reference policy comes to it. AdamW keeps two numbers beside every "
+    "parameter: that is why a checkpoint is three times as large as the model.",
+)

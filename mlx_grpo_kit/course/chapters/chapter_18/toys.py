@@ -1,0 +1,159 @@
+"""Policies and tasks small enough to follow by hand, with which the pieces of a training loop are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.tasks import Problem
+
+
+class Coins:
+    """A policy of two numbers that says token 0 or 1, and a batch of four tokens that it drew."""
+
+    def __init__(self, tokens: list[int], advantages: list[float], clip: float = 0.2):
+        self.tokens, self.advantages, self.clip = tokens, advantages, clip
+
+    def logps_of(self, params: dict[str, mx.array]) -> mx.array:
+        """Log-probabilities of the four tokens."""
+        logits = params["logits"]
+        return (logits - mx.logsumexp(logits))[mx.array(self.tokens)]
+
+    def loss_of(self, logps: mx.array, old_logps: mx.array) -> mx.array:
+        """The clipped loss of the four, a mean."""
+        ratio, advantages = mx.exp(logps - old_logps), mx.array(self.advantages)
+        clipped = mx.clip(ratio, 1 - self.clip, 1 + self.clip)
+        return -mx.minimum(ratio * advantages, clipped * advantages).mean()
+
+    def __repr__(self) -> str:
+        return f"tokens {self.tokens} with advantages {self.advantages}"
+
+
+def descend(params: dict[str, mx.array], grads: dict[str, mx.array]) -> dict[str, mx.array]:
+    """new parameters: params - 0.75 * grads"""
+    return {name: value - 0.75 * grads[name] for name, value in params.items()}
+
+
+class Quiz:
+    """A task whose questions are numbers: `sample` gives those below 100, `held_out` those from 100 on."""
+
+    name, max_completion_length = "quiz", 4
+
+    def __init__(self, solved: set[int]):
+        self.solved, self.reward_funcs = solved, [lambda problems, completions: [0.25] * len(problems)]  # for form
+
+    def sample(self, rng: Any, n: int) -> list[Problem]:
+        """Questions of the training set, all of which are answered rightly."""
+        return [Problem(f"{number}?", str(number)) for number in rng.integers(0, 100, n)]
+
+    def held_out(self, n: int) -> list[Problem]:
+        """The first `n` questions of the others."""
+        return [Problem(f"{100 + number}?", str(100 + number)) for number in range(n)]
+
+    def is_correct(self, problem: Problem, completion: str) -> bool:
+        """Whether the completion, without spaces around it, is the answer."""
+        return completion.strip() == problem.answer
+
+    def write(self, prompts: list[str]) -> list[str]:
+        """Answers, at most four at a time: right (with a space) for small numbers and for those in `solved`."""
+        if len(prompts) > 4:
+            raise MemoryError(f"{len(prompts)} prompts at once do not fit; at most 4 do")
+        numbers = [int(prompt.rstrip("?")) for prompt in prompts]
+        return [f" {number}" if number < 100 or number in self.solved else "7" for number in numbers]
+
+    def __repr__(self) -> str:
+        return f"a task of which the policy knows {len(self.solved)} held-out answers"
+
+
+class Diary:
+    """A policy that counts its steps, and one that stumbles at step `fails_at`."""
+
+    def __init__(self, start: int = 0, fails_at: int | None = None):
+        self.state, self.fails_at, self.calls = {"step": start, "weight": float(start)}, fails_at, 0
+
+    def take_step(self, state: dict[str, float]) -> dict[str, float]:
+        """One step on the parameters in `state`; returns metrics. It leaves state["step"] to the loop."""
+        self.calls += 1
+        if state["step"] + 1 == self.fails_at:
+            self.fails_at = None
+            raise RuntimeError("a reward function failed")
+        state["weight"] += 1.0
+        return {"reward": state["weight"] / 10}
+
+    def __repr__(self) -> str:
+        end = f", which fails at step {self.fails_at}" if self.fails_at else ""
+        return f"a run at step {self.state['step']}{end}"
+
+
+def follow(train: Any, start: int, max_steps: int, leave_after: int | None, fails_at: int | None) -> Any:
+    """What a loop does that is left after some steps and gone on with: what it yields, and the state at each yield."""
+    diary, seen = Diary(start, fails_at), []
+    for _ in range(2):
+        steps = train(diary.take_step, diary.state, max_steps)
+        if steps is None or not isinstance(steps, Iterator):
+            kind = "None" if steps is None else f"a {type(steps).__name__}"
+            return Told(f"{kind}, where `for step, metrics in train(...)` needs something that yields")
+        if diary.calls and not seen:
+            return Told("steps that were taken before anybody asked for one")
+        try:
+            for count, each in enumerate(steps, start=1):
+                if not isinstance(each, (tuple, list)) or len(each) != 2:
+                    return Told(f"{each!r}, where (step, metrics) was expected")
+                seen.append((each[0], each[1], diary.state["step"], diary.calls))
+                if len(seen) > 40:
+                    return Told("more than 40 steps: it does not end")
+                if count == leave_after:
+                    break
+        except RuntimeError as error:
+            seen.append((str(error), diary.state["step"]))
+    return seen
+
+
+class Parts:
+    """The parts of a step, for a policy that is one number: the larger it is, the more of its answers are right."""
+
+    group_size = 2
+
+    def __init__(self, asked: list[list[int]]):
+        self.asked = asked  # the questions of each step
+
+    def questions(self, step: int) -> list[int]:
+        """The questions of a step, each twice in a row."""
+        return [question for question in self.asked[step] for _ in range(self.group_size)]
+
+    def write(self, params: float, questions: list[int], step: int) -> list[int]:
+        """An answer to each question; other answers in another step."""
+        return [question + int(params) + (row * row + step) % 3 for row, question in enumerate(questions)]
+
+    def reward(self, questions: list[int], answers: list[int]) -> list[float]:
+        """1 for an answer that three divides, else 0; for question 9 always 0.5."""
+        return [
+            0.5 if question == 9 else float(answer % 3 == 0)
+            for question, answer in zip(questions, answers, strict=True)
+        ]
+
+    def advantages(self, rewards: list[float]) -> list[float]:
+        """Rewards minus the mean of their group."""
+        means = [(rewards[row - row % 2] + rewards[row - row % 2 + 1]) / 2 for row in range(len(rewards))]
+        return [reward - mean for reward, mean in zip(rewards, means, strict=True)]
+
+    def rows_that_teach(self, rewards: list[float]) -> list[int]:
+        """The rows of groups with two different rewards."""
+        return [row for row in range(len(rewards)) if rewards[row - row % 2] != rewards[row - row % 2 + 1]]
+
+    def learn(self, params: float, questions: list[int], answers: list[int], advantages: list[float]) -> float:
+        """New parameters."""
+        if not len(questions) == len(answers) == len(advantages):
+            raise ValueError(f"{len(questions)} questions, {len(answers)} answers and {len(advantages)} advantages")
+        if not questions:
+            raise ValueError("there is no row to learn from")
+        moves = (
+            advantage * (answer - question / 8)
+            for question, answer, advantage in zip(questions, answers, advantages, strict=True)
+        )
+        return params + sum(moves) / len(answers)
+
+    def __repr__(self) -> str:
+        return f"parts with the questions {self.asked}"

@@ -1,0 +1,56 @@
+"""Chapter 18 in JupyterLab: the dashboard turns the real trainer back, and the microscope opens on its last step."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def place_of(notebook, id):
+    return next(place for place, cell in enumerate(notebook.saved().cells) if cell.id == f"18-{id}")
+
+
+def run(notebook, *ids):
+    for id in ids:
+        notebook.run_cell(place_of(notebook, id))
+        notebook.wait_until_idle(120)
+
+
+def test_a_run_is_turned_back_to_another_reward_and_looked_into(open_notebook):
+    notebook = open_notebook("18_grpo_training")
+    run(notebook, "setup", "look", "dashboard")
+    at = place_of(notebook, "dashboard")
+    notebook.show(at)
+    cell = notebook.cell(at)
+
+    def click(name):
+        cell.get_by_role("button", name=name, exact=True).click()
+
+    def wait_for(words):
+        cell.locator(".kit-dashboard .kit-row", has_text=re.compile(words)).first.wait_for(timeout=90_000)
+
+    wait_for("finished.*step 60 of 60")
+    curve = cell.locator("svg[role=slider]").first
+    curve.focus()
+    for _ in range(40):
+        curve.press("ArrowLeft")
+    cell.locator('svg[aria-valuenow="20"]').first.wait_for()
+    assert cell.locator(".kit-scroll tbody tr").count() == 64
+    cell.get_by_role("combobox", name="reward").select_option("short")
+    click("Rewind to step 20")
+    wait_for("reward short")
+    for name in ("Resume", "Go on"):
+        button = cell.get_by_role("button", name=name, exact=True)
+        if button.count() and button.is_visible() and button.is_enabled():
+            button.click()
+            break
+    wait_for("finished.*step 60 of 60.*reward short")
+    assert cell.locator(".kit-abandoned").count()
+    short = [text.strip() for text in cell.locator(".kit-scroll tbody tr td:nth-child(3)").all_inner_texts()]
+    assert sum(len(text) < 2 for text in short) > len(short) / 2, "the policy has learned to be short"
+
+    run(notebook, "microscope")
+    microscope = notebook.cell(place_of(notebook, "microscope")).locator(".kit-widget")
+    microscope.wait_for()
+    microscope.get_by_text("advantage").first.wait_for()

@@ -1,0 +1,326 @@
+"""Chapter 18 against torch and transformers, answers in other styles, and what the chapter says in prose."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3ForCausalLM
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.chapters.chapter_13.exercises import left_pad
+from mlx_grpo_kit.course.chapters.chapter_18 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_18.toys import Coins, descend
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.tasks import Addition
+
+# Ground truth.
+
+
+def test_log_probabilities_of_a_batch_are_those_of_transformers():
+    """Rows padded on both sides, against each row alone."""
+    config, params = load_pretrained(TINY)
+    tokenizer = load_tokenizer(TINY)
+    model = Qwen3ForCausalLM.from_pretrained(TINY).eval()
+    prompts = [tokenizer.encode(text) for text in ("8+5=", "27+38=", "1+2=")]
+    completions = [[*tokenizer.encode("13"), 1], tokenizer.encode("6655"), [1]]
+    ids, mask, counts = chapter.make_batch(prompts, completions)
+    logits = qwen3_forward(config, params, ids, attention_mask=mask)[:, ids.shape[1] - counts.shape[1] - 1 : -1]
+    logps = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        with torch.no_grad():
+            theirs = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        for place, token in enumerate(completion):
+            assert logps[row, place, token] == pytest.approx(theirs[place, token].item(), abs=2e-5)
+        assert np.array(counts)[row].tolist() == [place < len(completion) for place in range(4)]
+
+
+def test_several_updates_are_torchs():
+    coins, logits = Coins([0, 1, 1, 0], [1.0, -1.0, 0.5, -0.5]), [0.5, -0.25]
+    params, losses = chapter.learn({"logits": mx.array(logits)}, coins.logps_of, coins.loss_of, descend, 4)
+    x = torch.tensor(logits, requires_grad=True)
+    advantages = torch.tensor(coins.advantages)
+    old, theirs = None, []
+    for _ in range(4):
+        logps = torch.log_softmax(x, 0)[coins.tokens]
+        old = logps.detach() if old is None else old
+        ratio = (logps - old).exp()
+        loss = -torch.minimum(ratio * advantages, ratio.clip(0.8, 1.2) * advantages).mean()
+        (grad,) = torch.autograd.grad(loss, x)
+        theirs.append(loss.item())
+        x = (x - 0.75 * grad).detach().requires_grad_()
+    np.testing.assert_allclose(losses, theirs, atol=1e-6)
+    np.testing.assert_allclose(np.array(params["logits"]), x.detach().numpy(), atol=1e-6)
+    assert len(set(np.round(losses, 4))) > 2, "updates that do something"
+
+
+def test_the_learning_rate_is_the_kits():
+    config, params = load_pretrained(TINY)
+    trainer = GRPOTrainer(
+        config,
+        params,
+        load_tokenizer(TINY),
+        Addition(),
+        GRPOConfig(learning_rate=0.5, lr_scheduler_type="linear", warmup_steps=3),
+    )
+    for trainer.step in range(10):
+        assert trainer._learning_rate(10) == pytest.approx(chapter.learning_rate(trainer.step, 10, 0.5, 3))
+
+
+def test_what_the_prose_says():
+    assert 0 < np.std([0.1, 0.1, 0.1]) < 2e-17  # 18.3
+    assert [chapter.learning_rate(step, 10, 1.0, 3) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    # AdamW keeps two numbers beside every parameter (18.9), and a checkpoint three numbers in all.
+    config, params = load_pretrained(TINY)
+    trainer = GRPOTrainer(config, params, load_tokenizer(TINY), Addition())
+    assert trainer.snapshot().nbytes == 3 * sum(value.nbytes for value in params.values())
+
+
+# Answers in other styles.
+
+
+def questions_by_numpy(sample, seed, step, num_questions, group_size):
+    rng = np.random.Generator(np.random.PCG64([seed, step]))
+    return [*np.repeat(np.array(sample(rng, num_questions), dtype=object), group_size)]
+
+
+def questions_by_seed_sequence(sample, seed, step, num_questions, group_size):
+    drawn = sample(np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(step,))), num_questions)
+    return list(itertools.chain.from_iterable([each] * group_size for each in drawn))
+
+
+def batch_by_numpy(prompts, completions):
+    wide, long = max(map(len, prompts)), max(map(len, completions))
+    ids, mask = np.zeros((2, len(prompts), wide + long), int)
+    counts = np.zeros((len(prompts), long), bool)
+    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        ids[row, wide - len(prompt) : wide + len(completion)] = prompt + completion
+        mask[row, wide - len(prompt) : wide + len(completion)] = 1  # off at the padding behind
+        counts[row, : len(completion)] = True
+    return ids, mask, counts
+
+
+def batch_with_a_mask_of_numbers(prompts, completions):
+    ids, mask = left_pad(prompts)
+    lengths = mx.array([[len(each)] for each in completions])
+    columns = mx.arange(max(map(len, completions)))[None]
+    rows = [each + [7] * (columns.size - len(each)) for each in completions]
+    counts = columns < lengths
+    ids = mx.concatenate([ids, mx.where(counts, mx.array(rows), 0)], axis=1)
+    return [ids, mx.concatenate([mask.astype(mx.bool_), counts], axis=1), counts.astype(mx.float32)]
+
+
+def teach_by_numpy(rewards, group_size):
+    groups = np.array(rewards).reshape(-1, group_size)
+    return np.flatnonzero(np.repeat(np.ptp(groups, axis=1) > 0, group_size))
+
+
+def teach_by_sets(rewards, group_size):
+    return [
+        row
+        for row in range(len(rewards))
+        if len({*rewards[(start := row - row % group_size) : start + group_size]}) > 1
+    ]
+
+
+def learn_at_the_first_pass(params, logps_of, loss_of, update, num_iterations):
+    old, losses = None, []
+    for _ in range(num_iterations):
+
+        def loss_fn(params, old=old):
+            logps = logps_of(params)
+            return loss_of(logps, mx.stop_gradient(logps) if old is None else old), logps
+
+        (loss, logps), grads = mx.value_and_grad(loss_fn)(params)
+        old = logps if old is None else old
+        params = update(params, grads)
+        losses.append(float(loss))
+    return params, losses
+
+
+def learn_with_grad(params, logps_of, loss_of, update, num_iterations):
+    old = mx.array(np.array(logps_of(params)))
+    losses = []
+    while len(losses) < num_iterations:
+        losses.append(loss_of(logps_of(params), old))
+        params = update(params, mx.grad(lambda p: loss_of(logps_of(p), old))(params))
+    return [params, losses]
+
+
+def rate_by_interpolation(step, max_steps, peak, warmup_steps):
+    return peak * np.interp(step, [-1, warmup_steps, max_steps], [0, 1, 0])
+
+
+def rate_by_min(step, max_steps, peak, warmup_steps):
+    return peak * min((step + 1) / (warmup_steps + 1), (max_steps - step) / (max_steps - warmup_steps))
+
+
+def accuracy_by_list(task, write, num_problems, batch_size):
+    problems, answers = list(task.held_out(num_problems)), []
+    while len(answers) < len(problems):
+        answers += write([each.prompt for each in problems[len(answers) :][:batch_size]])
+    return np.mean([task.is_correct(*pair) for pair in zip(problems, answers, strict=True)])
+
+
+def step_in_other_words(parts, params, step):
+    asked = parts.questions(step)
+    answers = parts.write(params, asked, step)
+    rewards = parts.reward(asked, answers)
+    rows, pushes = parts.rows_that_teach(rewards), parts.advantages(rewards)
+    metrics = dict(reward=np.mean(rewards), teaching=len(rows) / len(asked))
+    if not rows:
+        return params, metrics
+    asked, answers, pushes = zip(*((asked[row], answers[row], pushes[row]) for row in rows), strict=True)
+    return [parts.learn(params, list(asked), list(answers), list(pushes)), metrics]
+
+
+def train_by_range(take_step, state, max_steps):
+    for number in range(state["step"] + 1, max_steps + 1):
+        metrics = take_step(state)
+        state["step"] = number
+        yield [number, metrics]
+
+
+class TrainByClass:
+    def __init__(self, take_step, state, max_steps):
+        self.take_step, self.state, self.max_steps = take_step, state, max_steps
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.state["step"] >= self.max_steps:
+            raise StopIteration
+        metrics = self.take_step(self.state)
+        self.state["step"] += 1
+        return self.state["step"], metrics
+
+
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [
+        (1, questions_by_numpy),
+        (1, questions_by_seed_sequence),
+        (2, batch_by_numpy),
+        (2, batch_with_a_mask_of_numbers),
+        (3, teach_by_numpy),
+        (3, teach_by_sets),
+        (4, learn_at_the_first_pass),
+        (4, learn_with_grad),
+        (5, rate_by_interpolation),
+        (5, rate_by_min),
+        (6, accuracy_by_list),
+        (7, step_in_other_words),
+        (8, train_by_range),
+        (8, TrainByClass),
+        (9, "acd"),
+        (9, "A, C, D"),
+        (9, ["A", "C", "D"]),
+    ],
+)
+def test_right_answers_in_other_styles_pass(number, answer):
+    note = check(f"18.{number}", answer)
+    assert note.passed, note
+
+
+# Wrong answers that are nobody's slip of the solution.
+
+
+def one_generator(sample, seed, step, num_questions, group_size, rng=np.random.default_rng([3, 7])):  # noqa: B008
+    return [each for each in sample(rng, num_questions) for _ in range(group_size)]
+
+
+def an_iterator(sample, seed, step, num_questions, group_size):
+    return (each for each in sample(np.random.default_rng([seed, step]), num_questions) for _ in range(group_size))
+
+
+def ids_alone(prompts, completions):
+    return chapter.make_batch(prompts, completions)[0]
+
+
+def lists_of_rows(prompts, completions):
+    return [p + c for p, c in zip(prompts, completions, strict=True)], [[1]], [[1]]
+
+
+def a_mask_for_rows(rewards, group_size):
+    return np.isin(np.arange(len(rewards)), chapter.rows_that_teach(rewards, group_size))
+
+
+def one_constant_for_all(params, logps_of, loss_of, update, num_iterations):
+    def loss_fn(params):
+        logps = logps_of(params)
+        return loss_of(logps, logps)
+
+    losses = []
+    for _ in range(num_iterations):
+        loss, grads = mx.value_and_grad(loss_fn)(params)
+        params = update(params, grads)
+        losses.append(loss.item())
+    return params, losses
+
+
+def returns_everything(take_step, state, max_steps):
+    return [(state["step"] + 1, take_step(state)) for _ in range(max_steps - state["step"])]
+
+
+def says_nothing(take_step, state, max_steps):
+    while state["step"] < max_steps:
+        take_step(state)
+        state["step"] += 1
+
+
+def eager(take_step, state, max_steps):
+    first = take_step(state) if state["step"] < max_steps else None
+    state["step"] += first is not None
+    rest = chapter.train(take_step, state, max_steps)
+    return itertools.chain([(state["step"], first)] if first else [], rest)
+
+
+def swallows_errors(take_step, state, max_steps):
+    while state["step"] < max_steps:
+        try:
+            metrics = take_step(state)
+        except RuntimeError:
+            continue
+        state["step"] += 1
+        yield state["step"], metrics
+
+
+def counts_correct_words(task, write, num_problems, batch_size):
+    return sum(bool(text) for text in write([each.prompt for each in task.held_out(num_problems)])) / num_problems
+
+
+def learns_always(parts, params, step):
+    asked = parts.questions(step)
+    answers = parts.write(params, asked, step)
+    rewards = parts.reward(asked, answers)
+    return parts.learn(params, asked, answers, parts.advantages(rewards)), {"reward": np.mean(rewards), "teaching": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("number", "answer", "words"),
+    [
+        (1, one_generator, "other questions when it was asked for the same step again"),
+        (1, an_iterator, "which is no list"),
+        (2, ids_alone, "expected"),
+        (2, lists_of_rows, "gave"),
+        (3, a_mask_for_rows, "gave"),
+        (4, one_constant_for_all, "they have to be constants"),
+        (5, lambda step, max_steps, peak, warmup_steps: peak, "gave 0.5, expected 0.05"),
+        (6, counts_correct_words, "gave 1, expected 0.5"),
+        (7, learns_always, "expected (0.25, reward: 0.125, teaching: 0.25)"),
+        (8, returns_everything, "needs something that yields"),
+        (8, says_nothing, "None, where"),
+        (8, eager, "before anybody asked"),
+        (8, swallows_errors, "gave"),
+        (9, "ACE", "2 of the 3 are right"),
+        (9, "AC and the step", "is not a string of 3 letters"),
+    ],
+)
+def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
+    note = check(f"18.{number}", answer)
+    assert not note.passed
+    assert words in note.text, note.text
