@@ -492,6 +492,13 @@ LEAVE_ONE_OUT = Exercise(
             "The sign is turned: a reward above the others' mean gets a number above 0.",
         ),
         (
+            "whole numbers",
+            {"(groups - others)": "(groups - others).astype(rewards.dtype)"},
+            2,
+            "Rewards of 0 and 1 came as whole numbers, and the result was kept in an array of whole numbers too. Its "
+            "numbers have decimals.",
+        ),
+        (
             "a row for each group",
             {".reshape(-1)": ""},
             3,
@@ -567,6 +574,13 @@ SEQUENCE = Exercise(
             },
             3,
             "The first letter was drawn too, from the last row of the table.",
+        ),
+        (
+            "start in row 0",
+            {"previous = len(table) - 1": "previous = 0"},
+            3,
+            "The first letter was scored by row 0, which is that of the letters behind letter 0. The start is the last "
+            "row.",
         ),
         (
             "the start stays",
@@ -738,6 +752,12 @@ REUSED = Exercise(
             {"probs[actions] / old_probs[actions]": "old_probs[actions] / probs[actions]"},
             2,
             "The ratio is upside down: what is likelier now than it was has to count *more*, since too few were drawn.",
+        ),
+        (
+            "difference of logits",
+            {"probs[actions] / old_probs[actions]": "np.exp(logits[actions] - old_logits[actions])"},
+            2,
+            "Logits are not log-probabilities: e to their difference is off by the ratio of the two softmax's sums.",
         ),
         (
             "old scores",
