@@ -7,21 +7,6 @@ from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
 
-
-def _plain(result):
-    """Numbers in NumPy's array, whatever they were kept in; what is none stays as it is."""
-    if isinstance(result, mx.array):
-        return np.array(result.astype(mx.float32))
-    try:
-        return np.asarray([each.item() if hasattr(each, "item") else each for each in result], float)
-    except (TypeError, ValueError):
-        return result
-
-
-def _called(function, *arguments):
-    return _plain(function(*arguments))
-
-
 # -- advantages -------------------------------------------------------------------------------------------------------
 
 
@@ -48,7 +33,7 @@ LEAVE_ONE_OUT = Exercise(
     cases=(
         (np.array([1.0, 0.0, 0.0, 1.0]), 2),
         (np.array([3.0, 0.0, 6.0, 0.5, 0.5, 0.5]), 3),
-        *drawn(3, lambda rng: (rng.normal(size=4 * 5), int(rng.choice([2, 4, 5, 10])))),
+        *drawn(3, lambda rng: (rng.integers(-8, 9, 20) / 8, int(rng.choice([2, 4, 5, 10])))),
     ),
     mistakes=slips(
         leave_one_out,
@@ -88,7 +73,6 @@ LEAVE_ONE_OUT = Exercise(
             "RLOO divides by no standard deviation.",
         ),
     ),
-    run=_called,
     explain="It is the distance from the mean of all, times n / (n - 1). Your reward is no part of what it is measured "
     "by, so the expected gradient is exactly the true one; with the mean of all it is (n - 1) / n of it.",
 )  # fmt: skip
@@ -168,7 +152,6 @@ TOKEN_WEIGHT = Exercise(
             "luspo adds up over the tokens of a completion. Nothing is divided by its length.",
         ),
     ),
-    run=_called,
 )
 
 # -- ratios -----------------------------------------------------------------------------------------------------------
@@ -193,8 +176,8 @@ SEQUENCE_RATIO = Exercise(
     "One ratio for all",
     "Write `sequence_ratio(logps, old_logps, mask)`, GSPO's ratio. All three are MLX arrays [B, T]: the log-"
     "probability of every token now, when it was sampled, and 1 where there is a token, 0 where a short completion has "
-    "none (what stands there in the other two counts for nothing). Return [B]: for each completion the *geometric mean* of its "
-    "tokens' ratios, the n-th root of the product of n of them.",
+    "none (what stands there in the other two counts for nothing). Return [B]: for each completion the *geometric "
+    "mean* of its tokens' ratios, the n-th root of the product of n of them.",
     minutes=8,
     difficulty=2,
     solution=sequence_ratio,
@@ -232,7 +215,6 @@ SEQUENCE_RATIO = Exercise(
         ("the other way round", {"logps - old_logps": "old_logps - logps"}, 2, "It is now divided by then: a token "
          "that became likelier has a ratio above 1."),
     ),
-    run=_called,
     explain="The root makes ratios of long and short completions comparable, and brings them close to 1: that is why "
     "GSPO's clip range is a thousandth wide.",
 )  # fmt: skip
@@ -329,10 +311,9 @@ def top_entropy_mask(entropies, mask, share):
 def _booleans(function, *arguments):
     result = function(*arguments)
     try:
-        result = np.array(result)
+        return np.asarray(result.tolist() if hasattr(result, "tolist") else result) != 0
     except (TypeError, ValueError):
         return result
-    return result != 0 if result.dtype != object else result
 
 
 def _entropies(rng):
@@ -423,7 +404,6 @@ OVERLONG_PENALTY = Exercise(
         ("begins at the end", {"(longest - cache)": "longest"}, 1, "The line begins `cache` tokens *before* the "
          "longest, and ends there."),
     ),
-    run=_called,
 )  # fmt: skip
 
 # -- comparing --------------------------------------------------------------------------------------------------------
@@ -474,7 +454,6 @@ PAIRED_DIFFERENCE = Exercise(
             "problems, and what they share falls out of the difference.",
         ),
     ),
-    run=_called,
 )  # fmt: skip
 
 WHICH_VARIANT = Exercise(

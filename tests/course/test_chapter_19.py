@@ -1,0 +1,196 @@
+"""Chapter 19: answers in other styles, wrong ones with their message, the lab against torch, and the stored runs."""
+
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.chapters.chapter_19 import runs
+from mlx_grpo_kit.course.chapters.chapter_19.lab import IN_THE_LAB, cosines, frozen_lab
+from mlx_grpo_kit.grpo import VARIANTS
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "19_variant_lab.ipynb"
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return frozen_lab(seed=3, updates=2)
+
+
+def loo_loop(rewards, num_generations):
+    rewards = list(rewards)
+    out = []
+    for place, reward in enumerate(rewards):
+        first = place - place % num_generations
+        others = rewards[first:place] + rewards[place + 1 : first + num_generations]
+        out.append(reward - sum(others) / len(others))
+    return out
+
+
+def loo_scaled(rewards, num_generations):
+    groups = mx.array(rewards).reshape(-1, num_generations)
+    above = groups - groups.mean(axis=1, keepdims=True)
+    return (above * num_generations / (num_generations - 1)).reshape(-1)
+
+
+def weight_table(lengths, loss_type, longest):
+    count, total = len(lengths), sum(int(length) for length in lengths)
+    each = {"dapo": 1 / total, "dr_grpo": 1 / count / longest, "luspo": 1 / count}
+    return [1 / count / int(length) if loss_type == "grpo" else each[loss_type] for length in lengths]
+
+
+def ratio_root(logps, old_logps, mask):
+    ratios = np.where(np.array(mask), np.exp(np.array(logps) - np.array(old_logps)), 1.0)
+    return ratios.prod(axis=1) ** (1 / np.array(mask).sum(axis=1))
+
+
+def ratio_mean(logps, old_logps, mask):
+    return mx.exp(mx.where(mask, logps - old_logps, 0).sum(1) / mx.sum(mask, axis=1))
+
+
+def cispo_einsum(logps, old_logps, advantages, mask, cap):
+    weight = mx.stop_gradient(mx.clip(mx.exp(logps - old_logps), None, cap)) * mask
+    return -mx.einsum("bt,b,bt->", weight, advantages, logps) / mx.sum(mask)
+
+
+def cispo_old_stopped(logps, old_logps, advantages, mask, cap):
+    ratio = mx.exp(mx.stop_gradient(logps) - old_logps)
+    kept = mx.where(ratio > cap, cap, ratio) * mask.astype(mx.float32)
+    return mx.sum(kept * -advantages.reshape(-1, 1) * logps) / mask.sum()
+
+
+def mask_sorted(entropies, mask, share):
+    kept = np.sort(entropies[mask])
+    place = (1 - share) * (len(kept) - 1)
+    low, high = kept[int(np.floor(place))], kept[int(np.ceil(place))]
+    return np.where(mask, entropies, -1) >= low + (high - low) * (place - np.floor(place)) - 1e-12
+
+
+def mask_torch(entropies, mask, share):
+    bound = torch.quantile(torch.tensor(entropies[mask]), 1 - share)
+    return (torch.tensor(entropies) >= bound) & torch.tensor(mask)
+
+
+def penalty_loop(lengths, longest, cache):
+    out = []
+    for length in lengths:
+        if length <= longest - cache:
+            out.append(0.0)
+        elif length <= longest:
+            out.append((longest - cache - length) / cache)
+        else:
+            out.append(-1)
+    return out
+
+
+def paired_by_hand(a, b):
+    import statistics
+
+    differences = [y - x for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    return statistics.mean(differences), statistics.stdev(differences) / len(differences) ** 0.5
+
+
+RIGHT = [
+    ("19.1", loo_loop),
+    ("19.1", loo_scaled),
+    ("19.2", weight_table),
+    ("19.3", ratio_root),
+    ("19.3", ratio_mean),
+    ("19.4", cispo_einsum),
+    ("19.4", cispo_old_stopped),
+    ("19.5", mask_sorted),
+    ("19.5", mask_torch),
+    ("19.6", penalty_loop),
+    ("19.7", paired_by_hand),
+    ("19.8", "BADC"),
+]
+
+
+@pytest.mark.parametrize(("id", "answer"), RIGHT, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_right_answers_in_other_styles_pass(id, answer):
+    note = check(id, answer)
+    assert note.passed, note
+
+
+def in_place(rewards, num_generations):
+    groups = rewards.reshape(-1, num_generations)
+    groups -= groups.mean(axis=1, keepdims=True)
+    return rewards * num_generations / (num_generations - 1)
+
+
+WRONG = [
+    ("19.1", lambda r, n: np.array(r) - np.array(r).reshape(-1, n).mean(1).repeat(n), "the whole group"),
+    ("19.1", in_place, "work on a copy"),
+    ("19.2", lambda lengths, kind, longest: 1 / np.array(lengths), "raised|gave"),
+    ("19.2", lambda lengths, kind, longest: np.ones(len(lengths)), "gave"),
+    ("19.3", lambda a, b, m: mx.exp(((a - b) * m).sum(1)), "product of all ratios"),
+    ("19.3", lambda a, b, m: mx.exp((a - b).mean(1)), "gave"),
+    (
+        "19.4",
+        lambda a, b, adv, m, cap: -(mx.minimum(mx.exp(a - b), cap) * adv[:, None] * a * m).sum() / m.sum(),
+        "Stop",
+    ),
+    ("19.4", lambda a, b, adv, m, cap: -(a * adv[:, None] * m).sum(1) / m.sum(), "raised ValueError"),
+    ("19.5", lambda e, m, share: m & (e > np.quantile(e[m], 1 - share)), "At \\*or\\* above"),
+    ("19.5", lambda e, m, share: e >= np.quantile(e[m], 1 - share), "have to stay out"),
+    ("19.6", lambda n, longest, cache: np.clip((n - longest + cache) / cache, 0, 1), "a penalty is negative"),
+    ("19.6", lambda n, longest, cache: -np.maximum((n - longest + cache) / cache, 0), "never costs more"),
+    ("19.7", lambda a, b: ((b - a).mean(), (b - a).std() / len(a) ** 0.5), "n - 1"),
+    ("19.7", lambda a, b: (b - a).mean(), "gave|expected"),
+    ("19.8", "abcd", "are right"),
+]
+
+
+@pytest.mark.parametrize(("id", "answer", "words"), WRONG)
+def test_wrong_answers_are_told_why(id, answer, words):
+    note = check(id, answer)
+    assert not note.passed
+    assert any(word.replace("\\", "") in note.text for word in words.split("|")), note.text
+
+
+def test_pushes_without_a_clip_are_torchs(lab):
+    """REINFORCE after two updates: the gradient of the mean of advantage times log-probability."""
+    _, advantages = lab.arguments("reinforce")
+    mask = torch.tensor(np.array(lab.frozen.completion_mask))
+    logps = torch.tensor(np.array(lab.frozen.logps[2]), requires_grad=True)
+    (torch.tensor(np.array(advantages))[:, None] * logps * mask).sum().div(mask.sum()).backward()
+    np.testing.assert_allclose(lab.pushes("reinforce", 2), logps.grad.numpy(), atol=1e-7)
+
+
+def test_what_the_chapter_says_of_the_lab(lab):
+    dapo = lab.pushes("dapo")
+    for name in ("cispo", "vespo", "reinforce"):
+        np.testing.assert_allclose(lab.pushes(name), dapo, atol=1e-7)
+    assert not np.allclose(lab.pushes("top entropy"), dapo)
+    assert {*IN_THE_LAB} <= VARIANTS.keys()
+    assert np.all(lab.ratios(0) == 1)
+    table = cosines([lab.gradient(name) for name in ("dapo", "reinforce", "top entropy")])
+    np.testing.assert_allclose(np.diag(table), 1, rtol=1e-5)
+    assert table[0, 1] == pytest.approx(1, abs=1e-4)
+    assert cosines([np.zeros(3), np.ones(3)]).tolist()[0] == [0, 0]
+
+
+def test_the_stored_runs_are_of_every_variant_and_seed():
+    stored = runs.stored()
+    for regime, (settings, steps, names) in runs.REGIMES.items():
+        assert [*stored[regime]] == [*names]
+        window = runs.WINDOW if settings["num_iterations"] == 1 else 2
+        for each in stored[regime].values():
+            assert len(each["accuracy"]) == len(runs.SEEDS)
+            assert len(each["curve"]) == steps // window
+    assert runs.STORED.stat().st_size < 10_000
+
+
+def test_a_run_can_be_repeated_in_small():
+    result = runs.run("dynamic sampling", 0, 2, 2)
+    assert len(result["rewards"]) == 2
+    assert 0.2 < result["accuracy"] < 0.8
+
+
+def test_headings_and_prompts_are_those_of_the_exercises():
+    prose = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "markdown"]
+    assert sum("### Exercise 19." in text for text in prose) == 8
