@@ -27,7 +27,7 @@ def draw_microscope(
     chart = Chart(1000, 104 + ROW * size)
     told = (
         f"{settings['loss_type']}, epsilon {settings['epsilon']:g}, beta {settings['beta']:g}, after "
-        f"{settings['update']} updates: loss {_signed(reading['loss'])}, {clipped} tokens of this group clipped"
+        f"{settings['update']} update{'s' * (settings['update'] != 1)}: loss {_signed(reading['loss'])}, {clipped} tokens of this group clipped"
     )
     chart.text(14, 24, f"{size} answers to {answers[0]['prompt']}", size=15, bold=True)
     chart.text(14, 46, told, size=13, color="soft")
