@@ -261,19 +261,24 @@ def _collapse(run: _Run) -> str:
 
 
 def _reward_fell(run: _Run) -> str:
-    (best, at), now = run.best("reward"), run.now("reward")
-    if not run.long_enough or not (best > 0.05 and now < best / 2):
-        return ""
-    return (
-        f"The mean reward has fallen from {_short(best)} around step {at} to {_short(now)} in the latest {RECENT} "
-        "steps: the updates destroy what the policy knew. Go back to a checkpoint from before, with a lower "
-        "learning_rate (a tenth, to see the difference) or with beta > 0."
-    )
+    names = ["reward"]
+    if run.now("reward") < 0.9 * run.best("reward")[0]:  # else one may have been given up for more of another
+        names += [name for name in run.names() if _is_reward_mean(name)]
+    for name in names if run.long_enough else ():
+        (best, at), now = run.best(name), run.now(name)
+        if best > 0.05 and now < best / 2:
+            what = "The mean reward" if name == "reward" else f"Reward {_function(name)!r}"
+            return (
+                f"{what} has fallen from {_short(best)} around step {at} to {_short(now)} in the latest {RECENT} "
+                "steps: the updates destroy what the policy knew. Go back to a checkpoint from before, with a lower "
+                "learning_rate (a tenth, to see the difference) or with beta > 0."
+            )
+    return ""
 
 
 def _one_full_one_empty(run: _Run) -> str:
     """One reward function gives everything to everybody, while another gives nothing to anybody."""
-    names = [name.removeprefix("rewards/").removesuffix("/mean") for name in run.names() if _is_reward_mean(name)]
+    names = [_function(name) for name in run.names() if _is_reward_mean(name)]
     full = next((name for name in names if _share(run, name) > 0.95), None)
     empty = [name for name in names if _is_empty(run, name)]
     if not run.long_enough or full is None or not empty:
@@ -291,6 +296,10 @@ def _one_full_one_empty(run: _Run) -> str:
 
 def _is_reward_mean(name: str) -> bool:
     return name.startswith("rewards/") and name.endswith("/mean")
+
+
+def _function(name: str) -> str:
+    return name.removeprefix("rewards/").removesuffix("/mean")
 
 
 def _spread(metrics: Mapping[str, Any], name: str) -> float:

@@ -210,3 +210,21 @@ def test_it_needs_neither_mlx_nor_numpy():
 def test_a_policy_that_came_back_to_its_reference_is_no_moving_reference():
     assert names(steps(100, kl=lambda s: 0.1 * (s % 20 == 0))) == []
     assert names(steps(100, kl=0.0, grad_norm=0.0)) == ["zero_gradient"]
+
+
+def test_alike_and_full_is_no_success_where_it_was_better_before():
+    tied = {"reward_std": lambda s: 0.3 * (s < 50), "frac_reward_zero_std": lambda s: float(s >= 50)}
+    assert names(steps(100, reward=lambda s: 0.9 if s < 50 else 0.2, **tied)) == ["reward_fell", "tied"]
+    assert names(steps(100, reward=lambda s: 0.5 if s < 50 else 0.9, **tied)) == []
+
+
+def test_a_symptom_that_came_back_is_told_from_its_second_coming_on():
+    run = steps(100, **{"completions/clipped_ratio": lambda s: 0.97 * (not 30 <= s <= 60 and s != 80)})
+    assert "since step 61." in diagnose(run)[0], "one better step is no end, thirty are"
+
+
+def test_one_reward_that_fell_is_named_unless_another_made_up_for_it():
+    fell = {"rewards/exact/mean": lambda s: 0.4 if s < 20 else 0.1, "rewards/exact/std": 0.3}
+    (words,) = diagnose(steps(60, reward=lambda s: 0.6 if s < 20 else 0.35, **fell))
+    assert words.startswith("Reward 'exact' has fallen from 0.4 around step")
+    assert diagnose(steps(60, reward=0.6, **fell)) == []

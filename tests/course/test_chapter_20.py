@@ -221,7 +221,7 @@ def reference_by_training(keep_reference):
     reference = keep_reference(params)
     for name, value in list(params.items()):
         params[name] = value * 10
-    return [reference[name].item() for name in "abcd"] == [1.0, 2.0, 3.0, 4.0]
+    return {name: value.item() for name, value in reference.items()} == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
 
 
 RIGHT = {

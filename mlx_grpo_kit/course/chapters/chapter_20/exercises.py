@@ -3,6 +3,7 @@
 
 import dis
 import inspect
+from collections.abc import Mapping
 from statistics import mean, stdev
 from types import MappingProxyType
 
@@ -729,12 +730,19 @@ def read_only_view(params):
 
 def one_is_shared(params):
     """a new dictionary, but its last entry is looked up when it is asked for"""
+    kept, last = dict(params), list(params)[-1]
 
-    class Lazy(dict):
+    class Lazy(Mapping):
         def __getitem__(self, name):
-            return params[name] if name == list(params)[-1] else super().__getitem__(name)
+            return params[name] if name == last else kept[name]
 
-    return Lazy(params)
+        def __iter__(self):
+            return iter(kept)
+
+        def __len__(self):
+            return len(kept)
+
+    return Lazy()
 
 
 def empty_start(params):
