@@ -121,8 +121,20 @@ def test_the_run_ends_where_obeyed_says_so():
     assert (trainer.step, trainer.open) == (2, 0)
 
 
-def test_later_snapshots_of_a_branch_that_is_left_are_not_gone_back_to():
-    steering = Steering(Summing(), 8)
-    orders = {6: [Order(back_to=2, settings={"size": 10})], 8: [Order(back_to=5)]}
+def test_a_change_that_was_taken_back_is_not_repeated():
+    steering = Steering(Summing(nbytes=1_000_000), 40, megabytes=3)
+    orders = {17: [Order(settings={"size": 100})], 21: [Order(back_to=17)], 30: [Order(back_to=20)]}
     seen = play(steering, orders)
-    assert seen[-3:] == [(6, 42), (7, 52), (8, 62)]
+    assert seen[20] == (21, 417)
+    assert seen[-20:] == [(step, step) for step in range(21, 41)]
+
+
+def test_snapshots_of_a_branch_that_is_left_are_not_gone_back_to():
+    steering, seen = Steering(Summing(), 8), []
+    for step in steering.steps(lambda order, error: True):
+        seen.append((step.step, step.weight))
+        if len(seen) == 6:
+            steering.give(Order(back_to=2, settings={"size": 10}))
+        if len(seen) == 7:
+            steering.give(Order(back_to=5))
+    assert seen[6:] == [(3, 12), (6, 42), (7, 52), (8, 62)]

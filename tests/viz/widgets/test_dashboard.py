@@ -260,6 +260,19 @@ def test_an_iterator_of_steps_is_paused_and_stopped_but_not_turned_back(fake):
     assert len(dashboard.record) == 30
 
 
+def test_steps_of_an_iterator_that_come_again_take_the_place_of_the_first(fake):
+    steps = list(fake.FakeTrainer().train(5))
+    again = [*steps, *fake.FakeTrainer(groups=1).train(5)][:8]
+    dashboard = Dashboard(iter(again), max_steps=5)
+    dashboard.sent = []
+    dashboard.widget.send = dashboard.sent.append
+    for step in again:
+        dashboard._take(step)
+        dashboard._flush()
+    assert rebuilt(dashboard)[0] == [1, 2, 3]
+    assert len(dashboard.answer({"completions": [3]})["completions"]["3"]) == 8
+
+
 def test_a_second_dashboard_stops_the_run_of_the_first(fake):
     first, second = (Dashboard(fake.FakeTrainer(seconds=0.002), max_steps=500) for _ in range(2))
     first.start()
