@@ -25,9 +25,10 @@ def draw_microscope(
     mean, std = (reading[name][group] for name in ("means", "stds"))
     clipped = sum(clip != 0 for tokens in reading["tokens"] for clip in tokens["clips"])
     chart = Chart(1000, 104 + ROW * size)
+    updates = f"{settings['update']} update{'' if settings['update'] == 1 else 's'}"
     told = (
-        f"{settings['loss_type']}, epsilon {settings['epsilon']:g}, beta {settings['beta']:g}, after "
-        f"{settings['update']} update{'s' * (settings['update'] != 1)}: loss {_signed(reading['loss'])}, {clipped} tokens of this group clipped"
+        f"{settings['loss_type']}, epsilon {settings['epsilon']:g}, beta {settings['beta']:g}, after {updates}: "
+        f"loss {_signed(reading['loss'])}, {clipped} tokens of this group clipped"
     )
     chart.text(14, 24, f"{size} answers to {answers[0]['prompt']}", size=15, bold=True)
     chart.text(14, 46, told, size=13, color="soft")
