@@ -1,10 +1,11 @@
 """The microscope on a training step: what the loss does to every token, and what another loss would do.
 
-    trainer = GRPOTrainer(config, params, tokenizer, Addition(), GRPOConfig(learning_rate=2e-4, ...))
+    args = GRPOConfig(learning_rate=3e-4, num_generations=8, per_device_train_batch_size=64)
+    trainer = GRPOTrainer(config, params, tokenizer, Addition(), args)
     before = trainer.params
     step = next(trainer.train(max_steps=trainer.step + 1))
-    policies = take_updates(config, before, step.completions, trainer.args, 4)
-    show_microscope(config, policies, tokenizer, step.completions, trainer.args)     # ends a cell
+    policies = take_updates(config, before, step.completions, args, 4)
+    show_microscope(config, policies, tokenizer, step.completions, args)     # ends a cell
 
 `policies` are the one that sampled the completions and what became of it. `[before, trainer.params]` are the simplest;
 `take_updates` goes on learning from the same completions, on a copy, until ratios leave the clip range.
