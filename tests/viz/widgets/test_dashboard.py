@@ -261,15 +261,17 @@ def test_an_iterator_of_steps_is_paused_and_stopped_but_not_turned_back(fake):
 
 
 def test_steps_of_an_iterator_that_come_again_take_the_place_of_the_first(fake):
-    steps = list(fake.FakeTrainer().train(5))
-    again = [*steps, *fake.FakeTrainer(groups=1).train(5)][:8]
+    other = fake.FakeTrainer(groups=1)
+    other.args.learning_rate = 0.5
+    again = [*fake.FakeTrainer().train(5), *other.train(3)]
     dashboard = Dashboard(iter(again), max_steps=5)
     dashboard.sent = []
     dashboard.widget.send = dashboard.sent.append
     for step in again:
         dashboard._take(step)
         dashboard._flush()
-    assert rebuilt(dashboard)[0] == [1, 2, 3]
+    steps, columns, _ = rebuilt(dashboard)
+    assert (steps, columns["learning_rate"]) == ([1, 2, 3], [0.5] * 3)
     assert len(dashboard.answer({"completions": [3]})["completions"]["3"]) == 8
 
 
