@@ -1035,6 +1035,12 @@ def _attend_in_chunks(function, chunks, padding, seed):
 ATTEND = Exercise(
     "13.9",
     "Attention that remembers",
+    "Attention has to learn three things. The first new position does not stand at 0, but behind what is in the cache: "
+    "RoPE turns it by that. Its keys and values are appended. And the mask is no longer square: T new queries, S keys. "
+    "The query that stands at position `offset + i` sees the keys 0 to `offset + i`; chapter 11's `visible` was written "
+    "with this in mind. `rope`, `visible` and `grouped_attention` are yours from chapters 10 and 11. This notebook has a "
+    "kernel of its own, so paste your functions into a cell and `check` them here if you want them to be used; "
+    "otherwise `use` takes the kit's.\n\n"
     "Write `attend(queries, keys, values, cache, layer, theta, attention_mask=None)`. `queries` [B, H, T, D], `keys` "
     "and `values` [B, K, T, D] are of the T *new* positions, normed and not yet turned. The first of them stands at "
     "position `cache.length`. Turn queries and keys with `rope(x, offset, theta)`, append keys and values to the "
