@@ -48,7 +48,7 @@ def test_a_run_is_turned_back_to_another_reward_and_looked_into(open_notebook):
     wait_for("finished.*step 60 of 60.*reward short")
     assert cell.locator(".kit-abandoned").count()
     short = [text.strip() for text in cell.locator(".kit-scroll tbody tr td:nth-child(3)").all_inner_texts()]
-    assert sum(len(text) < 2 for text in short) > len(short) / 2, "the policy has learned to be short"
+    assert sum(text == "(empty)" or len(text) < 2 for text in short) > len(short) / 2, "it has learned to be short"
 
     run(notebook, "microscope")
     microscope = notebook.cell(place_of(notebook, "microscope")).locator(".kit-widget")
