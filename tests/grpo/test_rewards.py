@@ -212,7 +212,7 @@ def test_the_first_completion_that_fails_is_named(bad):
         f"'{first}='."
     )
     assert isinstance(caught.value.__cause__, ValueError)
-    assert sum(picky.sizes) <= 4 * len(NUMBERS)
+    assert sum(picky.sizes) <= 3 * len(NUMBERS)
 
 
 def test_exit_is_a_failure_of_its_completion_too():
@@ -379,6 +379,24 @@ class TestCoroutineFunctions:
 
         with pytest.raises(KeyboardInterrupt):
             compute_rewards([interrupted], ASKED, NUMBERS, failures=[])
+
+    def test_what_waits_is_cancelled_where_another_function_is_interrupted(self):
+        started, cancelled = threading.Event(), threading.Event()
+
+        async def waiting(problems, completions):
+            started.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                cancelled.set()
+
+        def interrupted(problems, completions):
+            started.wait(30)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            compute_rewards([self.judge, waiting, interrupted], ASKED, NUMBERS)
+        assert cancelled.wait(30)
 
     def test_a_generator_is_told_to_return(self):
         async def yielding(problems, completions):

@@ -60,6 +60,7 @@ TRLS = [
     lambda prompts, completions, answer, a, **kwargs: 0,
     lambda prompts, completions, completion_ids, **kwargs: 0,
     lambda answer, a, completions: 0,
+    lambda completion_ids, completions: 0,
     lambda completions, trainer_state=None, **kwargs: 0,
     lambda *, completions, answer: 0,
     lambda **kwargs: 0,
