@@ -28,7 +28,7 @@ LOOK = """index => {
   let pictures = 0;
   for (const output of seen) {
     if (/Error displaying widget|Loading widget/.test(output.innerText)) complaints.push(output.innerText);
-    if (output.querySelector("img, svg[role=img]")) pictures += 1;
+    if (output.querySelector("img, svg[role=img], .kit-widget")) pictures += 1;
     for (const image of output.querySelectorAll("img")) {
       if (!image.alt.trim()) complaints.push("an image without words");
       if (!(image.complete && image.naturalWidth > 1 && image.offsetWidth > 1)) complaints.push("an image not shown");
