@@ -336,4 +336,5 @@ def _markers(places: Sequence[tuple[float, float]], color: str, marker: str, siz
     }[marker]
     path = "".join(f"M{x:.1f} {y:.1f}{shape}" for x, y in places)
     fill = INK_COLORS.get(color, color)
-    return f'<path d="{path}" fill="{fill}"{faint}/>'
+    theme = f' style="fill:var(--{color},{fill})"' if color in INK_COLORS else ""  # their class is for strokes
+    return f'<path d="{path}" fill="{fill}"{theme}{faint}/>'

@@ -159,6 +159,42 @@ def test_old_draws_are_right_on_average_and_wilder_with_every_step():
     assert (round(1.375**10), round(1.375**40, -4)) == (24, 340_000)
 
 
+def test_how_wild_old_draws_are_depends_on_the_way():
+    towards, wild = np.log([1.0, 1.0, 2.0]) - chapter.BY_HAND, []
+    for steps in (-2.0, -1.0, 0.0, 1.0, 2.0):
+        new = chapter.BY_HAND + steps * towards
+        says = np.array(
+            [chapter.reused_gradient(new, chapter.BY_HAND, np.array([a]), chapter.PAYS[[a]]) for a in range(3)]
+        )
+        mean = PROBS @ says
+        wild.append((PROBS @ (says**2).sum(axis=1) - mean @ mean) / (mean @ mean))
+        assert steps == 0 or PROBS @ (chapter.softmax(new) / PROBS) ** 2 > 1
+    assert wild == sorted(wild)
+
+
+@pytest.mark.parametrize(
+    ("chances", "ends"), [([0.5, 0.45, 0.05], [1.98, 0.96, 1.00]), ([0.4, 0.4, 0.2], [1.99, 1.90, 1.99])]
+)
+def test_two_of_the_bugs_show_only_where_the_good_answer_is_rare(chances, ends):
+    prizes, groups = np.array([0.0, 1.0, 2.0]), all_groups(4)
+    rewards = prizes[groups]
+    others = np.array([chapter.leave_one_out(each, 4) for each in rewards])
+    found = []
+    for advantages in (
+        lambda p: others,
+        lambda p: others * p[groups],
+        lambda p: rewards - rewards.max(axis=1, keepdims=True),
+    ):
+        logits = np.log(chances)
+        for step in range(60):
+            probs = chapter.softmax(logits)
+            if step == 59:
+                found.append(probs @ prizes)
+            says = (advantages(probs)[:, :, None] * (np.eye(3) - probs)[groups]).mean(axis=1)
+            logits = logits + probs[groups].prod(axis=1) @ says
+    np.testing.assert_allclose(found, ends, atol=0.006)
+
+
 @pytest.mark.parametrize("added", [0.0, 3.0])
 def test_how_learners_with_and_without_a_baseline_end(added):
     words = all_groups(4)  # 81 of four letters
@@ -352,6 +388,37 @@ def clipped_ratio(logits, old_logits, actions, rewards):
     return chapter.score_function_gradient(logits, actions, ratios * rewards)
 
 
+def ratio_cut_at_ten(logits, old_logits, actions, rewards):
+    ratios = np.minimum(chapter.softmax(logits)[actions] / chapter.softmax(old_logits)[actions], 10)
+    return chapter.score_function_gradient(logits, actions, ratios * rewards)
+
+
+def as_many_as_were_drawn(logits, actions, rewards):
+    sums = np.bincount(actions, weights=rewards)
+    return (sums - sums.sum() * chapter.softmax(logits)) / len(actions)
+
+
+def one_addition_for_each_arm(logits, actions, rewards):
+    sums = np.zeros(len(logits))
+    sums[actions] += rewards
+    return (sums - np.sum(rewards) * chapter.softmax(logits)) / len(actions)
+
+
+def one_addition_for_each_place(table, tokens):
+    rows, score = [len(table) - 1, *tokens[:-1]], np.zeros(table.shape)
+    score[rows, tokens] += 1
+    for row in rows:
+        score[row] -= chapter.softmax(table[row])
+    return score
+
+
+def table_that_moves(table, words, rewards, learning_rate):
+    table = table.copy()
+    for advantage, word in zip(chapter.leave_one_out(rewards, len(words)), words, strict=True):
+        table += learning_rate * advantage * chapter.sequence_score(table, word) / len(words)
+    return table
+
+
 @pytest.mark.parametrize(
     ("id", "answer", "words"),
     [
@@ -361,6 +428,8 @@ def clipped_ratio(logits, old_logits, actions, rewards):
         ("15.2", lambda logits, rewards: chapter.softmax(logits) * rewards, "The gradient has to sum to 0"),
         ("15.3", unique_draws, "expected"),
         ("15.3", lambda logits, actions, rewards: rewards @ np.eye(len(logits))[actions] / len(actions), "goes down"),
+        ("15.3", as_many_as_were_drawn, "ValueError"),
+        ("15.3", one_addition_for_each_arm, "np.add.at(sums, actions, rewards)"),
         ("15.4", sample_variance, "expected"),
         ("15.5", median, "expected 1.4"),
         ("15.5", lambda logits, rewards: chapter.softmax(logits) @ rewards, "That is the mean reward"),
@@ -370,8 +439,12 @@ def clipped_ratio(logits, old_logits, actions, rewards):
         ("15.6", lambda r, n: r - r.reshape(-1, n).mean(1).repeat(n), "Leave it out"),
         ("15.7", known_start, "expected"),
         ("15.7", pushed_once, "expected"),
+        ("15.7", one_addition_for_each_place, "np.add.at(score, (rows, tokens), 1)"),
+        ("15.7", lambda table, tokens: -chapter.sequence_score(table, tokens), "The sign is turned"),
+        ("15.8", table_that_moves, "the first had already moved"),
         ("15.8", table_in_place, "new numbers in what it was given"),
-        ("15.9", clipped_ratio, "expected"),
+        ("15.9", clipped_ratio, "as in PPO"),
+        ("15.9", ratio_cut_at_ten, "expected"),
         ("15.9", lambda z, old, a, r: chapter.score_function_gradient(z, a, r), "There is no ratio in it"),
     ],
 )

@@ -57,6 +57,11 @@ def groups(estimates, size=4):
     return draw_groups(np.array(estimates), [-0.5, 0.5], curves, 0.6, size=size, chosen="none")
 
 
+def test_the_true_gradient_follows_the_theme():
+    svg = groups([[0.0, 0.0]])[0].svg("x")
+    assert svg.count('fill="#24292f" style="fill:var(--ink,#24292f)"') == 2  # in the cloud and in its legend
+
+
 def test_groups_say_what_is_exact_and_what_was_measured():
     chart, words = groups([[0.0, 1.0], [0.0, 1.0], [5.0, 0.0]])
     assert words == (

@@ -213,6 +213,7 @@ SCORE = Exercise(
         (BY_HAND, np.array([0, 2, 1, 0]), np.array([0.0, 3.0, 1.0, 0.0])),
         (np.array([0.5, -0.5]), np.array([1, 1, 0]), np.array([-1.5, 2.25, 0.5])),
         (np.array([1000.0, 999.0]), np.array([1, 0]), np.array([1.0, 0.5])),
+        (np.array([0.25, -0.5, 1.0, 0.75]), np.array([1, 0, 1]), np.array([2.0, -0.5, 0.25])),  # the last, never
         (np.array([-3.5]), np.array([0, 0]), np.array([0.75, 2.0])),
         *drawn(3, _draws),
         *drawn(1, lambda rng: _draws(rng, tied=True), seed=7),
@@ -261,6 +262,17 @@ SCORE = Exercise(
             {"(rewards[:, None] * scores)": "(rewards[:, None] / softmax(logits)[actions][:, None] * scores)"},
             1,
             "Dividing by the probability is already in the log. Done once more, each arm counts alike, however likely.",
+        ),
+        (
+            "one addition for each arm",
+            {
+                "    return (rewards[:, None] * scores).mean(axis=0)": "    sums = np.zeros(len(logits))\n"
+                "    sums[actions] += rewards\n"
+                "    return sums / len(actions) - softmax(logits) * rewards.mean()"
+            },
+            2,
+            "An arm that was drawn twice counts once: `sums[actions] += rewards` adds to each place one time only. "
+            "`np.add.at(sums, actions, rewards)` adds every time.",
         ),
     ),
     run=_coarse,
@@ -612,6 +624,23 @@ SEQUENCE = Exercise(
             1,
             "Only the last letter counts here. All of them were drawn, and together they made the word.",
         ),
+        (
+            "one addition for each place",
+            {
+                "    for token in tokens:\n": "    rows = [previous, *tokens[:-1]]\n    score[rows, tokens] += 1\n"
+                "    for token in tokens:\n",
+                "        score[previous, token] += 1\n": "",
+            },
+            2,
+            "A letter that comes twice behind the same letter counts once: `score[rows, tokens] += 1` adds to each "
+            "place one time only. `np.add.at(score, (rows, tokens), 1)` adds every time.",
+        ),
+        (
+            "downhill",
+            {"return score": "return -score"},
+            2,
+            "The sign is turned: raising the logit of a letter that is written makes the word likelier.",
+        ),
     ),
     run=_coarse,
 )
@@ -694,6 +723,18 @@ STEP = Exercise(
             3,
             "That is the gradient. Asked for is the table behind the step.",
         ),
+        (
+            "a table that moves between the words",
+            {
+                "    gradient = sum(a * sequence_score(table, word) for a, word in": "    for a, word in",
+                " zip(advantages, words, strict=True)) / len(words)\n": " zip(advantages, words, strict=True):\n"
+                "        table = table + learning_rate * a * sequence_score(table, word) / len(words)\n",
+                "return table + learning_rate * gradient": "return table",
+            },
+            2,
+            "The second word was scored by a table that the first had already moved. All of them were drawn from the "
+            "same one: add up the whole gradient first, then take the step.",
+        ),
     ),
     run=_coarse,
 )
@@ -736,6 +777,7 @@ REUSED = Exercise(
         (np.array([0.5, -0.5]), np.array([0.5, -0.5]), np.array([1, 0]), np.array([0.75, 2.0])),
         (np.array([0.5, -0.25]), np.array([-1.0, 0.25]), np.array([1, 1, 0]), np.array([-1.5, 2.25, 0.5])),
         (np.array([1000.0, 999.0]), np.array([1001.0, 999.5]), np.array([1, 0]), np.array([1.0, 0.5])),
+        (np.array([2.5, -1.0]), np.array([-2.0, 1.0]), np.array([0, 0, 1]), np.array([0.5, -0.75, 1.5])),  # 20 times
         (np.array([-3.5]), np.array([0.5]), np.array([0, 0]), np.array([0.75, 2.0])),
         *drawn(3, _old_draws),
     ),
@@ -782,6 +824,13 @@ REUSED = Exercise(
             {"probs[actions] / old_probs[actions]": "np.log(probs[actions] / old_probs[actions])"},
             2,
             "That is the logarithm of the ratio. It is 0 where nothing has changed, and nothing would be learned.",
+        ),
+        (
+            "a clipped ratio",
+            {"probs[actions] / old_probs[actions]": "np.clip(probs[actions] / old_probs[actions], 0.8, 1.2)"},
+            1,
+            "The ratio is cut off at 0.8 and 1.2, as in PPO. Here every draw counts with the whole of it, or the mean "
+            "is off.",
         ),
     ),
     run=_coarse,

@@ -95,7 +95,7 @@ def draw_groups(
         cloud.text(-reach, reach, f"{outside} lie outside", dx=8, dy=18, size=12, color="soft")
     sizes = [n for ns, _ in curves.values() for n in ns]
     plane = chart.plane(
-        *(470, 40, 500, 300), x=(min(sizes), max(sizes)), y=(1e-3, 1e3), log_x=True, log_y=True, numbers=False,
+        *(470, 40, 500, 300), x=(min(sizes), max(sizes)), y=(1e-3, 1e2), log_x=True, log_y=True, numbers=False,
         title="variance", right=f"{chosen}: {_short(measured)} measured", xlabel="group size",
     )  # fmt: skip
     _names_below(plane, sorted(set(sizes)))
