@@ -132,6 +132,19 @@ def loss_by_hand(logps, old_logps, ref_logps, advantages, mask, settings):
     return (token * shares).sum()
 
 
+def loss_of_parts(objective=chapter.clipped_objective, k3=chapter.k3, aggregate=chapter.aggregate):
+    """16.8 as its hints compose it, from parts of the learner's."""
+
+    def loss(logps, old_logps, ref_logps, advantages, mask, settings):
+        ratio = chapter.token_ratios(logps, mx.stop_gradient(logps) if old_logps is None else old_logps, mask)
+        loss = -objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
+        if settings["beta"]:
+            loss = loss + settings["beta"] * k3(mx.where(mask, logps, 0), mx.where(mask, ref_logps, 0))
+        return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])
+
+    return loss
+
+
 def parts_by_while(gradient_of, rows, size):
     rows, total, tokens = list(rows), 0.0, 0
     for row in rows:
@@ -160,6 +173,7 @@ def parts_by_while(gradient_of, rows, size):
         ("16.7", aggregate_by_weights),
         ("16.8", loss_in_one_piece),
         ("16.8", loss_by_hand),
+        ("16.8", loss_of_parts()),
         ("16.9", parts_by_while),
         ("16.9", lambda gradient_of, rows, size: sum(gradient_of([row], sum(map(len, rows))) for row in rows)),
     ],
@@ -181,6 +195,42 @@ def unscored_as_nan(rewards, group_size):
 def spoils_the_mask(per_token_loss, mask, loss_type, max_length, num_items):
     per_token_loss *= mask
     return chapter.aggregate(per_token_loss, mask, loss_type, max_length, num_items)
+
+
+def leaves_itself_out(rewards, group_size):
+    groups = np.array([math.nan if r is None else r for r in rewards]).reshape(-1, group_size)
+    result = np.zeros_like(groups)
+    for b, group in enumerate(groups):
+        scored = np.flatnonzero(~np.isnan(group))
+        for t in scored if len(scored) > 1 else ():
+            others = group[[each for each in scored if each != t]]
+            result[b, t] = (group[t] - others.mean()) / (group[scored].std(ddof=1) + 1e-4)
+    return result.ravel()
+
+
+def one_largest_logit(logits, ids, prompt_length, temperature):
+    scaled = logits[:, prompt_length - 1 : -1] / temperature
+    scaled = scaled - scaled.max()
+    logps = scaled - mx.log(mx.exp(scaled).sum(axis=-1, keepdims=True))
+    return mx.take_along_axis(logps, ids[:, prompt_length:, None], axis=-1)[..., 0]
+
+
+def cross_entropy(logits, ids, prompt_length, temperature):
+    return -mx.array(logps_by_loop(logits, ids, prompt_length, temperature))
+
+
+def first_places(per_token_loss, mask, *others):
+    lengths = mask.sum(axis=1, keepdims=True)
+    return chapter.aggregate(per_token_loss, mx.arange(mask.shape[1])[None] < lengths, *others)
+
+
+def k3_by_numpy(logps, ref_logps):
+    d = np.array(ref_logps) - np.array(logps)
+    return mx.array(np.exp(d) - d - 1)
+
+
+def detached_objective(ratio, *others):
+    return chapter.clipped_objective(mx.stop_gradient(ratio), *others)
 
 
 def old_policy_is_now(logps, old_logps, ref_logps, advantages, mask, settings):
@@ -210,6 +260,18 @@ WRONG = [
     ("16.7", lambda x, mask, kind, longest, items: chapter.aggregate(x, mask, "dapo", longest, items), "gave"),
     ("16.8", old_policy_is_now, "gave|part"),
     ("16.8", lambda new, old, ref, a, mask, s: -chapter.grpo_loss(new, old, ref, a, mask, s), "wrong sign"),
+    ("16.1", leaves_itself_out, "mean of the \\*others"),
+    ("16.2", one_largest_logit, "largest logit of \\*all\\* places"),
+    ("16.2", cross_entropy, "cross-entropy"),
+    ("16.4", lambda r, a, low, high: mx.minimum(r, mx.clip(r, 1 - low, 1 + high)) * a[:, None], "smaller \\*ratio"),
+    ("16.4", lambda r, a, low, high: chapter.clipped_objective(r, a, high, low), "changed places"),
+    ("16.5", "YNNYNY", "without"),
+    ("16.7", first_places, "may have holes"),
+    ("16.8", loss_of_parts(objective=clipped_by_cases), "16.4 and 16.7"),
+    ("16.8", loss_of_parts(aggregate=aggregate_by_weights), "16.4 and 16.7"),
+    ("16.8", loss_of_parts(objective=detached_objective), "through its clipped objective"),
+    ("16.8", loss_of_parts(k3=k3_by_numpy), "through the KL penalty"),
+    ("16.8", loss_of_parts(k3=lambda logps, ref: chapter.k3(ref, logps)), "reference over policy"),
     ("16.9", lambda gradient_of, rows, size: gradient_of(rows, sum(map(len, rows))), "do not fit"),
     ("16.9", lambda gradient_of, rows, size: sum(gradient_of([r], len(r)) for r in rows) / len(rows), "gave"),
 ]  # fmt: skip
@@ -259,6 +321,12 @@ def test_numbers_of_the_advantages():
     np.testing.assert_allclose(advantages([105, 5, 5, 5]), advantages([1, 0, 0, 0]), atol=1e-3)
     for rewards in ([1.0] * 4, [0.0] * 4):
         assert not advantages(rewards).any()
+
+    # 'divide: no': the others fall as the mean rises; divided, they may rise.
+    before, after = [1, 0, 1, 0.3], [1, 0.3, 1, 0.3]
+    moved = advantages(after, "none") - advantages(before, "none")
+    np.testing.assert_allclose(moved[[0, 2, 3]], -0.3 / 4, atol=1e-6)
+    assert advantages(after)[0] > advantages(before)[0] + 0.02
 
     def push(right, size, scale):
         return np.abs(advantages([1] * right + [0] * (size - right), scale)).mean()

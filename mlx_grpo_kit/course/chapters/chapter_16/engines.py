@@ -90,7 +90,7 @@ def loss_of(engine: Engine, logps: Any, batch: Batch) -> Any:
     """The GRPO loss, type "dapo": the mean over completion tokens of beta * KL - min(r A, clip(r) A)."""
     ops, mask = engine.ops, engine.constant(batch.mask.astype(np.float64))
     advantages = engine.constant(batch.advantages[:, None])
-    # Masked before exp: a padded place becomes 0, so that its ratio is 1.
+    # Masked before exp, so that a padded ratio is 1. A product is enough: the padding of this batch is finite.
     log_ratio = (logps - engine.constant(batch.old_logps)) * mask
     ratio = ops.exp(log_ratio)
     clipped = ops.clip(ratio, 1 - batch.epsilon, 1 + batch.epsilon)

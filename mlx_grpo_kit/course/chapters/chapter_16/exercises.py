@@ -146,6 +146,13 @@ ADVANTAGES = Exercise(
             1,
             "The deviation is that of all rewards. Each group is divided by its own.",
         ),
+        (
+            "mean of the others",
+            {"away / (std": "away * count / np.maximum(count - 1, 1) / (std"},
+            1,
+            "The distance is that from the mean of the *others*, chapter 15's leave one out. Here a completion's own "
+            "reward is in the mean.",
+        ),
     ),
     explain="A group in which everybody got the same says nothing: its advantages are 0, whatever the reward was.",
 )
@@ -187,7 +194,12 @@ LOGPS = Exercise(
     ),
     cases=(
         (mx.array([[[math.log(3), 0.0], [0.0, 0.0], [0.0, math.log(9)]]]), mx.array([[0, 0, 1]]), 1, 1.0),
-        (mx.array([[[0.0, 1000.0, 5.0], [1000.0, 1.0, 2.0], [1.0, 0.5, 0.0]]]), mx.array([[2, 0, 0]]), 1, 1.0),
+        (
+            mx.array([[[0.0, 1000.0, 5.0], [1000.0, 1.0, 2.0], [3.0, 1.0, 2.0], [1.0, 0.5, 0.0]]]),
+            mx.array([[2, 0, 0, 1]]),
+            1,
+            1.0,
+        ),
         (
             mx.array([[[1.0, 2.0], [0.5, 0.0], [-1.0, 1.0]], [[0.0, 0.0], [2.0, -1.0], [1.0, 3.0]]]),
             mx.array([[1, 0, 1], [0, 1, 0]]),
@@ -261,6 +273,23 @@ LOGPS = Exercise(
             {"mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))"},
             3,
             "`exp(1000)` is infinite. `mx.logsumexp` takes off the largest logit first.",
+        ),
+        (
+            "one largest for all places",
+            {
+                "mx.logsumexp(logits, axis=-1, keepdims=True)": "logits.max() - mx.log(mx.exp(logits - logits.max())"
+                ".sum(axis=-1, keepdims=True))"
+            },
+            3,
+            "The largest logit of *all* places was taken off. Where the logits lie far below it, all of their exp are "
+            "0, and log 0 is infinite. `mx.logsumexp` with `axis=-1` takes off each place's own.",
+        ),
+        (
+            "cross-entropy",
+            {"return mx.take": "return -mx.take"},
+            3,
+            "Those are *minus* the log-probabilities: the cross-entropy, a loss. The logarithm of a probability is "
+            "never above 0.",
         ),
         (
             "clipped",
@@ -493,6 +522,19 @@ CLIPPED = Exercise(
             "Broadcasting puts advantages [B] along the *tokens*. Each belongs to a row: `advantages[:, None]`.",
         ),
         (
+            "the smaller ratio",
+            {"mx.minimum(ratio * advantages, clipped * advantages)": "mx.minimum(ratio, clipped) * advantages"},
+            3,
+            "The smaller *ratio* was taken, and then multiplied. Where A < 0 the smaller ratio gives the larger "
+            "product: multiply both first.",
+        ),
+        (
+            "epsilons swapped",
+            {"1 - epsilon, 1 + epsilon_high": "1 - epsilon_high, 1 + epsilon"},
+            2,
+            "The epsilons have changed places: `epsilon` is for the edge below 1, `epsilon_high` for the one above.",
+        ),
+        (
             "only above",
             {"mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)": "mx.minimum(ratio, 1 + epsilon_high)"},
             2,
@@ -526,6 +568,7 @@ STILL_PUSHED = Exercise(
             "signs swapped", "YNNYYN", "The other way round: clipped is who has moved far in the wanted direction."
         ),
         Mistake("a push of nothing", "NYYNYY", "With A = 0 the objective is 0 whatever the ratio is: nothing pushes."),
+        Mistake("who is clipped", "YNNYNY", "Those are the ones *without* a gradient. Y is for those that have one."),
         Mistake("nobody is clipped", "YYYYYN", "1.3 is beyond 1.2, and 0.7 below 0.8. Where is the line flat there?"),
     ),
     explain="Clipped is who has gone far enough in the wanted direction. Who went astray is always called back.",
@@ -572,8 +615,7 @@ KL = Exercise(
             "k1",
             {"mx.exp(d) - d - 1": "-d"},
             1,
-            "That is -d, the estimator called k1. Its mean is right too, and single values are negative half of the "
-            "time.",
+            "That is -d, the estimator called k1. Its mean is right too, and single values are often negative.",
         ),
         ("k2", {"mx.exp(d) - d - 1": "d * d / 2"}, 1, "That is d^2 / 2, the estimator k2. It is near k3 for small d."),
         (
@@ -649,7 +691,7 @@ AGGREGATE = Exercise(
         (mx.array([[1.0, 2.0, 3.0], [6.0, 0.0, 0.0]]), mx.array([[True] * 3, [True, False, False]]), 5, 10),
         (mx.array([[1.0, 2.0, 9.0], [6.0, 9.0, 9.0]]), mx.array([[True, True, False], [True, False, False]]), 4, 3),
         (mx.array([[0.5, -1.5], [7.0, 7.0]]), mx.array([[True, True], [False, False]]), 2, 2),
-        (mx.array([[0.25, 0.5], [1.0, 7.0]]), mx.array([[True, True], [True, False]]), 3, 12),
+        (mx.array([[0.25, 0.5, 3.0], [7.0, 1.0, 9.0]]), mx.array([[True, False, True], [False, True, False]]), 3, 12),
         *drawn(3, _draw_losses),
     ),
     run=_of_each_type,
@@ -717,6 +759,13 @@ AGGREGATE = Exercise(
             {".mean()": ".sum() / (lengths > 0).sum()"},
             2,
             "A row without tokens was left out of the mean over rows. It counts as a row, with 0.",
+        ),
+        (
+            "the first places",
+            {"mx.where(mask,": "mx.where(mx.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True),"},
+            1,
+            "The first places of a row were taken, as many as are True. A mask may have holes (text that a tool wrote "
+            "into the answer, say): take the places that are True.",
         ),
     ),
 )
@@ -850,6 +899,34 @@ LOSS = Exercise(
             {"mx.where(mask, each, 0.0)": "each + 0.0"},
             3,
             "At a masked place k3's exp has overflowed, and 0 * inf on the way back is nan. Mask its inputs.",
+        ),
+        (
+            "no gradient at all",
+            {"    ratio = token_ratios": "    logps = mx.stop_gradient(logps)\n    ratio = token_ratios"},
+            1,
+            "The loss is right, and no gradient comes through it. NumPy, `.item()` and `mx.stop_gradient` cut it off. "
+            "If they do not stand here, look into `clipped_objective` and `aggregate`: with NumPy they can pass 16.4 "
+            "and 16.7, and not be used here.",
+        ),
+        (
+            "no gradient of the objective",
+            {"token_ratios(logps,": "token_ratios(mx.stop_gradient(logps),"},
+            1,
+            "The loss is right, and no gradient comes through its clipped objective. `.item()` and `mx.stop_gradient` "
+            "cut it off, here or in your `clipped_objective`.",
+        ),
+        (
+            "no gradient of the KL",
+            {"in (logps, ref_logps))": "in (mx.stop_gradient(logps), ref_logps))"},
+            1,
+            "The loss is right, and no gradient comes through the KL penalty. Is it cut off in your `k3`? With NumPy "
+            "that can pass 16.6, and not be used here.",
+        ),
+        (
+            "KL upside down",
+            {"k3(policy, reference)": "k3(reference, policy)"},
+            1,
+            "Policy and reference have changed places in k3: d is the logarithm of reference over policy.",
         ),
         (
             "one epsilon",
