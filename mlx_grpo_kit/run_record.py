@@ -30,7 +30,7 @@ from typing import Any
 
 from mlx_grpo_kit.files import check_regular, replaced_folder
 
-METRICS, COMPLETIONS, ABOUT = "metrics.jsonl", "completions.jsonl", "record.json"
+METRICS, COMPLETIONS, ABANDONED, ABOUT = "metrics.jsonl", "completions.jsonl", "abandoned.jsonl", "record.json"
 KEEP = 16
 DIGITS = 6  # of numbers of single tokens: as many as float32 has
 
@@ -89,7 +89,8 @@ class RunRecord:
     Attributes:
         title, max_steps: of the run, where they are known.
         steps: list of RecordedStep.
-        abandoned: for each rewind the steps that it took back, the oldest rewind first. They are not saved.
+        abandoned: for each rewind the steps that it took back, the oldest rewind first. Their completions are
+            not saved.
         damaged: a sentence for each line that could not be read by `load`.
 
     Args:
@@ -105,7 +106,8 @@ class RunRecord:
         keep: int | None = KEEP,
         is_correct: Callable[[Any, str], bool] | None = None,
     ):
-        self.title, self.max_steps, self.keep, self.is_correct = title, max_steps, keep, is_correct
+        self.title = title.encode("utf-8", "replace").decode("utf-8")
+        self.max_steps, self.keep, self.is_correct = max_steps, keep, is_correct
         self.steps: list[RecordedStep] = []
         self.abandoned: list[list[RecordedStep]] = []
         self.damaged: list[str] = []
@@ -150,12 +152,20 @@ class RunRecord:
         Raises FileExistsError where the folder holds anything that the kit did not write, such as a run of the command
         line's, and OSError where it cannot be written.
         """
-        steps = list(self.steps)
+        steps, branches = list(self.steps), list(self.abandoned)
         with replaced_folder(folder) as new:
             about = json.dumps({"title": self.title, "max_steps": self.max_steps}, indent=2)
             (new / ABOUT).write_text(f"{about}\n")
             (new / METRICS).write_bytes(b"".join(metrics_line(step.step, step.metrics, step.changes) for step in steps))
             (new / COMPLETIONS).write_bytes(b"".join(step.line for step in steps if step.line is not None))
+            if branches:
+                (new / ABANDONED).write_bytes(
+                    b"".join(
+                        metrics_line(step.step, {**step.metrics, "branch": number}, step.changes)
+                        for number, branch in enumerate(branches)
+                        for step in branch
+                    )
+                )
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> RunRecord:
@@ -177,7 +187,11 @@ class RunRecord:
             lines = {step: line for step, line, _ in read_lines(folder / COMPLETIONS, read_completions, damaged)}
         for step, _, (metrics, changes) in read_lines(folder / METRICS, read_metrics, damaged):
             record._put(RecordedStep(step, metrics, changes, lines.get(step)))
-        record.abandoned.clear()
+        branches: dict[float, list[RecordedStep]] = {}
+        if os.path.lexists(folder / ABANDONED):
+            for step, _, (metrics, changes) in read_lines(folder / ABANDONED, read_metrics, damaged):
+                branches.setdefault(metrics.pop("branch", 0.0), []).append(RecordedStep(step, metrics, changes))
+        record.abandoned = [*branches.values()]
         record.damaged = damaged
         return record
 
@@ -326,6 +340,8 @@ def _as_json(content: Mapping[str, Any]) -> bytes:
 
 def _from_json(line: bytes) -> dict[str, Any]:
     content = json.loads(line)
+    if b"\\ud" in line.lower():  # half a surrogate pair, which no page can be sent, becomes a question mark
+        content = json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace"))
     if not (isinstance(content, dict) and type(content.get("step")) is int):
         raise ValueError("expected an object with a step")
     return content

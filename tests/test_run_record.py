@@ -118,10 +118,27 @@ def test_a_rewound_run(record, tmp_path):
     assert record.column("reward") == [0.1, 0.2, 0.9]
     [abandoned] = record.abandoned
     assert [step.step for step in abandoned] == [3, 4, 5]
+    record.add(train_step(2, 0.7))
     record.save(tmp_path / "run")
-    assert same(RunRecord.load(tmp_path / "run"), record)
-    with pytest.raises(KeyError, match="no step 4; it has 1 to 3"):
+    loaded = RunRecord.load(tmp_path / "run")
+    assert same(loaded, record)
+    branches = [[(step.step, step.metrics["reward"], step.changes) for step in branch] for branch in loaded.abandoned]
+    first = [(3, 0.3, {"learning_rate": 1e-4}), (4, 0.4, {}), (5, 0.5, {})]
+    assert branches == [first, [(2, 0.2, {}), (3, 0.9, {"rewound_from": 5})]]
+    assert "branch" not in loaded.abandoned[0][0].metrics
+    with pytest.raises(KeyError, match="no step 4; it has 1 to 2"):
         record.at(4)
+
+
+def test_half_a_surrogate_pair_becomes_what_can_be_sent(tmp_path):
+    record = RunRecord("a \ud83d title")
+    step = train_step(1)
+    step.completions[0].completion, step.completions[1].completion = "\ud83d", "\U0001f600"
+    record.add(step)
+    record.save(tmp_path / "run")
+    for each in (record, RunRecord.load(tmp_path / "run")):
+        assert each.title == "a ? title"
+        assert [one.completion for one in each.at(1).completions[:3]] == ["?", "\U0001f600", "2"]
 
 
 @pytest.mark.parametrize(

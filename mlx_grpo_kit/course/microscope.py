@@ -30,6 +30,10 @@ from mlx_grpo_kit.viz.widgets.microscope import Microscope
 
 __all__ = ["show_microscope", "take_updates"]
 
+NORMALIZED = (
+    "This run normalizes the rewards of each function by themselves and then adds them up (normalize_then_sum). The "
+    "advantages here are of the summed rewards, so they, the loss and the pushes are not quite the run's."
+)
 CAP = 5.0  # of cispo's weights: MiniMax-M1's and TRL's recommendation
 
 
@@ -77,6 +81,7 @@ def show_microscope(
         "importance_sampling_levels": [*IMPORTANCE_SAMPLING_LEVELS],
         "scale_rewards": [*SCALE_REWARDS],
         "advantage_estimators": [*ADVANTAGE_ESTIMATORS],
+        "note": NORMALIZED if args.multi_objective_aggregation == "normalize_then_sum" else "",
     }
     settings = {
         "group": group,

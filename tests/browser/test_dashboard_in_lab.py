@@ -1,9 +1,12 @@
 """The dashboard in JupyterLab while a run goes on: every control by mouse and keyboard, dragging, going back."""
 
+import random
 import re
 from pathlib import Path
 
 import pytest
+
+from mlx_grpo_kit.viz import widgets
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -66,6 +69,23 @@ class Board:
         self.cell.locator(f'svg[aria-valuenow="{step}"]').first.wait_for()
 
 
+def test_an_axis_has_two_to_five_round_numbers(browser):
+    page = browser.new_page()
+    source = (Path(widgets.__file__).parent / "dashboard.js").read_text(encoding="utf-8")
+    call = "([source, ranges]) => { const ticks = new Function(source.replace('export default {render}',"
+    call += " 'return ticks'))(); return ranges.map(([low, high]) => ticks(low, high)); }"
+    rng = random.Random(0)
+    lows = [rng.uniform(-1, 1) * 10 ** rng.randint(-3, 3) for _ in range(300)]
+    ranges = [(low, low + rng.uniform(0.01, 10) * abs(low)) for low in lows]
+    for (low, high), found in zip(ranges, page.evaluate(call, [source, ranges]), strict=True):
+        values = [value for value, _ in found]
+        assert 2 <= len(values) <= 5, (low, high, found)
+        assert len({words for _, words in found}) == len(values), (low, high, found)
+        tolerance = 1e-6 * (high - low)
+        assert all(low - tolerance <= value <= high + tolerance for value in values)
+    page.close()
+
+
 @pytest.fixture
 def board(open_notebook):
     """A run that is on its way, in a notebook whose next cell waits for it."""
@@ -102,7 +122,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert [curve.get_attribute("aria-valuenow") for curve in board.curves.all()] == ["6"] * 9
     assert set(board.column(2)) == {f"6+{group}=" for group in range(4)}
     page.mouse.up()
-    for key, step in [("ArrowLeft", 5), ("ArrowLeft", 4), ("ArrowRight", 5), ("Home", 1), ("End", paused_at + 2)]:
+    for key, step in [("ArrowLeft", 5), ("ArrowLeft", 4), ("ArrowRight", 5), ("Home", 0), ("End", paused_at + 2)]:
         page.keyboard.press(key)
         board.wait_for_step(step)
     for _ in range(5):
@@ -197,8 +217,17 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
     assert (board.done, board.step) == (done, done)
     board.wait_for_rows(32)
     assert board.column(2)[0] == f"{done}+0="  # asked of the kernel
+
+    # Back to the policy before training, which is left of the first step.
+    board.curves.first.press("Home")
+    board.wait_for_step(0)
+    board.cell.get_by_text("Step 0, before the training: no completions.").wait_for()
+    board.click("Rewind to step 0")
+    board.wait_for("paused.*no step yet")
+    board.cell.get_by_text("Completions will stand here").wait_for()
+    assert board.cell.locator(".kit-abandoned").count() == 8
     board.click("Resume")
-    board.wait_until_done(done + 5)
+    board.wait_until_done(5)
     board.click("Stop")
     board.wait_for("stopped")
 

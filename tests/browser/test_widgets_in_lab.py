@@ -1,6 +1,10 @@
 """What the browser's widgets share, in JupyterLab: data, questions and answers, complaints, and the still picture."""
 
+from pathlib import Path
+
 import pytest
+
+from mlx_grpo_kit.viz import widgets
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -35,6 +39,29 @@ class Bars(BrowserWidget):
     def draw_still(self):
         return as_picture(Chart(30, 30), "Bars that stand still.")
 """
+
+
+def test_a_late_answer_is_announced_and_takes_the_complaint_away(browser):
+    page = browser.new_page()
+    page.clock.install()
+    source = (Path(widgets.__file__).parent / "browser.js").read_text(encoding="utf-8")
+    page.evaluate(
+        "source => { window.heard = []; window.sent = []; let reply = null;"
+        " const model = {send: message => sent.push(message), on: (_, hear) => { window.reply = hear; }};"
+        " window.ask = new Function(source + '; return asker')()(model, answer => heard.push(answer)); }",
+        source,
+    )
+    page.evaluate("() => ask({factor: 1})")
+    page.clock.run_for(1000)
+    assert page.evaluate("() => heard") == []
+    page.clock.run_for(1000)
+    assert page.evaluate("() => heard")[0]["complaint"].startswith("The kernel is busy")
+    page.evaluate("() => reply({number: sent[0].number, answer: {heights: [1]}})")
+    page.evaluate("() => ask({factor: 2})")
+    page.evaluate("() => reply({number: sent[1].number, answer: {heights: [2]}})")
+    page.clock.run_for(5000)
+    assert page.evaluate("() => heard.slice(1)") == [{"heights": [1]}, {"heights": [2]}]
+    page.close()
 
 
 def test_data_questions_complaints_and_the_still_picture(open_notebook):

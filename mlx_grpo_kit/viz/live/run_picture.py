@@ -96,7 +96,7 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
         steps: with `.step` and `.metrics`.
         abandoned: steps that a rewind took back, for each rewind; drawn in grey.
     """
-    metrics = dict.fromkeys(name for step in steps for name in step.metrics)
+    metrics = dict.fromkeys(name for run in (steps, *abandoned) for step in run for name in step.metrics)
     panels = run_panels(list(metrics))
     header = 34 if title else 6
     rows = math.ceil(len(panels) / COLUMNS)
@@ -151,8 +151,9 @@ def _draw(
         plane.line(xs, ys, COLORS[place % 5], style=LINE_STYLES[place % 4], label=words)
     if len(lines) > 1:
         plane.legend("upper right", size=11)
-    if not lines:
-        plane.text(max(last, 5) / 2, (low + high) / 2, panel.empty, size=11, anchor="middle", color="soft")
+    if not heights:
+        words = panel.empty if steps else "no values yet"
+        plane.text(max(last, 5) / 2, (low + high) / 2, words, size=11, anchor="middle", color="soft")
 
 
 def _band(panel: RunPanel, steps: Sequence[Any]) -> list[tuple[list[float], list[float]]]:

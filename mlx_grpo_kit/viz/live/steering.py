@@ -90,6 +90,8 @@ class Steering:
             self._changes[self.trainer.step] = before | dict(order.settings)
 
     def _go_back(self, step: int) -> None:
+        if step > self.trainer.step:
+            raise ValueError(f"There is no way back to step {step}: the run is at step {self.trainer.step}.")
         start = max((kept for kept in self.snapshots if kept <= step), default=None)
         if start is None:
             first = f"the first is of step {min(self.snapshots)}" if self.snapshots else self.nothing_kept

@@ -29,17 +29,22 @@ const threeDigits = value => {
 
 // Questions to the kernel: `const ask = asker(model, answer => ...)`, then `ask({anything: "JSON"})`.
 // While one is under way only the latest of those that follow waits, so that a drag never queues up. A kernel that was
-// restarted never answers: after `patience` milliseconds the next question goes out all the same.
+// restarted never answers: after `patience` milliseconds the next question goes out all the same. An answer that is late
+// is announced by a complaint, which the answer itself takes away.
+const BUSY = "The kernel is busy, perhaps with another cell, and answers when that is over.", LATE = 1500;
 const asker = (model, hear, patience = 5000) => {
-  let number = 0, asked = 0, underWay = null, waiting = null;
+  let number = 0, asked = 0, underWay = null, waiting = null, late = null;
   const send = question => {
     underWay = ++number + Math.random();  // a number that no other view of this model has
     asked = performance.now();
+    clearTimeout(late);
+    late = setTimeout(() => hear({complaint: BUSY}), LATE);
     model.send({number: underWay, question});
   };
   model.on("msg:custom", message => {
     if (message.number === undefined || message.number !== underWay) return;
     underWay = null;
+    clearTimeout(late);
     const next = waiting;
     waiting = null;
     if (next) send(next);

@@ -102,7 +102,12 @@ class _Page(anywidget.AnyWidget):
 
 
 def as_json(value: Any) -> Any:
-    """`value` with lists for tuples, and None for numbers that are not finite, which JSON has no word for."""
+    """`value` with lists for tuples, and None for numbers that are not finite, which JSON has no word for.
+
+    Half a surrogate pair, which no UTF-8 can hold, becomes a question mark.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

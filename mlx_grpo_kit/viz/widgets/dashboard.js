@@ -9,7 +9,6 @@ const MOST_KEPT = 800;  // steps whose completions the page remembers
 const NEIGHBOURS = 24;  // steps on each side that are asked for with the one under the cursor
 const MOST_ROWS = 300;  // of the table
 const FIRST_ROWS = 16, REST = 120;  // rows that are drawn at once, which fill its box; milliseconds until the others are
-const BUSY = "The kernel is busy with another cell, and hears this click when that one is over.";
 
 const last = list => list[list.length - 1];
 const isNumber = value => value !== null && value !== undefined;
@@ -35,10 +34,12 @@ const smoothed = smoothing => values => {
   });
 };
 
-// Round numbers for an axis, at most four, with their words.
+// Round numbers for an axis, two to five, with their words.
 const ticks = (low, high) => {
   const rough = (high - low) / 3, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map(factor => factor * power).find(size => size >= rough * 0.999);
+  const sizes = [1, 2, 5, 10].map(factor => factor * power), fits = sizes.findIndex(size => size >= rough * 0.999);
+  const isAlone = Math.floor(high / sizes[fits]) === Math.ceil(low / sizes[fits]);
+  const step = sizes[isAlone ? Math.max(fits - 1, 0) : fits];
   const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9); at * step <= high + 1e-9 * step; at++) {
@@ -78,13 +79,14 @@ const pathOf = (steps, values, x, y) => {
 class Curve {
   constructor(spec, hooks) {
     this.spec = spec;
+    const several = Object.keys(spec.lines).length > 1;
     this.values = Object.keys(spec.lines).map((words, place) => {
       const mark = h("i", {class: `kit-mark kit-color${place}`});
       const value = h("b", {}, "");
-      const several = Object.keys(spec.lines).length > 1;
-      return {value, node: h("span", {}, several ? mark : null, several ? words + " " : null, value)};
+      return {value, node: h("span", {}, several ? mark : null, several ? h("span", {}, words) : null, value)};
     });
-    const heading = h("div", {class: "kit-heading", title: spec.help || null}, h("span", {}, spec.title), ...this.values.map(({node}) => node));
+    const heading = h("div", {class: `kit-heading${several ? " kit-several" : ""}`, title: spec.help || null},
+                      h("span", {}, spec.title), ...this.values.map(({node}) => node));
     this.still = s("g");
     this.cursor = s("g");
     this.svg = s("svg", {height: HEIGHT, role: "slider", "aria-label": `step, over ${spec.title}`, tabindex: -1},
@@ -118,8 +120,9 @@ class Curve {
     let low = Infinity, high = -Infinity;
     for (const values of [...main, ...greys.map(([, values]) => values), ...edges.map(smooth)])
       for (const value of values) if (isNumber(value)) { low = Math.min(low, value); high = Math.max(high, value); }
-    const empty = this.empty = !main.some(values => values.some(isNumber));
-    if (low > high) [low, high] = [0, 1];
+    const empty = this.empty = low > high;
+    if (empty) [low, high] = [0, 1];
+    const flat = low === high ? [[low, String(Number(low.toPrecision(3)))]] : null;
     const margin = 0.06 * (high - low) || 0.06 * Math.abs(high) || 0.05;
     [low, high] = [low - margin, high + margin];
     this.longest = run.longest;
@@ -128,7 +131,7 @@ class Curve {
     this.smooth = main.map(smooth);
 
     const {x, y} = this, parts = [], floor = HEIGHT - BOTTOM;
-    for (const [value, words] of empty ? [] : ticks(low, high)) {
+    for (const [value, words] of empty ? [] : flat ?? ticks(low, high)) {
       parts.push(s("path", {class: "kit-grid", d: `M${LEFT} ${y(value).toFixed(1)}H${width - RIGHT}`}));
       parts.push(s("text", {x: LEFT - 5, y: y(value) + 4, "text-anchor": "end"}, words));
     }
@@ -143,21 +146,24 @@ class Curve {
       parts.push(s("path", {class: "kit-abandoned", d: pathOf(steps, smooth(values), x, y)}));
     if (edges.length) {
       const [below, above] = edges.map(smooth);
-      const back = pathOf([...run.steps].reverse(), [...below].reverse(), x, y);
-      if (below.every(isNumber) && above.every(isNumber) && run.steps.length)
-        parts.push(s("path", {class: "kit-band", d: pathOf(run.steps, above, x, y) + back.replace("M", "L") + "z"}));
+      const known = run.steps.map((_, place) => place).filter(place => isNumber(below[place]) && isNumber(above[place]));
+      const edge = (values, places) => pathOf(places.map(place => run.steps[place]), places.map(place => values[place]), x, y);
+      if (known.length)
+        parts.push(s("path", {class: "kit-band",
+                              d: edge(above, known) + edge(below, known.reverse()).replace("M", "L") + "z"}));
     }
     main.forEach((values, place) => {
       parts.push(s("path", {class: `kit-raw kit-color${place}`, d: pathOf(run.steps, values, x, y)}));
       parts.push(s("path", {class: `kit-line kit-color${place}`, d: pathOf(run.steps, this.smooth[place], x, y)}));
     });
-    if (empty) parts.push(s("text", {x: (LEFT + width) / 2, y: HEIGHT / 2, "text-anchor": "middle"}, spec.empty));
+    if (empty) parts.push(s("text", {x: (LEFT + width) / 2, y: HEIGHT / 2, "text-anchor": "middle"},
+                           run.steps.length ? spec.empty : "no values yet"));
     this.svg.setAttribute("width", width);
     this.still.replaceChildren(...parts);
   }
 
-  drawCursor(run, place) {
-    const step = run.steps[place], parts = [];
+  drawCursor(run, place, step, least) {
+    const parts = [];
     Object.values(this.spec.lines).forEach((name, line) => {
       const value = run.columns[name]?.[place];
       this.values[line].value.textContent = threeDigits(value);
@@ -167,12 +173,12 @@ class Curve {
     if (step !== undefined) {
       const at = this.x(step).toFixed(1);
       parts.unshift(s("path", {class: "kit-cursor", d: `M${at} ${TOP}V${HEIGHT - BOTTOM}`}));
-      this.svg.setAttribute("aria-valuemin", run.steps[0]);
+      this.svg.setAttribute("aria-valuemin", least);
       this.svg.setAttribute("aria-valuemax", last(run.steps));
       this.svg.setAttribute("aria-valuenow", step);
       const words = this.values.map(({value}) => value.textContent).join(", ");
       this.svg.setAttribute("aria-valuetext", `step ${step}: ${this.spec.title} ${words}`);
-    }
+    } else this.svg.removeAttribute("aria-valuenow");
     this.cursor.replaceChildren(...(this.empty ? [] : parts));
   }
 }
@@ -297,10 +303,10 @@ const render = ({model, el}) => {
 
   // -- controls
   const order = name => {
-    model.send({number: "order", question: {order: name, step: run.steps[place()] ?? 0, rate: rate.value,
+    model.send({number: "order", question: {order: name, step: stepNow() ?? 0, rate: rate.value,
                                             reward: reward.value}});
     clearTimeout(order.timer);
-    order.timer = setTimeout(() => say(BUSY), 1500);
+    order.timer = setTimeout(() => say(BUSY), LATE);
   };
   const button = (words, title, onclick) => h("button", {type: "button", title, onclick}, words);
   // The second click of a double one would mean the opposite.
@@ -337,16 +343,20 @@ const render = ({model, el}) => {
     progress, h("div", {class: "kit-row kit-controls"}, controls, settings), complaint, health, grid,
     h("div", {class: "kit-row"}, where, newest), completions.node);
 
-  const place = () => cursor === null ? Math.max(run.steps.length - 1, 0) : placeOf(run.steps, cursor);
+  // The cursor may stand before the first step, where the run can be turned back to: its place is -1 then.
+  const least = () => Math.min(status.first ?? Infinity, run.steps[0]);
+  const isBefore = () => cursor !== null && cursor < run.steps[0];
+  const place = () => cursor === null ? Math.max(run.steps.length - 1, 0) : isBefore() ? -1 : placeOf(run.steps, cursor);
+  const stepNow = () => isBefore() ? cursor : run.steps[place()];
   const go = step => {
     if (!run.steps.length) return;
-    cursor = step >= last(run.steps) ? null : Math.max(Math.round(step), run.steps[0]);
+    cursor = step >= last(run.steps) ? null : Math.max(Math.round(step), least());
     moved();
   };
   const key = event => {
-    const now = run.steps[place()], page = Math.max(1, Math.round(run.longest / 20));
+    const now = stepNow(), page = Math.max(1, Math.round(run.longest / 20));
     const to = {ArrowLeft: now - 1, ArrowDown: now - 1, ArrowRight: now + 1, ArrowUp: now + 1, PageDown: now - page,
-                PageUp: now + page, Home: 0, End: Infinity}[event.key];
+                PageUp: now + page, Home: -Infinity, End: Infinity}[event.key];
     if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
@@ -356,7 +366,14 @@ const render = ({model, el}) => {
   const ask = asker(model, answer => {
     if (answer.complaint) return say(answer.complaint);
     if (answer.completions) remember(answer.completions);
-    else { texts.clear(); take(answer, true); }
+    else {
+      texts.clear();
+      take(answer, true);
+      status = answer.status;
+      showStatus();
+      changed();
+    }
+    say(status.complaint);
     moved();
   });
   const remember = found => {
@@ -370,8 +387,9 @@ const render = ({model, el}) => {
   };
 
   const drawCompletions = () => {
-    const step = run.steps[place()];
-    if (step === undefined) return completions.show([], "");
+    const step = stepNow();
+    if (step === undefined) return completions.show([], "Completions will stand here, from the first step on.");
+    if (isBefore()) return completions.show([], `Step ${step}, before the training: no completions.`);
     const kept = keptBefore(step);
     if (kept === null) return completions.show([], "No completions were kept.");
     const rows = texts.get(kept);
@@ -383,14 +401,15 @@ const render = ({model, el}) => {
     ask({completions: [kept, ...near]});
   };
   const drawCursor = () => {
-    const at = place(), step = run.steps[at];
-    curves.forEach(curve => curve.drawCursor(run, at));
+    const at = place(), step = stepNow();
+    curves.forEach(curve => curve.drawCursor(run, at, step, least()));
     where.textContent = step === undefined ? "" : `step ${step}` + (run.changes[step] ? `: ${run.changes[step]}` : "") +
-      (cursor === null ? "" : ", under the cursor");
+      (cursor === null ? ", the latest. Drag over a curve, or press ← on it, to look back."
+        : isBefore() ? ", before the training, under the cursor" : ", under the cursor");
     newest.hidden = cursor === null;
     rewind.textContent = cursor === null ? "Rewind" : `Rewind to step ${step}`;
-    rewind.title = cursor === null ? "Drag over a curve to an earlier step first"
-      : `Go on from the weights of step ${step} with this learning rate and reward`;
+    rewind.title = status.noWayBack || (cursor === null ? "Drag over a curve to an earlier step first"
+      : `Go on from the weights of step ${step} with this learning rate and reward`);
     rewind.disabled = cursor === null || !isNumber(status.first) || step < status.first;
     drawCompletions();
   };
@@ -478,14 +497,7 @@ const render = ({model, el}) => {
     moved();
   };
   model.on("msg:custom", hear);
-  const first = asker(model, answer => {
-    take(answer, true);
-    status = answer.status;
-    say(status.complaint);
-    showStatus();
-    changed();
-  });
-  first({all: true});
+  ask({all: true});
   const watcher = new ResizeObserver(() => { if (grid.clientWidth && curves[0]?.node.clientWidth !== width) changed(); });
   watcher.observe(grid);
   return () => { watcher.disconnect(); model.off("msg:custom", hear); };

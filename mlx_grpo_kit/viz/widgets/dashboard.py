@@ -352,7 +352,14 @@ class Dashboard(BrowserWidget):
             "rate": _setting(self.steering and self.steering.trainer, "learning_rate", None),
             "reward": self._reward(),
             "first": min(self.steering.snapshots, default=None) if self.steering else None,
+            "noWayBack": self._no_way_back(),
         }
+
+    def _no_way_back(self) -> str:
+        """Why a run cannot be turned back to any step, "" where it can."""
+        if self.steering is None or self.steering.snapshots or not self.record.steps:
+            return ""
+        return f"There is no way back: {self.steering.nothing_kept}"
 
     def _reward(self) -> str:
         """The name of the rewards that the trainer has now."""
@@ -406,7 +413,7 @@ def _named(rewards: Rewards, now: Sequence[Callable] | None) -> dict[str, list[C
     """Lists of functions by name, with those that the trainer has now, if none of the others is the same."""
     named = {name: [each] if callable(each) else [*each] for name, each in rewards.items()}
     if named and now and [*now] not in named.values():
-        named = {"as it was": [*now]} | named
+        named = {"the run's own": [*now]} | named
     return named
 
 

@@ -112,18 +112,19 @@ function render({model, el}) {
   };
 
   // -- controls ------------------------------------------------------------------------------------------------------
-  const slider = (name, setting, most, step, least = 0) => {
-    const readout = h("output", {class: "kit-mono"}, String(settings[setting]));
+  const slider = (name, setting, most, step, least = 0, off = null) => {
+    const words = () => settings[setting] === off ? "off" : String(settings[setting]);
+    const readout = h("output", {class: "kit-mono"}, words());
     const input = h("input", {type: "range", min: least, max: most, step, "aria-label": name, oninput: () => {
       settings[setting] = Number(input.value);
-      readout.textContent = input.value;
+      readout.textContent = words();
       redraw();
     }});
     input.value = settings[setting];
     return h("label", {class: "control"}, h("span", {}, name), input, readout);
   };
   const readPrompt = () => { if (text.value !== prompt) ask({prompt: text.value, path: []}); };
-  const text = h("input", {type: "text", "aria-label": "prompt", size: 12, onchange: readPrompt,
+  const text = h("input", {type: "text", "aria-label": "prompt", size: 10, onchange: readPrompt,
     onkeydown: event => { if (event.key === "Enter") readPrompt(); }});
   text.value = prompt;
   const complaint = h("div", {class: "kit-complaint", role: "alert", hidden: true});
@@ -261,9 +262,9 @@ function render({model, el}) {
     h("div", {class: "controls"},
       h("label", {class: "control"}, h("span", {}, "prompt"), text),
       slider("temperature", "temperature", 3, 0.05),
-      slider("top-k", "top_k", Math.min(64, data.nodes[0].ids.length), 1),
-      slider("top-p", "top_p", 1, 0.01, 0.01),
-      slider("min-p", "min_p", 1, 0.01)),
+      slider("top-k", "top_k", Math.min(64, data.nodes[0].ids.length), 1, 0, 0),
+      slider("top-p", "top_p", 1, 0.01, 0.01, 1),
+      slider("min-p", "min_p", 1, 0.01, 0, 0)),
     complaint,
     h("div", {class: "kit-row"}, draws, likeliest, back, again),
     h("div", {class: "both"},

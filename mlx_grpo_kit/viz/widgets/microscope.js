@@ -154,7 +154,7 @@ function render({model, el}) {
     const title = (x, words) => s("text", {class: "words", x, y: 19}, words);
     answers.replaceChildren();
     axis.replaceChildren(spread, mean, title(12, "reward (drag it)"), title(ADVANTAGE - 30, "advantage"),
-      title(PUSH - 45, "push in all"), meanWords);
+      title(PUSH - 45, "push, in all"), meanWords);
     lines = rows().map((row, place) => {
       const y = ROW * (place + 1) + ROW / 2, completion = batch.completions[row];
       const spans = completion.tokens.slice(0, FIRST).map(token => h("span", {class: "kit-mono piece"}, token));
@@ -367,7 +367,7 @@ function render({model, el}) {
       value => { settings.scale_rewards = value; drawRewards(); askAgain(); })),
   );
   el.append(h("div", {class: "kit-widget kit-microscope"},
-    controls, complaint,
+    controls, batch.note ? h("div", {class: "note kit-soft"}, batch.note) : null, complaint,
     h("div", {class: "kit-row summary"}, h("span", {}, "loss ", lossValue), facts, said),
     h("div", {class: "group"}, answers, axis),
     h("div", {class: "kit-row"}, heading,

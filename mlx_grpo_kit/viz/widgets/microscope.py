@@ -21,7 +21,8 @@ class Microscope(BrowserWidget):
         batch: what stays: "completions", a list of {"prompt", "text", "tokens", "reward", "finished"}, those of a
             prompt next to each other, "tokens" being their texts and "reward" a number or None; "num_generations";
             "updates", how many there are after the policy that sampled; and the choices "loss_types",
-            "importance_sampling_levels", "scale_rewards" and "advantage_estimators".
+            "importance_sampling_levels", "scale_rewards" and "advantage_estimators"; "note", what the reader has to
+            know of these numbers, as a rule "".
         settings: the first of those that the controls have: "group", "update", "loss_type",
             "importance_sampling_level", "epsilon", "epsilon_high" (None: epsilon), "cap" (of cispo), "beta",
             "scale_rewards", "advantage_estimator" and "rewards" (None: the batch's own).

@@ -108,11 +108,15 @@ def test_an_order_that_cannot_be_obeyed_leaves_the_run_as_it_was():
     errors = []
     seen = play(
         Steering(Summing(step=2), 6),
-        {4: [Order(settings={"size": -1}), Order(back_to=1)]},
+        {4: [Order(settings={"size": -1}), Order(back_to=1), Order(back_to=5)]},
         lambda order, error: errors.append(str(error)) or True,
     )
     assert seen == [(3, 1), (4, 2), (5, 3), (6, 4)]
-    assert errors == ["size is below 0", "There is no way back to step 1: the first is of step 2."]
+    assert errors == [
+        "size is below 0",
+        "There is no way back to step 1: the first is of step 2.",
+        "There is no way back to step 5: the run is at step 4.",
+    ]
 
 
 def test_the_run_ends_where_obeyed_says_so():
@@ -135,6 +139,7 @@ def test_snapshots_of_a_branch_that_is_left_are_not_gone_back_to():
         seen.append((step.step, step.weight))
         if len(seen) == 6:
             steering.give(Order(back_to=2, settings={"size": 10}))
-        if len(seen) == 7:
-            steering.give(Order(back_to=5))
-    assert seen[6:] == [(3, 12), (6, 42), (7, 52), (8, 62)]
+        if len(seen) == 8:
+            assert max(steering.snapshots) == 4
+            steering.give(Order(back_to=3))
+    assert seen[6:] == [(3, 12), (4, 22), (4, 22), (5, 32), (6, 42), (7, 52), (8, 62)]

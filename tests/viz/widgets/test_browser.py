@@ -51,8 +51,8 @@ def test_a_question_is_answered_under_its_number_and_an_error_in_words(bars, mon
 
 
 def test_no_number_is_lost_on_the_way_to_json():
-    value = {"a": (1, 2.5, math.nan, -math.inf), "b": [{"c": "text"}, None, True]}
+    value = {"a": (1, 2.5, math.nan, -math.inf), "b": [{"c": "text \ud800"}, None, True]}
     assert json.loads(json.dumps(as_json(value), allow_nan=False)) == {
         "a": [1, 2.5, None, None],
-        "b": [{"c": "text"}, None, True],
+        "b": [{"c": "text ?"}, None, True],
     }

@@ -129,6 +129,29 @@ def test_rewinding_a_paused_run_leaves_it_paused_there_and_keeps_the_old_branch(
     assert {"exact", "format_reward"} <= told["panels"][0]["lines"].keys()
 
 
+def test_back_to_the_policy_before_training(dashboard):
+    pause_at(dashboard, 6)
+    order(dashboard, "rewind", step=0)
+    until(lambda: dashboard.state == "paused" and not len(dashboard.record))
+    status = dashboard.answer({"all": True})["status"]
+    assert (status["step"], status["first"], status["noWayBack"]) == (0, 0, "")
+    assert dashboard.draw_still().alt == "A run. Training curves over 0 steps. 1 abandoned branch in grey."
+    order(dashboard, "go on")
+    dashboard.run.wait(SECONDS)
+    steps, _, abandoned = rebuilt(dashboard)
+    assert steps == [*range(1, 41)]
+    assert abandoned == [[1, 2, 3, 4, 5, 6]]
+
+
+def test_where_no_snapshot_has_room_the_page_is_told_why(fake):
+    dashboard = Dashboard(fake.FakeTrainer(nbytes=2_000_000), max_steps=3, megabytes=1)
+    assert dashboard.answer({"all": True})["status"]["noWayBack"] == ""  # nothing has happened yet
+    dashboard.start().wait(SECONDS)
+    status = dashboard.answer({"all": True})["status"]
+    assert status["first"] is None
+    assert "more than the 1 megabytes" in status["noWayBack"]
+
+
 def test_rewinding_while_the_run_goes_on_and_after_its_end(dashboard):
     dashboard.start()
     until(lambda: len(dashboard.record) > 10)
