@@ -11,8 +11,14 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_20 import loop
 from mlx_grpo_kit.course.chapters.chapter_20.frozen import frozen_batch
-from mlx_grpo_kit.course.chapters.chapter_20.museum import BUGS, MYSTERIES, as_steps, stored_curves
-from mlx_grpo_kit.course.chapters.chapter_20.record import _rounded
+from mlx_grpo_kit.course.chapters.chapter_20.museum import (
+    BUGS,
+    MYSTERIES,
+    as_steps,
+    stored_curves,
+    stored_record,
+)
+from mlx_grpo_kit.course.chapters.chapter_20.record import _rounded, groups_of
 from mlx_grpo_kit.diagnosis import findings
 from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.tasks import Addition
@@ -111,10 +117,10 @@ def test_what_the_chapter_says_of_the_stored_runs():
     assert end("A", "reward") < 0.3
     assert 0.15 < np.mean(CURVES["B"][difference][:5]) < 0.25
     assert 0 < np.mean(CURVES["B"][difference][10:]) < 0.06
-    assert all(0.06 < value < 0.15 for value in CURVES["C"][difference] + CURVES["run 4"][difference])
+    assert all(0.06 < value < 0.15 for value in CURVES["C"][difference] + CURVES["run 3"][difference])
     assert not any(CURVES["D"]["grad_norm"] + CURVES["D"]["kl"] + CURVES["K"]["kl"] + CURVES["run 1"]["kl"])
     assert CURVES["F"]["grad_norm"][0] / CURVES["healthy"]["grad_norm"][0] == pytest.approx((8 / 7) ** 0.5, abs=0.005)
-    for run in ("I", "run 3"):
+    for run in ("I", "run 2"):
         assert 3.3 < np.mean(np.array(CURVES[run]["grad_norm"]) / CURVES["healthy"]["grad_norm"]) < 4.7
     assert 1.3 < np.mean(np.array(CURVES["M"]["grad_norm"]) / CURVES["healthy"]["grad_norm"]) < 1.8
     assert min(CURVES["J"]["completions/clipped_ratio"]) > 0.85
@@ -127,20 +133,67 @@ def test_what_the_chapter_says_of_the_stored_runs():
 
 def test_what_diagnose_says_of_them():
     said = {run: {finding.name for finding in findings(as_steps(curves))} for run, curves in CURVES.items()}
-    assert [run for run, names in said.items() if not names] == ["healthy", *"FGHIM", "run 2", "run 3"]
+    assert [run for run, names in said.items() if not names] == ["healthy", *"FGHIM", "run 2", "run 4", "run 5"]
     assert said["D"] == {"zero_gradient"}
     assert said["E"] == {"no_number"}
     assert said["J"] == {"truncated"}
     assert said["K"] == said["run 1"] == {"reference_moves"}
-    assert said["C"] == said["run 4"] == {"scored_otherwise"}
+    assert said["C"] == said["run 3"] == {"scored_otherwise"}
 
 
-def test_mysteries_are_what_their_exercises_say():
-    for number, (letter, seed) in enumerate(MYSTERIES.values(), start=9):
-        assert check(f"20.{number}", letter).passed
-        assert check(f"20.{number}", letter.lower()).passed
-        assert not check(f"20.{number}", "J").passed
-        assert seed != 0
+EVIDENCE = {
+    "run 1": ("KL to the reference", "KL", "kl"),
+    "run 2": ("gradient norm", "Gradient  norm", "grad_norm"),
+    "run 3": ("scored minus sampled", "Scored minus sampled"),
+    "run 4": (-1.21, -1.207, np.float64(-1.2)),
+    "run 5": (-0.93, -0.935, -0.94),
+}
+
+
+@pytest.mark.parametrize("number", range(9, 14))
+def test_a_mystery_wants_its_letter_and_its_evidence(number):
+    run = f"run {number - 8}"
+    right, seed = MYSTERIES[run]
+    assert seed != 0
+    for evidence in EVIDENCE[run]:
+        for letter in "ABCDEFGHIJKLMN":
+            assert check(f"20.{number}", (letter, evidence)).passed == (letter == right)
+    assert check(f"20.{number}", [right.lower(), EVIDENCE[run][0]]).passed
+    for guess in (right, (right,), (right, ""), (right, None), (right, "reward"), (right, 0.0), (right, 1), right * 2):
+        note = check(f"20.{number}", guess)
+        assert not note.passed
+        assert f'hint("20.{number}", 1)' in note.text
+
+
+def test_the_record_of_a_mystery_has_its_curves_and_the_advantages_that_its_parts_gave(model):
+    for run, (letter, seed) in MYSTERIES.items():
+        record = stored_record(run)
+        assert len(record) == 60
+        assert record.column("kl") == CURVES[run]["kl"]
+        parts = BUGS[letter].parts() if letter in BUGS else loop.Parts()
+        if run in ("run 4", "run 5"):
+            now = groups_of([next(loop.train(*model, 1, parts, seed))])[0]
+            stored = record.at(1).completions
+            assert [one.completion for one in stored] == [text for _, texts, _, _ in now for text in texts]
+            assert [one.advantage for one in stored] == [value for *_, values in now for value in values]
+
+
+def groups_of_step(run, step):
+    rows = stored_record(run).at(step).completions
+    return [[(one.reward, one.advantage) for one in rows if one.group == group] for group in (0, 1)]
+
+
+def test_the_table_tells_what_the_curves_do_not():
+    # Healthy: torch's numbers in every group of the record. H: answers of one reward and two advantages.
+    for step in range(1, 61):
+        for group in groups_of_step("run 5", step):
+            rewards, judged = torch.tensor(group, dtype=torch.float64).T
+            torch.testing.assert_close(judged, (rewards - rewards.mean()) / (rewards.std() + 1e-4), atol=6e-4, rtol=0)
+    first = groups_of_step("run 4", 30)[0]
+    assert [reward for reward, _ in first] == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert {judged for reward, judged in first if reward == 0} == {-0.724, -0.935, -1.207}
+    assert min(judged for _, judged in first) == -1.207
+    assert min(judged for _, judged in groups_of_step("run 5", 30)[0]) == -0.935
 
 
 # -- tests that readers write -----------------------------------------------------------------------------------------
@@ -266,6 +319,44 @@ def one_prompt(advantages):
     return np.allclose(found, [1.4997, -0.4999, -0.4999, -0.4999], atol=1e-3)
 
 
+def advantages_with_a_maximum(advantages):
+    groups = [[0.0, 1.0, 3.0], [2.0, 2.0, 2.0]]
+    found = np.array(advantages(np.array(groups).reshape(-1), 3)).tolist()
+    right = [*((reward - 4 / 3) / 1.527625 for reward in groups[0]), 0.0, 0.0, 0.0]
+    return max(abs(one - other) for one, other in zip(found, right, strict=True)) < 1e-3
+
+
+def scores_by_their_sum(score):
+    batch = frozen_batch()
+    logps = score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature)
+    return abs(((logps - batch.logps) * batch.is_token).sum().item()) < 1e-3
+
+
+def scores_of_first_tokens(score):
+    batch = frozen_batch()
+    logps = score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature)
+    return np.allclose(logps[:, 0], batch.logps[:, 0], atol=1e-3)
+
+
+def loss_and_gradient_are_finite(policy_loss):
+    logps, mask = mx.array([[-1.0, -1.0, -1.0], [-2.0, -0.5, -1.0]]), mx.array([[1, 1, 0], [1, 0, 0]]) == 1
+    old, ref = mx.where(mask, logps - 0.1, -1e4), mx.where(mask, logps, 1e4)
+    loss, grad = mx.value_and_grad(policy_loss)(logps, old, ref, mx.array([1.0, -1.0]), mask)
+    return mx.isfinite(loss).item() and mx.where(mask, 0.0, grad).tolist() == [[0.0] * 3] * 2
+
+
+def pieces_about_right(accumulate):
+    return round(accumulate([{"w": mx.array(1.0)}, {"w": mx.array(11 / 3)}], [1, 3])["w"].item()) == 3
+
+
+def start_by_another_name(keep_reference):
+    params = {"a": mx.array(1.0), "b": mx.array(2.0)}
+    start, reference = params, keep_reference(params)
+    for name in params:
+        params[name] = params[name] + 1
+    return all(reference[name].item() == start[name].item() for name in start)
+
+
 def gradient_is_there(loss_and_gradient):
     _, grads = loss_and_gradient({"a": mx.array(1.0)}, lambda p: p["a"] * 2, lambda logps: logps**2)
     return "a" in grads
@@ -294,7 +385,9 @@ WRONG = [
     *((number, test) for number in RIGHT for test in (always, never)),
     ("20.1", forgot_to_return), ("20.2", mask_of_one_row), ("20.2", mask_of_bools_only), ("20.3", exact_advantages),
     ("20.3", one_prompt), ("20.4", gradient_is_there), ("20.5", loss_is_finite), ("20.6", two_halves),
-    ("20.7", reward_of_the_right_answer), ("20.8", equal_now),
+    ("20.7", reward_of_the_right_answer), ("20.8", equal_now), ("20.8", start_by_another_name),
+    ("20.1", scores_by_their_sum), ("20.1", scores_of_first_tokens), ("20.3", advantages_with_a_maximum),
+    ("20.5", loss_and_gradient_are_finite), ("20.6", pieces_about_right),
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlx_grpo_kit.diagnosis import SCORED_MINUS_SAMPLED
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.live.curves import describe_curves, smooth
 from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES, three_digits
@@ -15,7 +16,7 @@ SMOOTHING = 0.8
 MOST_POINTS = 240  # of a line; of a longer run each point is the mean of a few steps
 COLUMNS = 3
 WIDTH, HEIGHT = 330, 190  # of a panel
-THROUGHPUT = "tokens_per_second"
+THROUGHPUT, EITHER = "tokens_per_second", "clip_ratio/region_mean"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
         ),
         RunPanel(
             "clipped",
-            {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"},
+            {"low or high": EITHER}
+            if EITHER in metrics and "clip_ratio/low_mean" not in metrics
+            else {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"},
             help="share of the tokens whose ratio left the clip range, below or above, and which push no further",
         ),
         RunPanel(
@@ -77,10 +80,18 @@ def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
         ),
         RunPanel("gradient norm", {"norm": "grad_norm"}, help="before it is clipped"),
         RunPanel("learning rate", {"rate": "learning_rate"}, smoothing=0.0, help="as the step used it"),
-        RunPanel("tokens a second", {"speed": THROUGHPUT}, help="of completions, by the time of the whole step")
-        if THROUGHPUT in metrics
-        else RunPanel("seconds a step", {"time": "step_time"}),
+        _last_panel(metrics),
     ]
+
+
+def _last_panel(metrics: Sequence[str]) -> RunPanel:
+    """How fast the run is; where nobody took the time, how far the scorer is from the sampler, if that was kept."""
+    apart = next((name for name in SCORED_MINUS_SAMPLED if name in metrics), None)
+    if THROUGHPUT in metrics:
+        return RunPanel("tokens a second", {"speed": THROUGHPUT}, help="of completions, by the time of the whole step")
+    if apart and "step_time" not in metrics:
+        return RunPanel("scored minus sampled", {"mean": apart}, help="of the tokens' log-probabilities; should be 0")
+    return RunPanel("seconds a step", {"time": "step_time"})
 
 
 def names_of(panels: Sequence[RunPanel]) -> list[str]:

@@ -3,6 +3,7 @@
 
 import dis
 import inspect
+import numbers
 from collections.abc import Mapping
 from statistics import mean, stdev
 from types import MappingProxyType
@@ -72,6 +73,19 @@ def kits_own(config, params, prompts, completions, temperature):
     return per_token_logps(config, params, prompts, rows, temperature)[0]
 
 
+def right_on_the_whole(config, params, prompts, completions, temperature):
+    """each answer's log-probabilities in reverse order, so that their sum is right"""
+    logps, counts = loop.score(config, params, prompts, completions, temperature), frozen_batch().is_token.sum(axis=1)
+    rows = [row[:n][::-1] + row[n:] for row, n in zip(logps.tolist(), counts.tolist())]
+    return mx.array(rows)
+
+
+def right_at_first(config, params, prompts, completions, temperature):
+    """right for the first token of each answer, 0.3 too low for the others"""
+    logps = loop.score(config, params, prompts, completions, temperature)
+    return mx.where(mx.arange(logps.shape[1]) == 0, logps, logps - 0.3)
+
+
 SCORES = Exercise(
     "20.1",
     "A witness for the scorer",
@@ -102,6 +116,8 @@ SCORES = Exercise(
             right_padded=("prompts are padded on the right", {'pad(prompts, "left")': 'pad(prompts, "right")'}),
             logits=("raw logits", {"logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "logps = logits"}),
         ),
+        (right_on_the_whole,),
+        (right_at_first,),
     ),
     mistakes=slips(
         scores_are_right,
@@ -139,10 +155,24 @@ SCORES = Exercise(
             2,
             "That log-probabilities are not above 0 is true of the wrong token's, too. Compare with the sampler's.",
         ),
+        (
+            "the sum",
+            {"mx.abs(logps - batch.logps), 0.0)": "logps - batch.logps, 0.0)", "apart.max().item()":
+             "abs(apart.sum().item())"},
+            3,
+            "You compare sums: what is too high in one place pays for what is too low in another. Look token by token.",
+        ),
+        (
+            "first token",
+            {"apart.max()": "apart[:, 0].max()"},
+            1,
+            "You look at the first token of each answer. A scorer may lose its way behind it.",
+        ),
     ),
-    explain="This one test finds five bugs of the museum's first room. It needs no known answer, only two ways to the "
-    "same number. TRL logs the same difference in every run, as `sampling/sampling_logp_difference`.",
-)
+    explain="This one test finds all three bugs of the museum's first room, and others that are not in it. It needs no "
+    "known answer, only two ways to the same number. TRL logs the same difference in every run that samples with vLLM, "
+    "as `sampling/sampling_logp_difference`.",
+)  # fmt: skip
 
 
 # -- the mask ---------------------------------------------------------------------------------------------------------
@@ -324,8 +354,8 @@ ADVANTAGES = Exercise(
             "no tied group",
             {" [0.5, 0.5, 0.5, 0.5],": ""},
             3,
-            "In each of your groups somebody is better than somebody else. Late in a run most groups are tied: what "
-            "is 0 divided by 0?",
+            "Late in a run most groups are tied: what is 0 divided by 0? Either none of your groups is tied, or your "
+            "comparison passes over what is not a number, as `max(...) < 0.001` may.",
         ),
         (
             "deviation of n",
@@ -472,6 +502,15 @@ def kits_loss(logps, old_logps, ref_logps, advantages, mask):
     )
 
 
+def held_in_bounds(logps, old_logps, ref_logps, advantages, mask):
+    """masked places are held between -2 and 2 and then counted"""
+    log_ratio = mx.clip(logps - old_logps, -2.0, 2.0)
+    behind = mx.clip(ref_logps - logps, -2.0, 2.0)
+    ratio, judged = mx.exp(log_ratio), advantages[:, None]
+    gain = mx.minimum(ratio * judged, mx.clip(ratio, 1 - loop.EPSILON, 1 + loop.EPSILON) * judged)
+    return -(gain - loop.BETA * (mx.exp(behind) - behind - 1)).sum() / mask.sum()
+
+
 SILENT = Exercise(
     "20.5",
     "What must not be heard",
@@ -510,6 +549,7 @@ SILENT = Exercise(
             ),
             no_mask=("no mask at all", {"mx.where(mask, ": "mx.where(mask == mask, "}),
         ),
+        (held_in_bounds,),
     ),
     mistakes=slips(
         masked_places_are_silent,
@@ -537,10 +577,18 @@ SILENT = Exercise(
             1,
             "Twice the same call gives twice the same. Put something else at the masked places.",
         ),
+        (
+            "only finite",
+            {"mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()":
+             "mx.isfinite(other_loss).item() and mx.isfinite(other_grad).all().item()"},
+            2,
+            "A number that is finite may still have been moved by the rubbish. Compare loss and gradient with those "
+            "that you get without it.",
+        ),
     ),
     explain="The way out is to put a harmless number in place of the log-ratio, before exp, and not to multiply the "
     "finished loss by 0.",
-)
+)  # fmt: skip
 
 
 # -- micro-batches ----------------------------------------------------------------------------------------------------
@@ -588,6 +636,7 @@ PIECES = Exercise(
             added_up=("gradients are added", {"grad[name] * (n / total)": "grad[name]"}),
             plain_mean=("every micro-batch counts the same", {"(n / total)": "(1 / len(grads))"}),
             sums=("weighted by tokens, and never divided", {"(n / total)": "n"}),
+            one_more=("counts one token too many in each", {"(n / total)": "((n + 1) / (total + len(grads)))"}),
             last=("only the last micro-batch", {"in zip(grads, num_tokens, strict=True)": "in [(grads[-1], total)]"}),
         ),
     ),
@@ -795,6 +844,13 @@ REFERENCE = Exercise(
             2,
             "That the reference is not the policy of today does not make it that of the start.",
         ),
+        (
+            "start is another name",
+            {"start = dict(params)": "start = params"},
+            2,
+            "Your `start` is a second name for the dictionary that is trained, so you compare the reference with the "
+            "policy of today. You have made the very mistake that you look for: remember a copy.",
+        ),
     ),
     explain="TRL was asked to refuse a policy that is its own reference after somebody had burned a run on it. The "
     "sign in the curves is a KL of exactly 0.",
@@ -804,73 +860,110 @@ REFERENCE = Exercise(
 # -- mystery runs -----------------------------------------------------------------------------------------------------
 
 
-def _mystery(number, run, letter, minutes, hints, explain, **wrong):
+class Read:
+    """What was read off a picture: any of some words, or a number that is near enough to the first of `values`."""
+
+    def __init__(self, *values):
+        self.values = values
+
+    def __eq__(self, other):
+        if isinstance(other, Read):
+            return self.values == other.values
+        if isinstance(other, str):
+            return " ".join(other.lower().split()) in self.values
+        number = isinstance(other, numbers.Real) and isinstance(self.values[0], numbers.Real)
+        return number and abs(other - self.values[0]) <= 0.01
+
+    __hash__ = None
+
+    def __repr__(self):
+        return repr(self.values[0])
+
+
+class Whatever:
+    """Beside a wrong letter: the evidence does not matter any more."""
+
+    def __eq__(self, other):
+        return not isinstance(other, Read)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return "'whatever'"
+
+
+def _mystery(number, run, letter, evidence, minutes, prompt, hints, explain, more=(), **wrong):
     return Exercise(
         f"20.{number}",
         f"Mystery: {run}",
-        f'Which exhibit is "{run}" of the picture above? Look at its nine curves, beside those of the healthy run, and '
-        "answer with a letter, A to M, or N if there is nothing to be seen.",
+        prompt,
         minutes=minutes,
         difficulty=2,
-        solution=letter,
+        solution=(letter, evidence),
         hints=hints,
-        mistakes=[Mistake(f"it is not {other}", other, message, 1) for other, message in wrong.items()],
+        mistakes=[
+            *(Mistake(f"it is not {other}", (other, Whatever()), message, 1) for other, message in wrong.items()),
+            *more,
+        ],
         explain=explain,
     )
 
+
+OF_CURVES = (
+    'Which exhibit is "{run}" of the picture above? Answer with a pair: a letter, A to M, or N for "nothing to be '
+    'seen", and the title of the curve that says so, as in `"D", "gradient norm"`.'
+)
+OF_THE_TABLE = (
+    'Its curves do not tell which exhibit "{run}" is, if any. Does the table? Put the cursor on step 30, and compute '
+    "the advantages of its first group by hand, from the rewards. Answer with a pair: a letter, A to M, or N if "
+    'nothing is wrong, and the smallest advantage that stands in that group, to two decimals, as in `"F", -1.51`.'
+)
+KL = Read("kl to the reference", "kl")
+NORM = Read("gradient norm", "grad_norm", "grad norm", "norm of the gradient")
+APART = Read("scored minus sampled", "sampling/logp_difference")
 
 RUN_1 = _mystery(
     9,
     "run 1",
     "K",
+    KL,
     5,
+    OF_CURVES.format(run="run 1"),
     (
         "Does it learn? Then forget what stops learning. Which curve does not move although the policy does?",
         "KL measures how far the policy is from where it began. This policy has moved.",
     ),
     "KL is exactly 0 in all sixty steps, and the policy learns: it is compared with itself.",
     D="In D the KL is 0 because nothing moves, and the gradient norm is 0 too. Here the reward climbs.",
-    N="Look at the KL. In the healthy run it leaves 0 within a few steps; here it never does.",
+    N="One curve never leaves its place, although the policy learns. In the healthy run it does within a few steps.",
     E="E is over after one step. Here there are sixty.",
 )
 RUN_2 = _mystery(
     10,
     "run 2",
-    "N",
-    6,
-    (
-        "Two runs with other seeds never have the same curves. Is there a difference that is larger than that?",
-        "KL leaves 0, scored minus sampled stays there, the gradient norm has its usual size, nothing is cut off.",
-    ),
-    "Nothing to be seen, and in this run nothing is wrong. But do not sign for it: F, G and H look the same. "
-    "A curve can accuse; it cannot acquit. That takes tests.",
-    F="It might be! No curve tells F from a healthy run, and N says just that: nothing to be seen. (It was healthy.)",
-    G="It might be: in sixty steps G shows nothing either. N says just that: nothing to be seen. (It was healthy.)",
-    H="It might be: H hides as well as any. N says just that: nothing to be seen. (It was healthy.)",
-    B="In B scored minus sampled leaves 0. Here it stays.",
-    M="In M the gradient norm is half as large again as the healthy one's, from the first step on. Here it is not.",
-)
-RUN_3 = _mystery(
-    11,
-    "run 3",
     "I",
+    NORM,
     5,
+    OF_CURVES.format(run="run 2"),
     (
         "Reward, entropy and lengths are fine. Read the numbers at the axes, not only the shapes.",
         "Which curve is a multiple of the healthy one, from the first step on?",
     ),
     "The gradient norm is about four times that of the healthy run, and there are four micro-batches. All else is "
     "mended by clipping and by Adam.",
-    N="Look at the gradient norm: it is several times the healthy one's, from the first step on.",
+    N="Read the numbers at the axes: one curve is several times the healthy one, from the first step on.",
     F="F makes gradients 7% longer. Here it is a factor of about four.",
     E="E's gradient is no number at all, and the run is over after one step.",
     L="In L rewards and right answers part. Here they agree.",
+    M="M makes gradients half as long again. Here it is a factor of about four.",
 )
-RUN_4 = _mystery(
-    12,
-    "run 4",
+RUN_3 = _mystery(
+    11,
+    "run 3",
     "C",
+    APART,
     6,
+    OF_CURVES.format(run="run 3"),
     (
         "One curve should be 0 in every run. Three exhibits move it: how large is it here, and from which step on?",
         "A moves it by 4 and more. B begins with 0.2, falls to nearly 0 within some ten steps, and comes back in fits.",
@@ -880,6 +973,46 @@ RUN_4 = _mystery(
     A="A moves scored minus sampled by 4 and more, and the run does not learn.",
     B="In B only padded rows are wrong, and the policy learns to live with them: the curve falls to nearly 0. Here it "
     "stays at 0.1.",
-    N="Look at scored minus sampled: it should be 0, and is 0.1.",
+    N="One curve should be 0 in every run. Here it is not.",
     M="M is in the mask: scorer and sampler agree there. Here they do not.",
+)
+RUN_4 = _mystery(
+    12,
+    "run 4",
+    "H",
+    Read(-1.207),
+    8,
+    OF_THE_TABLE.format(run="run 4"),
+    (
+        "Two answers of one group have the same reward. May their advantages differ?",
+        "The group's rewards are 0, 0, 1, 1, 0, 0, 0, 0: their mean is 0.25, their deviation 0.463, so a wrong answer "
+        "gets -0.54, each of them. What stands there? G would give every wrong answer of the step the same number.",
+    ),
+    "Same prompt, same reward, three different advantages: each answer is judged against answers to other prompts. "
+    "Nine curves are silent about it; the table tells in one group.",
+    N="Nothing in the curves, yes. But look at the wrong answers of the first group: which advantages do they get?",
+    G="In G all answers of a step are judged by one mean, so equal rewards get equal advantages. Here they do not.",
+    F="In F all advantages are 7% longer, and equal rewards get equal advantages. Here they do not.",
+    M="The mask is no part of the advantages. Compare the advantages of the wrong answers in the first group.",
+)
+RUN_5 = _mystery(
+    13,
+    "run 5",
+    "N",
+    Read(-0.935),
+    8,
+    OF_THE_TABLE.format(run="run 5"),
+    (
+        "Mean and deviation (that of n - 1) of the group's rewards; then the distance from the mean, divided by the "
+        "deviation. With F, G and H other numbers would stand there: which?",
+        "Half of the group is right: mean 0.5, deviation 0.535. By n it would be 0.5.",
+    ),
+    "The advantages are those of the group, and of n - 1: neither F nor G nor H. M would show in the gradient norm. So "
+    "nothing is wrong that you can see here. Curves can accuse; to acquit took the table, and a test is better still.",
+    F="With F half a group of right answers has the deviation 0.5, and advantages of 1 and -1. What stands there?",
+    G="With G the mean is that of all sixteen prompts, not 0.5, so right and wrong answers of this group would get "
+    "advantages of two sizes. Which do they get?",
+    H="With H answers of one prompt and one reward have different advantages. Have they here?",
+    B="In B scored minus sampled leaves 0. Here it stays.",
+    M="In M the gradient norm is half as large again as the healthy one's, from the first step on. Here it is not.",
 )

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import unified_diff
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 
 from mlx_grpo_kit.course.chapters.chapter_20 import loop
 from mlx_grpo_kit.course.chapters.chapter_20.loop import Parts
 from mlx_grpo_kit.course.slips import edited
+from mlx_grpo_kit.run_record import RunRecord
 
-CURVES = "curves.json"
+CURVES, GROUPS = "curves.json", "groups.json"
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,7 @@ BUGS: dict[str, Bug] = {
 }
 
 # Runs whose bug is not told: name -> (letter, seed). "N" is a run with no bug at all.
-MYSTERIES = {"run 1": ("K", 5), "run 2": ("N", 6), "run 3": ("I", 7), "run 4": ("C", 8)}
+MYSTERIES = {"run 1": ("K", 5), "run 2": ("I", 7), "run 3": ("C", 8), "run 4": ("H", 9), "run 5": ("N", 6)}
 
 
 def stored_curves() -> dict[str, dict[str, list[float]]]:
@@ -262,3 +265,18 @@ def as_steps(curves: Mapping[str, list[float]]) -> list[dict[str, float]]:
     """Stored curves as records of steps, as `diagnose` reads them."""
     count = len(curves["reward"])
     return [{"step": i + 1, **{name: values[i] for name, values in curves.items()}} for i in range(count)]
+
+
+def stored_record(run: str) -> RunRecord:
+    """A mystery run as its record: the stored curves, and of each step the first groups with their advantages."""
+    groups = json.loads(files(__package__).joinpath(GROUPS).read_text())[run]
+    record = RunRecord(f"Mystery: {run}", len(groups))
+    for metrics, kept in zip(as_steps(stored_curves()[run]), groups, strict=True):
+        known = {name: math.nan if value is None else value for name, value in metrics.items() if name != "step"}
+        completions = [
+            SimpleNamespace(group=group, prompt=prompt, completion=text, reward=reward, advantage=advantage)
+            for group, (prompt, *columns) in enumerate(kept)
+            for text, reward, advantage in zip(*columns, strict=True)
+        ]
+        record.add(SimpleNamespace(step=metrics["step"], metrics=known, completions=completions))
+    return record
