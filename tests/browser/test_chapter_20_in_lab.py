@@ -40,7 +40,7 @@ def test_an_exhibit_is_chosen_by_keyboard_and_the_picture_and_its_words_follow(o
 
 def test_a_sick_run_is_told_so_under_its_status_and_the_words_stay(open_notebook):
     notebook = open_notebook("20_failure_museum")
-    run(notebook, "setup", "bug")
+    run(notebook, "setup")
     at = place_of(notebook, "live-run")
     notebook.show(at)
     run(notebook, "live-run")
@@ -49,3 +49,23 @@ def test_a_sick_run_is_told_so_under_its_status_and_the_words_stay(open_notebook
     saved = "".join(str(output.get("data", {}).get("text/html", "")) for output in notebook.saved().cells[at].outputs)
     assert "finished: step 25 of 25" in saved
     assert "The gradient is exactly 0 since step 1" in saved
+
+
+def test_a_mystery_opens_in_the_dashboard_and_its_table_shows_the_step_under_the_cursor(open_notebook):
+    notebook = open_notebook("20_failure_museum")
+    run(notebook, "setup", "mystery")
+    at = place_of(notebook, "mystery-4")
+    notebook.show(at)
+    run(notebook, "mystery-4")
+    board = notebook.cell(at)
+    curve = board.locator("svg[role=slider]").first
+    curve.focus()
+    notebook.page.keyboard.press("Home")
+    for _ in range(29):
+        notebook.page.keyboard.press("ArrowRight")
+    board.locator('svg[aria-valuenow="30"]').first.wait_for()
+    rows = board.locator(".kit-scroll tbody tr", has_text="16+66=")
+    rows.first.wait_for()
+    advantages = rows.locator("td:nth-child(5)").all_inner_texts()
+    numbers = [float(text.split()[0].replace("\N{MINUS SIGN}", "-")) for text in advantages]
+    assert numbers == [-0.72, -0.94, 0.72, 0.72, -0.72, -0.72, -1.21, -0.72]

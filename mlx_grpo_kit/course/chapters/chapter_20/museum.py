@@ -252,6 +252,9 @@ BUGS: dict[str, Bug] = {
     ),
 }
 
+# The four curves that the chapter begins with, under names that do not tell.
+FOUR = {"one": "H", "two": "K", "three": "healthy", "four": "M"}
+
 # Runs whose bug is not told: name -> (letter, seed). "N" is a run with no bug at all.
 MYSTERIES = {"run 1": ("K", 5), "run 2": ("I", 7), "run 3": ("C", 8), "run 4": ("H", 9), "run 5": ("N", 6)}
 
