@@ -58,8 +58,9 @@ def compute_rewards(
     A function that raises is called again on halves of the batch, and on halves of those that it raises for, until the
     completion is found: at most twice as often as there are completions, and seldom more than a few times.
 
-    Raises RewardError for a function that raises, a wrong number of rewards, and a reward that is no finite number or
-    that float32 cannot hold, and TaskError for one that cannot be called like this.
+    Raises RewardError for a function that raises, a wrong number of rewards, a reward that is no finite number or that
+    float32 cannot hold, and a coroutine function where another one calls this; and TaskError for one that cannot be
+    called like this.
     """
     names = [reward_name(func) for func in reward_funcs]
     if not names:
@@ -135,12 +136,28 @@ def _begin(func: Callable, batch: _Batch) -> Future[_Outcome]:
     future: Future = Future()
     try:
         returned = func(*args, **kwargs)
-        if inspect.isawaitable(returned):
-            return asyncio.run_coroutine_threadsafe(_await(returned, len(batch.completions)), _event_loop(os.getpid()))
-        future.set_result(_walk(returned, len(batch.completions)))
+        if not inspect.isawaitable(returned):
+            future.set_result(_walk(returned, len(batch.completions)))
+            return future
     except (Exception, SystemExit) as error:  # exit() in a reward must not end the run as if all were well
         future.set_result(_Outcome(error=error))
-    return future
+        return future
+    loop = _event_loop(os.getpid())
+    if _runs_here(loop):  # which would wait for itself
+        if inspect.iscoroutine(returned):
+            returned.close()
+        name = reward_name(func)
+        raise RewardError(
+            f"compute_rewards was called in a coroutine function, for {name!r}, which is one too: it would wait for "
+            f"ever. Expected `await {name}(...)` there, or `await asyncio.to_thread(compute_rewards, ...)`."
+        )
+    return asyncio.run_coroutine_threadsafe(_await(returned, len(batch.completions)), loop)
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    with suppress(RuntimeError):  # no loop runs in this thread
+        return asyncio.get_running_loop() is loop
+    return False
 
 
 async def _await(awaitable: Awaitable, count: int) -> _Outcome:

@@ -398,6 +398,18 @@ class TestCoroutineFunctions:
             compute_rewards([self.judge, waiting, interrupted], ASKED, NUMBERS)
         assert cancelled.wait(30)
 
+    @pytest.mark.timeout(20)
+    def test_one_that_asks_another_is_told_how_instead_of_waiting_for_ever(self):
+        async def asking(problems, completions):
+            return compute_rewards([self.judge], problems, completions)[0]
+
+        async def asking_in_a_thread(problems, completions):
+            return (await asyncio.to_thread(compute_rewards, [self.judge], problems, completions))[0]
+
+        with pytest.raises(RewardError, match=r"'asking' raised RewardError: .*Expected `await judge\(\.\.\.\)` there"):
+            compute_rewards([asking], ASKED, NUMBERS)
+        assert compute_rewards([asking_in_a_thread], ASKED, NUMBERS)[0].tolist() == list(range(12))
+
     def test_a_generator_is_told_to_return(self):
         async def yielding(problems, completions):
             yield 1.0
