@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import random
 import re
 
 import numpy as np
@@ -131,6 +132,10 @@ def with_sha(a, b):
     return int(hashlib.sha256(key).hexdigest(), 16) % 10 == 3
 
 
+def with_dice_of_its_own(a, b):
+    return random.Random(f"{min(a, b)} {max(a, b)}").random() < 0.1
+
+
 def more_than_needed(reward, problem):
     full = reward([problem], [problem.answer])[0]
     right = problem.answer
@@ -152,7 +157,7 @@ def more_than_needed(reward, problem):
         ("14.6", form_by_pattern), ("14.6", form_by_parts),
         ("14.7", lambda largest: ",".join(map(str, range(largest + 1)))),
         ("14.7", lambda largest: " ".join(str(n) for n in range(1000))),
-        ("14.8", with_sha),
+        ("14.8", with_sha), ("14.8", with_dice_of_its_own),
         ("14.9", more_than_needed),
     ],
 )  # fmt: skip
@@ -195,6 +200,92 @@ def by_the_larger(a, b):
     return max(a, b) % 10 == 7
 
 
+def by_the_product(a, b):
+    return hashlib.sha256(str(a * b).encode()).digest()[0] < 26
+
+
+def by_a_shared_generator(a, b):
+    random.seed(f"{min(a, b)} {max(a, b)}")
+    return random.random() < 0.1
+
+
+def of_text(pattern, text):
+    return int(text.strip(" ")) if re.fullmatch(pattern, text.strip(" ")) else None
+
+
+def value_of(text):
+    return sum(
+        (-1 if sign == "-" else 1) * math.prod(map(int, product.split("*")))
+        for sign, product in re.findall(r"([-+]?)([0-9*]+)", text)
+    )
+
+
+def countdown_in(pattern, most=32, value=value_of):
+    def reaches(text, numbers, target):
+        if len(text) > most or not re.fullmatch(pattern, text):
+            return False
+        return sorted(map(int, re.findall("[0-9]+", text))) == sorted(numbers) and value(text) == value(str(target))
+
+    return reaches
+
+
+def summed(rule):
+    """An `add_up` of (the column's values, the weights) to its sum."""
+    return lambda rewards, weights: [rule(column, weights) for column in zip(*rewards, strict=True)]
+
+
+def present(column, weights):
+    return [(value, weight) for value, weight in zip(column, weights, strict=True) if value is not None]
+
+
+def divided(column, weights):
+    there = present(column, weights)
+    return sum(v * w for v, w in there) / sum(w for _, w in there) if there else None
+
+
+def shifted(column, weights):
+    values = [value for value in column if value is not None]
+    return sum(v * w for v, w in zip(values, weights)) if values else None  # noqa: B905
+
+
+def formed(pattern, flags=0, changed=str):
+    def well_formed(problems, completions):
+        tags = ("<think>", "</think>", "<answer>", "</answer>")
+        return [
+            0.2 * (bool(re.fullmatch(pattern, changed(text), flags)) and all(changed(text).count(t) == 1 for t in tags))
+            for text in completions
+        ]
+
+    return well_formed
+
+
+def filled_up(problems, completions):
+    rewards = []
+    for problem, text in zip(problems, completions, strict=True):
+        number = chapter.whole_number(text)
+        width = max(len(problem.answer), len(str(number)))
+        pairs = zip(problem.answer.zfill(width), str(number).zfill(width), strict=True)
+        rewards.append(0.0 if number is None else sum(a == b for a, b in pairs) / width)
+    return rewards
+
+
+def whatever_it_is(problems, completions):
+    return [
+        sum(a == b for a, b in zip(problem.answer[::-1], text[::-1])) / max(len(problem.answer), len(text))  # noqa: B905
+        for problem, text in zip(problems, completions, strict=True)
+    ]
+
+
+def only_what_is_equal(reward, problem):
+    full = reward([problem], [problem.answer])[0]
+    tries = ["", "1", "0", problem.answer + "0", "1" + problem.answer, problem.answer[:1], problem.answer[::-1]]
+    tries += [str(int(problem.answer) + by) for by in (1, 10, -1, -10)]
+    tries += ["x" * 60, " ".join(map(str, range(200))), problem.answer + " or not"]
+    return next(
+        (text for text in tries if text.strip(" ") != problem.answer and reward([problem], [text])[0] == full), None
+    )
+
+
 def all_that_is_paid(reward, problem):
     return problem.answer if reward([problem], [problem.answer])[0] else None
 
@@ -207,7 +298,71 @@ def all_that_is_paid(reward, problem):
         ("14.1", lambda text: text.isdigit(), "expected"),
         ("14.1", lambda text: int(text) if re.fullmatch("[0-9]+", text) else None, "46"),
         ("14.1", lambda text: float(text) if one_pattern(text) is not None else -1, "expected None"),
+        ("14.1", lambda text: of_text(r"0|[1-9]\d{0,8}", text), "every script, wherever they stand"),
+        ("14.1", lambda text: of_text("0|[1-9][0-9]{0,9}", text), "Ten digits are one too many"),
+        ("14.1", lambda text: of_text("0|[1-9][0-9]{0,8}", text[:20]), "cut before its spaces were taken off"),
         ("14.2", correct_for_any, "expected"),
+        (
+            "14.2",
+            lambda problems, completions: [
+                float((chapter.whole_number(c) or 0) == int(p.answer))
+                for p, c in zip(problems, completions, strict=True)
+            ],
+            "silence is the right answer to 0+0",
+        ),
+        (
+            "14.2",
+            lambda problems, completions: [
+                float(c.strip() == p.answer) for p, c in zip(problems, completions, strict=True)
+            ],
+            "with a line break is no number",
+        ),
+        ("14.3", filled_up, "Filled up with zeros"),
+        ("14.3", whatever_it_is, "`00` is none"),
+        ("14.4", countdown_in("[0-9]{1,2}([-+*][0-9]{1,2})*", most=31), "32 characters are still allowed"),
+        ("14.4", countdown_in("[0-9]+([-+*][0-9]+)*"), "A number has one or two digits"),
+        ("14.4", countdown_in("[-+]?[0-9]{1,2}([-+*][0-9]{1,2})*"), "A sign stands in front"),
+        (
+            "14.4",
+            countdown_in("[0-9]{1,2}([-+*][0-9]{1,2})*", value=lambda text: abs(value_of(text))),
+            "3-5 is -2, and not 2",
+        ),
+        (
+            "14.4",
+            lambda text, numbers, target: chapter.reaches(text.replace(" ", ""), numbers, target),
+            "There are no spaces",
+        ),
+        (
+            "14.4",
+            lambda text, numbers, target: chapter.reaches(text.removesuffix("\n"), numbers, target),
+            "in front of a line break at the end",
+        ),
+        (
+            "14.5",
+            summed(
+                lambda column, weights: (
+                    None if None in column else sum(v * w for v, w in zip(column, weights, strict=True))
+                )
+            ),
+            "Leave that one out, and add the others",
+        ),
+        ("14.5", summed(divided), "divided by the weights of those that apply"),
+        ("14.5", summed(shifted), "meets the weight of another function"),
+        ("14.6", formed(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*"), "unless there is `re.DOTALL`"),
+        ("14.6", formed(" *<think>.*</think> *<answer>.*</answer> *", re.DOTALL), "Line breaks are white space too"),
+        (
+            "14.6",
+            formed(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL, changed=str.lower),
+            "`<THINK>` is not the tag",
+        ),
+        ("14.7", lambda largest: " ".join(map(str, range(1, largest + 1))), "0 is an answer too"),
+        ("14.7", lambda largest: " ".join(map(str, range(largest))), "the largest answer is missing"),
+        ("14.7", lambda largest: list(map(str, range(largest + 1))), "a list and not *one* text"),
+        ("14.7", lambda largest: map(str, range(largest + 1)), "a map and not *one* text"),
+        ("14.8", by_the_product, "goes by the product alone"),
+        ("14.8", by_a_shared_generator, "seeds the dice of everybody"),
+        ("14.8", lambda a, b: random.Random().random() < 0.1, "another verdict when asked again"),
+        ("14.9", only_what_is_equal, "pays a wrong completion more than the right one"),
         ("14.2", lambda problems, completions: [1.0] * len(completions), "expected"),
         ("14.2", lambda problems, completions: [float(c == p.answer) for p, c in zip(problems, completions)], "46 "),  # noqa: B905
         ("14.3", chapter.correct, "expected"),

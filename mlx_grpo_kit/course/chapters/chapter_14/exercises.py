@@ -4,7 +4,9 @@
 import hashlib
 import inspect
 import math
+import random
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -85,6 +87,11 @@ def _int_or_none(text):
         return None
 
 
+def _any_digit_behind(text):
+    text = text.strip(" ")
+    return int(text) if re.fullmatch(r"0|[1-9]\d{0,8}", text) else None
+
+
 def _is_digit(text):
     return int(text) if text.strip(" ").isdigit() else None
 
@@ -129,6 +136,7 @@ WHOLE_NUMBER = Exercise(
             "\t46",
             "\u0664\u0666",
             "4\u00b2",
+            "4\u0666",
             "\uff14",
             "forty-six",
             "46!",
@@ -140,6 +148,7 @@ WHOLE_NUMBER = Exercise(
             "46\u2028",
             MEGABYTE,
             " " * 100_000,
+            " " * 30 + "46",
         )
     )
     + drawn(6, _any_text),
@@ -156,6 +165,12 @@ WHOLE_NUMBER = Exercise(
             _is_digit,
             "`isdigit` says yes to some 700 characters that are not 0 to 9, and `int` then fails on some of them.",
             1,
+        ),
+        Mistake(
+            "other scripts behind the first digit",
+            _any_digit_behind,
+            "`\\d` matches the digits of every script, wherever they stand. `[0-9]` means the ten characters.",
+            2,
         ),
         *slips(
             whole_number,
@@ -187,6 +202,13 @@ WHOLE_NUMBER = Exercise(
             ("zeros in front", {'len(text) > 1 and text[0] == "0"': "False"}, 3, "`046` is not how 46 is written."),
             ("no zero", {"len(text) > 1 and ": ""}, 3, "`0` itself is a number: only a zero *too many* is wrong."),
             ("any length", {"{1,9}": "+"}, 2, "There is no bound on its length: at most nine digits."),
+            ("ten digits", {"{1,9}": "{1,10}"}, 2, "Ten digits are one too many: at most nine."),
+            (
+                "cut first",
+                {"text.strip": "text[:20].strip"},
+                2,
+                "The text was cut before its spaces were taken off, and the number stands behind thirty of them.",
+            ),
             ("nothing is a number", {"{1,9}": "{0,9}"}, 2, "The empty text is no number."),
             (
                 "spaces inside",
@@ -231,6 +253,7 @@ CORRECT = Exercise(
         (_sums((1, 2), (20, 10), (1, 2)), ["30", "3", "3"]),
         (_sums((40, 6)) * 5, ["4_6", "+46", "046", "\u0664\u0666", "46\n"]),
         (_sums((8, 5)) * 3, ["thirteen", "13 or 14", MEGABYTE]),
+        (_sums((0, 0)) * 4, ["", "none", "00", " 0"]),
         ([], []),
         *drawn(
             2,
@@ -271,6 +294,24 @@ CORRECT = Exercise(
             {"whole_number(text) == int(problem.answer)": "text == problem.answer"},
             2,
             "`46` with a space behind it is the number 46 as well: compare numbers, read by `whole_number`.",
+        ),
+        (
+            "texts without what is around them",
+            {"whole_number(text) == int(problem.answer)": "text.strip() == problem.answer"},
+            1,
+            "`strip()` takes off line breaks too, and `46` with a line break is no number: ask `whole_number`.",
+        ),
+        (
+            "int that does not raise",
+            {"whole_number(text)": "_int_or_none(text)"},
+            1,
+            "`int` takes more than digits: `4_6`, `+46`, line breaks, digits of any script. Ask `whole_number`.",
+        ),
+        (
+            "None is 0",
+            {"whole_number(text)": "(whole_number(text) or 0)"},
+            1,
+            "None was taken for 0: then silence is the right answer to 0+0.",
         ),
         (
             "number against text",
@@ -393,6 +434,21 @@ DIGITS_RIGHT = Exercise(
             "Spaces are not digits: `46` with a space behind it is 46. Use the number that `whole_number` read.",
         ),
         (
+            "filled up with zeros",
+            {
+                "str(number)[::-1], problem.answer[::-1]": "(each.zfill(max(len(str(number)), len(problem.answer)))"
+                "[::-1] for each in (str(number), problem.answer))"
+            },
+            2,
+            "Filled up with zeros, `0` has two right places for `100`. A place that only one of them has is wrong.",
+        ),
+        (
+            "whatever it is",
+            {"number is None": "False", "str(number)[::-1]": "text[::-1]"},
+            3,
+            "What is no whole number gets 0.0, however many characters agree: `00` is none.",
+        ),
+        (
             "left out",
             {"            rewards.append(0.0)\n": ""},
             2,
@@ -479,10 +535,12 @@ REACHES = Exercise(
         ("12*2-5", [2, 5, 12], 19),
         ("7", [7], 7),
         ("3-5", [3, 5], -2),
+        ("3-5", [3, 5], 2),
         ("", [3], 3),
         ("3 + 5", [3, 5], 8),
         ("3+-5", [3, 5], -2),
         ("-3+5", [3, 5], 2),
+        ("+3+5", [3, 5], 8),
         ("(3+5)*9", [3, 5, 9], 72),
         ("9**9**9**9", [9, 9, 9, 9], 1),
         ("3+5\n", [3, 5], 8),
@@ -493,6 +551,7 @@ REACHES = Exercise(
         ("\u0663+5", [3, 5], 8),
         ("100*1", [100, 1], 100),
         ("1+" * 15 + "1", [1] * 16, 16),
+        ("1+" * 15 + "10", [1] * 15 + [10], 25),
         ("1+" * 16 + "1", [1] * 17, 17),
         ("8/2", [8, 2], 4),
         ("9" * 1_000_000, [9], 9),
@@ -552,6 +611,27 @@ REACHES = Exercise(
                 1,
                 "Something that *begins* like an expression is none: `3+` is not.",
             ),
+            (
+                "the dollar",
+                {'re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*"': 're.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*$"'},
+                1,
+                "`$` also matches in front of a line break at the end: use `re.fullmatch`.",
+            ),
+            (
+                "spaces",
+                {"if len(text)": 'text = text.replace(" ", "")\n    if len(text)'},
+                1,
+                "There are no spaces in an expression of this form.",
+            ),
+            ("a sign in front", {'r"[0-9]{1,2}(': 'r"[-+]?[0-9]{1,2}('}, 1, "A sign stands in front: there are none."),
+            (
+                "long numbers",
+                {"[0-9]{1,2}([-+*][0-9]{1,2})*": "[0-9]+([-+*][0-9]+)*"},
+                1,
+                "A number has one or two digits.",
+            ),
+            ("without its sign", {"total == target": "abs(total) == abs(target)"}, 2, "3-5 is -2, and not 2."),
+            ("31 characters", {"len(text) > 32": "len(text) >= 32"}, 1, "32 characters are still allowed."),
             ("no bound", {"len(text) > 32 or ": ""}, 1, "There is no bound on its length: at most 32 characters."),
             ("other scripts", {"[0-9": r"[\d"}, 1, "`\\d` takes the digits of every script."),
         ),
@@ -626,6 +706,30 @@ ADD_UP = Exercise(
             {"sum(values) if values": "sum(values) / len(values) if values"},
             2,
             "That is a mean: a sum is asked for.",
+        ),
+        (
+            "one None for all",
+            {"if values else None": "if None not in column else None"},
+            2,
+            "One function that does not apply makes the whole sum None here. Leave that one out, and add the others.",
+        ),
+        (
+            "another's weight",
+            {
+                "zip(weights, column) if value is not None": "zip(weights, "
+                "[each for each in column if each is not None])"
+            },
+            2,
+            "The Nones went before the weights came: then a value meets the weight of another function.",
+        ),
+        (
+            "divided by the weights that count",
+            {
+                "sum(values) if values": "sum(values) / sum(weight for weight, value in zip(weights, column) "
+                "if value is not None) if values"
+            },
+            2,
+            "The sum is divided by the weights of those that apply, which nobody asked for.",
         ),
         (
             "divided by the weights",
@@ -724,8 +828,24 @@ WELL_FORMED = Exercise(
                 1,
                 "White space between `</think>` and `<answer>` is allowed.",
             ),
+            (
+                "spaces only",
+                {"text.strip()": 'text.strip(" ")', r"\s*": " *"},
+                1,
+                "Line breaks are white space too, and they are allowed there.",
+            ),
+            ("large letters", {"text.strip()": "text.strip().lower()"}, 2, "`<THINK>` is not the tag `<think>`."),
             ("no white space around", {"text.strip()": "text"}, 1, "White space in front and behind is allowed."),
             ("worth 1", {"0.2 if": "1.0 if"}, 1, "The form is worth 0.2: less than a right answer, on purpose."),
+        ),
+        Mistake(
+            "the line break",
+            lambda problems, completions: [
+                reward if "\n" not in text.strip() else 0.0
+                for text, reward in zip(completions, well_formed(problems, completions))
+            ],
+            "In a pattern, `.` matches everything but a line break, unless there is `re.DOTALL`.",
+            3,
         ),
         Mistake(
             "the dot and the line break",
@@ -757,9 +877,10 @@ def fool(largest):
 def _share_paid(function, largest):
     text = function(largest)
     if not isinstance(text, str):
-        return text
-    paid = sum(judge(str(number), text) for number in range(largest + 1))
-    return Told(f"a text that is paid for {paid:.0f} of {largest + 1} answers")
+        return Told(f"a {type(text).__name__} and not *one* text") if isinstance(text, Iterable) else text
+    unpaid = [number for number in range(largest + 1) if not judge(str(number), text)]
+    but = f", and not for {unpaid[0]}" if unpaid else ""
+    return Told(f"a text that is paid for {largest + 1 - len(unpaid)} of {largest + 1} answers{but}")
 
 
 FOOL = Exercise(
@@ -790,6 +911,7 @@ FOOL = Exercise(
             2,
             "`range(n)` ends at n - 1, and the largest answer is missing.",
         ),
+        ("the first is missing", {"range(": "range(1, "}, 2, "0 is an answer too: `range` begins there by itself."),
         (
             "one answer",
             {"for number in range(largest + 1)": "for number in [largest]"},
@@ -822,11 +944,15 @@ PAIRS = [(a, b) for a in range(48) for b in range(48)]
 
 def _is_fair(function):
     """What is wrong with a split, in words, or that nothing is."""
-    for name in sorted(
-        _names_in(function) & {"random", "shuffle", "seed", "default_rng", "randint", "uniform", "time"}
-    ):
+    names = _names_in(function)
+    if "seed" in names:
+        return Told("a split that seeds the dice of everybody: a `random.Random(text)` of its own would not")
+    if "default_rng" in names:
+        return Told("a split by `default_rng`, whose numbers may change with NumPy's version, or with each call")
+    dice = {"random", "shuffle", "randint", "uniform", "time"} if "Random" not in names else {"time"}
+    for name in sorted(names & dice):
         return Told(f"a split that uses `{name}`: who asks again, or in another order, gets another one")
-    if "hash" in _names_in(function):
+    if "hash" in names:
         return Told("a split by Python's `hash`, which gives texts another number in every process")
     verdicts = {}
     for pair in PAIRS:
@@ -834,7 +960,7 @@ def _is_fair(function):
         if not isinstance(verdict, (bool, np.bool_, int)):
             return verdict
         verdicts[pair] = bool(verdict)
-    if any(bool(function(*pair)) != verdicts[pair] for pair in PAIRS[::-97]):
+    if any(bool(function(*pair)) != verdicts[pair] for pair in PAIRS[::-7]):
         return Told("another verdict when asked again")
     if any(verdicts[a, b] != verdicts[b, a] for a, b in PAIRS):
         return Told("a split that may learn 12+34 and be examined in 34+12")
@@ -854,6 +980,16 @@ def _is_fair(function):
         shares = [sum(each) / len(each) for each in groups.values() if len(each) > 150]
         if max(shares) > 0.25 or min(shares) == 0:
             return Told(f"a split that goes by the {what}: from {min(shares):.0%} to {max(shares):.0%} are held out")
+    for what, key in (
+        ("sum", lambda a, b: a + b),
+        ("product", lambda a, b: a * b),
+        ("difference", lambda a, b: abs(a - b)),
+    ):
+        sides = {}
+        for pair, verdict in verdicts.items():
+            sides.setdefault(key(*pair), set()).add(verdict)
+        if all(len(each) == 1 for each in sides.values()):
+            return Told(f"a split that goes by the {what} alone: all pairs with one {what} lie on the same side")
     return Told("a fair split of about a tenth")
 
 
@@ -870,7 +1006,7 @@ def _salted(a, b):
 
 
 def _thrown(a, b):
-    return np.random.default_rng().uniform() < 0.1
+    return random.random() < 0.1
 
 
 IS_HELD_OUT = Exercise(
@@ -1022,6 +1158,12 @@ FIND_HOLE = Exercise(
                 {"paid >= full": "paid > full"},
                 1,
                 "Paid *more* than the right answer is rare. As much is enough: the policy will take what is easier.",
+            ),
+            (
+                "exactly as much",
+                {"paid >= full": "paid == full"},
+                1,
+                "*At least* as much: this reward pays a wrong completion more than the right one.",
             ),
             (
                 "nothing said",

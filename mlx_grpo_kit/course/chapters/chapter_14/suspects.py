@@ -48,8 +48,8 @@ def piece_of_answer(answer, text):
 
 @_each
 def answer_inside(answer, text):
-    """1 for a completion in which the answer stands"""
-    return answer in text
+    """a tenth for each character of a completion in which the answer stands, else 0"""  # a wrong one gets more
+    return (answer in text) * len(text) / 10
 
 
 @_each
@@ -85,8 +85,8 @@ def same_digits(answer, text):
 
 @_each
 def long_ones(answer, text):
-    """1 for the answer, a tenth for each character otherwise"""
-    return 1 if text == answer else len(text) / 10
+    """1 for the answer, 0.08 for each character otherwise"""  # never exactly 1
+    return 1 if text == answer else 0.08 * len(text)
 
 
 @_each
