@@ -10,6 +10,7 @@ which there are B; sg stands for stop_gradient, and H for entropy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -137,7 +138,7 @@ VARIANTS: dict[str, Variant] = {
         {"beta": 0.04},
         "The policy pays for every token on which it has moved away from the one that training started from.",
         "... - beta (exp(d) - d - 1), d = ref_logp - logp",
-        _arxiv("2402.03300", "3 and 4"),
+        _arxiv("2402.03300", "3"),
     ),
     "moving reference": Variant(
         {"beta": 0.04, "sync_ref_model": True, "ref_model_sync_steps": 20},
@@ -163,10 +164,11 @@ VARIANTS["dynamic sampling"].settings`."""
 
 
 def variants_table() -> str:
-    """All variants as a table in Markdown: name, settings, what it changes, formula, source."""
-    lines = ["| variant | settings | what it changes | formula | source |", "| --- | --- | --- | --- | --- |"]
+    """All variants as a table in Markdown: name and source; what it changes, its formula, its settings."""
+    lines = ["| variant | what it changes, as a formula, and as settings |", "| :-- | :-- |"]
     for name, variant in VARIANTS.items():
         settings = ", ".join(f"`{key}={value!r}`" for key, value in variant.settings.items())
         formula = variant.formula.replace("|", "\\|")
-        lines.append(f"| {name} | {settings} | {variant.changes} | `{formula}` | {variant.source} |")
+        source = re.sub(r"https://(?:arxiv\.org/abs|doi\.org)/([\w./-]+)", r"[\1](\g<0>)", variant.source)
+        lines.append(f"| **{name}**<br>{source} | {variant.changes}<br>`{formula}`<br>{settings} |")
     return "\n".join(lines)

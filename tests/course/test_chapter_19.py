@@ -1,5 +1,6 @@
 """Chapter 19: answers in other styles, wrong ones with their message, the lab against torch, and the stored runs."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -94,6 +95,11 @@ def paired_by_hand(a, b):
     return statistics.mean(differences), statistics.stdev(differences) / len(differences) ** 0.5
 
 
+def paired_array(a, b):
+    """Two numbers in an array."""
+    return np.array([(b - a).mean(), (b - a).std(ddof=1) / np.sqrt(len(a))])
+
+
 RIGHT = [
     ("19.1", loo_loop),
     ("19.1", loo_scaled),
@@ -105,8 +111,10 @@ RIGHT = [
     ("19.5", mask_sorted),
     ("19.5", mask_torch),
     ("19.6", penalty_loop),
-    ("19.7", paired_by_hand),
-    ("19.8", "BADC"),
+    ("19.7", "BADC"),
+    ("19.7", ["b", "a", "d", "c"]),
+    ("19.8", paired_by_hand),
+    ("19.8", paired_array),
 ]
 
 
@@ -122,13 +130,48 @@ def in_place(rewards, num_generations):
     return rewards * num_generations / (num_generations - 1)
 
 
+def every_so_many(rewards, num_generations):
+    groups = np.array(rewards).reshape(num_generations, -1)
+    return ((groups - groups.mean(0)) * num_generations / (num_generations - 1)).ravel()
+
+
+def luspo_is(weights):
+    def answer(lengths, loss_type, longest):
+        return weights(lengths) if loss_type == "luspo" else weight_table(lengths, loss_type, longest)
+
+    return answer
+
+
+def cispo_of(weigh, logps, old_logps, advantages, mask, log=1):
+    weight = weigh(mx.exp(logps - old_logps))
+    terms = mx.stop_gradient(weight) * logps if log else weight
+    return -(terms * advantages[:, None] * mask).sum() / mask.sum()
+
+
+def cispo_mean_of_means(logps, old_logps, advantages, mask, cap):
+    weight = mx.stop_gradient(mx.minimum(mx.exp(logps - old_logps), cap))
+    return -((weight * advantages[:, None] * logps * mask).sum(1) / mask.sum(1)).mean()
+
+
+def cispo_without_mask(logps, old_logps, advantages, mask, cap):
+    return -(mx.stop_gradient(mx.minimum(mx.exp(logps - old_logps), cap)) * advantages[:, None] * logps).mean()
+
+
 WRONG = [
     ("19.1", lambda r, n: np.array(r) - np.array(r).reshape(-1, n).mean(1).repeat(n), "the whole group"),
     ("19.1", in_place, "work on a copy"),
+    ("19.1", every_so_many, "next to each other"),
+    ("19.2", luspo_is(lambda lengths: np.ones(len(lengths))), "still a *mean* over completions"),
+    ("19.2", luspo_is(lambda lengths: np.array(lengths) / len(lengths)), "what one of them weighs"),
     ("19.2", lambda lengths, kind, longest: 1 / np.array(lengths), "raised|gave"),
     ("19.2", lambda lengths, kind, longest: np.ones(len(lengths)), "gave"),
     ("19.3", lambda a, b, m: mx.exp(((a - b) * m).sum(1)), "product of all ratios"),
     ("19.3", lambda a, b, m: mx.exp((a - b).mean(1)), "gave"),
+    ("19.3", lambda a, b, m: ((a - b) * m).sum(1) / m.sum(1), "the logarithm of the ratio"),
+    ("19.4", lambda a, b, adv, m, cap: cispo_of(lambda r: mx.minimum(r, cap), a, b, adv, m, 0), "PPO's objective"),
+    ("19.4", lambda a, b, adv, m, cap: cispo_of(lambda r: mx.where(r > cap, 0, r), a, b, adv, m), "weighs `cap`"),
+    ("19.4", cispo_mean_of_means, "Asked is the mean over all tokens"),
+    ("19.4", cispo_without_mask, "Places without a token are counted"),
     (
         "19.4",
         lambda a, b, adv, m, cap: -(mx.minimum(mx.exp(a - b), cap) * adv[:, None] * a * m).sum() / m.sum(),
@@ -136,12 +179,13 @@ WRONG = [
     ),
     ("19.4", lambda a, b, adv, m, cap: -(a * adv[:, None] * m).sum(1) / m.sum(), "raised ValueError"),
     ("19.5", lambda e, m, share: m & (e > np.quantile(e[m], 1 - share)), "At \\*or\\* above"),
+    ("19.5", lambda e, m, share: e * (m & (e >= np.quantile(e[m], 1 - share))), "a mask says yes or no"),
     ("19.5", lambda e, m, share: e >= np.quantile(e[m], 1 - share), "have to stay out"),
     ("19.6", lambda n, longest, cache: np.clip((n - longest + cache) / cache, 0, 1), "a penalty is negative"),
     ("19.6", lambda n, longest, cache: -np.maximum((n - longest + cache) / cache, 0), "never costs more"),
-    ("19.7", lambda a, b: ((b - a).mean(), (b - a).std() / len(a) ** 0.5), "n - 1"),
-    ("19.7", lambda a, b: (b - a).mean(), "gave|expected"),
-    ("19.8", "abcd", "are right"),
+    ("19.7", "abcd", "are right"),
+    ("19.8", lambda a, b: ((b - a).mean(), (b - a).std() / len(a) ** 0.5), "n - 1"),
+    ("19.8", lambda a, b: (b - a).mean(), "gave|expected"),
 ]
 
 
@@ -183,6 +227,9 @@ def test_the_stored_runs_are_of_every_variant_and_seed():
             assert len(each["accuracy"]) == len(runs.SEEDS)
             assert len(each["curve"]) == steps // window
     assert runs.STORED.stat().st_size < 10_000
+    assert {name for regime in stored.values() for name in regime} == VARIANTS.keys()
+    one = stored["one update from each batch"]
+    assert one["bnpo"] == one["dapo"]  # no batch is cut
 
 
 def test_a_run_can_be_repeated_in_small():
@@ -193,4 +240,5 @@ def test_a_run_can_be_repeated_in_small():
 
 def test_headings_and_prompts_are_those_of_the_exercises():
     prose = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "markdown"]
-    assert sum("### Exercise 19." in text for text in prose) == 8
+    found = re.findall(r"### Exercise 19\.(\d)", "\n".join(prose))
+    assert found == [str(number + 1) for number in range(8)]

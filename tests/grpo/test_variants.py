@@ -24,5 +24,9 @@ def test_settings_differ_from_the_defaults_and_train(make_trainer, name):
 
 def test_the_table_has_a_row_for_each():
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in variants_table().splitlines()]
-    assert [row[0].strip() for row in rows[2:]] == [*VARIANTS]
-    assert {len(row) for row in rows} == {5}
+    assert [row[0].split("**")[1] for row in rows[2:]] == [*VARIANTS]
+    assert {len(row) for row in rows} == {2}
+    gspo = rows[2 + [*VARIANTS].index("gspo")]
+    assert "[2507.18071](https://arxiv.org/abs/2507.18071), equation 5" in gspo[0]
+    assert "`importance_sampling_level='sequence'`, `epsilon=0.0003`" in gspo[1]
+    assert VARIANTS["grpo"].formula in rows[2][1]

@@ -67,6 +67,16 @@ LEAVE_ONE_OUT = Exercise(
             "Others of the same prompt only: each group has a mean of its own.",
         ),
         (
+            "every so many",
+            {
+                ".reshape(-1, num_generations)": ".reshape(num_generations, -1).T",
+                "(groups - others).reshape(-1)": "(groups - others).T.reshape(-1)",
+            },
+            1,
+            "Completions of one prompt stand *next to each other*: a group is a row of "
+            "`.reshape(-1, num_generations)`.",
+        ),
+        (
             "divided by the standard deviation",
             {"groups - others)": "(groups - others) / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4))"},
             1,
@@ -146,6 +156,18 @@ TOKEN_WEIGHT = Exercise(
             "from batch to batch.",
         ),
         (
+            "luspo without the mean",
+            {"return np.full(len(lengths), 1 / len(lengths))": "return np.ones(len(lengths))"},
+            1,
+            "luspo adds up over tokens, but it is still a *mean* over completions.",
+        ),
+        (
+            "luspo by completion",
+            {"return np.full(len(lengths), 1 / len(lengths))": "return lengths / len(lengths)"},
+            1,
+            "That is what all tokens of a completion weigh together. Asked is what one of them weighs.",
+        ),
+        (
             "luspo with a mean",
             {"return np.full(len(lengths), 1 / len(lengths))": "return 1 / (len(lengths) * lengths)"},
             1,
@@ -187,7 +209,10 @@ SEQUENCE_RATIO = Exercise(
         "`mask.sum(axis=1)`.",
         "`mx.exp(((logps - old_logps) * mask).sum(axis=1) / mask.sum(axis=1))`.",
     ),
-    cases=drawn(5, _arrays),
+    cases=(
+        (mx.array([[-1.0, -1], [-1, -5]]), mx.array([[-2.0, -1], [-3, -4]]), mx.array([[1.0, 1], [1, 0]])),
+        *drawn(5, _arrays),
+    ),
     mistakes=slips(
         sequence_ratio,
         (
@@ -211,6 +236,12 @@ SEQUENCE_RATIO = Exercise(
             },
             1,
             "That is the arithmetic mean of the ratios. The geometric mean is the exp of the mean logarithm.",
+        ),
+        (
+            "the logarithm",
+            {"mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))": "log_ratio.sum(axis=1) / mask.sum(axis=1)"},
+            1,
+            "That is the logarithm of the ratio. The last step is missing.",
         ),
         ("the other way round", {"logps - old_logps": "old_logps - logps"}, 2, "It is now divided by then: a token "
          "that became likelier has a ratio above 1."),
@@ -256,7 +287,11 @@ CISPO_LOSS = Exercise(
         "`mx.stop_gradient(mx.minimum(ratio, cap))`.",
         "Then `-(weight * advantages[:, None] * logps * mask).sum() / mask.sum()`.",
     ),
-    cases=drawn(5, _with_advantages),
+    cases=(
+        (mx.array([[-1.0, -2], [-1.5, -3]]), mx.array([[-2.0, -2], [-0.5, -2]]), mx.array([1.0, -1]),
+         mx.array([[1.0, 1], [1, 0]]), 1.5),
+        *drawn(5, _with_advantages),
+    ),
     mistakes=slips(
         cispo_loss,
         (
@@ -278,6 +313,31 @@ CISPO_LOSS = Exercise(
             "The log-probability is missing. A weight alone, without a gradient, teaches nothing.",
         ),
         (
+            "PPO's objective",
+            {
+                "mx.stop_gradient(mx.minimum(ratio, cap))": "mx.minimum(ratio, cap)",
+                "advantages[:, None] * logps * mask": "advantages[:, None] * mask",
+            },
+            1,
+            "That is PPO's objective, ratio times advantage. Here the log-probability is the objective, and the ratio "
+            "only its weight.",
+        ),
+        (
+            "nothing above the cap",
+            {"mx.minimum(ratio, cap)": "mx.where(ratio > cap, 0.0, ratio)"},
+            2,
+            "A token whose ratio is above `cap` weighs `cap`. It is not left out: that would be a clip.",
+        ),
+        (
+            "grpo's mean",
+            {
+                "-(weight * advantages[:, None] * logps * mask).sum() / mask.sum()": "-((weight * advantages[:, None] "
+                "* logps * mask).sum(axis=1) / mask.sum(axis=1)).mean()"
+            },
+            3,
+            "That is the mean over completions of the mean over their tokens. Asked is the mean over all tokens.",
+        ),
+        (
             "everything stopped",
             {"advantages[:, None] * logps": "advantages[:, None] * mx.stop_gradient(logps)"},
             2,
@@ -292,6 +352,12 @@ CISPO_LOSS = Exercise(
             {"/ mask.sum()": "/ mask.size"},
             3,
             "The mean is over the tokens that there are, `mask.sum()` of them.",
+        ),
+        (
+            "no mask",
+            {" * mask).sum() / mask.sum()": ").mean()"},
+            3,
+            "Places without a token are counted. Mask them, and divide by the number of tokens.",
         ),
     ),
     run=_value_and_gradient,
@@ -311,7 +377,10 @@ def top_entropy_mask(entropies, mask, share):
 def _booleans(function, *arguments):
     result = function(*arguments)
     try:
-        return np.asarray(result.tolist() if hasattr(result, "tolist") else result) != 0
+        chosen = np.asarray(result.tolist() if hasattr(result, "tolist") else result)
+        if np.all((chosen == 0) | (chosen == 1)):
+            return chosen != 0
+        return Told("numbers other than 0 and 1, where a mask says yes or no of each token")
     except (TypeError, ValueError):
         return result
 
@@ -325,9 +394,9 @@ TOP_ENTROPY_MASK = Exercise(
     "19.5",
     "Only the forks",
     "Write `top_entropy_mask(entropies, mask, share)`: `entropies` [B, T] says how undecided the policy was at each "
-    "token, `mask` [B, T] where there is a token (NumPy arrays). Return a mask [B, T] of the `share` of tokens with "
-    "the highest entropy: those at or above the quantile 1 - `share` of all tokens that there are "
-    "(`np.quantile(numbers, q)`).",
+    "token, `mask` [B, T] where there is a token (NumPy arrays, `mask` of booleans). Return a mask [B, T] of the "
+    "`share` of tokens with the highest entropy: those at or above the quantile 1 - `share` of all tokens that there "
+    "are (`np.quantile(numbers, q)`).",
     minutes=8,
     difficulty=2,
     solution=top_entropy_mask,
@@ -371,7 +440,7 @@ TOP_ENTROPY_MASK = Exercise(
 def overlong_penalty(lengths, longest, cache):
     """DAPO's penalty for long completions, [B]."""
     over = np.array(lengths, float) - (longest - cache)
-    return -np.clip(over / cache, 0, 1)
+    return 0 - np.clip(over / cache, 0, 1)
 
 
 OVERLONG_PENALTY = Exercise(
@@ -394,10 +463,10 @@ OVERLONG_PENALTY = Exercise(
     ),
     mistakes=slips(
         overlong_penalty,
-        ("a bonus", {"-np.clip": "np.clip"}, 2, "The sign: a penalty is negative."),
-        ("without an end", {"-np.clip(over / cache, 0, 1)": "-np.maximum(over / cache, 0)"}, 2, "It never costs more "
-         "than 1, also beyond `longest`."),
-        ("a reward for short ones", {"-np.clip(over / cache, 0, 1)": "-np.minimum(over / cache, 1)"}, 1, "Short "
+        ("a bonus", {"0 - np.clip": "np.clip"}, 2, "The sign: a penalty is negative."),
+        ("without an end", {"0 - np.clip(over / cache, 0, 1)": "-np.maximum(over / cache, 0)"}, 2, "It never costs "
+         "more than 1, also beyond `longest`."),
+        ("a reward for short ones", {"0 - np.clip(over / cache, 0, 1)": "-np.minimum(over / cache, 1)"}, 1, "Short "
          "completions get a bonus. They should get 0."),
         ("a step", {"np.clip(over / cache, 0, 1)": "np.where(over > 0, 1.0, 0.0)"}, 1, "That is a cliff. Between the "
          "two lengths it should be a straight line."),
@@ -405,6 +474,39 @@ OVERLONG_PENALTY = Exercise(
          "longest, and ends there."),
     ),
 )  # fmt: skip
+
+# -- all together -----------------------------------------------------------------------------------------------------
+
+WHICH_VARIANT = Exercise(
+    "19.7",
+    "Which variant is this?",
+    "A good completion of 2 tokens (advantage +1) and a bad one of 6 (advantage -1); 8 tokens are allowed at most. No "
+    "ratio has moved, but for one: the first token of the good completion has become twice as likely. Four losses push "
+    "the tokens like this (first and second token of the good one | every token of the bad one):  \n"
+    "1: 0 and 0.125 | -0.125;  2: 0 and 0.25 | -0.083;  3: 0.25 and 0.125 | -0.125;  4: 0 and 0.0625 | -0.0625.  \n"
+    "Which is which: a = grpo, b = dapo, c = dr_grpo, d = cispo with a cap of 5? Answer with a text of four letters, "
+    "that of loss 1 first.",
+    minutes=6,
+    difficulty=2,
+    solution="badc",
+    hints=(
+        "Two questions. Is the token that moved clipped away, or does it weigh more? And what is a token divided by: 8 "
+        "tokens that there are, 16 that there might be, or its own completion's length?",
+        "A push of 0.125 is 1 / 8, 0.0625 is 1 / 16, 0.25 is 1 / (2 * 2) and 0.083 is 1 / (2 * 6).",
+    ),
+    mistakes=(
+        Mistake("dapo and dr_grpo", "cadb", "dapo divides by the 8 tokens that there are, dr_grpo by 2 times 8.", 2),
+        Mistake(
+            "dapo and cispo",
+            "dabc",
+            "Which of the two clips? A clipped token has no push at all; in cispo its ratio is its weight.",
+            1,
+        ),
+        Mistake(
+            "grpo and dapo", "abdc", "In grpo a token of the short completion weighs more than one of the long one.", 2
+        ),
+    ),
+)
 
 # -- comparing --------------------------------------------------------------------------------------------------------
 
@@ -415,8 +517,13 @@ def paired_difference(a, b):
     return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))
 
 
+def _two_numbers(function, a, b):
+    result = function(a, b)
+    return tuple(result.tolist()) if getattr(result, "shape", None) == (2,) else result
+
+
 PAIRED_DIFFERENCE = Exercise(
-    "19.7",
+    "19.8",
     "Better, or lucky?",
     "Write `paired_difference(a, b)`. `a` and `b` are the results of two variants, the same seeds in the same order. "
     "Return two numbers: the mean of the differences b - a, and its *standard error*, which is the standard deviation "
@@ -454,35 +561,5 @@ PAIRED_DIFFERENCE = Exercise(
             "problems, and what they share falls out of the difference.",
         ),
     ),
+    run=_two_numbers,
 )  # fmt: skip
-
-WHICH_VARIANT = Exercise(
-    "19.8",
-    "Which variant is this?",
-    "A good completion of 2 tokens (advantage +1) and a bad one of 6 (advantage -1); 8 tokens are allowed at most. No "
-    "ratio has moved, but for one: the first token of the good completion has become twice as likely. Four losses push "
-    "the tokens like this (first and second token of the good one | every token of the bad one):  \n"
-    "1: 0 and 0.125 | -0.125;  2: 0 and 0.25 | -0.083;  3: 0.25 and 0.125 | -0.125;  4: 0 and 0.0625 | -0.0625.  \n"
-    "Which is which: a = grpo, b = dapo, c = dr_grpo, d = cispo with a cap of 5? Answer with a text of four letters, "
-    "that of loss 1 first.",
-    minutes=6,
-    difficulty=2,
-    solution="badc",
-    hints=(
-        "Two questions. Is the token that moved clipped away, or does it weigh more? And what is a token divided by: 8 "
-        "tokens that there are, 16 that there might be, or its own completion's length?",
-        "A push of 0.125 is 1 / 8, 0.0625 is 1 / 16, 0.25 is 1 / (2 * 2) and 0.083 is 1 / (2 * 6).",
-    ),
-    mistakes=(
-        Mistake("dapo and dr_grpo", "cadb", "dapo divides by the 8 tokens that there are, dr_grpo by 2 times 8.", 2),
-        Mistake(
-            "dapo and cispo",
-            "dabc",
-            "Which of the two clips? A clipped token has no push at all; in cispo its ratio is its weight.",
-            1,
-        ),
-        Mistake(
-            "grpo and dapo", "abdc", "In grpo a token of the short completion weighs more than one of the long one.", 2
-        ),
-    ),
-)
