@@ -173,10 +173,14 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert notebook.text(3) == "ran on\n"
 
     # After Stop the run can still do a step, in the browser it is still scrubbed, and a picture is in the file.
-    stopped_at = board.done
+    # What is typed meanwhile waits for its button.
+    stopped_at, use = board.done, board.cell.get_by_role("button", name="Use from now on")
+    assert use.is_disabled()
+    rate.fill("0.3")
     board.click("Step")
     board.wait_for_step(stopped_at + 1)
-    board.wait_for("paused")
+    board.wait_for("paused.*learning rate 0.02")
+    assert (rate.input_value(), use.is_enabled()) == ("0.3", True)
     board.click("Stop")
     board.wait_for("stopped")
     saved = notebook.save()

@@ -305,6 +305,7 @@ const render = ({model, el}) => {
   const order = name => {
     model.send({number: "order", question: {order: name, step: stepNow() ?? 0, rate: rate.value,
                                             reward: reward.value}});
+    order.gives = name === "change" || name === "rewind";  // what was typed
     clearTimeout(order.timer);
     order.timer = setTimeout(() => say(BUSY), LATE);
   };
@@ -446,12 +447,13 @@ const render = ({model, el}) => {
     stop.disabled = over || status.state === "stopping";
     if (document.activeElement !== rate && !rate.typed && isNumber(status.rate)) rate.value = String(status.rate);
     if (status.reward && !reward.typed) reward.value = status.reward;
+    change.disabled = !rate.typed && !reward.typed;
     health.hidden = !status.health.length;
     if (health.textContent !== status.health.join(""))
       health.replaceChildren(...status.health.map(text => h("li", {}, text)));
   };
-  rate.addEventListener("input", () => { rate.typed = true; });
-  reward.addEventListener("input", () => { reward.typed = true; });
+  for (const field of [rate, reward])
+    field.addEventListener("input", () => { field.typed = true; change.disabled = false; });
 
   // New columns behind those that are here, or in the place of all.
   const take = (message, all) => {
@@ -484,7 +486,7 @@ const render = ({model, el}) => {
       const answer = message.answer;
       say(answer.complaint ?? answer.status.complaint);
       if (answer.complaint) return;
-      rate.typed = reward.typed = false;
+      if (order.gives) rate.typed = reward.typed = false;
       status = answer.status;
       showStatus();
       return moved();

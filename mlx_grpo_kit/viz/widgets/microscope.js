@@ -1,7 +1,7 @@
 // The microscope. Rewards are dragged here and their advantages computed here, within a frame; everything that the loss
 // says is asked for, and what a new answer has changed is marked.
 
-const ROW = 30, AXIS = 140, ADVANTAGE = 264, PUSH = 382, WIDE = 458;  // pixels: an answer's line, and where its parts stand
+const ROW = 30, AXIS = 140, ADVANTAGE = 250, PUSH = 382, WIDE = 458;  // pixels: an answer's line, and where its parts stand
 const FIRST = 24;  // tokens of an answer that are seen before it is chosen
 const MEASURES = {
   pushes: "push: what the next update does to it",
@@ -173,7 +173,7 @@ function render({model, el}) {
       const ghost = s("circle", {class: "ghost", r: 6, cy: y});
       const handle = s("circle", {class: "handle", r: 8, cy: y, tabindex: 0, role: "slider",
         "aria-label": `reward of answer ${place + 1}, ${completion.text}`});
-      const words = s("text", {class: "words number", x: AXIS + 22, y: y + 4});
+      const words = s("text", {class: "words number", x: AXIS + 26, y: y + 4});
       const bar = s("rect", {class: "bar", y: y - 8, height: 16}), value = s("text", {class: "words number", y: y + 4});
       const push = s("rect", {class: "bar", y: y - 8, height: 16});
       const pushValue = s("text", {class: "words number", y: y + 4});
