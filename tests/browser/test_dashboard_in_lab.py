@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from mlx_grpo_kit.viz import widgets
 
@@ -62,8 +63,7 @@ class Board:
         return [text.strip() for text in self.rows.locator(f"td:nth-child({place})").all_inner_texts()]
 
     def wait_for_rows(self, count):
-        self.rows.nth(count - 1).wait_for(state="attached")
-        assert self.rows.count() == count
+        expect(self.rows).to_have_count(count)  # the first ones are drawn at once, the others a moment later
 
     def wait_for_step(self, step):
         self.cell.locator(f'svg[aria-valuenow="{step}"]').first.wait_for()
@@ -120,6 +120,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     page.mouse.move(*board.at(4, 6 / 2000))
     board.wait_for_step(6)
     assert [curve.get_attribute("aria-valuenow") for curve in board.curves.all()] == ["6"] * 9
+    board.wait_for_rows(32)
     assert set(board.column(2)) == {f"6+{group}=" for group in range(4)}
     page.mouse.up()
     for key, step in [("ArrowLeft", 5), ("ArrowLeft", 4), ("ArrowRight", 5), ("Home", 0), ("End", paused_at + 2)]:

@@ -375,10 +375,14 @@ const render = ({model, el}) => {
       changed();
     }
     say(status.complaint);
-    moved();
+    if (answer.completions) moved();
   });
   const remember = found => {
-    for (const [step, rows] of Object.entries(found)) { texts.delete(Number(step)); texts.set(Number(step), rows); }
+    for (const [name, rows] of Object.entries(found)) {
+      const step = Number(name), known = texts.get(step) ?? rows;  // what comes twice is not drawn twice
+      texts.delete(step);
+      texts.set(step, known);
+    }
     for (const step of texts.keys()) { if (texts.size <= MOST_KEPT) break; texts.delete(step); }
   };
   // The step nearest to the cursor, not after it, of which completions were kept.
