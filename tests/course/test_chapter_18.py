@@ -1,7 +1,9 @@
 """Chapter 18 against torch and transformers, answers in other styles, and what the chapter says in prose."""
 
 import itertools
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,8 @@ from mlx_grpo_kit.course.chapters.chapter_18.toys import Coins, descend
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.tasks import Addition
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "18_grpo_training.ipynb"
 
 # Ground truth.
 
@@ -233,6 +237,14 @@ def one_generator(sample, seed, step, num_questions, group_size, rng=np.random.d
     return [each for each in sample(rng, num_questions) for _ in range(group_size)]
 
 
+def seed_to_the_power(sample, seed, step, num_questions, group_size):
+    return [each for each in sample(np.random.default_rng(seed**step), num_questions) for _ in range(group_size)]
+
+
+def ten_seeds_apart(sample, seed, step, num_questions, group_size):
+    return [each for each in sample(np.random.default_rng(10 * seed + step), num_questions) for _ in range(group_size)]
+
+
 def an_iterator(sample, seed, step, num_questions, group_size):
     return (each for each in sample(np.random.default_rng([seed, step]), num_questions) for _ in range(group_size))
 
@@ -293,6 +305,26 @@ def counts_correct_words(task, write, num_problems, batch_size):
     return sum(bool(text) for text in write([each.prompt for each in task.held_out(num_problems)])) / num_problems
 
 
+def four_at_once(task, write, num_problems, batch_size):
+    return chapter.accuracy(task, write, num_problems, 4)
+
+
+def contains_the_answer(task, write, num_problems, batch_size):
+    return np.mean([each.answer in write([each.prompt])[0] for each in task.held_out(num_problems)])
+
+
+def ends_at_the_first_one(prompts, completions):
+    ids, mask, counts = chapter.make_batch(prompts, completions)
+    lengths = [row.index(1) + 1 if 1 in row else len(row) for row in completions]
+    return ids, mask, mx.array([[place < length for place in range(counts.shape[1])] for length in lengths])
+
+
+def updates_what_it_was_given(params, logps_of, loss_of, update, num_iterations):
+    after, losses = chapter.learn(params, logps_of, loss_of, update, num_iterations)
+    params.update(after)
+    return params, losses
+
+
 def learns_always(parts, params, step):
     asked = parts.questions(step)
     answers = parts.write(params, asked, step)
@@ -305,6 +337,12 @@ def learns_always(parts, params, step):
     [
         (1, one_generator, "other questions when it was asked for the same step again"),
         (1, an_iterator, "which is no list"),
+        (1, seed_to_the_power, "the same questions for step 0 of seed 0 as for step 0 of seed 1"),
+        (1, ten_seeds_apart, "the same questions for step 10 of seed 0 as for step 0 of seed 1"),
+        (2, ends_at_the_first_one, "expected"),
+        (4, updates_what_it_was_given, "work on a copy"),
+        (6, four_at_once, "at most 2 do"),
+        (6, contains_the_answer, "gave 1, expected 0.5"),
         (2, ids_alone, "expected"),
         (2, lists_of_rows, "gave"),
         (3, a_mask_for_rows, "gave"),
@@ -316,6 +354,8 @@ def learns_always(parts, params, step):
         (8, says_nothing, "None, where"),
         (8, eager, "before anybody asked"),
         (8, swallows_errors, "gave"),
+        (9, "DCA", "in alphabetical order"),
+        (9, "ABCD", "a gradient of its own"),
         (9, "ACE", "2 of the 3 are right"),
         (9, "AC and the step", "is not a string of 3 letters"),
     ],
@@ -324,3 +364,19 @@ def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
     note = check(f"18.{number}", answer)
     assert not note.passed
     assert words in note.text, note.text
+
+
+# What the notebook does with answers in other styles.
+
+
+@pytest.mark.parametrize("answer", [batch_by_numpy, batch_with_a_mask_of_numbers])
+def test_the_notebook_goes_on_with_arrays_of_another_library(answer):
+    """Its cell makes MLX's arrays of them, and its masks of truth values."""
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    cell = next(each.source for each in cells if each.id == "18-ex2-use")
+    own = {"use": lambda id: answer, "mx": mx}
+    exec(cell.split("def logps_of")[0], own)
+    ids, mask, counts = own["make_batch"]([[5], [6, 7, 8]], [[4, 1], [9]])
+    assert [type(each) for each in (ids, mask, counts)] == [mx.array] * 3
+    assert ids.tolist() == [[0, 0, 5, 4, 1], [6, 7, 8, 9, 0]]
+    assert counts.dtype == mx.bool_

@@ -47,6 +47,9 @@ def _ask(function, num_questions, group_size):
     for seed, step in ((3, 8), (4, 7), (2, 8), (7, 3)):
         if ask(seed, step) == first:
             return Told(f"the same questions for step {step} of seed {seed} as for step 7 of seed 3")
+    for step in (0, 1, 10, 100, 1000):  # what mixes the two numbers into one meets itself somewhere
+        if ask(0, step) == ask(1, 0):
+            return Told(f"the same questions for step {step} of seed 0 as for step 0 of seed 1")
     names = {name: place for place, name in enumerate(dict.fromkeys(first))}
     return [names[name] for name in first], counts[0]
 
@@ -110,6 +113,12 @@ QUESTIONS = Exercise(
             {"[seed, step]": "seed * step"},
             2,
             "With the product, step 3 of seed 7 is step 7 of seed 3. (And seed 0 has one step only.)",
+        ),
+        (
+            "seed times a thousand",
+            {"[seed, step]": "1000 * seed + step"},
+            2,
+            "After 1000 steps a seed goes on with the questions of the next one. A list of both numbers never does.",
         ),
     ),
     run=_ask,
@@ -187,6 +196,7 @@ BATCH = Exercise(
         ([[5], [6, 7, 8]], [[4, 1], [9]]),
         ([[5, 0], [3]], [[0, 0], [2, 0, 0, 1]]),
         ([[4]], [[1]]),
+        ([[4], [1, 2]], [[1, 0, 5], [3]]),  # what ends an answer is not known by its number
         *drawn(3, _draw_rows),
     ),
     mistakes=(
@@ -614,6 +624,17 @@ def _mean_of_means(task, write, num_problems, batch_size):
     return sum(shares) / len(shares)
 
 
+def _quiz(function, quiz, num_problems, batch_size):
+    """The share for a policy that cannot answer more than `batch_size` prompts at once."""
+
+    def write(prompts):
+        if len(prompts) > batch_size:
+            raise MemoryError(f"{len(prompts)} prompts at once do not fit; at most {batch_size} do")
+        return quiz.write(prompts)
+
+    return function(quiz, write, num_problems, batch_size)
+
+
 ACCURACY = Exercise(
     "18.6",
     "How good is it by now?",
@@ -630,11 +651,11 @@ ACCURACY = Exercise(
         "`is_correct` decides, not the reward: a reward may pay for form, and it is what training sees.",
     ),
     cases=(
-        (Quiz({100, 101}), Quiz({100, 101}).write, 4, 4),
-        (Quiz({100, 104}), Quiz({100, 104}).write, 5, 2),
-        (Quiz(set()), Quiz(set()).write, 3, 1),
-        (Quiz({106}), Quiz({106}).write, 7, 3),
-        (Quiz({*range(100, 109)}), Quiz({*range(100, 109)}).write, 9, 4),
+        (Quiz({100, 101}), 4, 4),
+        (Quiz({100, 104}), 5, 2),
+        (Quiz(set()), 3, 1),
+        (Quiz({106}), 7, 3),
+        (Quiz({*range(100, 109)}), 9, 4),
     ),
     mistakes=(
         Mistake(
@@ -695,6 +716,7 @@ ACCURACY = Exercise(
             ),
         ),
     ),
+    run=_quiz,
 )
 
 
@@ -967,6 +989,12 @@ SAVED = Exercise(
         Mistake("a generator", "ACDE", "Your draws come from `(seed, step)`. What would the state be of?", 2),
         Mistake("the rate", "ACDH", "The learning rate follows from the number of the step.", 2),
         Mistake("old log-probabilities", "ACDG", "They are those of the policy that step 121 starts with.", 3),
+        Mistake("the gradient", "ABCD", "Step 121 computes a gradient of its own.", 3),
+        Mistake("the cache", "ACDF", "The cache belongs to answers that are finished.", 3),
+        *(
+            Mistake(f"in the order {order}", order, f"{order} has the right ones: in alphabetical order, please.")
+            for order in ("ADC", "CAD", "CDA", "DAC", "DCA")
+        ),
         Mistake("all", "ABCDEFGH", "It would work. But three are enough.", 1),
     ),
     explain="With a KL penalty (beta above 0) the reference policy comes to it. AdamW keeps two numbers beside every "

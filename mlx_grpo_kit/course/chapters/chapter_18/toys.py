@@ -57,11 +57,9 @@ class Quiz:
         return completion.strip() == problem.answer
 
     def write(self, prompts: list[str]) -> list[str]:
-        """Answers, at most four at a time: right (with a space) for small numbers and for those in `solved`."""
-        if len(prompts) > 4:
-            raise MemoryError(f"{len(prompts)} prompts at once do not fit; at most 4 do")
+        """Answers: right (with a space) for small numbers and for those in `solved`, else a digit too much."""
         numbers = [int(prompt.rstrip("?")) for prompt in prompts]
-        return [f" {number}" if number < 100 or number in self.solved else "7" for number in numbers]
+        return [f" {number}" if number < 100 or number in self.solved else f"{number}7" for number in numbers]
 
     def __repr__(self) -> str:
         return f"a task of which the policy knows {len(self.solved)} held-out answers"
