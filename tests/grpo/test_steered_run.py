@@ -43,7 +43,7 @@ def test_going_back_and_on_is_the_same_run_to_the_last_bit():
     assert dashboard.record.at(6).changes.keys() == {"rewound_from", "learning_rate", "reward_funcs"}
     assert dashboard.record.at(8).metrics["rewards/short/mean"] < 0
 
-    dashboard.answer({"order": "rewind", "step": 4, "rate": "5e-4", "reward": "as it was"})
+    dashboard.answer({"order": "rewind", "step": 4, "rate": "5e-4", "reward": "the run's own"})
     dashboard.run.wait(60)
     assert dashboard.record.column("loss") == expected
     assert all(mx.array_equal(value, plain.params[name]).item() for name, value in trainer.params.items())
@@ -66,7 +66,7 @@ def test_a_reward_that_fails_ends_the_run_in_words_and_the_run_goes_on_without_i
     until(lambda: not dashboard.run.running)
     assert "'broken'" in dashboard._status()["complaint"]
     assert len(dashboard.record) == trainer.step == 2
-    dashboard.answer({"order": "change", "rate": "", "reward": "as it was"})
+    dashboard.answer({"order": "change", "rate": "", "reward": "the run's own"})
     dashboard.answer({"order": "go on"})
     dashboard.run.wait(60)
     assert len(dashboard.record) == 6
