@@ -11,7 +11,10 @@ from mlx_grpo_kit.course import record
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 MODEL = re.compile(r"^MODEL = TINY\b", flags=re.M)
-LEFT_OUT = {"18_grpo_training"}  # it trains on rewards, and a model that is never right learns nothing from them
+LEFT_OUT = {  # they train on rewards, and a model that is never right learns nothing from them
+    "14_tasks_and_rewards",
+    "18_grpo_training",
+}
 WITH_A_MODEL = [
     path
     for path in sorted(NOTEBOOKS.glob("*.ipynb"))
