@@ -37,7 +37,8 @@ const percent = share => share === 0 ? "0" : share < 0.001 ? "<0.1%"
 function render({model, el}) {
   const data = model.get("data");
   const settings = {...data.settings}, ends = new Set(data.ends);
-  let prompt = data.prompt, nodes = new Map(), here = "", wanted = null, drawings = 0;
+  let prompt = data.prompt, nodes = new Map(), drawings = 0;
+  let here = "", wanted = "";  // where we are, and where we go as soon as the kernel has answered
 
   // -- the tree: a node for each text, by the ids of the tokens behind the prompt ------------------------------------
   const keyOf = path => path.join(" ");
@@ -63,7 +64,7 @@ function render({model, el}) {
     nodes = new Map();
     [...answers].sort((one, other) => one.path.length - other.path.length).forEach(learn);
     paths.filter(path => !nodes.has(keyOf(path))).forEach(grow);
-    here = "";
+    here = wanted = "";
   };
   // A token's probability in the policy and in what is drawn from now.
   const shareOf = node => node.parent
@@ -79,7 +80,11 @@ function render({model, el}) {
   const hear = answer => {
     complaint.hidden = !answer.complaint;
     complaint.textContent = answer.complaint ?? "";
-    if (answer.complaint) return;
+    if (answer.complaint) {
+      wanted = here;
+      back.disabled = !nodes.get(here).parent;
+      return;
+    }
     if (answer.prompt !== prompt) {
       prompt = answer.prompt;
       begin([answer], []);
@@ -130,12 +135,12 @@ function render({model, el}) {
   const complaint = h("div", {class: "kit-complaint", role: "alert", hidden: true});
   const button = (words, act) => h("button", {onclick: act}, words);
   const draws = button("draw one", drawOne), likeliest = button("take the likeliest", () => force(nodes.get(here).ids[0]));
-  const back = button("one back", () => go(nodes.get(here).parent));
+  const back = button("one back", () => go(nodes.get(wanted).parent));
   const again = button("new tree", () => {
     const root = nodes.get("");
     root.children = [];
     nodes = new Map([["", root]]);
-    here = "";
+    here = wanted = "";
     draw();
   });
 
@@ -249,7 +254,7 @@ function render({model, el}) {
     }
     const node = nodes.get(here);
     text.value = prompt;
-    back.disabled = !node.parent;
+    back.disabled = !nodes.get(wanted).parent;
     again.disabled = nodes.size === 1;
     draws.disabled = likeliest.disabled = !node.logits;
     drawBars();
