@@ -187,6 +187,19 @@ class NotebookPage:
         """Until the page shows `text` in the outputs of a cell."""
         self.cell(index).locator(".jp-OutputArea-output", has_text=text).first.wait_for(timeout=seconds * 1000)
 
+    def wait_for_words(self, words):
+        """Until a panel's picture, wherever it is on the page, says `words` to those who cannot see it."""
+        self.page.wait_for_function(
+            "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
+            " title.textContent.includes(words))",
+            arg=words,
+        )
+
+    def place_of(self, id):
+        """The index of a chapter's cell by its name: "panel" is the cell with the id "13-panel" in chapter 13."""
+        id = f"{self.path.stem[:2]}-{id}"
+        return next(place for place, cell in enumerate(self.saved().cells) if cell.id == id)
+
     def click(self, index, label):
         """Click the button `label` in the outputs of a cell."""
         self.cell(index).locator(".jp-OutputArea-output").get_by_role("button", name=label).click(timeout=10_000)

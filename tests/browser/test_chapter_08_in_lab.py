@@ -8,14 +8,6 @@ pytestmark = pytest.mark.timeout(180)
 SET_UP, PANEL = 1, 3
 
 
-def wait_for_words(notebook, words):
-    notebook.page.wait_for_function(
-        "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
-        " title.textContent.includes(words))",
-        arg=words,
-    )
-
-
 def test_a_kernel_slides_over_a_digit(open_notebook):
     notebook = open_notebook("08_convolutions")
     notebook.run_cell(SET_UP)
@@ -23,17 +15,17 @@ def test_a_kernel_slides_over_a_digit(open_notebook):
     notebook.run_cell(PANEL)
     panel = notebook.cell(PANEL)
     panel.locator(".widget-html svg[role=img]").wait_for(timeout=60_000)
-    wait_for_words(notebook, "at stop 15 of 36 on an image of 8 x 8 with stride 1 and padding 0")
+    notebook.wait_for_words("at stop 15 of 36 on an image of 8 x 8 with stride 1 and padding 0")
     handles = panel.locator(".noUi-handle")
     handles.first.press("ArrowRight")
-    wait_for_words(notebook, "at stop 16 of 36")
+    notebook.wait_for_words("at stop 16 of 36")
 
     # A larger stride leaves fewer stops, and the slider ends at the last of them.
     panel.locator(".widget-hslider", has_text="stride").locator(".noUi-handle").press("ArrowRight")
-    wait_for_words(notebook, "at stop 9 of 9 on an image of 8 x 8 with stride 2")
+    notebook.wait_for_words("at stop 9 of 9 on an image of 8 x 8 with stride 2")
     handles.first.press("ArrowRight")
     panel.locator(".widget-hslider", has_text="padding").locator(".noUi-handle").press("ArrowRight")
-    wait_for_words(notebook, "at stop 9 of 16 on an image of 8 x 8 with stride 2 and padding 1")
+    notebook.wait_for_words("at stop 9 of 16 on an image of 8 x 8 with stride 2 and padding 1")
 
     # A kernel of one's own: with a 2 in its centre the output is twice every second pixel.
     panel.locator("select").nth(1).select_option("my own")
@@ -42,7 +34,7 @@ def test_a_kernel_slides_over_a_digit(open_notebook):
     text.press("Enter")
     digits = load_digits()
     three = digits.test_images[digits.test_labels == 3][0, 0]
-    wait_for_words(notebook, f"The output reaches from 0 to {2 * three[::2, ::2].max():.2f}.")
+    notebook.wait_for_words(f"The output reaches from 0 to {2 * three[::2, ::2].max():.2f}.")
 
 
 def test_play_slides_by_itself(open_notebook):
@@ -51,6 +43,6 @@ def test_play_slides_by_itself(open_notebook):
     notebook.show(PANEL)
     notebook.run_cell(PANEL)
     notebook.cell(PANEL).locator(".widget-html svg[role=img]").wait_for(timeout=60_000)
-    wait_for_words(notebook, "at stop 15 of 36")
+    notebook.wait_for_words("at stop 15 of 36")
     notebook.cell(PANEL).locator(".widget-play button").first.click()
-    wait_for_words(notebook, "at stop 17 of 36")
+    notebook.wait_for_words("at stop 17 of 36")

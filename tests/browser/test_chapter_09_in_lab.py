@@ -6,14 +6,6 @@ pytestmark = pytest.mark.timeout(180)
 SET_UP, WAITING, CURVATURE = 1, 10, 46
 
 
-def wait_for_words(notebook, words):
-    notebook.page.wait_for_function(
-        "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
-        " title.textContent.includes(words))",
-        arg=words,
-    )
-
-
 def open_panel(open_notebook, cell):
     notebook = open_notebook("09_mlx")
     notebook.run_cell(SET_UP)
@@ -25,21 +17,21 @@ def open_panel(open_notebook, cell):
 
 def test_what_waits_follows_the_slider(open_notebook):
     notebook, panel = open_panel(open_notebook, WAITING)
-    wait_for_words(notebook, "evaluated after every 8. Up to 144 operations wait")
+    notebook.wait_for_words("evaluated after every 8. Up to 144 operations wait")
     handle = panel.locator(".noUi-handle")
     handle.press("ArrowRight")
-    wait_for_words(notebook, "evaluated after every 9. Up to 162 operations wait")
+    notebook.wait_for_words("evaluated after every 9. Up to 162 operations wait")
     handle.press("Home")
-    wait_for_words(notebook, "evaluated after every one. Up to 18 operations wait")
+    notebook.wait_for_words("evaluated after every one. Up to 18 operations wait")
     handle.press("End")
-    wait_for_words(notebook, "evaluated after every 40. Up to 720 operations wait")
+    notebook.wait_for_words("evaluated after every 40. Up to 720 operations wait")
 
 
 def test_curvature_follows_the_point_and_the_direction(open_notebook):
     notebook, panel = open_panel(open_notebook, CURVATURE)
-    wait_for_words(notebook, "at (-0.80, 0.50). Its Hessian is (30.4, 16.0; 16.0, 10.0)")
+    notebook.wait_for_words("at (-0.80, 0.50). Its Hessian is (30.4, 16.0; 16.0, 10.0)")
     handles = panel.locator(".noUi-handle")
     handles.nth(1).press("ArrowRight")
-    wait_for_words(notebook, "at (-0.80, 0.60). Its Hessian is (28.4, 16.0; 16.0, 10.0)")
+    notebook.wait_for_words("at (-0.80, 0.60). Its Hessian is (28.4, 16.0; 16.0, 10.0)")
     handles.nth(2).press("Home")
-    wait_for_words(notebook, "v = (1.00, 0.00) gives H v = (28.4, 16.0)")
+    notebook.wait_for_words("v = (1.00, 0.00) gives H v = (28.4, 16.0)")

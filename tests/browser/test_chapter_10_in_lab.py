@@ -12,14 +12,6 @@ def cell_with(notebook, words):
     return next(number for number, cell in enumerate(cells) if cell.cell_type == "code" and words in cell.source)
 
 
-def wait_for_words(notebook, words):
-    notebook.page.wait_for_function(
-        "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
-        " title.textContent.includes(words))",
-        arg=words,
-    )
-
-
 def open_panel(open_notebook, words):
     notebook = open_notebook("10_transformer_parts")
     notebook.run_cell(cell_with(notebook, "# Set-up"))
@@ -39,27 +31,27 @@ def open_panel(open_notebook, words):
 
 def test_only_the_distance_moves_the_product(open_notebook):
     notebook, press = open_panel(open_notebook, "def turn(query_at")
-    wait_for_words(notebook, "a query at position 10 and a key at position 3, 7 apart")
-    wait_for_words(notebook, "Their product is 3.69; all 16 pairs give 6.01")
+    notebook.wait_for_words("a query at position 10 and a key at position 3, 7 apart")
+    notebook.wait_for_words("Their product is 3.69; all 16 pairs give 6.01")
     press("both further by", "ArrowRight", 2)
-    wait_for_words(notebook, "a query at position 12 and a key at position 5, 7 apart")
-    wait_for_words(notebook, "Their product is 3.69; all 16 pairs give 6.01")
+    notebook.wait_for_words("a query at position 12 and a key at position 5, 7 apart")
+    notebook.wait_for_words("Their product is 3.69; all 16 pairs give 6.01")
     press("of the key", "ArrowRight")
-    wait_for_words(notebook, "a query at position 12 and a key at position 6, 6 apart")
+    notebook.wait_for_words("a query at position 12 and a key at position 6, 6 apart")
     press("pair", "ArrowLeft")
-    wait_for_words(notebook, "Pair 0 goes round once in 6.28 positions")
+    notebook.wait_for_words("Pair 0 goes round once in 6.28 positions")
 
 
 def test_gates_and_norms_follow(open_notebook):
     notebook, press = open_panel(open_notebook, "Panel(draw_gate")
-    wait_for_words(notebook, "A gate of 2.00: silu is 1.76")
+    notebook.wait_for_words("A gate of 2.00: silu is 1.76")
     press("gate", "ArrowRight")
-    wait_for_words(notebook, "A gate of 2.10: silu is 1.87")
+    notebook.wait_for_words("A gate of 2.10: silu is 1.87")
 
     norms = cell_with(notebook, "draw_norms([a, b, c]")
     notebook.show(norms)
     notebook.run_cell(norms)
-    wait_for_words(notebook, "RMSNorm makes 0.33, \N{MINUS SIGN}0.33, 1.67 of it")
+    notebook.wait_for_words("RMSNorm makes 0.33, \N{MINUS SIGN}0.33, 1.67 of it")
     handle = notebook.cell(norms).locator(".widget-hslider", has_text="eps").locator(".noUi-handle")
     handle.press("End")
-    wait_for_words(notebook, "RMSNorm makes 0.10, \N{MINUS SIGN}0.10, 0.48 of it")
+    notebook.wait_for_words("RMSNorm makes 0.10, \N{MINUS SIGN}0.10, 0.48 of it")

@@ -6,14 +6,6 @@ import pytest
 pytestmark = pytest.mark.timeout(240)
 
 
-def wait_for_words(notebook, words):
-    notebook.page.wait_for_function(
-        "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
-        " title.textContent.includes(words))",
-        arg=words,
-    )
-
-
 def cell_with(path, source):
     cells = nbformat.read(path, as_version=4).cells
     return next(number for number, cell in enumerate(cells) if cell.cell_type == "code" and source in cell.source)
@@ -28,29 +20,29 @@ def test_panels_follow(open_notebook):
     notebook.show(plan)
     panel = notebook.cell(plan)
     panel.locator(".widget-html svg[role=img]").wait_for(timeout=60_000)
-    wait_for_words(notebook, "parameters: 303,872; embedding 3%")
+    notebook.wait_for_words("parameters: 303,872; embedding 3%")
     panel.locator("select").first.select_option("8B")
-    wait_for_words(notebook, "A Qwen3 of 36 layers reads 8 rows of 256 tokens in float32. parameters: 8.19 billion")
+    notebook.wait_for_words("A Qwen3 of 36 layers reads 8 rows of 256 tokens in float32. parameters: 8.19 billion")
     panel.locator(".noUi-handle").first.press("ArrowRight")
-    wait_for_words(notebook, "A Qwen3 of 37 layers reads")
+    notebook.wait_for_words("A Qwen3 of 37 layers reads")
     notebook.page.wait_for_function(
         "() => [...document.querySelectorAll('select')].some(each => each.value === 'my own')"
     )
     panel.locator("select").last.select_option("bfloat16")
-    wait_for_words(notebook, "256 tokens in bfloat16")
+    notebook.wait_for_words("256 tokens in bfloat16")
 
     ward = cell_with(notebook.path, "almost_right(config")
     notebook.show(ward)
-    wait_for_words(notebook, "Patient 1 beside transformers. The first difference is in layers.0.self_attn.weights")
+    notebook.wait_for_words("Patient 1 beside transformers. The first difference is in layers.0.self_attn.weights")
     notebook.cell(ward).locator("select").first.select_option("2")
-    wait_for_words(notebook, "first difference is in layers.0.self_attn.q_rope, at all tokens. logits: no difference")
+    notebook.wait_for_words("first difference is in layers.0.self_attn.q_rope, at all tokens. logits: no difference")
 
     lens = cell_with(notebook.path, "def look(prompt)")
     notebook.show(lens)
     typed = notebook.cell(lens).locator("input[type=text]")
     typed.fill("37+45=82")
     typed.press("Enter")
-    wait_for_words(notebook, "Up to '=': embedding '!'")
+    notebook.wait_for_words("Up to '=': embedding '!'")
     typed.fill("12 \N{GREEK SMALL LETTER PI}")
     typed.press("Enter")
     notebook.cell(lens).get_by_text("This tokenizer has no token for").wait_for(timeout=20_000)

@@ -6,14 +6,6 @@ pytestmark = pytest.mark.timeout(240)
 SET_UP, TOKENS, NORM = 1, 3, 12
 
 
-def wait_for_words(notebook, words):
-    notebook.page.wait_for_function(
-        "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
-        " title.textContent.includes(words))",
-        arg=words,
-    )
-
-
 def test_another_surprise_and_another_direction(open_notebook):
     notebook = open_notebook("17_whole_model_gradients")
     notebook.run_cell(SET_UP)
@@ -21,19 +13,19 @@ def test_another_surprise_and_another_direction(open_notebook):
     notebook.run_cell(TOKENS)
     panel = notebook.cell(TOKENS)
     panel.locator(".widget-html svg[role=img]").wait_for(timeout=120_000)
-    wait_for_words(notebook, "the surprise at '6'. At the embedding, gradient arrives at 6 of 7 tokens")
+    notebook.wait_for_words("the surprise at '6'. At the embedding, gradient arrives at 6 of 7 tokens")
     panel.locator("select").select_option("1: '7'")
-    wait_for_words(notebook, "the surprise at '7'. At the embedding, gradient arrives at 1 of 7 tokens")
+    notebook.wait_for_words("the surprise at '7'. At the embedding, gradient arrives at 1 of 7 tokens")
     panel.locator("select").select_option("all of them")
-    wait_for_words(notebook, "gradient arrives at 7 of 7 tokens, up to token 7")
+    notebook.wait_for_words("gradient arrives at 7 of 7 tokens, up to token 7")
 
     # What arrives along x is taken out, whole.
     notebook.show(NORM)
     notebook.run_cell(NORM)
     panel = notebook.cell(NORM)
-    wait_for_words(notebook, "x is (1.35, 0.66). What arrives, divided by r, has length 0.94")
+    notebook.wait_for_words("x is (1.35, 0.66). What arrives, divided by r, has length 0.94")
     panel.locator(".noUi-handle").nth(1).press("ArrowLeft")
-    wait_for_words(notebook, "x is (1.26, 0.62).")
+    notebook.wait_for_words("x is (1.26, 0.62).")
     for _ in range(10):
         panel.locator(".noUi-handle").first.press("ArrowLeft")
-    wait_for_words(notebook, "What goes back to x has length 0.07")
+    notebook.wait_for_words("What goes back to x has length 0.07")

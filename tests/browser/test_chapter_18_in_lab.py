@@ -7,20 +7,16 @@ import pytest
 pytestmark = pytest.mark.timeout(240)
 
 
-def place_of(notebook, id):
-    return next(place for place, cell in enumerate(notebook.saved().cells) if cell.id == f"18-{id}")
-
-
 def run(notebook, *ids):
     for id in ids:
-        notebook.run_cell(place_of(notebook, id))
+        notebook.run_cell(notebook.place_of(id))
         notebook.wait_until_idle(120)
 
 
 def test_a_run_is_turned_back_to_another_reward_and_looked_into(open_notebook):
     notebook = open_notebook("18_grpo_training")
     run(notebook, "setup", "look", "dashboard")
-    at = place_of(notebook, "dashboard")
+    at = notebook.place_of("dashboard")
     notebook.show(at)
     cell = notebook.cell(at)
 
@@ -51,6 +47,6 @@ def test_a_run_is_turned_back_to_another_reward_and_looked_into(open_notebook):
     assert sum(text == "(empty)" or len(text) < 2 for text in short) > len(short) / 2, "it has learned to be short"
 
     run(notebook, "microscope")
-    microscope = notebook.cell(place_of(notebook, "microscope")).locator(".kit-widget")
+    microscope = notebook.cell(notebook.place_of("microscope")).locator(".kit-widget")
     microscope.wait_for()
     microscope.get_by_text("advantage").first.wait_for()

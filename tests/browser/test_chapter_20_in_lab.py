@@ -5,20 +5,16 @@ import pytest
 pytestmark = pytest.mark.timeout(240)
 
 
-def place_of(notebook, id):
-    return next(place for place, cell in enumerate(notebook.saved().cells) if cell.id == f"20-{id}")
-
-
 def run(notebook, *ids):
     for id in ids:
-        notebook.run_cell(place_of(notebook, id))
+        notebook.run_cell(notebook.place_of(id))
         notebook.wait_until_idle(120)
 
 
 def test_an_exhibit_is_chosen_by_keyboard_and_the_picture_and_its_words_follow(open_notebook):
     notebook = open_notebook("20_failure_museum")
     run(notebook, "setup")
-    at = place_of(notebook, "museum")
+    at = notebook.place_of("museum")
     notebook.show(at)
     run(notebook, "museum")
     panel = notebook.cell(at)
@@ -41,7 +37,7 @@ def test_an_exhibit_is_chosen_by_keyboard_and_the_picture_and_its_words_follow(o
 def test_a_sick_run_is_told_so_under_its_status_and_the_words_stay(open_notebook):
     notebook = open_notebook("20_failure_museum")
     run(notebook, "setup")
-    at = place_of(notebook, "live-run")
+    at = notebook.place_of("live-run")
     notebook.show(at)
     run(notebook, "live-run")
     words = notebook.cell(at).get_by_text("The gradient is exactly 0 since step 1, although rewards differ")
@@ -54,7 +50,7 @@ def test_a_sick_run_is_told_so_under_its_status_and_the_words_stay(open_notebook
 def test_a_mystery_opens_in_the_dashboard_and_its_table_shows_the_step_under_the_cursor(open_notebook):
     notebook = open_notebook("20_failure_museum")
     run(notebook, "setup", "mystery")
-    at = place_of(notebook, "mystery-4")
+    at = notebook.place_of("mystery-4")
     notebook.show(at)
     run(notebook, "mystery-4")
     board = notebook.cell(at)
