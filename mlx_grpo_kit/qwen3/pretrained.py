@@ -40,10 +40,10 @@ def load_pretrained(
     stored: dict[str, mx.array] = {}
     for file in _weight_files(folder):
         stored |= load_arrays(file)
-    params = {_kit_name(name): value for name, value in stored.items() if not name.endswith("rotary_emb.inv_freq")}
+    params = {kit_name(name): value for name, value in stored.items() if not name.endswith("rotary_emb.inv_freq")}
     try:
         if config.tie_word_embeddings:
-            _drop_second_embedding(params)
+            drop_second_embedding(params)
         validate_params(params, config)
     except ValueError as error:
         raise ValueError(f"The weights in {folder} do not fit its config.json. {error}") from error
@@ -82,7 +82,7 @@ def save_pretrained(
             tokenizer.save(new)
             settings |= {"eos_token_id": tokenizer.eos_token_ids, "pad_token_id": tokenizer.pad_token_id}
         (new / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-        _write_weights(new, {_hugging_face_name(name): value for name, value in params.items()}, max_shard_size)
+        _write_weights(new, {hugging_face_name(name): value for name, value in params.items()}, max_shard_size)
     return folder
 
 
@@ -124,7 +124,7 @@ def _weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _drop_second_embedding(params: dict[str, mx.array]) -> None:
+def drop_second_embedding(params: dict[str, mx.array]) -> None:
     """Some writers store a tied embedding a second time, as the output layer. One that differs was trained untied."""
     output = params.pop("lm_head.weight", None)
     embedding = params.get("embedding.weight", output)
@@ -157,12 +157,14 @@ def _write_weights(folder: Path, weights: dict[str, mx.array], max_shard_size: i
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
-def _hugging_face_name(name: str) -> str:
+def hugging_face_name(name: str) -> str:
+    """The name of a parameter in a published folder, and in transformers' `Qwen3ForCausalLM`."""
     if name == "lm_head.weight":
         return name
     return "model." + name.replace("embedding.", "embed_tokens.", 1).replace("final_norm.", "norm.", 1)
 
 
-def _kit_name(name: str) -> str:
+def kit_name(name: str) -> str:
+    """The kit's name of a parameter, from that one. A name that is the kit's already stays what it is."""
     name = name.removeprefix("model.")
     return re.sub(r"^norm\.", "final_norm.", re.sub(r"^embed_tokens\.", "embedding.", name))

@@ -26,7 +26,7 @@ from mlx_grpo_kit.qwen3.backward import (
     rope_backward,
     softmax_backward,
 )
-from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 
 sizes = partial(st.integers, 1)
 
@@ -177,7 +177,7 @@ def models(draw):
 def torch_gradients(config, params, ids, targets, weights):
     """(loss, gradients by the kit's names, hidden states) of transformers' Qwen3 with the same weights, in float64."""
     reference = Qwen3ForCausalLM(HFConfig(**config.to_dict(), attn_implementation="eager")).double()
-    state = {_hugging_face_name(name): torch.tensor(np.array(value)) for name, value in params.items()}
+    state = {hugging_face_name(name): torch.tensor(np.array(value)) for name, value in params.items()}
     reference.load_state_dict(state, strict=False)
     output = reference(torch.tensor(np.array(ids)), output_hidden_states=True)
     for hidden in output.hidden_states:
@@ -187,7 +187,7 @@ def torch_gradients(config, params, ids, targets, weights):
     loss = (each * torch.tensor(np.array(weights)).flatten()).sum()
     loss.backward()
     grads = dict(reference.named_parameters())
-    return loss.item(), {name: grads[_hugging_face_name(name)].grad for name in params}, output.hidden_states
+    return loss.item(), {name: grads[hugging_face_name(name)].grad for name in params}, output.hidden_states
 
 
 def assert_close(ours, theirs, name):

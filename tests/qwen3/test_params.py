@@ -17,7 +17,7 @@ from mlx_grpo_kit.qwen3 import (
     validate_param_names,
     validate_params,
 )
-from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name, _kit_name
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name, kit_name
 
 SIZES = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, head_dim=16)  # fmt: skip
@@ -30,8 +30,8 @@ def test_names_and_shapes_are_transformers(config):
     with torch.device("meta"):
         reference = Qwen3ForCausalLM(HFConfig(**SIZES, tie_word_embeddings=config.tie_word_embeddings))
     theirs = {name: tuple(parameter.shape) for name, parameter in reference.named_parameters()}
-    assert {_hugging_face_name(name): shape for name, shape in param_shapes(config).items()} == theirs
-    assert {_kit_name(name) for name in theirs} == set(param_names(config))
+    assert {hugging_face_name(name): shape for name, shape in param_shapes(config).items()} == theirs
+    assert {kit_name(name) for name in theirs} == set(param_names(config))
 
 
 def test_names_of_the_kit():

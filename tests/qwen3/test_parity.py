@@ -9,7 +9,7 @@ from transformers import Qwen3ForCausalLM
 from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, qwen3_forward, save_pretrained
-from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 
 SHAPES = {
     "grouped": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -82,7 +82,7 @@ def test_loss_and_every_gradient_equal_transformers(pair):
     assert abs(loss.item() / theirs.item() - 1) < 1e-5
     named = dict(reference.named_parameters())
     for name, grad in grads.items():
-        assert relative_error(grad, named[_hugging_face_name(name)].grad) < 1e-4, name
+        assert relative_error(grad, named[hugging_face_name(name)].grad) < 1e-4, name
 
 
 def test_cache_in_pieces_equals_one_pass(pair):

@@ -20,7 +20,7 @@ from transformers import Qwen3ForCausalLM
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, qwen3_forward, save_pretrained
-from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 
 SIZES = dict(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
@@ -46,7 +46,7 @@ def bits(value) -> np.ndarray:
 
 def assert_same_bits(params: dict[str, mx.array], theirs: dict[str, torch.Tensor]):
     for name, value in params.items():
-        np.testing.assert_array_equal(bits(value), bits(theirs[_hugging_face_name(name)]), err_msg=name)
+        np.testing.assert_array_equal(bits(value), bits(theirs[hugging_face_name(name)]), err_msg=name)
 
 
 @pytest.fixture
