@@ -6,7 +6,9 @@ Exit status: 0, 1 when a run failed, 2 for bad input, 130 and 143 when Ctrl-C or
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
+import functools
 import io
 import math
 import os
@@ -15,6 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams
@@ -86,19 +89,32 @@ def is_bfloat16(text: str) -> bool:
     return text == "bfloat16"
 
 
+@functools.cache
+def grpo_defaults() -> dict[str, Any]:
+    """The default of each field of GRPOConfig, read from its source: importing it would load MLX for --help."""
+    source = (Path(__file__).parents[1] / "grpo" / "config.py").read_text(encoding="utf-8")
+    [config] = [node for node in ast.parse(source).body if getattr(node, "name", "") == "GRPOConfig"]
+    fields = [line for line in config.body if isinstance(line, ast.AnnAssign)]
+    return {field.target.id: ast.literal_eval(field.value) for field in fields}
+
+
 @dataclass(frozen=True)
 class Setting:
-    """A field of GRPOConfig as an option: `type` reads it (bool: a flag, list: a text a time), `default` is its own."""
+    """A field of GRPOConfig as an option: `type` reads it (bool: a flag, list: a text a time)."""
 
     name: str
     type: Callable[[str], Any]
-    default: Any
     help: str
 
     @property
     def option(self) -> str:
         """As it is written in the terminal."""
         return "--dtype" if self.type is is_bfloat16 else "--" + self.name.replace("_", "-")
+
+    @property
+    def default(self) -> Any:
+        """GRPOConfig's own."""
+        return grpo_defaults()[self.name]
 
     def add_to(self, group: Any) -> None:
         """As an option whose value is None where it was not given."""
@@ -119,58 +135,54 @@ class Setting:
 # GRPOConfig's documentation says more on each.
 SETTINGS = {
     "how fast it learns": (
-        Setting("learning_rate", number, 1e-6, "step size of the optimizer"),
-        Setting("lr_scheduler_type", str, "constant", "constant; linear falls to 0 at --max-steps"),
-        Setting("warmup_steps", whole_number, 0, "steps in which the learning rate rises to its full value"),
-        Setting("weight_decay", number, 0.0, "the optimizer's"),
-        Setting("max_grad_norm", number, 1.0, "gradients longer than this are shortened to it"),
+        Setting("learning_rate", number, "step size of the optimizer"),
+        Setting("lr_scheduler_type", str, "constant; linear and cosine fall to 0 at --max-steps"),
+        Setting("warmup_steps", whole_number, "steps in which the learning rate rises to its full value"),
+        Setting("weight_decay", number, "the optimizer's"),
+        Setting("max_grad_norm", number, "gradients longer than this are shortened to it"),
     ),
     "what it learns from": (
-        Setting("num_generations", whole_number, 8, "completions a prompt; each is compared with the others"),
-        Setting("per_device_train_batch_size", whole_number, 8, "completions that go through the model at once"),
-        Setting("gradient_accumulation_steps", whole_number, 1, "such batches a step"),
-        Setting("num_iterations", whole_number, 1, "updates from each batch of completions"),
-        Setting("scale_rewards", str, "group", "divide by the standard deviation of the group, the batch, or none"),
-        Setting("advantage_estimator", str, "grpo", "compare with the group's mean; rloo: with the others' mean"),
-        Setting("reward_weights", numbers, None, "of several reward functions, such as 1,0.2 (default: 1 for each)"),
-        Setting(
-            "multi_objective_aggregation", str, "sum_then_normalize", "of several rewards; or normalize_then_sum (GDPO)"
-        ),
-        Setting("dynamic_sampling_rounds", whole_number, 0, "draw groups without spread again, so often (DAPO)"),
-        Setting("soft_punish_cache", whole_number, 0, "punish the last N tokens before the longest completion (DAPO)"),
-        Setting("mask_truncated_completions", bool, False, "leave completions without an end out of the loss"),
-        Setting("on_reward_error", str, "stop", "stop when a reward function fails, or skip the completion"),
+        Setting("num_generations", whole_number, "completions a prompt; each is compared with the others"),
+        Setting("per_device_train_batch_size", whole_number, "completions that go through the model at once"),
+        Setting("gradient_accumulation_steps", whole_number, "such batches a step"),
+        Setting("num_iterations", whole_number, "updates from each batch of completions"),
+        Setting("scale_rewards", str, "divide by the standard deviation of the group, the batch, or none"),
+        Setting("advantage_estimator", str, "compare with the group's mean; rloo: with the others' mean"),
+        Setting("reward_weights", numbers, "of several reward functions, such as 1,0.2 (default: 1 for each)"),
+        Setting("multi_objective_aggregation", str, "of several rewards; or normalize_then_sum (GDPO)"),
+        Setting("dynamic_sampling_rounds", whole_number, "draw groups without spread again, so often (DAPO)"),
+        Setting("soft_punish_cache", whole_number, "punish the last N tokens before the longest completion (DAPO)"),
+        Setting("mask_truncated_completions", bool, "leave completions without an end out of the loss"),
+        Setting("on_reward_error", str, "stop when a reward function fails, or skip the completion"),
     ),
     "what it costs": (
-        Setting("gradient_checkpointing", bool, False, "less memory, more time: compute again in the backward pass"),
-        Setting("completion_batch_size", whole_number, None, "completions sampled at once (default: 2 GiB of cache)"),
-        Setting("optim", str, "adamw", "adamw; adafactor takes half the memory, and learns in other steps"),
-        Setting("bf16", is_bfloat16, False, "float32 (default); bfloat16 on a GPU, with parameters kept in float32"),
+        Setting("gradient_checkpointing", bool, "less memory, more time: compute again in the backward pass"),
+        Setting("completion_batch_size", whole_number, "completions sampled at once (default: 2 GiB of cache)"),
+        Setting("optim", str, "adamw; adafactor takes half the memory, and learns in other steps"),
+        Setting("bf16", is_bfloat16, "float32 (default); bfloat16 on a GPU, with parameters kept in float32"),
     ),
     "how it samples": (
-        Setting("max_completion_length", whole_number, None, "tokens a completion may have (default: the task's own)"),
-        Setting(
-            "stop_strings", list, None, "a text that ends a completion and stays in it; may be given several times"
-        ),
-        Setting("temperature", number, 1.0, "logits are divided by it"),
-        Setting("top_k", whole_number, None, "sample among the N likeliest tokens"),
-        Setting("top_p", number, 1.0, "sample among the likeliest tokens that together have this probability"),
-        Setting("min_p", number, None, "sample among tokens at least this fraction as likely as the likeliest"),
-        Setting("seed", seed, 0, "of problems and of sampling: same seed, same machine, same run"),
+        Setting("max_completion_length", whole_number, "tokens a completion may have (default: the task's own)"),
+        Setting("stop_strings", list, "a text that ends a completion and stays in it; may be given several times"),
+        Setting("temperature", number, "logits are divided by it"),
+        Setting("top_k", whole_number, "sample among the N likeliest tokens"),
+        Setting("top_p", number, "sample among the likeliest tokens that together have this probability"),
+        Setting("min_p", number, "sample among tokens at least this fraction as likely as the likeliest"),
+        Setting("seed", seed, "of problems and of sampling: same seed, same machine, same run"),
     ),
     "the loss": (
-        Setting("loss_type", str, "dapo", "grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, reinforce or rloo"),
-        Setting("epsilon", number, 0.2, "how far a probability ratio may fall before it is clipped"),
-        Setting("epsilon_high", number, None, "how far it may rise (default: as far as it may fall)"),
-        Setting("delta", number, None, "a bound for the ratios that clipping leaves unbounded"),
-        Setting("importance_sampling_level", str, "token", "one ratio a token, or a sequence"),
-        Setting("beta", number, 0.0, "weight of the KL penalty against the policy that training started from"),
-        Setting("use_bias_correction_kl", bool, False, "multiply the KL penalty by the ratio (TRL's default)"),
-        Setting("sync_ref_model", bool, False, "let that policy follow the one that is trained"),
-        Setting("ref_model_mixup_alpha", number, 0.6, "by this share"),
-        Setting("ref_model_sync_steps", whole_number, 512, "every N steps"),
-        Setting("entropy_coef", number, 0.0, "weight of the entropy bonus"),
-        Setting("top_entropy_quantile", number, 1.0, "the share of tokens learned from: those with the most entropy"),
+        Setting("loss_type", str, "grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, reinforce or rloo"),
+        Setting("epsilon", number, "how far a probability ratio may fall before it is clipped"),
+        Setting("epsilon_high", number, "how far it may rise (default: as far as it may fall)"),
+        Setting("delta", number, "a bound for the ratios that clipping leaves unbounded"),
+        Setting("importance_sampling_level", str, "one ratio a token, or a sequence"),
+        Setting("beta", number, "weight of the KL penalty against the policy that training started from"),
+        Setting("use_bias_correction_kl", bool, "multiply the KL penalty by the ratio (TRL's default)"),
+        Setting("sync_ref_model", bool, "let that policy follow the one that is trained"),
+        Setting("ref_model_mixup_alpha", number, "by this share"),
+        Setting("ref_model_sync_steps", whole_number, "every N steps"),
+        Setting("entropy_coef", number, "weight of the entropy bonus"),
+        Setting("top_entropy_quantile", number, "the share of tokens learned from: those with the most entropy"),
     ),
 }
 

@@ -27,6 +27,7 @@ from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError, es
 from mlx_grpo_kit.grpo.config import MAY_CHANGE
 from mlx_grpo_kit.grpo.memory import in_bytes, machine_memory
 from mlx_grpo_kit.grpo.processes import ProcessLostError, World
+from mlx_grpo_kit.grpo.schedule import scheduled_rate
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.recipe import TINY_NAME, default_args, model_folder
@@ -208,6 +209,7 @@ def _resumed(
     may_change = ("max_steps", "save_every", "eval_every", "eval_problems", "log_completions")
     given = {name: getattr(options, name) for name in may_change}
     given = {name: value for name, value in given.items() if value is not None}
+    before = settings
     settings = replace(settings, **given, args=asdict(GRPOConfig(**(settings.args | changes))))
     task = get_task(settings.task)
     trainer = folder.load_newest(task, settings, world)
@@ -220,6 +222,7 @@ def _resumed(
         raise ValueError(f"--max-steps is {settings.max_steps}, and the run in {folder.path} has done {trainer.step}.")
     if world.rank == 0:
         _say_what_it_takes(trainer.config, trainer.args, trainer.tokenizer, task, settings, world)
+        _say_how_fast(trainer, before, settings)
         folder.go_on(settings, trainer.step)
     return settings, trainer
 
@@ -268,6 +271,23 @@ def _say_what_it_takes(
             "A CPU takes about five times as long for bfloat16 as for float32, and saves little memory by it; leave "
             "--dtype out.",
             stacklevel=2,
+        )
+
+
+def _say_how_fast(trainer: GRPOTrainer, before: RunSettings, settings: RunSettings) -> None:
+    """Print where a learning rate that falls goes on, if the run is of another length than it was."""
+    args, step = trainer.args, trainer.step
+    if before.max_steps == settings.max_steps or not 0 < step < settings.max_steps:
+        return
+    old = GRPOConfig(**before.args)
+    last = scheduled_rate(
+        old.learning_rate, old.lr_scheduler_type, step - 1, max(before.max_steps, step), old.warmup_steps
+    )
+    if (now := trainer.learning_rate(settings.max_steps)) != last:
+        print(
+            f"Learning rate: {args.lr_scheduler_type} over all {settings.max_steps} steps, so it goes on at {now:.3g} "
+            f"(the step before had {last:.3g})",
+            flush=True,
         )
 
 
@@ -361,7 +381,8 @@ def _report(
     if not done:
         lines.append(f"Go on:    {_command(*train_on)}")
     prompt = trainer.task.held_out(1)[0].prompt
-    lines.append(f"Try it:   {_command('generate', '--model', folder.policy, '--num', 4, prompt)}")
+    prompt = ["--", prompt] if prompt.startswith("-") else [prompt]
+    lines.append(f"Try it:   {_command('generate', '--model', folder.policy, '--num', 4, *prompt)}")
     if done:
         lines.append(f"Go on:    {_command(*train_on, '--max-steps', 2 * settings.max_steps)}")
     console.print("\n".join(lines), soft_wrap=True, markup=False)
@@ -405,4 +426,18 @@ def _command(*arguments: object) -> str:
         if python.is_relative_to(Path.cwd()):
             python = python.relative_to(Path.cwd())
         program = ["python" if shutil.which("python") == sys.executable else python, "-m", "mlx_grpo_kit"]
-    return shlex.join(map(str, [*program, *arguments]))
+    return " ".join(_word(str(argument)) for argument in [*program, *arguments])
+
+
+def _word(text: str) -> str:
+    """One argument as it is typed: on one line, with what cannot be seen spelled out as bash and zsh read it."""
+    if text.isprintable():
+        return shlex.quote(text)
+    known = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    spelled = (known.get(each) or (each if each.isprintable() else _by_number(each)) for each in text)
+    return f"$'{''.join(spelled)}'"
+
+
+def _by_number(character: str) -> str:
+    number = ord(character)
+    return f"\\{number:03o}" if number < 128 else f"\\U{number:08x}"

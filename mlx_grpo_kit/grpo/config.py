@@ -13,6 +13,7 @@ from mlx_grpo_kit.generation.sampling import SamplingConfig
 from mlx_grpo_kit.grpo.advantages import check_advantage_settings
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
+from mlx_grpo_kit.grpo.schedule import SCHEDULES
 
 MAY_CHANGE = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
@@ -50,7 +51,8 @@ class GRPOConfig:
 
     Attributes:
         learning_rate: TRL's 1e-6 suits a real Qwen3. The tiny one needs 1e-4 to 3e-4.
-        lr_scheduler_type: "linear" falls to 0 at `max_steps` of `train`; "constant" stays (the kit's default).
+        lr_scheduler_type: "linear" and "cosine" fall to 0 at `max_steps` of `train`, and so go on higher where a run is
+            made longer; "constant" and "constant_with_warmup" stay (the kit's default; TRL: linear).
         warmup_steps: steps in which the learning rate rises to its full value.
         weight_decay: the optimizer's.
         optim: "adamw", or "adafactor", which keeps next to nothing for each parameter: 8 bytes of 16 a parameter stay
@@ -159,8 +161,11 @@ class GRPOConfig:
             object.__setattr__(self, "stop_strings", tuple(self.stop_strings))  # a file has a list
         for name in ("num_generations", "warmup_steps", "seed", "dynamic_sampling_rounds", "soft_punish_cache"):
             _check_whole(name, getattr(self, name), at_least=0)
-        if self.lr_scheduler_type not in ("constant", "linear"):
-            raise ValueError(f"lr_scheduler_type is {self.lr_scheduler_type!r}; expected 'constant' or 'linear'.")
+        if self.lr_scheduler_type not in SCHEDULES:
+            raise ValueError(
+                f"lr_scheduler_type is {self.lr_scheduler_type!r}; expected one of {', '.join(map(repr, SCHEDULES))}. "
+                "Any other is a line in the loop: trainer.change(learning_rate=...)."
+            )
         if self.optim not in OPTIMIZERS:
             raise ValueError(f"optim is {self.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}.")
         check_advantage_settings(self.scale_rewards, self.advantage_estimator, self.multi_objective_aggregation)

@@ -38,6 +38,7 @@ from mlx_grpo_kit.grpo.micro_batches import MicroBatch, micro_batches
 from mlx_grpo_kit.grpo.optimizer import LARGEST_RATE, OPTIMIZERS, interrupts_wait
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.rewards import Failure, compute_rewards
+from mlx_grpo_kit.grpo.schedule import scheduled_rate
 from mlx_grpo_kit.grpo.turns import Turns
 from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -211,7 +212,8 @@ class GRPOTrainer:
 
         A step that fails or is interrupted changes nothing, and another loop may go on from there. (Once a model of
         more than 64 MB is being updated, Ctrl-C waits until that step is done.) Between steps other threads may
-        evaluate and save.
+        evaluate and save. A learning rate that falls does so over all `max_steps`: called again with more of them, it
+        begins where the longer run would be (`scheduled_rate`).
 
         Raises TaskError for problems that are none, RewardError for a reward function that fails,
         TrainingDivergedError, RuntimeError while a loop over this trainer is open in another thread, ProcessLostError
@@ -495,7 +497,7 @@ class GRPOTrainer:
             metrics["dynamic_sampling/groups_drawn"] = float(sum(map(len, rewards_drawn)))
             metrics["dynamic_sampling/reward"] = mean(np.concatenate(rewards_drawn))
         counted = finished if args.mask_truncated_completions else 1
-        num_counted, learning_rate = (lengths * counted).astype(int), self._learning_rate(max_steps)
+        num_counted, learning_rate = (lengths * counted).astype(int), self.learning_rate(max_steps)
         metrics |= self._update(completions, num_counted, first_row, learning_rate)
 
         metrics["step_time"] = time.perf_counter() - started
@@ -682,13 +684,10 @@ class GRPOTrainer:
                 self.step, self.master_params, self.optimizer.state, self.ref_params = before
             raise
 
-    def _learning_rate(self, max_steps: int) -> float:
-        rate = self.args.learning_rate
-        if self.step < self.args.warmup_steps:
-            return rate * (self.step + 1) / (self.args.warmup_steps + 1)
-        if self.args.lr_scheduler_type == "linear":
-            return rate * (max_steps - self.step) / max(max_steps - self.args.warmup_steps, 1)
-        return rate
+    def learning_rate(self, max_steps: int) -> float:
+        """That of the next step, on the way to `max_steps` (mlx_grpo_kit/grpo/schedule.py)."""
+        args = self.args
+        return scheduled_rate(args.learning_rate, args.lr_scheduler_type, self.step, max_steps, args.warmup_steps)
 
 
 def _refuse_fixed(settings: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
 from mlx_grpo_kit.cli.run_folder import RunFolder
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo.schedule import SCHEDULES
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 from mlx_grpo_kit.recipe import TINY_ARGS, default_args
@@ -184,9 +185,13 @@ def test_help_is_instant():
 
 def test_every_setting_of_grpo_config_is_an_option():
     settings = [setting for group in cli.SETTINGS.values() for setting in group]
-    assert {s.name: s.default for s in settings} == {field.name: field.default for field in fields(GRPOConfig)}
+    assert [s.name for s in settings if s.name not in cli.grpo_defaults()] == []
+    assert len(settings) == len(cli.grpo_defaults())
+    assert cli.grpo_defaults() == {field.name: field.default for field in fields(GRPOConfig)}
     loss_type = next(setting for setting in settings if setting.name == "loss_type")
     assert set(re.findall(r"\w+", loss_type.help)) - {"or"} == set(LOSS_TYPES)
+    schedule = next(setting for setting in settings if setting.name == "lr_scheduler_type")
+    assert set(SCHEDULES) - {"constant_with_warmup"} <= set(re.findall(r"\w+", schedule.help))
     GRPOConfig(**TINY_ARGS)
 
 
@@ -534,6 +539,36 @@ def test_resume_with_other_settings(finished, option, value, capsys):
     assert main(["train", "--output", str(finished.output), "--resume", *given]) == 2
     assert_one_error_line(capsys.readouterr().err, f"{option} {value or True} is not what the run in")
     assert files_of(finished.output) == before
+
+
+def test_a_longer_run_says_where_its_learning_rate_goes_on(train, straight, tmp_path, capsys):
+    output = tmp_path / "out"
+    assert train(output, "--lr-scheduler-type", "cosine", "--max-steps", "2", "--eval-every", "9") == 0
+    assert "Learning rate" not in capsys.readouterr().out
+    assert main(["train", "--output", str(output), "--resume", "--max-steps", "6"]) == 0
+    words = "Learning rate: cosine over all 6 steps, so it goes on at 0.00225 (the step before had 0.0015)"
+    assert words in capsys.readouterr().out
+    shares = [line["learning_rate"] / 3e-3 for line in lines_of(output)[1:]]
+    assert shares[:4] == pytest.approx([1, 1 / 2, 3 / 4, 1 / 2])  # from the third step on those of the longer run
+    shutil.copytree(straight, tmp_path / "constant")
+    assert main(["train", "--output", str(tmp_path / "constant"), "--resume", "--max-steps", "9"]) == 0
+    assert "Learning rate" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text", ["12+34=", "", "it's\na\t\\ line\r", "Größe: \u2028 \x1b[1m\x07", '$HOME `ls` "a"\n\x7f']
+)
+def test_what_is_to_be_typed_is_one_line(text):
+    from mlx_grpo_kit.cli.training_run import _command
+
+    command = _command("generate", text)
+    assert len(command.splitlines()) == 1
+    assert command.isprintable()
+    *_, typed = subprocess.run(
+        ["bash", "-c", f"set -- {command}; printf '%s\\0' \"$@\""], capture_output=True, check=True,
+        env=os.environ | {"LC_ALL": "C.UTF-8"},
+    ).stdout.split(b"\0")[:-1]  # fmt: skip
+    assert typed.decode() == text
 
 
 def test_resume_where_no_run_is(tmp_path, capsys):

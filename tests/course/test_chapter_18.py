@@ -71,7 +71,7 @@ def test_the_learning_rate_is_the_kits():
         GRPOConfig(learning_rate=0.5, lr_scheduler_type="linear", warmup_steps=3),
     )
     for trainer.step in range(10):
-        assert trainer._learning_rate(10) == pytest.approx(chapter.learning_rate(trainer.step, 10, 0.5, 3))
+        assert trainer.learning_rate(10) == pytest.approx(chapter.learning_rate(trainer.step, 10, 0.5, 3))
 
 
 def test_what_the_prose_says():

@@ -88,7 +88,7 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"warmup_steps": -1}, "warmup_steps is -1; expected a whole number of at least 0"),
         ({"warmup_steps": 0.1}, "warmup_steps is 0.1; expected a whole number"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1"),
-        ({"lr_scheduler_type": "cosine"}, "lr_scheduler_type is 'cosine'; expected 'constant' or 'linear'"),
+        ({"lr_scheduler_type": "polynomial"}, "expected one of .* 'linear', 'cosine'. Any other is"),
         ({"scale_rewards": "groups"}, "scale_rewards is 'groups'; expected one of 'group', 'batch', 'none'"),
         ({"temperature": 0}, "temperature is 0; a group of equal completions teaches nothing"),
         ({"temperature": -1}, "temperature is -1"),

@@ -1,0 +1,33 @@
+"""How the learning rate goes from step to step, under the names of transformers' `lr_scheduler_type`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda left: 1.0,
+    "constant_with_warmup": lambda left: 1.0,
+    "linear": lambda left: left,
+    "cosine": lambda left: (1 - math.cos(math.pi * left)) / 2,
+}
+"""The share of the full learning rate, by how much of the way behind the warm-up is left: from 1 down to 0."""
+
+
+def scheduled_rate(learning_rate: float, schedule: str, step: int, max_steps: int, warmup_steps: int = 0) -> float:
+    """The learning rate of the update behind `step` steps of `max_steps`, in Python's own precision.
+
+    It rises evenly for `warmup_steps` steps, and no step is wasted on a rate of 0: transformers' first one is. From
+    then on the numbers are those of transformers and of `mlx.optimizers.cosine_decay`, which computes in float32.
+
+    Nothing is remembered from step to step. So where a run is made longer, the schedule is that of the longer run: at
+    the end of a linear run of 600 steps the rate is next to 0, and with 1,200 steps it goes on at half of the full one.
+
+    Args:
+        learning_rate: the full one.
+        schedule: a name in SCHEDULES.
+        step: updates done, from 0 to `max_steps` - 1.
+    """
+    if step < warmup_steps:
+        return learning_rate * (step + 1) / (warmup_steps + 1)
+    return learning_rate * SCHEDULES[schedule]((max_steps - step) / max(max_steps - warmup_steps, 1))
