@@ -8,6 +8,9 @@ Every loss type answers two questions, and `LOSS_TYPES` below is the table of th
 
 The loss is the sum over completion tokens of weight * (beta * KL - objective). The formulas, the names and the edge
 cases are TRL 1.16's.
+
+`xp` stands for the framework that the arrays are of, MLX, torch or JAX (`arrays.py`): each differentiates these very
+lines.
 """
 
 import math
@@ -16,6 +19,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import arrays as xp
+from mlx_grpo_kit.grpo.arrays import Array
 
 IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence")
 
@@ -112,25 +117,25 @@ class GRPOLossConfig:
 
 
 def compute_grpo_loss(
-    logps: mx.array,
-    old_logps: mx.array | None,
-    advantages: mx.array,
-    completion_mask: mx.array,
+    logps: Array,
+    old_logps: Array | None,
+    advantages: Array,
+    completion_mask: Array,
     *,
     epsilon: float = 0.2,
     epsilon_high: float | None = None,
     delta: float | None = None,
     beta: float = 0.0,
-    ref_logps: mx.array | None = None,
+    ref_logps: Array | None = None,
     loss_type: str = "dapo",
     importance_sampling_level: str = "token",
     max_completion_length: int | None = None,
-    num_items_in_batch: int | mx.array | None = None,
+    num_items_in_batch: int | Array | None = None,
     use_bias_correction_kl: bool = False,
-    entropies: mx.array | None = None,
+    entropies: Array | None = None,
     entropy_coef: float = 0.0,
     top_entropy_quantile: float = 1.0,
-) -> mx.array:
+) -> Array:
     """The GRPO loss of B completions of up to T tokens: a scalar to minimise, differentiable in `logps`.
 
     Equation 3 of https://arxiv.org/abs/2402.03300 with loss_type="grpo"; the default is DAPO's, equation 8 of
@@ -173,29 +178,29 @@ class Part(NamedTuple):
         entropy_weight: [B, 1], the share that one token of those has in the entropy bonus.
     """
 
-    token_weight: mx.array
-    metric_weight: mx.array
+    token_weight: Array
+    metric_weight: Array
     num_completions: int
-    policy_mask: mx.array
-    entropy_weight: mx.array
+    policy_mask: Array
+    entropy_weight: Array
 
 
 def grpo_loss_and_metrics(
     config: GRPOLossConfig,
-    logps: mx.array,
-    old_logps: mx.array | None,
-    advantages: mx.array,
-    completion_mask: mx.array,
+    logps: Array,
+    old_logps: Array | None,
+    advantages: Array,
+    completion_mask: Array,
     *,
-    ref_logps: mx.array | None = None,
-    entropies: mx.array | None = None,
-    num_items_in_batch: int | mx.array | None = None,
+    ref_logps: Array | None = None,
+    entropies: Array | None = None,
+    num_items_in_batch: int | Array | None = None,
     part: Part | None = None,
-) -> tuple[mx.array, dict[str, mx.array]]:
+) -> tuple[Array, dict[str, Array]]:
     """The loss, and what TRL logs about it.
 
-    The metrics come from the same forward pass, so `mx.value_and_grad` of this function gives all three; they are lazy
-    until they are evaluated together with the loss.
+    The arrays are MLX's, torch's or JAX's, as `logps` is. The metrics come from the same forward pass, so
+    `mx.value_and_grad` of this function gives all three; MLX's are lazy until they are evaluated with the loss.
 
     Args:
         config: what the loss looks like.
@@ -239,13 +244,13 @@ def grpo_loss_and_metrics(
         num_items_in_batch=num_items_in_batch,
         part=part,
     )
-    loss = mx.sum(tokens.mask * tokens.weights * tokens.losses)
-    metrics = {name: token_mean(mx.stop_gradient(values), tokens.mask, part) for name, values in tokens.events.items()}
+    loss = (tokens.mask * tokens.weights * tokens.losses).sum()
+    metrics = {name: token_mean(xp.stop_gradient(values), tokens.mask, part) for name, values in tokens.events.items()}
     if config.entropy_coef:
-        metrics["policy_loss"] = mx.stop_gradient(loss)
+        metrics["policy_loss"] = xp.stop_gradient(loss)
         kept = tokens.policy_mask
-        weight = 1 / mx.maximum(kept.sum(), 1) if part is None else part.entropy_weight
-        loss = loss - config.entropy_coef * mx.sum(weight * mx.where(kept, _as_floats(entropies), 0.0))
+        weight = 1 / xp.maximum(kept.sum(), 1) if part is None else part.entropy_weight
+        loss = loss - config.entropy_coef * (weight * xp.where(kept, xp.as_floats(entropies, logps), 0.0)).sum()
     return loss, metrics
 
 
@@ -260,28 +265,28 @@ class TokenLosses(NamedTuple):
         policy_mask: [B, T] bool, those of them that `top_entropy_quantile` keeps, on which the entropy bonus acts too.
     """
 
-    losses: mx.array
-    weights: mx.array | float
-    events: dict[str, mx.array]
-    mask: mx.array
-    policy_mask: mx.array
+    losses: Array
+    weights: Array | float
+    events: dict[str, Array]
+    mask: Array
+    policy_mask: Array
 
 
 def token_losses(
     config: GRPOLossConfig,
-    logps: mx.array,
-    old_logps: mx.array | None,
-    advantages: mx.array,
-    completion_mask: mx.array,
+    logps: Array,
+    old_logps: Array | None,
+    advantages: Array,
+    completion_mask: Array,
     *,
-    ref_logps: mx.array | None = None,
-    entropies: mx.array | None = None,
-    num_items_in_batch: int | mx.array | None = None,
+    ref_logps: Array | None = None,
+    entropies: Array | None = None,
+    num_items_in_batch: int | Array | None = None,
     part: Part | None = None,
 ) -> TokenLosses:
     """What `grpo_loss_and_metrics` adds up, token by token; its arguments, and what it raises."""
-    logps = _as_floats(logps)
-    if logps.ndim != 2 or logps.size == 0:
+    logps = xp.as_floats(logps, logps)
+    if logps.ndim != 2 or 0 in logps.shape:
         raise ValueError(f"logps has shape {logps.shape}; expected (B, T): one row a completion, one column a token.")
     if config.beta != 0 and ref_logps is None:
         raise ValueError(f"beta is {config.beta}, so ref_logps is needed: the reference's log-probabilities, [B, T].")
@@ -291,31 +296,31 @@ def token_losses(
             "entropies are needed: those of the distributions that the tokens were drawn from, [B, T]."
         )
     if entropies is not None:
-        _check_same_shape("entropies", _as_floats(entropies), logps)
-    advantages = _as_floats(advantages)
+        _check_same_shape("entropies", xp.as_floats(entropies, logps), logps)
+    advantages = xp.as_floats(advantages, logps)
     if advantages.shape != logps.shape[:1]:
         raise ValueError(
             f"advantages has shape {advantages.shape}; expected {logps.shape[:1]}: one for each of the completions in "
             f"logps, whose shape is {logps.shape}."
         )
-    mask = mx.array(completion_mask).astype(mx.bool_)
+    mask = xp.as_bools(completion_mask, logps)
     _check_same_shape("completion_mask", mask, logps)
 
     # The one place where the mask meets the log-probabilities. A masked position becomes 0 in each of them, so its
     # ratio is 1 and its KL 0. Masking only the finished loss would be too late: by then exp may have overflowed, and
     # the gradient of 0 * inf is NaN under a loss that looks fine.
-    def at_completion_tokens(name: str, values: mx.array) -> mx.array:
+    def at_completion_tokens(name: str, values: Array) -> Array:
         _check_same_shape(name, values, logps)
-        return mx.where(mask, values, 0.0)
+        return xp.where(mask, values, 0.0)
 
     current = at_completion_tokens("logps", logps)
-    old = current if old_logps is None else at_completion_tokens("old_logps", _as_floats(old_logps))
-    log_ratio = current - mx.stop_gradient(old)
+    old = current if old_logps is None else at_completion_tokens("old_logps", xp.as_floats(old_logps, logps))
+    log_ratio = current - xp.stop_gradient(old)
     batch = _Batch(
         logps=current,
         log_ratio=log_ratio,
         ratio=_importance_ratio(log_ratio, mask, config.importance_sampling_level),
-        advantages=mx.stop_gradient(advantages)[:, None],
+        advantages=xp.stop_gradient(advantages)[:, None],
         mask=mask,
     )
 
@@ -328,7 +333,7 @@ def token_losses(
         policy_mask = high_entropy_mask(entropies, mask, quantile) if part is None else part.policy_mask
         per_token_loss = per_token_loss * policy_mask
     if ref_logps is not None:
-        reference = mx.stop_gradient(at_completion_tokens("ref_logps", _as_floats(ref_logps)))
+        reference = xp.stop_gradient(at_completion_tokens("ref_logps", xp.as_floats(ref_logps, logps)))
         kl = _k3(reference - current)
         if config.use_bias_correction_kl:
             kl = kl * batch.ratio
@@ -340,51 +345,52 @@ def token_losses(
     return TokenLosses(per_token_loss, weight, events, mask, policy_mask)
 
 
-def high_entropy_mask(entropies: mx.array, completion_mask: mx.array, top_entropy_quantile: float) -> mx.array:
+def high_entropy_mask(entropies: Array, completion_mask: Array, top_entropy_quantile: float) -> Array:
     """Which completion tokens of a batch are among the `top_entropy_quantile` with the highest entropy: bool [B, T].
 
     Those at or above the quantile 1 - top_entropy_quantile of all of them, which stands between two of them where it
     falls there, as `torch.quantile` has it. "Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, equation 7.
     """
-    mask = mx.array(completion_mask).astype(mx.bool_)
-    entropies = mx.where(mask, mx.stop_gradient(_as_floats(entropies)), math.inf)
-    in_order = mx.sort(entropies.reshape(-1))
-    place = (1 - top_entropy_quantile) * mx.maximum(mask.sum() - 1, 0)
-    low, high = (in_order[round_to(place).astype(mx.int32)] for round_to in (mx.floor, mx.ceil))
-    return mask & (entropies >= mx.where(high > low, low + (high - low) * (place - mx.floor(place)), low))
+    entropies = xp.as_floats(entropies, entropies)
+    mask = xp.as_bools(completion_mask, entropies)
+    entropies = xp.where(mask, xp.stop_gradient(entropies), math.inf)
+    in_order = xp.sort(entropies.reshape(-1))
+    place = (1 - top_entropy_quantile) * xp.maximum(mask.sum() - 1, 0)
+    low, high = (xp.at(in_order, round_to(place)) for round_to in (xp.floor, xp.ceil))
+    return mask & (entropies >= xp.where(high > low, low + (high - low) * (place - xp.floor(place)), low))
 
 
 class _Batch(NamedTuple):
     """What an objective may look at. Columns: T, or 1 where every token of a completion shares the value."""
 
-    logps: mx.array  # [B, T], 0 where masked
-    log_ratio: mx.array  # [B, T], 0 where masked
-    ratio: mx.array  # [B, T] at level "token", [B, 1] at level "sequence"
-    advantages: mx.array  # [B, 1]
-    mask: mx.array  # [B, T] bool
+    logps: Array  # [B, T], 0 where masked
+    log_ratio: Array  # [B, T], 0 where masked
+    ratio: Array  # [B, T] at level "token", [B, 1] at level "sequence"
+    advantages: Array  # [B, 1]
+    mask: Array  # [B, T] bool
 
 
-def _importance_ratio(log_ratio: mx.array, mask: mx.array, level: str) -> mx.array:
+def _importance_ratio(log_ratio: Array, mask: Array, level: str) -> Array:
     if level == "sequence":
         log_ratio = log_ratio.sum(axis=1, keepdims=True) / _lengths(mask)
-    return mx.exp(log_ratio)
+    return xp.exp(log_ratio)
 
 
-def _k3(log_ratio: mx.array) -> mx.array:
+def _k3(log_ratio: Array) -> Array:
     """exp(d) - d - 1, where d = log(reference / policy).
 
     It is never negative, and its mean over the policy's own samples is KL(policy || reference): the estimator k3 of
     Schulman, http://joschu.net/blog/kl-approx.html.
     """
-    return mx.exp(log_ratio) - log_ratio - 1
+    return xp.exp(log_ratio) - log_ratio - 1
 
 
 # The objectives: (batch, config) -> (objective [B, T] or [B, 1], {metric name: value or event of each token}).
 
-_Objective = Callable[[_Batch, GRPOLossConfig], tuple[mx.array, dict[str, mx.array]]]
+_Objective = Callable[[_Batch, GRPOLossConfig], tuple[Array, dict[str, Array]]]
 
 
-def _clipped(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+def _clipped(batch: _Batch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
     """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A). PPO, https://arxiv.org/abs/1707.06347, equation 7."""
     low, high = config.clip_range
     ratio, advantages = batch.ratio, batch.advantages
@@ -398,10 +404,10 @@ def _clipped(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str,
         "clip_ratio/high_mean": too_high,
         "clip_ratio/region_mean": too_low | too_high,
     }
-    return mx.minimum(ratio * advantages, clipped_ratio * advantages), events
+    return xp.minimum(ratio * advantages, clipped_ratio * advantages), events
 
 
-def _reinforce(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+def _reinforce(batch: _Batch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
     """A logp, without a ratio: right for one update from each batch, and blind to how far the policy has gone since.
 
     Williams 1992, https://doi.org/10.1007/BF00992696.
@@ -409,53 +415,53 @@ def _reinforce(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[st
     return batch.advantages * batch.logps, {}
 
 
-def _rloo(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+def _rloo(batch: _Batch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
     """PPO's clip of the whole completion's ratio, the product over its tokens: one action, as RLOO sees it.
 
     Shared out evenly among its tokens, whose sum it is. TRL's `RLOOTrainer`; https://arxiv.org/abs/2402.14740.
     """
-    ratio = mx.exp(batch.log_ratio.sum(axis=1, keepdims=True))
+    ratio = xp.exp(batch.log_ratio.sum(axis=1, keepdims=True))
     objective, events = _clipped(batch._replace(ratio=ratio), config)
     return objective / _lengths(batch.mask), events
 
 
-def _cispo(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+def _cispo(batch: _Batch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
     """stop_gradient(min(r, epsilon_high)) A logp: a far-off token weighs less, but none loses its gradient.
 
     CISPO, MiniMax-M1, https://arxiv.org/abs/2506.13585.
     """
-    weight = mx.stop_gradient(mx.minimum(batch.ratio, config.epsilon_high))
+    weight = xp.stop_gradient(xp.minimum(batch.ratio, config.epsilon_high))
     events = {"cispo_clip_ratio": (batch.ratio > config.epsilon_high) & (batch.advantages > 0)}
     return weight * batch.advantages * batch.logps, events
 
 
-def _sapo(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+def _sapo(batch: _Batch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
     """sigmoid(tau (r - 1)) * (4 / tau) * A: a clip without edges. Its slope at r = 1 is A, as for the clip.
 
     SAPO, https://arxiv.org/abs/2511.20347.
     """
-    tau = mx.where(batch.advantages > 0, SAPO_TEMPERATURE_POSITIVE, SAPO_TEMPERATURE_NEGATIVE)
-    return mx.sigmoid(tau * (batch.ratio - 1)) * (4 / tau) * batch.advantages, {}
+    tau = xp.where(batch.advantages > 0, SAPO_TEMPERATURE_POSITIVE, SAPO_TEMPERATURE_NEGATIVE)
+    return xp.sigmoid(tau * (batch.ratio - 1)) * (4 / tau) * batch.advantages, {}
 
 
-def _vespo(batch: _Batch, config: GRPOLossConfig) -> tuple[mx.array, dict[str, mx.array]]:
+def _vespo(batch: _Batch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
     """stop_gradient(phi) A logp, where phi = exp(lambda + k log w - lambda w) and w is the whole completion's ratio.
 
     phi is 1 on-policy and goes smoothly to 0 where w does and where w grows. w is a product over tokens, whatever the
     importance sampling level, so its logarithm is bounded before exp. VESPO, https://arxiv.org/abs/2602.10693.
     """
-    log_w = mx.clip(batch.log_ratio, -20, 20).sum(axis=1, keepdims=True)
-    log_w = mx.clip(log_w, math.log(1e-8), 20)
+    log_w = xp.clip(batch.log_ratio, -20, 20).sum(axis=1, keepdims=True)
+    log_w = xp.clip(log_w, math.log(1e-8), 20)
     good = batch.advantages >= 0
-    k = mx.where(good, VESPO_POSITIVE[0], VESPO_NEGATIVE[0])
-    lam = mx.where(good, VESPO_POSITIVE[1], VESPO_NEGATIVE[1])
-    phi = mx.stop_gradient(mx.exp(lam + k * log_w - lam * mx.exp(log_w)))
+    k = xp.where(good, VESPO_POSITIVE[0], VESPO_NEGATIVE[0])
+    lam = xp.where(good, VESPO_POSITIVE[1], VESPO_NEGATIVE[1])
+    phi = xp.stop_gradient(xp.exp(lam + k * log_w - lam * xp.exp(log_w)))
     return phi * batch.advantages * batch.logps, {"vespo/phi_seq_mean": phi}
 
 
 # The weights: (mask, config, num_items_in_batch) -> the share of the loss one completion token has, [] or [B, 1].
 
-_TokenWeight = Callable[[mx.array, GRPOLossConfig, int | mx.array | None], mx.array | float]
+_TokenWeight = Callable[[Array, GRPOLossConfig, int | Array | None], Array | float]
 
 
 def _mean_of_completion_means(mask, config, num_items_in_batch):
@@ -475,12 +481,12 @@ def _constant_length(mask, config, num_items_in_batch):
 
 def _mean_over_these_tokens(mask, config, num_items_in_batch):
     """Tokens of this micro-batch count alike, but a token among fewer weighs more."""
-    return 1 / mx.maximum(mask.sum(), 1)
+    return 1 / xp.maximum(mask.sum(), 1)
 
 
 def _mean_over_batch_tokens(mask, config, num_items_in_batch):
     """Tokens of the optimizer step's whole batch count alike. DAPO, https://arxiv.org/abs/2503.14476."""
-    return 1 / mx.maximum(mask.sum() if num_items_in_batch is None else num_items_in_batch, 1)
+    return 1 / xp.maximum(mask.sum() if num_items_in_batch is None else num_items_in_batch, 1)
 
 
 LOSS_TYPES: dict[str, tuple[_Objective, _TokenWeight]] = {
@@ -507,38 +513,32 @@ def metric_names(config: GRPOLossConfig) -> list[str]:
 
 
 def token_weights(
-    config: GRPOLossConfig, completion_mask: mx.array, num_items_in_batch: int | mx.array | None = None
-) -> mx.array:
+    config: GRPOLossConfig, completion_mask: Array, num_items_in_batch: int | Array | None = None
+) -> Array:
     """The share that each token has in the loss: [B, T] float32, 0 where completion_mask is."""
-    mask = mx.array(completion_mask).astype(mx.bool_)
+    mask = xp.as_bools(completion_mask, completion_mask)
     _, token_weight = LOSS_TYPES[config.loss_type]
     return mask * token_weight(mask, config, num_items_in_batch)
 
 
-def _clamp(values: mx.array, low: float, high: float) -> mx.array:
+def _clamp(values: Array, low: float, high: float) -> Array:
     """torch.clamp: a value exactly on an edge keeps its gradient. `mx.clip` would take it away."""
-    return mx.where(values < low, low, mx.where(values > high, high, values))
+    return xp.where(values < low, low, xp.where(values > high, high, values))
 
 
-def _lengths(mask: mx.array) -> mx.array:
+def _lengths(mask: Array) -> Array:
     """[B, T] -> [B, 1] completion tokens; 1 for a completion without any, which divides zeros."""
-    return mx.maximum(mask.sum(axis=1, keepdims=True), 1)
+    return xp.maximum(mask.sum(axis=1, keepdims=True), 1)
 
 
-def token_mean(values: mx.array, mask: mx.array, part: Part | None = None) -> mx.array:
+def token_mean(values: Array, mask: Array, part: Part | None = None) -> Array:
     """Mean over completion tokens; over completions where a whole completion shares one value. Of a part: its share."""
     if values.shape != mask.shape:
-        return values.astype(mx.float32).sum() / (part.num_completions if part else mask.shape[0])
-    return mx.sum(mask * values * (part.metric_weight if part else 1 / mx.maximum(mask.sum(), 1)))
+        return xp.float32(values).sum() / (part.num_completions if part else mask.shape[0])
+    return (mask * values * (part.metric_weight if part else 1 / xp.maximum(mask.sum(), 1))).sum()
 
 
-def _as_floats(values) -> mx.array:
-    """An MLX array that ratios can be computed in: bfloat16 has only three digits."""
-    values = mx.array(values)
-    return values.astype(mx.float32) if values.dtype in (mx.bfloat16, mx.float16) else values
-
-
-def _check_same_shape(name: str, values: mx.array, logps: mx.array) -> None:
+def _check_same_shape(name: str, values: Array, logps: Array) -> None:
     if values.shape != logps.shape:
         raise ValueError(f"{name} has shape {values.shape}; expected {logps.shape}, the shape of logps.")
 

@@ -1,0 +1,186 @@
+"""The loss on torch's and JAX's arrays against TRL's own `_compute_loss`: the same lines as on MLX's."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss, grpo_loss_and_metrics
+from mlx_grpo_kit.grpo.loss import Part
+
+TRLS = [loss_type for loss_type in LOSS_TYPES if loss_type not in ("reinforce", "rloo")]
+FRAMEWORKS = ["torch", "jax"]
+
+
+def in_torch(function, logps, entropies):
+    logps, entropies = (torch.tensor(each, requires_grad=True) for each in (logps, entropies))
+    loss, metrics = function(torch.tensor, logps, entropies)
+    loss.backward()
+    grads = [torch.zeros_like(each) if each.grad is None else each.grad for each in (logps, entropies)]
+    return loss.item(), [grad.numpy() for grad in grads], {name: value.item() for name, value in metrics.items()}
+
+
+def in_jax(function, logps, entropies):
+    jax = pytest.importorskip("jax")
+
+    def loss_and_metrics(logps, entropies):
+        return function(jax.numpy.array, logps, entropies)
+
+    run = jax.value_and_grad(loss_and_metrics, (0, 1), has_aux=True)
+    (loss, metrics), grads = run(jax.numpy.array(logps), jax.numpy.array(entropies))
+    return loss.item(), [np.asarray(grad) for grad in grads], {name: value.item() for name, value in metrics.items()}
+
+
+def in_mlx(function, logps, entropies):
+    def loss_and_metrics(logps, entropies):
+        return function(mx.array, logps, entropies)
+
+    (loss, metrics), grads = mx.value_and_grad(loss_and_metrics, (0, 1))(mx.array(logps), mx.array(entropies))
+    return loss.item(), [np.array(grad) for grad in grads], {name: value.item() for name, value in metrics.items()}
+
+
+RUN = {"torch": in_torch, "jax": in_jax, "mlx": in_mlx}
+
+
+def batch(seed, off_policy):
+    rng = np.random.default_rng(seed)
+    logps = -rng.exponential(2.0, (4, 7))
+    old, ref = logps + rng.normal(size=logps.shape) * off_policy, logps + rng.normal(size=logps.shape) * 0.5
+    advantages, entropies = rng.normal(size=4), rng.exponential(2.0, (4, 7))
+    mask = np.arange(7) < rng.integers(1, 8, (4, 1))
+    return [each.astype(np.float32) for each in (logps, old, ref, advantages, entropies)], mask
+
+
+def settings_of(loss_type):
+    high = (5.0, 1.1) if loss_type in ("cispo", "sapo", "vespo") else (None, 0.28)
+    for level, epsilon_high, off_policy, others in itertools.product(
+        ("token", "sequence"),
+        high,
+        (None, 1.0),
+        ({}, {"beta": 0.5, "use_bias_correction_kl": True}, {"entropy_coef": 0.01, "top_entropy_quantile": 0.4}),
+    ):
+        settings = {"importance_sampling_level": level, "epsilon_high": epsilon_high, "max_completion_length": 11}
+        yield off_policy, {"loss_type": loss_type, **settings, **others}
+    if loss_type in ("grpo", "dapo"):
+        yield 1.0, {"loss_type": loss_type, "delta": 1.3}
+
+
+@pytest.mark.parametrize("loss_type", TRLS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_equal_to_trl(trl, framework, loss_type):
+    for seed, (off_policy, settings) in enumerate(settings_of(loss_type)):
+        if framework == "jax" and seed % 5:  # it takes its time over each
+            continue
+        (logps, old, ref, advantages, entropies), mask = batch(seed, off_policy or 0.0)
+        old = old if off_policy else None
+        ref = ref if "beta" in settings else None
+        num_items = (None, 50)[seed % 2]
+
+        def loss_and_metrics(array, logps, entropies, old=old, ref=ref, advantages=advantages, mask=mask,
+                             settings=settings, num_items=num_items):  # fmt: skip
+            others = [None if each is None else array(each) for each in (old, advantages, mask, ref)]
+            return grpo_loss_and_metrics(
+                GRPOLossConfig(**settings), logps, *others[:3], ref_logps=others[3], entropies=entropies,
+                num_items_in_batch=num_items,
+            )  # fmt: skip
+
+        loss, grads, metrics = RUN[framework](loss_and_metrics, logps, entropies)
+        trl_loss, trl_grads, trl_metrics = trl.loss(
+            logps, old, advantages, mask, ref_logps=ref, entropies=entropies, num_items_in_batch=num_items, **settings
+        )
+        assert loss == pytest.approx(trl_loss, rel=2e-5, abs=2e-6), settings
+        for grad, trl_grad in zip(grads, trl_grads, strict=True):
+            np.testing.assert_allclose(
+                grad, trl_grad, rtol=5e-5, atol=2e-6 * max(1e-2, np.abs(trl_grad).max()), err_msg=str(settings)
+            )
+        assert metrics == pytest.approx({name: trl_metrics[name] for name in metrics}, rel=2e-5, abs=1e-6), settings
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_a_part_of_a_batch_weighs_what_it_does_in_mlx(framework, loss_type):
+    (logps, old, ref, advantages, entropies), mask = batch(3, 0.4)
+    weights = [np.random.default_rng(row).random((4, 1), np.float32) for row in range(3)]
+    kept = mask & (entropies > 1)
+    config = GRPOLossConfig(
+        loss_type, epsilon_high=0.3, beta=0.1, max_completion_length=9, entropy_coef=0.01, top_entropy_quantile=0.5
+    )
+
+    def loss_and_metrics(array, logps, entropies):
+        part = Part(array(weights[0]), array(weights[1]), 9, array(kept), array(weights[2]))
+        return grpo_loss_and_metrics(
+            config, logps, array(old), array(advantages), array(mask), ref_logps=array(ref), entropies=entropies,
+            part=part,
+        )  # fmt: skip
+
+    expected, found = (RUN[each](loss_and_metrics, logps, entropies) for each in ("mlx", framework))
+    assert found[0] == pytest.approx(expected[0], rel=1e-5)
+    for grad, other in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(grad, other, rtol=1e-5, atol=1e-7)
+    assert found[2] == pytest.approx(expected[2], rel=1e-5, abs=1e-7)
+
+
+def test_half_precision_is_computed_in_float32():
+    (logps, old, _, advantages, _), mask = batch(1, 0.3)
+    half = torch.tensor(logps, dtype=torch.bfloat16, requires_grad=True)
+    loss = compute_grpo_loss(half, torch.tensor(old), torch.tensor(advantages), torch.tensor(mask))
+    assert loss.dtype == torch.float32
+    loss.backward()
+    assert half.grad.dtype == torch.bfloat16
+    assert half.grad.isfinite().all()
+
+
+def test_the_loss_compiles_in_jax_and_is_a_function_for_torch_func():
+    jax = pytest.importorskip("jax")
+    (logps, old, _, advantages, _), mask = batch(2, 0.3)
+
+    def loss(logps, old, advantages, mask):
+        return compute_grpo_loss(logps, old, advantages, mask)
+
+    expected, [grad, _], _ = in_torch(lambda array, logps, _: (loss(logps, *map(array, (old, advantages, mask))), {}),
+                                      logps, logps)  # fmt: skip
+    value, jitted = jax.jit(jax.value_and_grad(loss))(*map(jax.numpy.array, (logps, old, advantages, mask)))
+    assert value.item() == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(jitted, grad, rtol=1e-5, atol=1e-8)
+    pure, value = torch.func.grad_and_value(loss)(*map(torch.tensor, (logps, old, advantages, mask)))
+    assert value.item() == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(pure, grad, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("framework", ["mlx", *FRAMEWORKS])
+def test_the_backends_loss_of_logits_is_trls_of_their_log_probabilities(trl, framework):
+    """With a temperature, padding, an entropy bonus; the gradient is that of the logits."""
+    (_, old, ref, advantages, _), mask = batch(4, 0.2)
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(4, 7, 11)).astype(np.float32) * 3, rng.integers(0, 11, (4, 7))
+    settings = {"beta": 0.1, "entropy_coef": 0.01, "epsilon": 0.1}
+    loss_fn = grpo_loss_fn(GRPOLossConfig(**settings), temperature=0.7)
+
+    expected_logits = torch.tensor(logits, requires_grad=True)
+    log_probs = torch.log_softmax(expected_logits / 0.7, -1)
+    logps = log_probs.gather(-1, torch.tensor(labels)[..., None])[..., 0]
+    entropies = -(log_probs.exp() * log_probs).sum(-1)
+    loss, grads, metrics = trl.loss(
+        logps.detach().numpy(), old, advantages, mask, ref_logps=ref, entropies=entropies.detach().numpy(), **settings
+    )
+    torch.autograd.backward([logps, entropies], [torch.tensor(grad) for grad in grads])
+
+    def of_logits(array, logits, _):
+        loss, metrics = loss_fn(
+            logits, array(labels), array(mask), advantages=array(advantages), old_logps=array(old), ref_logps=array(ref)
+        )
+        found.append(metrics.pop("logps"))
+        return loss, metrics
+
+    found = []
+    ours, (grad, _), our_metrics = RUN[framework](of_logits, logits, logits)
+    assert ours == pytest.approx(loss, rel=1e-5)
+    np.testing.assert_allclose(grad, expected_logits.grad, rtol=1e-4, atol=1e-7)
+    assert our_metrics.pop("entropy") == pytest.approx(entropies.detach().numpy()[mask].mean(), rel=1e-5)
+    assert our_metrics == pytest.approx({name: metrics[name] for name in our_metrics}, rel=1e-5, abs=1e-7)
+    if framework == "torch":
+        np.testing.assert_allclose(found[0][torch.tensor(mask)], logps.detach()[torch.tensor(mask)], rtol=1e-5)
+        assert (found[0][torch.tensor(~mask)] == 0).all()
