@@ -1,0 +1,62 @@
+"""One training protocol, five frameworks: what is learned with is exchanged, the loop around it stays.
+
+    import trio
+    from mlx_grpo_kit.backends import PyTorchTrainingBackend
+
+    backend = PyTorchTrainingBackend(model, torch.optim.AdamW(model.parameters(), lr=1e-4), loss_fn, "checkpoints")
+
+    async def train():
+        for step, batch in enumerate(batches, start=1):
+            gradient = backend.forward_backward(batch)     # submitted: a thread works, this line does not wait
+            print(await gradient.result())                 # {"loss": ..., "grad_norm": ...}
+            await backend.optim_step().result()            # {"lr": ..., "step": ...}
+        await backend.save_checkpoint(step)
+
+    trio.run(train)
+
+To read it: `protocol.py` says what a backend does; `future.py` and `worker.py` are a thread that does one thing after
+the other, and a promise of what it finds; `base.py` and `checkpoints.py` are what all five have in common;
+`pytorch_backend.py`, `mlx_backend.py` and the others are what they have not.
+
+A name is loaded when it is first asked for, so nobody needs the frameworks that they do not use.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "TrainingBackend": "protocol",
+    "TrainFuture": "future",
+    "TrainingError": "future",
+    "newest_checkpoint": "checkpoints",
+    "read_metadata": "checkpoints",
+    "MLXTrainingBackend": "mlx_backend",
+    "PyTorchTrainingBackend": "pytorch_backend",
+    "TorchFuncTrainingBackend": "torch_func_backend",
+    "JAXTrainingBackend": "jax_backend",
+    "TorchaxTrainingBackend": "torchax_backend",
+    "sync_weights_to_engines": "engines",
+}
+
+__all__ = [*_HOMES]
+
+_INSTALL = (
+    "pip install 'mlx_grpo_kit[backends]', or .venv/bin/python -m pip install -c requirements.lock -e '.[backends]'"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("mlx_grpo_kit"):
+            raise
+        raise ImportError(f"{name} needs {error.name}, which is not installed. Install it: {_INSTALL}") from error
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,370 @@
+"""What the five backends have in common: the order of operations, what is refused, checkpoints. No arithmetic."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mlx_grpo_kit.backends.checkpoints import plain, read_metadata, write_checkpoint
+from mlx_grpo_kit.backends.future import TrainFuture
+from mlx_grpo_kit.backends.worker import RefusedError, Worker
+from mlx_grpo_kit.files import whole_folder
+
+BATCH = ("input_ids", "labels", "loss_mask")
+
+
+class Backend(ABC):
+    """A training backend but for its framework, which implements the methods below that have no body.
+
+    A backend is a data class with at least the attributes below; its `__post_init__` calls this one. Each of its
+    methods runs in the backend's own thread, in the order in which operations were submitted. One that raises leaves
+    the backend poisoned: it does nothing more, because nobody knows what is half changed.
+
+    Attributes:
+        array: the framework's type of array.
+        loss_fn: `loss_fn(logits, labels, loss_mask, **rest)` with whatever else a batch holds; returns a scalar, or a
+            scalar and a dictionary of metrics.
+        optimizer: its class is written into checkpoints, and compared.
+        checkpoint_dir: where `save_checkpoint` writes; made if need be.
+        weight_version: how often weights were saved.
+        current_step: optimizer steps done.
+    """
+
+    array: ClassVar[type]
+    loss_fn: Callable[..., Any]
+    optimizer: Any
+    checkpoint_dir: Path
+    weight_version: int
+    current_step: int
+
+    @abstractmethod
+    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any], Any]:
+        """Add a batch's gradient to what is there: (loss, metrics, norm of the sum so far). See `_loss`."""
+
+    @abstractmethod
+    def _apply_gradient(self) -> float:
+        """Take an optimizer step with the sum of gradients, which the base clears then: the learning rate."""
+
+    @abstractmethod
+    def _clear_gradient(self) -> None:
+        """Forget the sum of gradients."""
+
+    @abstractmethod
+    def _weights(self) -> dict[str, Any]:
+        """The weights themselves, no copies, by name."""
+
+    @abstractmethod
+    def _set_weights(self, weights: dict[str, Any]) -> None:
+        """Put others in their place: of the same names, shapes and dtypes."""
+
+    @abstractmethod
+    def _copy(self, array: Any) -> Any:
+        """An array of the same numbers that shares nothing with this one and has no gradient."""
+
+    @abstractmethod
+    def _numpy(self, array: Any) -> np.ndarray:
+        """An array of the framework as one of NumPy."""
+
+    @abstractmethod
+    def _from_numpy(self, array: np.ndarray) -> Any:
+        """An array of the framework, of the same numbers and dtype."""
+
+    @abstractmethod
+    def _write(self, folder: Path) -> None:
+        """Write weights, the optimizer's state and the random state into an empty folder."""
+
+    @abstractmethod
+    def _read(self, folder: Path) -> Any:
+        """What `_write` wrote, for `_restore`; changes nothing.
+
+        Raises ValueError, naming what differs, where it does not fit this model and this optimizer.
+        """
+
+    @abstractmethod
+    def _restore(self, state: Any) -> None:
+        """Go on from what `_read` found to be right."""
+
+    def _begin_thread(self) -> Callable[[], None]:
+        """What the backend's thread does first, such as setting what a thread has of its own; holds no backend."""
+        return lambda: None
+
+    @staticmethod  # noqa: B027
+    def _end_thread() -> None:
+        """The last that the backend's thread does."""
+
+    def __post_init__(self):
+        if not callable(self.loss_fn):
+            kind = type(self.loss_fn).__name__
+            raise TypeError(f"loss_fn is of type {kind}; expected a function of logits, labels and loss_mask.")
+        if self.optimizer is None:
+            raise TypeError("optimizer is None; expected one of the framework's optimizers.")
+        for name in ("weight_version", "current_step"):
+            _check_count(name, getattr(self, name))
+        self.checkpoint_dir = Path(self.checkpoint_dir)
+        self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        self._has_gradient = False
+        self._gradient_norm = math.nan
+        self._worker = Worker(type(self).__name__, self._begin_thread(), self._end_thread)
+
+    # What is submitted.
+
+    def forward_backward(self, batch: Mapping[str, Any]) -> TrainFuture[dict[str, Any]]:
+        """Compute the loss of a batch, and add its gradient to what is there.
+
+        Gradients are summed over calls. Where the loss is a mean over tokens and a step takes several batches, let each
+        loss be its share of the whole: divide by the number of tokens of all batches, which a batch may hold as
+        `num_items_in_batch`, say, for the loss function to take.
+
+        Args:
+            batch: "input_ids", which the model is called with (an array, or a tuple or dictionary of arrays: several
+                arguments), "labels" and "loss_mask" of one shape, and anything else, which the loss function gets by
+                keyword. It is not copied: leave its arrays alone until the operation is over.
+
+        Returns:
+            A future of {"loss", "grad_norm"}, floats, and the loss function's metrics: scalars as floats, arrays as
+            NumPy's. The norm is that of the sum of gradients so far.
+
+        Raises:
+            TypeError, ValueError: the batch is not one; nothing was submitted and the backend is as it was.
+            TrainingError: an earlier operation failed. The future raises it too, where the loss function raises, or
+                where loss or gradient is not a finite number.
+        """
+        self._check_batch(batch)
+        return self._worker.submit("forward_backward", lambda: self._forward_backward(batch))
+
+    def optim_step(self) -> TrainFuture[dict[str, float]]:
+        """Take an optimizer step with the sum of gradients, and clear it.
+
+        Returns:
+            A future of {"lr", "step", "grad_norm"}: the rate it was taken with, how many there have been now, and the
+            norm of the gradient before any clipping. It raises RuntimeError where there is no gradient.
+
+        Raises:
+            TrainingError: an earlier operation failed.
+        """
+        return self._worker.submit("optim_step", self._optim_step)
+
+    def get_weights(self) -> TrainFuture[dict[str, Any]]:
+        """The weights by name: copies, which no later step changes."""
+        return self._worker.submit(
+            "get_weights", lambda: {name: self._copy(array) for name, array in self._weights().items()}
+        )
+
+    def load_weights(self, weights: Mapping[str, Any]) -> TrainFuture[None]:
+        """Put these weights in the place of those that are there; gradients of those are cleared.
+
+        Args:
+            weights: the framework's arrays or NumPy's, of exactly the names, shapes and dtypes of `get_weights`.
+
+        Returns:
+            A future, which raises TypeError or ValueError, with nothing changed, where they do not fit or are NaN.
+        """
+        if not isinstance(weights, Mapping):
+            raise TypeError(f"weights came as {type(weights).__name__}; expected a dictionary of arrays by name.")
+        weights = dict(weights)
+        return self._worker.submit("load_weights", lambda: self._load_weights(weights))
+
+    async def save_checkpoint(self, step: int, metrics: Mapping[str, Any] | None = None) -> Path:
+        """Write step_{step:04d}/ into checkpoint_dir, whole or not at all, and count weight_version up.
+
+        Weights, the optimizer's state and the random state are saved, gradients are not. A checkpoint of the same step
+        is replaced.
+
+        Args:
+            step: the number it gets.
+            metrics: kept in metadata.json: numbers of Python, NumPy or a framework; NaN and inf become null.
+
+        Returns:
+            The checkpoint's folder.
+
+        Raises:
+            TypeError, ValueError: the step is no count, or a metric cannot be written.
+            OSError: it could not be written; the backend goes on.
+            TrainingError: an earlier operation failed.
+        """
+        _check_count("step", step)
+        metrics = plain({} if metrics is None else metrics)
+        return await self._worker.submit("save_checkpoint", lambda: self._save(int(step), metrics)).result()
+
+    async def load_checkpoint(self, checkpoint_path: str | os.PathLike) -> dict[str, Any]:
+        """Go on from a checkpoint: weights, optimizer, random state, weight_version and current_step.
+
+        All of it is read and compared before anything is changed. What is refused leaves the backend as it was.
+
+        Returns:
+            What is in its metadata.json.
+
+        Raises:
+            FileNotFoundError, ValueError: it is missing, not whole, or another model's or optimizer's.
+            TrainingError: an earlier operation failed.
+        """
+        path = Path(checkpoint_path)
+        return await self._worker.submit("load_checkpoint", lambda: self._load(path)).result()
+
+    def close(self) -> None:
+        """Finish what was submitted and end the backend's thread.
+
+        Raises TrainingError for an operation that failed without anybody having been told.
+        """
+        self._worker.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        self._worker.close(finish=error is None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} step {self.current_step}, weight version {self.weight_version}>"
+
+    # What the thread does.
+
+    def _forward_backward(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        loss, metrics, norm = self._add_gradient(batch)
+        loss, norm = float(loss), float(norm)
+        if not math.isfinite(loss):
+            raise ValueError(f"The loss is {loss}. Look for 0 / 0, inf - inf and log(0) in the loss function.")
+        if not math.isfinite(norm):
+            raise ValueError(f"The loss is {loss:.6g}, but the norm of its gradient is {norm}.")
+        self._has_gradient, self._gradient_norm = True, norm
+        return {"loss": loss, "grad_norm": norm, **{name: self._metric(name, each) for name, each in metrics.items()}}
+
+    def _optim_step(self) -> dict[str, float]:
+        if not self._has_gradient:
+            with _refusing():
+                raise RuntimeError("There is no gradient to take a step with. Submit a forward_backward first.")
+        rate = float(self._apply_gradient())
+        self._forget_gradient()
+        self.current_step += 1
+        return {"lr": rate, "step": self.current_step, "grad_norm": self._gradient_norm}
+
+    def _load_weights(self, weights: dict[str, Any]) -> None:
+        with _refusing():
+            weights = self._fitting("Weight", weights, self._weights())
+        self._set_weights(weights)
+        self._forget_gradient()
+
+    def _save(self, step: int, metrics: dict[str, Any]) -> Path:
+        folder = self.checkpoint_dir / f"step_{step:04d}"
+        about = {"step": step, "weight_version": self.weight_version + 1, "metrics": metrics}
+        about |= {"backend": type(self).__name__, "optimizer": type(self.optimizer).__name__}
+        with _refusing(OSError):
+            write_checkpoint(folder, about, self._write)
+        self.weight_version += 1
+        return folder
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        with _refusing():
+            metadata = read_metadata(path)
+            ours = {"backend": type(self).__name__, "optimizer": type(self.optimizer).__name__}
+            for what, name in ours.items():
+                if metadata[what] != name:
+                    raise ValueError(f"{path} was saved with the {what} {metadata[what]}; this one is {name}.")
+            state = self._read(whole_folder(path))
+        self._restore(state)
+        self._forget_gradient()
+        self.weight_version, self.current_step = metadata["weight_version"], metadata["step"]
+        return metadata
+
+    def _forget_gradient(self) -> None:
+        self._clear_gradient()
+        self._has_gradient = False
+
+    # What the frameworks' parts use.
+
+    def _loss(self, logits: Any, batch: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        """(loss, metrics) of the user's loss function; TypeError where the loss is no scalar of the framework."""
+        rest = {name: value for name, value in batch.items() if name not in BATCH}
+        found = self.loss_fn(logits, batch["labels"], batch["loss_mask"], **rest)
+        loss, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+        if not isinstance(loss, self.array):
+            raise TypeError(
+                f"The loss function returned {type(loss).__name__}; expected a scalar {self.array.__name__}, or that "
+                "and a dictionary of metrics. Leave out .item() and float(): they cut the loss off from the parameters."
+            )
+        if tuple(loss.shape) != ():
+            raise TypeError(f"The loss has shape {tuple(loss.shape)}; expected a scalar. Reduce it: .sum() or .mean().")
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"The metrics came as {type(metrics).__name__}; expected a dictionary of them by name.")
+        return loss, metrics
+
+    def _fitting(self, what: str, arrays: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
+        """The arrays, NumPy's as the framework's, in the order expected.
+
+        Raises ValueError or TypeError unless names, shapes and dtypes are those expected and no number is NaN.
+        """
+        if unknown := sorted(arrays.keys() - expected.keys(), key=str):
+            raise ValueError(f"{what} {unknown[0]!r} is not one of this backend's {len(expected)}.")
+        found = {}
+        for name, other in expected.items():
+            if name not in arrays:
+                raise ValueError(f"{what} {name!r} is missing.")
+            array = arrays[name]
+            if isinstance(array, np.ndarray | np.generic):
+                array = self._from_numpy(array)
+            if not isinstance(array, self.array):
+                raise TypeError(
+                    f"{what} {name!r} is of type {type(array).__name__}; expected {self.array.__name__} or NumPy's."
+                )
+            if tuple(array.shape) != tuple(other.shape) or array.dtype != other.dtype:
+                raise ValueError(
+                    f"{what} {name!r} has shape {tuple(array.shape)} and dtype {array.dtype}; this backend's has "
+                    f"{tuple(other.shape)} and {other.dtype}."
+                )
+            if bool((array != array).any()):
+                raise ValueError(f"{what} {name!r} has NaN in it.")
+            found[name] = array
+        return found
+
+    def _metric(self, name: str, value: Any) -> float | np.ndarray:
+        value = self._numpy(value) if isinstance(value, self.array) else value
+        if isinstance(value, np.ndarray) and value.ndim:
+            return value
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"Metric {name!r} is of type {type(value).__name__}; expected a number or array.") from None
+
+    def _check_batch(self, batch: Mapping[str, Any]) -> None:
+        if not isinstance(batch, Mapping):
+            raise TypeError(f"The batch came as {type(batch).__name__}; expected a dictionary with {', '.join(BATCH)}.")
+        missing = [name for name in BATCH if name not in batch]
+        if missing:
+            raise ValueError(f"The batch lacks {missing[0]!r}; it has {', '.join(map(str, batch)) or 'nothing'}.")
+        for name in batch:
+            if not isinstance(name, str) or name in ("logits",):
+                raise ValueError(f"The batch has {name!r}, which cannot be an argument of the loss function.")
+        for name in ("labels", "loss_mask"):
+            if not isinstance(batch[name], self.array):
+                kind = type(batch[name]).__name__
+                raise TypeError(f"The batch's {name!r} is of type {kind}; expected {self.array.__name__}.")
+        labels, mask = (tuple(batch[name].shape) for name in ("labels", "loss_mask"))
+        if labels != mask:
+            raise ValueError(f"The batch's labels have shape {labels} and its loss_mask {mask}; expected one shape.")
+        if not bool((batch["loss_mask"] != 0).any()):
+            raise ValueError(
+                "The batch's loss_mask is 0 everywhere, so there is nothing to learn from it. Leave it out."
+            )
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} is {value!r}; expected a whole number.")
+    if value < 0:
+        raise ValueError(f"{name} is {value}; expected 0 or more.")
+
+
+@contextmanager
+def _refusing(kind: type[Exception] = Exception) -> Iterator[None]:
+    """An exception in here has changed nothing: it reaches the caller as it is, and poisons nothing."""
+    try:
+        yield
+    except kind as error:
+        raise RefusedError from error

@@ -1,0 +1,158 @@
+"""Checkpoints of training backends: what is on disk, and whether it is whole.
+
+    checkpoints/step_0100/
+      pytorch_model.bin, optimizer.bin, training_state.bin     whatever the backend writes
+      metadata.json        step, weight_version, timestamp, metrics, who wrote it; size and sha256 of every file above
+      mlx_grpo_kit.json    the kit's own list, by which it knows a folder that it may replace
+
+metadata.json is written after everything that it describes, and the folder gets its name when all of it is on disk: a
+folder of this name is whole, unless somebody has changed it since. That is what `read_metadata` looks for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from numbers import Integral, Number
+from pathlib import Path
+from typing import Any
+
+from mlx_grpo_kit.files import MANIFEST, check_regular, check_saved, read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.files.manifest import IGNORED, write_manifest
+
+METADATA = "metadata.json"
+WAY_OUT = "Take another checkpoint: newest_checkpoint(folder) finds the newest that is whole."
+
+
+def write_checkpoint(folder: Path, about: Mapping[str, Any], write: Callable[[Path], None]) -> None:
+    """Have `write(new)` fill a new folder, describe it, and give it the name `folder`; whole or not at all.
+
+    Raises FileExistsError where `folder` holds anything that the kit did not write, OSError where it cannot be written.
+    """
+    with replaced_folder(folder) as new:
+        write(new)
+        for inner in sorted((path for path in new.rglob("*") if path.is_dir()), reverse=True):
+            write_manifest(inner)
+        files = {name: {"size": (new / name).stat().st_size, "sha256": _sha256(new / name)} for name in _files(new)}
+        metadata = {**about, "timestamp": time.time(), "files": files}
+        (new / METADATA).write_text(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
+
+
+def read_metadata(folder: str | os.PathLike) -> dict[str, Any]:
+    """What metadata.json says, after every file of the checkpoint has been compared with it.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no checkpoint in it, or it has lost a file.
+        ValueError: something in it was cut off, changed, added, or replaced by a link, a pipe or a folder.
+    """
+    folder = whole_folder(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}; expected a checkpoint that save_checkpoint wrote.")
+    if not os.path.lexists(folder / METADATA):
+        raise FileNotFoundError(f"{folder} is no checkpoint: it has no {METADATA}, which save_checkpoint writes.")
+    _check_plain(folder / METADATA)
+    check_saved(folder, [METADATA])
+    metadata = read_json(folder, METADATA)
+    _check_metadata(folder / METADATA, metadata)
+    files = metadata["files"]
+    added = sorted(set(_files(folder)) - files.keys())
+    if added:
+        raise ValueError(f"{folder / added[0]} is not part of this checkpoint: {METADATA} does not list it. {WAY_OUT}")
+    for name, expected in files.items():
+        path = folder / name
+        if not os.path.lexists(path):
+            raise FileNotFoundError(f"{folder} has lost {name}, which was saved there. {WAY_OUT}")
+        _check_plain(path)
+        size = check_regular(path).st_size
+        if size != expected["size"]:
+            raise ValueError(f"{path} has {size:,} bytes; {expected['size']:,} were saved. {WAY_OUT}")
+        if _sha256(path) != expected["sha256"]:
+            raise ValueError(f"{path} is not what was saved: its sha256 differs. It is corrupt or changed. {WAY_OUT}")
+    return metadata
+
+
+def newest_checkpoint(folder: str | os.PathLike) -> Path | None:
+    """The whole checkpoint of the highest step in a folder, None where there is none; what is not whole is passed over.
+
+    Every file of it is read and compared.
+    """
+    folder = Path(folder)
+    found: dict[int, Path] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        # The second is what a process leaves that is killed while it replaces a checkpoint: `whole_folder`.
+        name = re.fullmatch(r"(step_(\d{4,}))|\.(step_(\d{4,}))\.\w{8}\.tmp", path.name)
+        if name:
+            found[int(name[2] or name[4])] = folder / (name[1] or name[3])
+    for _, path in sorted(found.items(), reverse=True):
+        try:
+            read_metadata(path)
+        except (OSError, ValueError):
+            continue
+        return path
+    return None
+
+
+def plain(value: Any, where: str = "metrics") -> Any:
+    """A metric as JSON has it: NumPy's and any framework's numbers as Python's, arrays as lists, NaN and inf as null.
+
+    Raises TypeError for anything else, with its name.
+    """
+    if isinstance(value, Mapping):
+        wrong = [key for key in value if not isinstance(key, str)]
+        if wrong:
+            raise TypeError(f"{where} has the key {wrong[0]!r}; expected the name of a metric.")
+        return {key: plain(each, f"{where}[{key!r}]") for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each, where) for each in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if hasattr(value, "tolist"):  # an array or a scalar of NumPy, torch, MLX or JAX
+        return plain(value.tolist(), where)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Number) and not isinstance(value, complex):
+        return float(value) if math.isfinite(value) else None
+    raise TypeError(f"{where} is of type {type(value).__name__}; expected a number, text, or an array of numbers.")
+
+
+def _check_metadata(path: Path, metadata: dict[str, Any]) -> None:
+    kinds = {"step": int, "weight_version": int, "timestamp": int | float, "metrics": dict, "files": dict}
+    kinds |= {"backend": str, "optimizer": str}
+    for key, kind in kinds.items():
+        if key not in metadata:
+            raise ValueError(f"{path} lacks {key!r}; it is no metadata of a training backend's checkpoint.")
+        value = metadata[key]
+        if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
+            raise ValueError(f"{path} has {key!r}: {value!r}, which save_checkpoint never writes. {WAY_OUT}")
+    for name, entry in metadata["files"].items():
+        inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+        known = isinstance(entry, dict) and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
+        if not (inside and known):
+            raise ValueError(f"{path} lists {name!r} as {entry!r}, which save_checkpoint never writes. {WAY_OUT}")
+
+
+def _check_plain(path: Path) -> None:
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link; expected the file that was saved. {WAY_OUT}")
+    check_regular(path)
+
+
+def _files(folder: Path) -> list[str]:
+    """What a checkpoint consists of, but for metadata.json and the kit's own lists; links to folders too."""
+    names = []
+    for path in sorted(folder.rglob("*")):
+        is_folder = path.is_dir() and not path.is_symlink()
+        name = path.relative_to(folder).as_posix()
+        if not is_folder and path.name not in (MANIFEST, *IGNORED) and name != METADATA:
+            names.append(name)
+    return names
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

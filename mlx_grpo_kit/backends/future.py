@@ -1,0 +1,157 @@
+"""A promise of what a backend's thread will find: awaited in trio or asyncio, or waited for without either."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class TrainingError(RuntimeError):
+    """An operation of a training backend failed; its cause is `__cause__`. A new backend has to be made."""
+
+
+@dataclass
+class Failure:
+    """How an operation failed.
+
+    Attributes:
+        operation: its name.
+        error: what it raised.
+        poisons: False where it was refused before it changed anything.
+        seen: whether anybody has been told.
+    """
+
+    operation: str
+    error: BaseException
+    poisons: bool = True
+    seen: bool = False
+
+    def tell(self, asked_for: str) -> None:
+        """Raise it, as the outcome of the operation `asked_for`: this one, or one that comes after it."""
+        self.seen = True
+        if not self.poisons:
+            raise self.error.with_traceback(None)
+        what = f"{self.operation} failed" if asked_for == self.operation else f"{self.operation} failed before it"
+        raise TrainingError(
+            f"{asked_for}: {what} ({type(self.error).__name__}: {self.error}). What the backend holds may be half "
+            "changed, so it does nothing more: make a new one, and load_checkpoint what was saved last."
+        ) from self.error
+
+
+class TrainFuture(Generic[T]):
+    """What an operation of a backend will return.
+
+    It may be awaited any number of times, from several tasks, in several runs of trio, and in asyncio too, which a
+    notebook's cell runs in. A task that is cancelled while it waits leaves the operation alone: that ends in its turn.
+    """
+
+    def __init__(self, operation: str, thread: threading.Thread):
+        self.operation = operation
+        self._thread, self._process = thread, os.getpid()
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._wakers: list[Callable[[], None]] = []
+        self._waiting = 0
+        self._value: T | None = None
+        self._failure: Failure | None = None
+
+    def done(self) -> bool:
+        """Whether the operation is over, well or not."""
+        return self._over.is_set()
+
+    async def result(self) -> T:
+        """What the operation returned.
+
+        Raises:
+            TrainingError: it failed, or one before it did.
+            RuntimeError: awaited where neither trio nor asyncio runs; take `wait()` there.
+        """
+        self._refuse_to_hang()
+        event, schedule = _event_of_this_run()
+
+        def wake() -> None:
+            schedule(event.set)
+
+        with self._lock:
+            if self.done():
+                event.set()
+            else:
+                self._wakers.append(wake)
+        try:
+            await event.wait()
+        finally:
+            with self._lock, suppress(ValueError):
+                self._wakers.remove(wake)
+        return self._outcome()
+
+    def wait(self, timeout: float | None = None) -> T:
+        """What the operation returned; blocks until it is over. For code without trio.
+
+        Raises:
+            TrainingError: it failed, or one before it did.
+            TimeoutError: it is not over after `timeout` seconds; it goes on.
+        """
+        self._refuse_to_hang()
+        with self._lock:
+            self._waiting += 1
+        try:
+            over = self._over.wait(timeout)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        if not over:
+            raise TimeoutError(f"{self.operation} is not over after {timeout} s; it goes on.")
+        return self._outcome()
+
+    def _outcome(self) -> T:
+        if self._failure is not None:
+            self._failure.tell(self.operation)
+        return self._value
+
+    def _refuse_to_hang(self) -> None:
+        if self.done():
+            return
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                f"{self.operation} was waited for inside an operation of the same backend, which it comes after. Wait "
+                "for it outside of the loss function."
+            )
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self.operation} was submitted before this process was forked, and its thread runs in the other one. "
+                "Wait for it there."
+            )
+
+    def _set(self, value: T | None, failure: Failure | None = None) -> None:
+        """The worker's: the operation is over."""
+        with self._lock:
+            self._value, self._failure = value, failure
+            self._over.set()
+            wakers, self._wakers = self._wakers, []
+            if failure is not None and (wakers or self._waiting):
+                failure.seen = True
+        for wake in wakers:
+            with suppress(RuntimeError):  # the run that waited is over
+                wake()
+
+    def __repr__(self) -> str:
+        state = "waiting" if not self.done() else "failed" if self._failure else "done"
+        return f"<TrainFuture {self.operation}: {state}>"
+
+
+def _event_of_this_run() -> tuple[Any, Callable[[Callable[[], None]], Any]]:
+    """An event of the trio or asyncio run that the caller is in, and what sets it from another thread."""
+    trio = sys.modules.get("trio")  # who is in a run of trio has imported it
+    if trio is not None and trio.lowlevel.in_trio_run():  # first: in a notebook, asyncio runs around it
+        return trio.Event(), trio.lowlevel.current_trio_token().run_sync_soon
+    try:
+        return asyncio.Event(), asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        raise RuntimeError("A TrainFuture is awaited in trio or asyncio; elsewhere call its wait().") from None

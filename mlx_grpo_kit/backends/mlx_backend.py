@@ -1,0 +1,146 @@
+"""MLX as this kit writes it: pure functions over a dictionary of arrays, and an optimizer that returns new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mlx_grpo_kit.blas import mx  # isort: skip (before anything that imports MLX by itself)
+import mlx.optimizers as optim
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+
+from mlx_grpo_kit.autograd.gradients import check_parameters
+from mlx_grpo_kit.backends.base import Backend
+from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
+
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "training_state.safetensors"
+
+
+@dataclass(eq=False, repr=False)
+class MLXTrainingBackend(Backend):
+    """Training with `apply_fn(params, input_ids) -> logits` and an optimizer of mlx.optimizers.
+
+    Nothing is changed in place: `params` is replaced by another dictionary with every step, and the user's stays.
+
+    Checkpoints hold `model.safetensors`, the parameters, `optimizer.safetensors`, the optimizer's state, and
+    `training_state.safetensors`, the random state.
+
+    Attributes:
+        apply_fn: computes logits from a dictionary of parameters and "input_ids" of a batch.
+        params: floating-point arrays by name.
+        optimizer: its state is the backend's; give each backend one of its own.
+        loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
+        max_grad_norm: longer gradients are shortened to this.
+    """
+
+    array = mx.array
+
+    apply_fn: Callable[..., mx.array]
+    params: dict[str, mx.array]
+    optimizer: optim.Optimizer
+    loss_fn: Callable[..., Any]
+    checkpoint_dir: Path
+    weight_version: int = 0
+    current_step: int = 0
+    max_grad_norm: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        if not callable(self.apply_fn):
+            raise TypeError(
+                f"apply_fn is of type {type(self.apply_fn).__name__}; expected a function of params, input."
+            )
+        check_parameters(self.params)
+        if not isinstance(self.optimizer, optim.Optimizer):
+            raise TypeError(f"optimizer is of type {type(self.optimizer).__name__}; expected one of mlx.optimizers.")
+        super().__post_init__()
+        self.params = dict(self.params)
+        self._grads: dict[str, mx.array] | None = None
+        self.optimizer.init(self.params)
+        mx.eval(self.params, self.optimizer.state)  # what is evaluated may cross to another thread
+
+    def forward_backward(self, batch: Mapping[str, Any]):
+        if isinstance(batch, Mapping):
+            mx.eval(list(batch.values()))
+        return super().forward_backward(batch)
+
+    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[mx.array, Mapping[str, Any], mx.array]:
+        def loss_of(params: dict[str, mx.array]) -> tuple[mx.array, Mapping[str, Any]]:
+            inputs = batch["input_ids"]
+            if isinstance(inputs, Mapping):
+                logits = self.apply_fn(params, **inputs)
+            else:
+                logits = self.apply_fn(params, *inputs) if isinstance(inputs, tuple) else self.apply_fn(params, inputs)
+            return self._loss(logits, batch)
+
+        (loss, metrics), grads = mx.value_and_grad(loss_of)(self.params)
+        if self._grads is not None:
+            grads = {name: self._grads[name] + grad for name, grad in grads.items()}
+        norm = mx.sqrt(sum(grad.astype(mx.float32).square().sum() for grad in grads.values()))
+        mx.eval(loss, metrics, grads, norm)
+        self._grads = grads
+        return loss.item(), metrics, norm.item()
+
+    def _apply_gradient(self) -> float:
+        rate, grads = self.optimizer.learning_rate.item(), self._grads
+        if self.max_grad_norm is not None and self._gradient_norm > self.max_grad_norm:
+            grads = {name: grad * (self.max_grad_norm / self._gradient_norm) for name, grad in grads.items()}
+        params = self.optimizer.apply_gradients(grads, self.params)
+        mx.eval(params, self.optimizer.state)
+        self.params = params
+        return rate
+
+    def _clear_gradient(self) -> None:
+        self._grads = None
+
+    def _weights(self) -> dict[str, mx.array]:
+        return self.params
+
+    def _set_weights(self, weights: dict[str, mx.array]) -> None:
+        self.params = weights
+
+    def _copy(self, array: mx.array) -> mx.array:
+        return array  # nobody changes it: every step makes new ones
+
+    def _numpy(self, array: mx.array) -> np.ndarray:
+        return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
+
+    def _from_numpy(self, array: np.ndarray) -> mx.array:
+        return mx.array(array)
+
+    def _write(self, folder: Path) -> None:
+        save_arrays(folder / MODEL, self.params)
+        save_arrays(folder / OPTIMIZER, dict(tree_flatten(self.optimizer.state)))
+        save_arrays(folder / STATE, {"random": mx.random.state[0]})
+
+    def _read(self, folder: Path) -> dict[str, dict[str, mx.array]]:
+        ours = {
+            MODEL: ("Weight", self.params),
+            OPTIMIZER: ("The optimizer's", dict(tree_flatten(self.optimizer.state))),
+            STATE: ("State", {"random": mx.random.state[0]}),
+        }
+        return {name: self._fitting(what, load_arrays(folder / name), mine) for name, (what, mine) in ours.items()}
+
+    def _restore(self, state: dict[str, dict[str, mx.array]]) -> None:
+        mx.eval(state)
+        self.params = state[MODEL]
+        self.optimizer.state = tree_unflatten(list(state[OPTIMIZER].items()))
+        _set_random_state(state[STATE]["random"])
+
+    def _begin_thread(self) -> Callable[[], None]:
+        state = mx.random.state[0]
+        mx.eval(state)
+        return partial(_set_random_state, state)
+
+    @staticmethod
+    def _end_thread() -> None:
+        mx.clear_streams()  # what MLX holds for a thread: its end would race the interpreter's
+
+
+def _set_random_state(key: mx.array) -> None:
+    """Make a key the state that mx.random draws from in this thread: each has its own."""
+    high, low = key.tolist()
+    mx.random.seed(high << 32 | low)

@@ -1,0 +1,179 @@
+"""PyTorch as it is usually written: a module that holds its weights, and an optimizer that changes them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlx_grpo_kit.backends.base import Backend
+
+MODEL, OPTIMIZER, STATE = "pytorch_model.bin", "optimizer.bin", "training_state.bin"
+
+
+@dataclass(eq=False, repr=False)
+class PyTorchTrainingBackend(Backend):
+    """Training with a torch.nn.Module and a torch.optim.Optimizer.
+
+    Both are the user's, stay where they are, and change with every step: model, optimizer and batches have to be on one
+    device already. Leave them alone while operations are under way; `get_weights` copies.
+
+    Checkpoints hold `pytorch_model.bin`, the model's state_dict, `optimizer.bin`, the optimizer's, and
+    `training_state.bin`, the random state and that of the scheduler.
+
+    Attributes:
+        model: called with "input_ids" of a batch; returns logits, or an object with `.logits`, as transformers' models.
+        optimizer: over the model's parameters.
+        loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
+        max_grad_norm: longer gradients are shortened to this.
+        lr_scheduler: one of torch.optim.lr_scheduler, called after each step.
+        autocast_dtype: torch.bfloat16 computes the forward pass in it where that is safe; weights stay what they are.
+    """
+
+    array = torch.Tensor
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    loss_fn: Callable[..., Any]
+    checkpoint_dir: Path
+    weight_version: int = 0
+    current_step: int = 0
+    max_grad_norm: float | None = field(default=None, kw_only=True)
+    lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None = field(default=None, kw_only=True)
+    autocast_dtype: torch.dtype | None = field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        if not isinstance(self.model, torch.nn.Module):
+            raise TypeError(f"model is of type {type(self.model).__name__}; expected a torch.nn.Module.")
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            kind = type(self.optimizer).__name__
+            raise TypeError(f"optimizer is of type {kind}; expected a torch.optim.Optimizer.")
+        super().__post_init__()
+
+    def _begin_thread(self) -> Callable[[], None]:
+        return partial(torch.set_num_threads, torch.get_num_threads())  # OpenMP gives each thread a number of its own
+
+    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
+        with self._autocast():  # here and not around the call: it holds for one thread
+            loss, metrics = self._loss(logits_of(self.model, batch["input_ids"]), batch)
+        loss.backward()
+        return loss.detach(), metrics, torch.nn.utils.get_total_norm(self._gradients())
+
+    def _apply_gradient(self) -> float:
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        if self.max_grad_norm is not None:
+            norm = torch.tensor(self._gradient_norm)
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.max_grad_norm, norm)
+        self.optimizer.step()
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+        return rate
+
+    def _clear_gradient(self) -> None:
+        self.optimizer.zero_grad()
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+
+    def _autocast(self):
+        if self.autocast_dtype is None:
+            return nullcontext()
+        return torch.autocast(next(self.model.parameters()).device.type, self.autocast_dtype)
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return self.model.state_dict()
+
+    def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        self.model.load_state_dict(weights)
+
+    def _copy(self, array: torch.Tensor) -> torch.Tensor:
+        return array.detach().clone()
+
+    def _numpy(self, array: torch.Tensor) -> np.ndarray:
+        array = array.detach().cpu()
+        return (array.float() if array.dtype == torch.bfloat16 else array).numpy().copy()
+
+    def _from_numpy(self, array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array)
+
+    def _write(self, folder: Path) -> None:
+        torch.save(self.model.state_dict(), folder / MODEL)
+        torch.save(self.optimizer.state_dict(), folder / OPTIMIZER)
+        scheduler = None if self.lr_scheduler is None else self.lr_scheduler.state_dict()
+        torch.save({"random": torch.get_rng_state(), "scheduler": scheduler}, folder / STATE)
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        state = {name: load_tensors(folder / name) for name in (MODEL, OPTIMIZER, STATE)}
+        state[MODEL] = self._fitting("Weight", state[MODEL], self._weights())
+        self._check_optimizer(state[OPTIMIZER])
+        random, scheduler = (state[STATE].get(name) for name in ("random", "scheduler"))
+        self._fitting("State", {"random": random}, {"random": torch.get_rng_state()})
+        if (scheduler is None) != (self.lr_scheduler is None):
+            with_or_without = "without" if scheduler is None else "with"
+            raise ValueError(f"{folder} was saved {with_or_without} an lr_scheduler, and this backend is not.")
+        return state
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._set_weights(state[MODEL])
+        self.optimizer.load_state_dict(state[OPTIMIZER])
+        torch.set_rng_state(state[STATE]["random"])
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.load_state_dict(state[STATE]["scheduler"])
+
+    def _check_optimizer(self, saved: dict[str, Any]) -> None:
+        """ValueError unless a state_dict is one of this optimizer: torch itself takes moments of any shape."""
+        groups, ours = saved.get("param_groups"), self.optimizer.param_groups
+        shapes = [[len(group.get("params", ())), *sorted(group)] for group in groups or ()]
+        if shapes != [[len(group["params"]), *sorted(group)] for group in ours]:
+            raise ValueError("The optimizer's groups of parameters or their settings are not those of this optimizer.")
+        numbers = [number for group in groups for number in group["params"]]
+        parameters = [(group, parameter) for group in ours for parameter in group["params"]]
+        states = saved.get("state", {})
+        if unknown := states.keys() - set(numbers):
+            raise ValueError(f"The optimizer's state has a parameter {unknown.pop()!r} that is in none of its groups.")
+        for number, (group, parameter) in zip(numbers, parameters, strict=True):
+            if number in states:
+                what = f"Moment of parameter {number} of the optimizer:"
+                self._fitting(what, _tensors(states[number]), _tensors(self._first_moments(group, parameter)))
+
+    def _first_moments(self, group: dict[str, Any], parameter: torch.Tensor) -> dict[str, Any]:
+        """What the optimizer keeps for a parameter: what one of the same kind has after a step without gradient."""
+        trial = copy.copy(self.optimizer)
+        stand_in = torch.zeros_like(parameter, requires_grad=True)
+        stand_in.grad = torch.zeros_like(parameter)
+        trial.state, trial.param_groups = defaultdict(dict), [{**group, "params": [stand_in]}]
+        trial.step()
+        return trial.state[stand_in]
+
+
+def logits_of(model: Callable[..., Any], input_ids: Any) -> torch.Tensor:
+    """What a model makes of its input: of one array, several in a tuple, or several by name in a dictionary."""
+    if isinstance(input_ids, Mapping):
+        output = model(**input_ids)
+    else:
+        output = model(*input_ids) if isinstance(input_ids, tuple) else model(input_ids)
+    return getattr(output, "logits", output)
+
+
+def load_tensors(file: Path) -> dict[str, Any]:
+    """A dictionary that torch.save wrote. No code in it is ever run; ValueError for what is not one."""
+    try:
+        found = torch.load(file, weights_only=True, map_location="cpu")
+    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read ({error}). It is corrupt, or not from this kit.") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{file} holds {type(found).__name__}; expected a dictionary.")
+    return found
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: value if isinstance(value, torch.Tensor) else torch.tensor(value) for name, value in state.items()}
