@@ -53,6 +53,10 @@ from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 # is larger goes. A fixed bound, because another number of threads rounds differently: the same seed stays the same run.
 MANY_PRODUCTS = 3e10 if "openblas" in str(bound) else 3e9
 
+# Parameters above which sampling gets all cores too: each token reads them all, no cache holds them, and two cores read
+# nearly twice as much from memory as one. (A smaller model is in the cache, and there a second thread slows it down.)
+MANY_PARAMETERS = 1e8
+
 
 class TrainingDivergedError(RuntimeError):
     """A loss, a gradient or an updated parameter is no finite number. The trainer is still that of the last good step.
@@ -384,18 +388,19 @@ class GRPOTrainer:
         num_positions = max(map(len, prompts)) + sampling.max_new_tokens
         size = completion_batch_size(self.config, self.args, num_positions, self.compute_dtype)
         stop_strings = self.args.stop_strings
-        rollout = generate(
-            self.config,
-            self.params,
-            prompts,
-            sampling=sampling,
-            eos_token_ids=self.tokenizer.eos_token_ids,
-            stop=stop_at(self.tokenizer.decode, stop_strings) if stop_strings else None,
-            seed=seed,
-            first_row=first_row,
-            num_rows=num_rows,
-            completion_batch_size=size,
-        )
+        with all_cores() if self._num_parameters > MANY_PARAMETERS else nullcontext():
+            rollout = generate(
+                self.config,
+                self.params,
+                prompts,
+                sampling=sampling,
+                eos_token_ids=self.tokenizer.eos_token_ids,
+                stop=stop_at(self.tokenizer.decode, stop_strings) if stop_strings else None,
+                seed=seed,
+                first_row=first_row,
+                num_rows=num_rows,
+                completion_batch_size=size,
+            )
         return prompts, rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
 
     def _rewards(
