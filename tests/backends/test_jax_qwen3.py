@@ -1,0 +1,125 @@
+"""Qwen3 in JAX against transformers': logits, and the gradient of every parameter."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.qwen3 import YarnScaling
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+
+pytest.importorskip("jax")
+
+from mlx_grpo_kit.backends.jax_qwen3 import completion_logits, qwen3_forward
+
+V = 37
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 8}
+MODELS = {
+    "grouped, tied": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                          num_key_value_heads=2, head_dim=8, tie_word_embeddings=True),
+    "wide heads, own output layer": dict(hidden_size=24, intermediate_size=40, num_hidden_layers=1,
+                                         num_attention_heads=4, num_key_value_heads=1, head_dim=16),
+    "stretched by YaRN": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                              num_key_value_heads=2, head_dim=16, rope_parameters=YARN),
+}  # fmt: skip
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14]]
+COMPLETIONS = [[20, 21], [22, 23, 24, 25, 26], [3], [30, 31, 32, 33], [0, 1], [35, 36, 35]]  # two of each prompt
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def both(request, make_qwen3):
+    """transformers' model, the kit's configuration and its parameters as JAX takes them."""
+    settings = {"tie_word_embeddings": False, "rope_theta": 10_000.0, **MODELS[request.param]}
+    reference, config, params = make_qwen3(0.1, vocab_size=V, max_position_embeddings=64, **settings)
+    assert (config.rope_scaling == YarnScaling(4.0, 8)) == ("YaRN" in request.param)
+    return reference, config, {name: np.array(value) for name, value in params.items()}
+
+
+def padded(rows, side):
+    """Rows of token ids -> ids and mask, 0 where there is none."""
+    width = max(map(len, rows))
+    ids, mask = np.zeros((len(rows), width), np.int32), np.zeros((len(rows), width), np.int32)
+    for row, tokens in enumerate(rows):
+        place = slice(width - len(tokens), width) if side == "left" else slice(len(tokens))
+        ids[row, place], mask[row, place] = tokens, 1
+    return ids, mask
+
+
+def relative_error(ours, theirs):
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    return np.abs(ours - theirs).max() / np.abs(theirs).max()
+
+
+def rows_alone(reference, ids, mask):
+    """transformers' logits of every row by itself, without its padding."""
+    return [reference(torch.tensor(row[real == 1][None])).logits[0] for row, real in zip(ids, mask, strict=True)]
+
+
+def test_logits_and_gradients_are_transformers(jax, both):
+    """Rows padded on either side; completions of shared, padded prompts: against rows that are computed alone, whole.
+
+    What a loss makes of the logits is not this test's: any weights do, 0 where nothing was chosen.
+    """
+    reference, config, params = both
+    whole = [PROMPTS[row // 2] + completion for row, completion in enumerate(COMPLETIONS)]
+    left, right = padded(whole, "left"), padded(whole, "right")
+    (prompt_ids, prompt_mask), (completion_ids, completion_mask) = padded(PROMPTS, "left"), padded(COMPLETIONS, "right")
+    weights = np.random.default_rng(0).normal(size=(*completion_ids.shape, V)) * completion_mask[..., None]
+
+    @jax.jit  # all in one: compiling is what takes the time here
+    def results(params):
+        def loss_and_logits(params):
+            logits = completion_logits(config, params, prompt_ids, completion_ids, prompt_mask)
+            return (logits * weights).sum(), logits
+
+        (loss, logits), grads = jax.value_and_grad(loss_and_logits, has_aux=True)(params)
+        return loss, logits, grads, qwen3_forward(config, params, *left), qwen3_forward(config, params, *right)
+
+    loss, logits, grads, *of_rows = jax.tree.map(np.asarray, results(params))
+    alone = rows_alone(reference, *left)
+    for (_, mask), ours in zip((left, right), of_rows, strict=True):
+        for row in range(len(whole)):
+            assert relative_error(ours[row][mask[row] == 1], alone[row].detach()) < 1e-5
+    theirs = 0
+    for row, completion in enumerate(COMPLETIONS):
+        predicting = alone[row][-len(completion) - 1 : -1]
+        assert relative_error(logits[row, : len(completion)], predicting.detach()) < 1e-5
+        theirs = theirs + (predicting * torch.tensor(weights[row, : len(completion)])).sum()
+    reference.zero_grad()
+    theirs.backward()
+    assert abs(float(loss) - theirs.item()) < 1e-4
+    named = dict(reference.named_parameters())
+    assert len(named) == len(grads)
+    for name, grad in grads.items():
+        assert relative_error(grad, named[hugging_face_name(name)].grad) < 2e-5, name
+
+
+@pytest.fixture(scope="module")
+def small(make_qwen3):
+    reference, config, params = make_qwen3(0.1, vocab_size=V, **MODELS["wide heads, own output layer"])
+    return reference, config, {name: np.array(value) for name, value in params.items()}
+
+
+def test_completions_of_one_token_need_the_prompts_alone(jax, small):
+    reference, config, params = small
+    ids, mask = padded(PROMPTS, "left")
+    logits = np.asarray(jax.jit(partial(completion_logits, config))(params, ids, np.full((6, 1), 3, np.int32), mask))
+    for row, alone in enumerate(rows_alone(reference, ids, mask)):
+        assert relative_error(logits[2 * row], alone[-1:].detach()) < 1e-5
+        assert relative_error(logits[2 * row + 1], alone[-1:].detach()) < 1e-5
+
+
+def test_a_forward_pass_in_bfloat16_over_float32_masters_is_a_cast_in_front_of_it(jax, small):
+    reference, config, params = small
+    ids = np.array([PROMPTS[2]])
+
+    def loss_and_logits(params):
+        half = jax.tree.map(lambda value: value.astype(jax.numpy.bfloat16), params)
+        logits = qwen3_forward(config, half, ids)
+        return logits.astype(jax.numpy.float32).sum(), logits
+
+    (_, logits), grads = jax.jit(jax.value_and_grad(loss_and_logits, has_aux=True))(params)
+    assert logits.dtype == jax.numpy.bfloat16
+    assert relative_error(logits, reference(torch.tensor(ids)).logits.detach()) < 0.05
+    assert {grad.dtype for grad in grads.values()} == {np.dtype("float32")}
