@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.course.catalogue import chapters, exercises
+from mlx_grpo_kit.course.syllabus import COURSE
 
 PLACE = "MLX_GRPO_KIT_PROGRESS"  # an environment variable with the path of another file
 
@@ -53,9 +54,9 @@ class Progress:
         done = passed()
         self.rows: list[tuple[str, int, int, str]] = []  # what, passed, of how many, title
         if chapter is None:
-            for number in chapters():
-                own = exercises(number)
-                self.rows.append((number, sum(one.id in done for one in own), len(own), ""))
+            for one in COURSE:
+                own = exercises(one.number) if one.number in chapters() else []
+                self.rows.append((one.number, sum(each.id in done for each in own), len(own), one.title))
         elif chapter in chapters():
             self.rows = [(one.id, int(one.id in done), 1, one.title) for one in exercises(chapter)]
         self.name = "the course" if chapter is None else f"chapter {chapter}"
@@ -96,4 +97,4 @@ class Progress:
     def _mark(done: int, total: int) -> str:
         if total == 1:
             return "\N{CHECK MARK}" if done else "\N{WHITE CIRCLE}"
-        return f"{done}/{total}"
+        return f"{done}/{total}" if total else "\N{EN DASH}"  # a chapter without exercises

@@ -1,0 +1,109 @@
+"""The syllabus says of the chapters what their notebooks and the tables say, and its map shows all of it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mlx_grpo_kit.course import progress
+from mlx_grpo_kit.course.catalogue import chapters
+from mlx_grpo_kit.course.syllabus import COURSE, PARTS
+from mlx_grpo_kit.viz.pictures.start.course_map import describe_course, draw_course
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+STORED = [chapter for chapter in COURSE if (NOTEBOOKS / f"{chapter.file}.ipynb").exists()]
+
+
+def cells(chapter):
+    notebook = json.loads((NOTEBOOKS / f"{chapter.file}.ipynb").read_text(encoding="utf-8"))
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"]
+
+
+def everything_below(number):
+    """All chapters that one builds on, through others too."""
+    direct = next(chapter.needs for chapter in COURSE if chapter.number == number)
+    return {*direct}.union(*map(everything_below, direct))
+
+
+def test_every_notebook_is_in_it_once_and_in_order():
+    assert [chapter.number for chapter in COURSE] == [f"{number:02}" for number in range(24)]
+    assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} == {chapter.file for chapter in STORED}
+    assert set(chapters()) <= {chapter.number for chapter in COURSE}
+
+
+@pytest.mark.parametrize("chapter", STORED, ids=lambda chapter: chapter.number)
+def test_a_chapter_says_the_same_of_itself(chapter):
+    header = cells(chapter)[0]
+    [number, title] = re.match(r"# (\d\d) · ([^:\n]+)", header).groups()
+    assert (number, title.strip()) == (chapter.number, chapter.title)
+    [minutes] = re.findall(r"\*\*Time\.\*\* About (\d+) minutes", header)
+    assert int(minutes) == chapter.minutes
+    [prerequisites] = re.findall(r"\*\*Prerequisites\.\*\*.*", header)
+    linked = set(re.findall(r"\((\d\d)_\w+\.ipynb\)", prerequisites))
+    assert set(chapter.needs) <= linked <= everything_below(number)  # no more than is said, and no less
+    assert not any(need in everything_below(other) for need in chapter.needs for other in chapter.needs)
+
+
+def link(chapter):
+    """To its notebook. What is not there yet is called planned, and nothing else is."""
+    return f"({chapter.file}.ipynb)" + ("" if chapter in STORED else " *(planned)*")
+
+
+@pytest.mark.parametrize("chapter", STORED, ids=lambda chapter: chapter.number)
+def test_the_way_back_and_on_goes_through_all_of_them(chapter):
+    [way] = re.findall(r"^Previous: .*", cells(chapter)[0], flags=re.M)
+    before, behind = way.split("Next: ")
+    place = COURSE.index(chapter)
+    for words, neighbours in ((before, COURSE[:place][-1:]), (behind, COURSE[place + 1 :][:1])):
+        assert all(link(neighbour) in words for neighbour in neighbours)
+        assert ("planned" in words) == any("planned" in link(neighbour) for neighbour in neighbours)
+
+
+def rows(table):
+    """number -> (chapter, chapters it builds on, minutes) of a table of chapters."""
+    lines = (line.removeprefix("| ").removesuffix(" |").split(" | ") for line in table.splitlines())
+    return {
+        columns[0].strip("*"): (columns[1].replace("(notebooks/", "("), *columns[-2:])
+        for columns in lines
+        if re.fullmatch(r"\**\d\d\**", columns[0])
+    }
+
+
+@pytest.mark.parametrize("place", ["README.md", "chapter 00"])
+def test_the_tables_of_chapters_say_the_same_and_their_minutes_add_up(place):
+    text = (ROOT / "README.md").read_text(encoding="utf-8") if place == "README.md" else "\n".join(cells(COURSE[0]))
+    table = rows(text)
+    assert [*table] == [chapter.number for chapter in COURSE]
+    for chapter in COURSE:
+        name, needs, minutes = table[chapter.number]
+        here = place == "chapter 00" and chapter is COURSE[0]
+        assert name == (f"**{chapter.title}**" if here else f"[{chapter.title}]{link(chapter)}")
+        assert re.findall(r"\d\d", needs) == [*chapter.needs]
+        assert minutes == str(chapter.minutes)
+    [hours] = re.findall(r"(\d+) hours in all", text)
+    assert int(hours) == round(sum(chapter.minutes for chapter in COURSE) / 60)
+
+
+def test_the_map_shows_every_chapter_and_says_every_link_in_words():
+    words = describe_course(PARTS)
+    svg = draw_course(PARTS).svg(words)
+    assert words in svg
+    assert svg.count("<circle") == len(COURSE)
+    assert svg.count("<path") == sum(len(chapter.needs) for chapter in COURSE)
+    for name, part in PARTS.items():
+        assert f">{name}<" in svg
+        for chapter in part:
+            assert f">{chapter.number}  {chapter.title}<" in svg
+            needs = " and ".join(chapter.needs) or "nothing"
+            assert f"{chapter.number} {chapter.title}, {chapter.minutes} minutes, builds on {needs}." in words
+    assert "24 chapters in 6 parts" in words
+
+
+def test_progress_shows_the_whole_course():
+    view = progress()
+    assert [row[0] for row in view.rows] == [chapter.number for chapter in COURSE]
+    assert view.total > 100
+    assert "\N{EN DASH} 00 Start here" in repr(view)  # it has no exercises
+    assert "0/5 01 Derivatives" in repr(view)
