@@ -339,8 +339,8 @@ class Backend(ABC):
         if missing:
             raise ValueError(f"The batch lacks {missing[0]!r}; it has {', '.join(map(str, batch)) or 'nothing'}.")
         for name in batch:
-            if not isinstance(name, str) or name in ("logits",):
-                raise ValueError(f"The batch has {name!r}, which cannot be an argument of the loss function.")
+            if not isinstance(name, str):
+                raise TypeError(f"The batch has {name!r}; expected names, under which the loss function gets the rest.")
         for name in ("labels", "loss_mask"):
             if not isinstance(batch[name], self.array):
                 kind = type(batch[name]).__name__

@@ -39,9 +39,9 @@ class Failure:
         self.seen = True
         if not self.poisons:
             raise self.error.with_traceback(None)
-        what = f"{self.operation} failed" if asked_for == self.operation else f"{self.operation} failed before it"
+        what = "failed" if asked_for == self.operation else f"cannot be done: {self.operation} failed before it"
         raise TrainingError(
-            f"{asked_for}: {what} ({type(self.error).__name__}: {self.error}). What the backend holds may be half "
+            f"{asked_for} {what} ({type(self.error).__name__}: {self.error}). What the backend holds may be half "
             "changed, so it does nothing more: make a new one, and load_checkpoint what was saved last."
         ) from self.error
 

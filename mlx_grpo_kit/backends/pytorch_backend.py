@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -60,7 +61,7 @@ class PyTorchTrainingBackend(Backend):
         super().__post_init__()
 
     def _begin_thread(self) -> Callable[[], None]:
-        return partial(torch.set_num_threads, torch.get_num_threads())  # OpenMP gives each thread a number of its own
+        return partial(_use_threads, torch.get_num_threads())
 
     def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
         with self._autocast():  # here and not around the call: it holds for one thread
@@ -153,6 +154,17 @@ class PyTorchTrainingBackend(Backend):
         trial.state, trial.param_groups = defaultdict(dict), [{**group, "params": [stand_in]}]
         trial.step()
         return trial.state[stand_in]
+
+
+def _use_threads(count: int) -> None:
+    """Have torch compute with as many threads when this thread calls it; a thread starts with OpenMP's first number.
+
+    That is 1 where `mlx_grpo_kit.blas` has loaded OpenMP for MLX. torch.set_num_threads would set MKL's number as well,
+    which is one for the whole process and MLX's too.
+    """
+    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    if torch.get_num_threads() != count and torch_cpu.exists():
+        getattr(ctypes.CDLL(str(torch_cpu)), "omp_set_num_threads", torch.set_num_threads)(count)
 
 
 def logits_of(model: Callable[..., Any], input_ids: Any) -> torch.Tensor:

@@ -24,22 +24,24 @@ class RefusedError(Exception):
 
 
 class Worker:
-    """The thread and its queue. It starts with the first operation, and ends with `close` or with its last reference.
+    """Submits operations to a thread of its own, which starts with the first and ends with the worker.
 
-    trio's own threads would not do: a nursery starts its tasks in any order, and MLX's arrays belong to a thread.
+    trio's threads would not do: a nursery starts its tasks in any order, and MLX's arrays belong to a thread.
 
     Args:
         name: of the thread.
-        at_start, at_end: called in the thread, first and last.
+        at_start, at_end: called in the thread, first and last. They must not hold the worker, nor who holds it.
     """
 
     def __init__(self, name: str, at_start: Callable[[], None], at_end: Callable[[], None]):
-        self._state = _State()
-        self._thread = threading.Thread(target=_work, args=[self._state, at_start, at_end], name=name, daemon=True)
+        self._line = _Line()
+        self._thread = threading.Thread(target=self._line.work, args=[at_start, at_end], name=name, daemon=True)
         self._process: int | None = None
         self._submitting = threading.Lock()
-        # Only the state is the thread's: nobody's reference to the worker, its thread ends.
-        weakref.finalize(self, self._state.end).atexit = False
+        self._closed = False
+        self._failure: Failure | None = None
+        self._refusals: list[Failure] = []
+        weakref.finalize(self, self._line.end).atexit = False
 
     def submit(self, operation: str, function: Callable[[], T]) -> TrainFuture[T]:
         """Have the thread call a function after all those before it.
@@ -51,36 +53,54 @@ class Worker:
         """
         with self._submitting:
             self._start()
+            if self._failure is not None:
+                self._failure.tell(operation)
             self._tell_what_nobody_saw(operation)
             future = TrainFuture(operation, self._thread)
-            self._state.queue.put((future, function))
+            # The worker waits in the line with its operations and is not the thread's: when nobody has it and nothing
+            # waits, it goes, and the thread with it.
+            self._line.items.put((self, future, function))
         return future
 
     def close(self, finish: bool = True) -> None:
-        """End the thread and wait for its end; twice is once.
+        """End the thread and wait for its end.
 
         Args:
-            finish: first do what was submitted; otherwise only what is in flight.
+            finish: first do what was submitted, and raise what nobody has been told; otherwise drop what waits.
 
         Raises:
             TrainingError: an operation has failed, and nobody has been told.
         """
         with self._submitting:
-            closed_before, self._state.closed = self._state.closed, True
+            closed_before, self._closed = self._closed, True
             if self._process != os.getpid() or threading.current_thread() is self._thread:
-                return
+                return  # never started, left behind by a fork, or about to end by itself
             if not closed_before:
-                self._state.end(drop=not finish)
-        self._state.over.wait()
+                self._line.end(drop=not finish)
+        self._line.over.wait()
         if finish:
             self._tell_what_nobody_saw("close")
 
+    def call(self, operation: str, function: Callable[[], T]) -> tuple[T | None, Failure | None]:
+        """The thread's: an operation's outcome, unless one before it failed."""
+        if self._failure is not None:
+            return None, self._failure
+        try:
+            return function(), None
+        except RefusedError as refused:
+            refusal = Failure(operation, refused.__cause__, poisons=False)
+            self._refusals.append(refusal)
+            return None, refusal
+        except BaseException as error:  # a loss function may even call sys.exit
+            self._failure = Failure(operation, error)
+            return None, self._failure
+
     def _start(self) -> None:
-        if self._state.closed:
+        if self._closed:
             raise RuntimeError("This backend was closed. Make a new one.")
         if self._process is None:
             self._process = os.getpid()
-            _RUNNING.add(self._state)
+            _RUNNING.add(self._line)
             self._thread.start()
         elif self._process != os.getpid():
             raise RuntimeError(
@@ -89,74 +109,54 @@ class Worker:
             )
 
     def _tell_what_nobody_saw(self, operation: str) -> None:
-        failure = self._state.failure
-        if failure is not None and (operation != "close" or not failure.seen):
-            failure.tell(operation)
-        while self._state.refusals:
-            refusal = self._state.refusals.pop(0)
+        if self._failure is not None and not self._failure.seen:
+            self._failure.tell(operation)
+        while self._refusals:
+            refusal = self._refusals.pop(0)
             if not refusal.seen:
                 refusal.tell(operation)
 
 
-class _State:
-    """What the thread knows: not the worker, whose last reference would otherwise never go."""
+class _Line:
+    """What waits for the thread. It is all that the thread holds on to."""
 
     def __init__(self):
-        self.queue: queue.SimpleQueue[tuple[TrainFuture, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self.failure: Failure | None = None
-        self.refusals: list[Failure] = []
-        self.closed = False
+        self.items: queue.SimpleQueue[tuple[Worker, TrainFuture, Callable[[], Any]] | None] = queue.SimpleQueue()
         self.dropping = False
         self.over = threading.Event()
 
     def end(self, drop: bool = False) -> None:
         self.dropping = self.dropping or drop
-        self.queue.put(None)
+        self.items.put(None)
+
+    def work(self, at_start: Callable[[], None], at_end: Callable[[], None]) -> None:
+        try:
+            at_start()
+            while (item := self.items.get()) is not None:
+                worker, future, function = item
+                if self.dropping:
+                    closed = RuntimeError(f"The backend was closed before the turn of {future.operation} had come.")
+                    future._set(None, Failure(future.operation, closed, poisons=False))
+                else:
+                    future._set(*worker.call(future.operation, function))
+                item = worker = future = function = None
+            at_end()
+        finally:
+            self.over.set()
 
 
-def _work(state: _State, at_start: Callable[[], None], at_end: Callable[[], None]) -> None:
-    try:
-        at_start()
-        while (item := state.queue.get()) is not None:
-            future, function = item
-            item = None
-            if state.dropping:
-                closed = RuntimeError(f"The backend was closed before the turn of {future.operation} had come.")
-                future._set(None, Failure(future.operation, closed, poisons=False))
-            elif state.failure is not None:
-                future._set(None, state.failure)
-            else:
-                future._set(*_outcome(state, future.operation, function))
-            future = function = None  # or the thread would hold on to a backend that nobody else has
-        at_end()
-    finally:
-        state.over.set()
-
-
-def _outcome(state: _State, operation: str, function: Callable[[], Any]) -> tuple[Any, Failure | None]:
-    try:
-        return function(), None
-    except RefusedError as refused:
-        refusal = Failure(operation, refused.__cause__, poisons=False)
-        state.refusals.append(refusal)
-        return None, refusal
-    except BaseException as error:  # a loss function may even call sys.exit
-        state.failure = Failure(operation, error)
-        return None, state.failure
-
-
-_RUNNING: weakref.WeakSet[_State] = weakref.WeakSet()
+_RUNNING: weakref.WeakSet[_Line] = weakref.WeakSet()
 
 
 @atexit.register
 def _leave() -> None:
     """At the end of the interpreter: what is in flight gets a little time, what waits is dropped."""
-    states = list(_RUNNING)
-    for state in states:
-        state.end(drop=True)
+    lines = list(_RUNNING)
+    for line in lines:
+        line.end(drop=True)
     deadline = time.monotonic() + SECONDS_TO_LEAVE
-    for state in states:
-        state.over.wait(max(deadline - time.monotonic(), 0))
+    for line in lines:
+        line.over.wait(max(deadline - time.monotonic(), 0))
 
 
 if hasattr(os, "register_at_fork"):  # the threads run on in the parent alone

@@ -1,0 +1,310 @@
+"""What holds for every backend: batches, gradients, weights, failures. Ground truth is a plain loop in torch."""
+
+import numpy as np
+import pytest
+import torch
+import trio
+
+from mlx_grpo_kit.backends import TrainFuture, TrainingBackend, TrainingError
+from tests.backends.conftest import first_weights, masked_cross_entropy_torch, numpy_batch, torch_model
+
+
+def as_numpy(backend, weights):
+    return {name: backend._numpy(array) for name, array in weights.items()}
+
+
+def torch_loop(batches_by_step, lr=1e-2, max_grad_norm=None):
+    """What torch itself makes of it: losses, norms of the gradient before clipping, weights."""
+    model = torch_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+    losses, norms = [], []
+    for batches in batches_by_step:
+        for batch in batches:
+            tensors = {name: torch.tensor(array) for name, array in batch.items()}
+            loss = masked_cross_entropy_torch(model(tensors.pop("input_ids")), **tensors)
+            loss.backward()
+            losses.append(loss.item())
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm or float("inf"))
+        norms.append(norm.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms, {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def test_it_is_a_training_backend(backend):
+    assert isinstance(backend, TrainingBackend)
+    assert backend.weight_version == backend.current_step == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1}], ids=["plain", "clipped"])
+def test_ten_steps_are_those_of_torch(framework, tmp_path, options):
+    backend = framework.make(tmp_path, **options)
+    found = []
+
+    async def train():
+        for step in range(10):
+            found.append(await backend.forward_backward(framework.batch(step)).result())
+            found[-1] |= await backend.optim_step().result()
+        return await backend.get_weights().result()
+
+    weights = as_numpy(backend, trio.run(train))
+    losses, norms, expected = torch_loop([[numpy_batch(step)] for step in range(10)], **options)
+    assert [each["loss"] for each in found] == pytest.approx(losses, rel=1e-5)
+    assert [each["grad_norm"] for each in found] == pytest.approx(norms, rel=1e-5)
+    assert [each["step"] for each in found] == list(range(1, 11))
+    assert [each["lr"] for each in found] == pytest.approx([1e-2] * 10)
+    assert backend.current_step == 10
+    for name in expected:
+        np.testing.assert_allclose(weights[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_of_several_calls_are_summed_and_cleared_by_the_step(framework, backend):
+    for step in range(3):
+        for part in range(3):
+            found = backend.forward_backward(framework.batch(10 * step + part, scale=1 / (part + 1)))
+        stepped = backend.optim_step()
+    losses, norms, expected = torch_loop(
+        [
+            [numpy_batch(10 * step + part) | {"scale": np.float32(1 / (part + 1))} for part in range(3)]
+            for step in range(3)
+        ]
+    )
+    assert found.wait()["loss"] == pytest.approx(losses[-1], rel=1e-5)
+    assert found.wait()["grad_norm"] == pytest.approx(norms[-1], rel=1e-5), "of the sum"
+    assert stepped.wait()["grad_norm"] == pytest.approx(norms[-1], rel=1e-5)
+    weights = as_numpy(backend, backend.get_weights().wait())
+    for name in expected:
+        np.testing.assert_allclose(weights[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_operations_are_submitted_ahead_and_done_in_order(framework, backend):
+    futures = [
+        submit()
+        for step in range(20)
+        for submit in (lambda step=step: backend.forward_backward(framework.batch(step)), backend.optim_step)
+    ]
+    assert all(isinstance(future, TrainFuture) for future in futures)
+    assert [future.wait()["step"] for future in futures[1::2]] == list(range(1, 21))
+    losses, _, _ = torch_loop([[numpy_batch(step)] for step in range(20)])
+    assert [future.wait()["loss"] for future in futures[::2]] == pytest.approx(losses, rel=1e-4)
+
+
+class TestResults:
+    def test_metrics_of_the_loss_function(self, framework, tmp_path):
+        def loss_fn(logits, labels, loss_mask, advantages):
+            return framework.loss_fn(logits, labels, loss_mask), {
+                "mean": (logits * 0 + advantages[:, None, None]).mean(),
+                "mask": loss_mask,
+                "python": 3,
+            }
+
+        backend = framework.make(tmp_path, loss_fn)
+        batch = framework.batch() | {"advantages": framework.array(np.full(3, 2, np.float32))}
+        found = backend.forward_backward(batch).wait()
+        assert {name: type(value) for name, value in found.items()} == {
+            "loss": float, "grad_norm": float, "mean": float, "mask": np.ndarray, "python": float,
+        }  # fmt: skip
+        assert found["mean"] == pytest.approx(2.0)
+        np.testing.assert_array_equal(found["mask"], numpy_batch()["loss_mask"])
+
+    def test_weights_are_copies(self, framework, backend):
+        before = backend.get_weights().wait()
+        kept = as_numpy(backend, before)
+        backend.forward_backward(framework.batch()).wait()
+        backend.optim_step().wait()
+        for name, array in first_weights().items():
+            np.testing.assert_array_equal(kept[name], array)
+            np.testing.assert_array_equal(backend._numpy(before[name]), array)
+        after = as_numpy(backend, backend.get_weights().wait())
+        assert not np.array_equal(after["output.weight"], kept["output.weight"])
+
+    def test_repr(self, backend):
+        assert repr(backend) == f"<{type(backend).__name__} step 0, weight version 0>"
+
+
+class TestBatchesThatAreRefused:
+    """At the call, with nothing submitted: the next one goes through."""
+
+    @pytest.mark.parametrize(
+        ("change", "error", "words"),
+        [
+            (lambda batch: [*batch], TypeError, "came as list; expected a dictionary"),
+            (lambda batch: {}, ValueError, "lacks 'input_ids'; it has nothing"),
+            (lambda batch: batch | {"labels": None}, TypeError, "'labels' is of type NoneType; expected "),
+            (lambda batch: batch | {"loss_mask": [1.0]}, TypeError, "'loss_mask' is of type list; expected "),
+            (lambda batch: batch | {"labels": batch["labels"][:, 1:]}, ValueError, r"labels have shape \(3, 4\) and "),
+            (lambda batch: batch | {"loss_mask": batch["loss_mask"] * 0}, ValueError, "loss_mask is 0 everywhere"),
+            (lambda batch: batch | {1: 2}, TypeError, "The batch has 1; expected names"),
+        ],
+    )
+    def test_in_words(self, framework, backend, change, error, words):
+        with pytest.raises(error, match=words):
+            backend.forward_backward(change(framework.batch()))
+        assert backend.forward_backward(framework.batch()).wait()["loss"] > 0
+
+    def test_a_missing_mask(self, framework, backend):
+        batch = framework.batch()
+        del batch["loss_mask"]
+        with pytest.raises(ValueError, match="lacks 'loss_mask'; it has input_ids, labels"):
+            backend.forward_backward(batch)
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("spoil", "words"),
+        [
+            (lambda loss, logits: {}["gone"], "KeyError: 'gone'"),
+            (lambda loss, logits: loss * float("nan"), "The loss is nan"),
+            (lambda loss, logits: loss * float("inf"), "The loss is inf"),
+            (lambda loss, logits: logits.sum(-1), r"The loss has shape \(3, 5\); expected a scalar"),
+            (lambda loss, logits: loss.reshape(1), r"The loss has shape \(1,\); expected a scalar"),
+            (lambda loss, logits: None, "returned NoneType; expected a scalar"),
+            (lambda loss, logits: 1.0, r"returned float; expected a scalar .* Leave out \.item"),
+            (lambda loss, logits: (loss, 1.0), "The metrics came as float"),
+            (lambda loss, logits: (loss, {"text": "x"}), "Metric 'text' is of type str"),
+            (lambda loss, logits: (loss, {"text": object()}), "Metric 'text' is of type object"),
+        ],
+    )
+    def test_a_bad_loss_poisons(self, framework, tmp_path, spoil, words):
+        def loss_fn(logits, labels, loss_mask):
+            return spoil(framework.loss_fn(logits, labels, loss_mask), logits)
+
+        backend = framework.make(tmp_path, loss_fn)
+        with pytest.raises(TrainingError, match=words):
+            backend.forward_backward(framework.batch()).wait()
+        for call in (backend.optim_step, backend.get_weights, lambda: backend.forward_backward(framework.batch())):
+            with pytest.raises(TrainingError, match=words):
+                call()
+        for call in (lambda: backend.save_checkpoint(1), lambda: backend.load_checkpoint(tmp_path)):
+            with pytest.raises(TrainingError, match=words):
+                trio.run(call)
+        with pytest.raises(TrainingError, match=words):
+            backend.load_weights({})
+        assert backend.current_step == backend.weight_version == 0
+        backend.close()
+
+    def test_a_gradient_that_is_not_finite(self, framework, tmp_path):
+        def loss_fn(logits, labels, loss_mask):
+            zeros = (logits - logits).sum()
+            return framework.loss_fn(logits, labels, loss_mask) + zeros**0.5
+
+        backend = framework.make(tmp_path, loss_fn)
+        with pytest.raises(TrainingError, match=r"The loss is [\d.]+, but the norm of its gradient is (nan|inf)"):
+            backend.forward_backward(framework.batch()).wait()
+
+    def test_a_step_without_gradient_is_refused_and_the_backend_goes_on(self, framework, backend):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="There is no gradient to take a step with") as raised:
+                backend.optim_step().wait()
+            assert not isinstance(raised.value, TrainingError)
+            backend.forward_backward(framework.batch()).wait()
+            backend.optim_step().wait()
+        assert backend.current_step == 2
+
+    def test_cancelling_who_waits_for_a_step_leaves_it_whole(self, framework, backend):
+        async def train():
+            for step in range(10):
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await backend.forward_backward(framework.batch(step)).result()
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await backend.optim_step().result()
+                assert scope.cancelled_caught
+            return await backend.get_weights().result()
+
+        weights = as_numpy(backend, trio.run(train))
+        _, _, expected = torch_loop([[numpy_batch(step)] for step in range(10)])
+        for name in expected:
+            np.testing.assert_allclose(weights[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+class TestLoadingWeights:
+    def test_numpys_and_the_frameworks_own(self, framework, backend):
+        other = {name: array + 1 for name, array in first_weights().items()}
+        backend.load_weights(other).wait()
+        for name, array in as_numpy(backend, backend.get_weights().wait()).items():
+            np.testing.assert_array_equal(array, other[name])
+        backend.load_weights({name: framework.array(array) for name, array in first_weights().items()}).wait()
+        for name, array in as_numpy(backend, backend.get_weights().wait()).items():
+            np.testing.assert_array_equal(array, first_weights()[name])
+
+    def test_what_is_given_stays_the_givers(self, framework, backend):
+        given = {name: framework.array(array) for name, array in first_weights().items()}
+        backend.load_weights(given).wait()
+        backend.forward_backward(framework.batch()).wait()
+        backend.optim_step().wait()
+        for name, array in first_weights().items():
+            np.testing.assert_array_equal(backend._numpy(given[name]), array)
+
+    def test_gradients_of_the_old_ones_are_cleared(self, framework, backend):
+        backend.forward_backward(framework.batch()).wait()
+        backend.load_weights(first_weights()).wait()
+        with pytest.raises(RuntimeError, match="There is no gradient"):
+            backend.optim_step().wait()
+
+    @pytest.mark.parametrize(
+        ("change", "error", "words"),
+        [
+            (lambda weights: weights | {"bias": weights["output.weight"]}, ValueError, "'bias' is not one of .* 2"),
+            (
+                lambda weights: {"embedding.weight": weights["embedding.weight"]},
+                ValueError,
+                "'output.weight' is missing",
+            ),
+            (
+                lambda weights: weights | {"output.weight": weights["output.weight"].T},
+                ValueError,
+                r"shape \(6, 11\) and",
+            ),
+            (
+                lambda weights: weights | {"output.weight": weights["output.weight"].astype(np.float16)},
+                ValueError,
+                "dtype",
+            ),
+            (lambda weights: weights | {"output.weight": weights["output.weight"] * np.nan}, ValueError, "NaN in it"),
+            (lambda weights: weights | {"output.weight": [1.0]}, TypeError, "'output.weight' is of type list"),
+        ],
+    )
+    def test_others_are_refused_and_nothing_changes(self, backend, change, error, words):
+        with pytest.raises(error, match=words):
+            backend.load_weights(change(first_weights())).wait()
+        for name, array in as_numpy(backend, backend.get_weights().wait()).items():
+            np.testing.assert_array_equal(array, first_weights()[name])
+        with pytest.raises(TypeError, match="weights came as list"):
+            backend.load_weights([1])
+
+
+class TestMaking:
+    def test_what_is_not_right_is_named(self, framework, tmp_path):
+        with pytest.raises(TypeError, match="loss_fn is of type int"):
+            framework.make(tmp_path, 3)
+        (tmp_path / "file").touch()
+        with pytest.raises(FileExistsError):
+            framework.make(tmp_path / "file")
+        with pytest.raises(TypeError, match=r"current_step is 1\.5"):
+            framework.make(tmp_path, current_step=1.5)
+        with pytest.raises(ValueError, match="weight_version is -1"):
+            framework.make(tmp_path, weight_version=-1)
+
+    def test_it_goes_on_counting_from_what_it_is_given(self, framework, tmp_path):
+        backend = framework.make(str(tmp_path / "deep" / "folder"), current_step=7, weight_version=3)
+        assert (tmp_path / "deep" / "folder").is_dir()
+        backend.forward_backward(framework.batch())
+        assert backend.optim_step().wait()["step"] == 8
+
+    def test_as_a_context_it_is_closed_at_the_end(self, framework, tmp_path):
+        with framework.make(tmp_path) as backend:
+            done = backend.forward_backward(framework.batch())
+        assert done.done()
+        with pytest.raises(RuntimeError, match="closed"):
+            backend.get_weights()
+
+    def test_an_exception_in_it_is_what_one_sees(self, framework, tmp_path):
+        def leave():
+            with framework.make(tmp_path, lambda *_: {}["unseen"]) as backend:
+                backend.forward_backward(framework.batch())
+                raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            leave()

@@ -1,0 +1,389 @@
+"""One thread, one thing after the other: order, failures, cancellation, forks, and the end of everything."""
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import nullcontext
+
+import pytest
+import trio
+import trio.testing
+
+from mlx_grpo_kit.backends import TrainingError
+from mlx_grpo_kit.backends.worker import RefusedError, Worker
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.fixture
+def worker():
+    worker = Worker("test", nothing, nothing)
+    yield worker
+    worker.close(finish=False)
+
+
+def refused():
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        raise RefusedError from error
+
+
+def test_a_thousand_operations_from_several_tasks_run_in_the_order_of_submission(worker):
+    submitted, done, at_once = [], [], []
+
+    async def submit(task: int) -> None:
+        for number in range(250):
+            name = (task, number)
+
+            def operation(name=name):
+                at_once.append(name)
+                assert len(at_once) == 1, "one in flight"
+                done.append(name)
+                at_once.clear()
+                return name
+
+            future = worker.submit(f"{name}", operation)
+            submitted.append(name)
+            if number % 3 == task % 3:
+                assert await future.result() == name
+            else:
+                await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for task in range(4):
+                nursery.start_soon(submit, task)
+
+    trio.run(main)
+    worker.close()
+    assert len(done) == 1000
+    assert done == submitted
+    assert [task for task, _ in done] != sorted(task for task, _ in done), "the tasks took turns"
+
+
+def test_from_several_threads_too(worker):
+    done: list[tuple[int, int]] = []
+
+    def submit(task: int) -> None:
+        for number in range(100):
+            worker.submit("append", lambda number=number: done.append((task, number)))
+
+    threads = [threading.Thread(target=submit, args=[task]) for task in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    worker.close()
+    assert len(done) == 400
+    for task in range(4):
+        assert [number for each, number in done if each == task] == list(range(100))
+
+
+def test_a_result_is_awaited_twice_by_several_tasks_and_in_another_run(worker):
+    gate = threading.Event()
+    future = worker.submit("value", lambda: gate.wait(10) and [1])
+    found = []
+
+    async def await_it() -> None:
+        found.append(await future.result())
+        found.append(await future.result())
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(await_it)
+            nursery.start_soon(await_it)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not future.done()
+            gate.set()
+
+    trio.run(main)
+    assert future.done()
+    trio.run(await_it)
+    assert found == [[1]] * 6
+    assert all(each is found[0] for each in found)
+    assert future.wait() is found[0]
+
+
+def test_a_future_of_none_and_one_in_asyncio_and_one_that_is_over(worker):
+    async def main() -> None:
+        gate = threading.Event()
+        future = worker.submit("nothing", gate.wait)
+        asyncio.get_running_loop().call_later(0.001, gate.set)
+        assert await future.result() is True
+        assert await worker.submit("nothing", nothing).result() is None
+
+    asyncio.run(main())
+    over = worker.submit("nothing", nothing)
+    assert over.wait() is None
+    assert asyncio.run(over.result()) is None
+    assert trio.run(over.result) is None
+
+
+def test_trio_inside_a_running_asyncio_loop_as_in_a_notebook(worker):
+    async def cell() -> None:
+        gate = threading.Event()
+        future = worker.submit("value", lambda: gate.wait(10))
+
+        async def main() -> bool:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(future.result)
+                await trio.testing.wait_all_tasks_blocked()
+                gate.set()
+            return await future.result()
+
+        assert trio.run(main)
+
+    asyncio.run(cell())
+
+
+def test_a_future_outside_of_trio_and_asyncio_says_wait(worker):
+    future = worker.submit("nothing", nothing)
+    with pytest.raises(RuntimeError, match=r"wait\(\)"):
+        future.result().send(None)
+
+
+def test_a_timeout_leaves_the_operation_alone(worker):
+    gate = threading.Event()
+    future = worker.submit("slow", lambda: gate.wait(10))
+    with pytest.raises(TimeoutError, match="slow is not over after"):
+        future.wait(timeout=0.001)
+    gate.set()
+    assert future.wait() is True
+
+
+def test_cancelling_who_waits_cancels_no_operation(worker):
+    gate, done = threading.Event(), []
+    futures = [worker.submit("slow", lambda: gate.wait(10) and done.append(1)), worker.submit("next", nothing)]
+
+    async def main() -> None:
+        with trio.move_on_after(0.001) as scope:
+            await futures[0].result()
+        assert scope.cancelled_caught
+        assert not futures[0].done()
+        gate.set()
+        await futures[1].result()
+
+    trio.run(main)
+    assert done == [1]
+    assert futures[0]._wakers == []
+
+
+def test_a_run_of_trio_that_ends_before_the_operation(worker):
+    gate = threading.Event()
+    future = worker.submit("slow", lambda: gate.wait(10))
+
+    async def main() -> None:
+        with trio.move_on_after(0.001):
+            await future.result()
+
+    trio.run(main)
+    gate.set()
+    assert future.wait()
+    assert worker.submit("next", lambda: 2).wait() == 2
+
+
+class TestFailures:
+    def test_poison_what_waits_and_what_comes(self, worker):
+        gate, done = threading.Event(), []
+        first = worker.submit("forward_backward", lambda: gate.wait(10) and {}["missing"])
+        second = worker.submit("optim_step", lambda: done.append(1))
+        gate.set()
+        with pytest.raises(TrainingError, match=r"forward_backward failed \(KeyError: 'missing'\)") as raised:
+            first.wait()
+        assert isinstance(raised.value.__cause__, KeyError)
+        with pytest.raises(
+            TrainingError, match="optim_step cannot be done: forward_backward failed before it"
+        ) as raised:
+            second.wait()
+        assert isinstance(raised.value.__cause__, KeyError)
+        with pytest.raises(
+            TrainingError, match=r"get_weights cannot be done: forward_backward failed before it.*make a new one"
+        ):
+            worker.submit("get_weights", nothing)
+        assert not done
+        worker.close()
+
+    def test_each_await_raises_an_error_of_its_own_from_one_cause(self, worker):
+        future = worker.submit("step", lambda: 1 / 0)
+        errors = []
+        for _ in range(3):
+            with pytest.raises(TrainingError) as raised:
+                trio.run(future.result)
+            errors.append(raised.value)
+        assert len({id(error) for error in errors}) == 3
+        assert len({id(error.__cause__) for error in errors}) == 1
+
+    def test_one_that_nobody_awaited_comes_up_at_the_next_call(self, worker):
+        worker.submit("step", lambda: 1 / 0)._over.wait(10)
+        with pytest.raises(TrainingError, match="next cannot be done: step failed before it"):
+            worker.submit("next", nothing)
+
+    def test_or_when_the_worker_is_closed(self, worker):
+        worker.submit("step", lambda: 1 / 0)
+        with pytest.raises(TrainingError, match="close cannot be done: step failed before it"):
+            worker.close()
+        worker.close()
+
+    def test_even_one_that_would_end_the_interpreter(self, worker):
+        with pytest.raises(TrainingError) as raised:
+            worker.submit("step", lambda: sys.exit(3)).wait()
+        assert isinstance(raised.value.__cause__, SystemExit)
+
+    def test_a_refusal_reaches_its_caller_as_it_is_and_poisons_nothing(self, worker):
+        future = worker.submit("load", refused)
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"^no$"):
+                future.wait()
+        assert worker.submit("next", lambda: 1).wait() == 1
+        worker.close()
+
+    def test_a_refusal_that_nobody_awaited_comes_up_once(self, worker):
+        worker.submit("load", refused)._over.wait(10)  # which nobody else would do
+        with pytest.raises(ValueError, match=r"^no$"):
+            worker.submit("next", nothing)
+        assert worker.submit("next", lambda: 1).wait() == 1
+
+    def test_a_refusal_that_somebody_waits_for_is_no_one_elses(self, worker):
+        gate = threading.Event()
+
+        async def wait_for_refusal() -> None:
+            with pytest.raises(ValueError, match=r"^no$"):
+                await worker.submit("load", lambda: gate.wait(10) and refused()).result()
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_for_refusal)
+                await trio.testing.wait_all_tasks_blocked()
+                after = worker.submit("after", nothing)
+                gate.set()
+                after.wait()  # this task keeps trio busy: the other one has not been told yet
+                assert worker.submit("next", lambda: 1).wait() == 1
+
+        trio.run(main)
+
+    def test_waiting_inside_an_operation_for_what_comes_after_it(self, worker):
+        def operation():
+            worker.submit("inner", nothing).wait()
+
+        with pytest.raises(TrainingError) as raised:
+            worker.submit("outer", operation).wait()
+        assert "inner was waited for inside an operation" in str(raised.value.__cause__)
+
+
+class TestTheEnd:
+    def test_close_finishes_what_was_submitted(self, worker):
+        done = []
+        for number in range(100):
+            worker.submit("append", lambda number=number: done.append(number))
+        worker.close()
+        assert done == list(range(100))
+        assert not worker._thread.is_alive() or worker._thread.join(5) is None
+        with pytest.raises(RuntimeError, match="This backend was closed"):
+            worker.submit("more", nothing)
+
+    def test_without_finishing_it_drops_what_waits(self, worker):
+        gate, done = threading.Event(), []
+        worker.submit("first", lambda: gate.wait(10))
+        second = worker.submit("second", lambda: done.append(1))
+        threading.Timer(0.01, gate.set).start()
+        worker.close(finish=False)
+        with pytest.raises(RuntimeError, match="closed before the turn of second"):
+            second.wait()
+        assert not done
+
+    def test_first_and_last_are_called_in_the_thread(self):
+        calls = []
+        worker = Worker(
+            "test", lambda: calls.append(threading.get_ident()), lambda: calls.append(threading.get_ident())
+        )
+        inside = worker.submit("ident", threading.get_ident).wait()
+        worker.close()
+        assert calls == [inside, inside]
+
+    @pytest.mark.parametrize("poisoned", [False, True])
+    def test_a_worker_that_nobody_has_ends_its_thread(self, poisoned):
+        class Backend:
+            def __init__(self):
+                self.worker = Worker("test", nothing, nothing)
+
+            def work(self):
+                if poisoned:
+                    raise ValueError("a traceback, which holds the backend")
+
+        backend = Backend()
+        future = backend.worker.submit("work", backend.work)
+        thread, gone = backend.worker._thread, weakref.ref(backend)
+        with pytest.raises(TrainingError) if poisoned else nullcontext():
+            future.wait()
+        del backend, future
+        gc.collect()
+        assert gone() is None
+        thread.join(5)
+        assert not thread.is_alive()
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    def test_a_forked_child_is_told_and_does_not_hang(self, worker):
+        gate = threading.Event()
+        pending = worker.submit("before", lambda: gate.wait(10))
+        said = run_in_child(lambda: [message(pending.wait), message(lambda: worker.submit("after", nothing))])
+        gate.set()
+        assert "before was submitted before this process was forked" in said
+        assert "This process was forked" in said
+        assert pending.wait() is True
+
+    @pytest.mark.parametrize(
+        ("ending", "status"),
+        [
+            ("pass", 0),
+            ("raise ValueError('main thread')", 1),
+            ("os.kill(os.getpid(), signal.SIGINT)", -2),
+            ("trio.run(worker.submit('fails', lambda: 1 / 0).result)", 1),
+            ("del worker", 0),
+        ],
+    )
+    def test_nothing_hangs_at_the_end_of_the_interpreter(self, ending, status):
+        script = f"""
+import os, signal, threading, time, trio
+from mlx_grpo_kit.backends.worker import Worker
+worker = Worker("test", lambda: None, lambda: print("ended", flush=True))
+began = threading.Event()
+worker.submit("in flight", lambda: (began.set(), time.sleep(0.05), print("done", flush=True)))
+for _ in range(100):
+    worker.submit("waiting", lambda: time.sleep(1))
+began.wait()
+if "fails" in {ending!r}:
+    worker = Worker("another", lambda: None, lambda: None)
+{ending}
+"""
+        found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        assert found.returncode == status, found.stderr
+        assert found.stdout == "done\nended\n"
+
+
+def message(call) -> str:
+    try:
+        return f"returned {call()!r}"
+    except RuntimeError as error:
+        return str(error)
+
+
+def run_in_child(call) -> str:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, repr(call()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said
