@@ -6,7 +6,7 @@ import torch
 import trio
 
 from mlx_grpo_kit.backends import TrainFuture, TrainingBackend, TrainingError
-from tests.backends.conftest import first_weights, masked_cross_entropy_torch, numpy_batch, torch_model
+from tests.backends.frameworks import first_weights, masked_cross_entropy_torch, numpy_batch, torch_model
 
 
 def as_numpy(backend, weights):

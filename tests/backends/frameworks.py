@@ -1,0 +1,136 @@
+"""The same small model, loss and optimizer in every framework, for tests that hold for all backends.
+
+Embeddings times an output layer, with the names, shapes and first numbers of `first_weights`. A framework is a row of
+FRAMEWORKS; a test that takes `framework` runs for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VOCABULARY, WIDTH, ROWS, LENGTH = 11, 6, 3, 5
+
+
+def first_weights() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    shapes = {"embedding.weight": (VOCABULARY, WIDTH), "output.weight": (VOCABULARY, WIDTH)}
+    return {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def numpy_batch(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, VOCABULARY, (ROWS, LENGTH))
+    mask = random.integers(0, 2, (ROWS, LENGTH)).astype(np.float32)
+    mask[0, 0] = 1
+    return {"input_ids": random.integers(0, VOCABULARY, (ROWS, LENGTH)), "labels": labels, "loss_mask": mask}
+
+
+def masked_cross_entropy_torch(logits, labels, loss_mask, scale=1.0):
+    """The specification's loss; `scale` multiplies it."""
+    from torch.nn import functional
+
+    loss = functional.cross_entropy(logits.reshape(-1, logits.size(-1)), labels.reshape(-1), reduction="none")
+    return scale * (loss.reshape(labels.shape) * loss_mask).sum() / loss_mask.sum()
+
+
+def masked_cross_entropy_mlx(logits, labels, loss_mask, scale=1.0):
+    from mlx.nn import losses
+
+    return scale * (losses.cross_entropy(logits, labels) * loss_mask).sum() / loss_mask.sum()
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One backend, ready to be made.
+
+    Attributes:
+        make: (checkpoint_dir, loss_fn=None, optimizer="adamw" or "sgd", lr=1e-2, width=WIDTH, **options) -> a backend
+            with the first weights; another width is another model.
+        array: a NumPy array as the framework's.
+        loss_fn: masked_cross_entropy.
+    """
+
+    name: str
+    make: Callable[..., Any]
+    array: Callable[[np.ndarray], Any]
+    loss_fn: Callable[..., Any]
+
+    def batch(self, seed: int = 0, **rest: float) -> dict[str, Any]:
+        arrays = numpy_batch(seed) | {name: np.float32(value) for name, value in rest.items()}
+        return {name: self.array(value) for name, value in arrays.items()}
+
+
+def torch_model(width: int = WIDTH):
+    import torch
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(VOCABULARY, width)
+            self.output = torch.nn.Linear(width, VOCABULARY, bias=False)
+
+        def forward(self, input_ids):
+            return self.output(self.embedding(input_ids))
+
+    model = Model()
+    if width == WIDTH:
+        model.load_state_dict({name: torch.tensor(array) for name, array in first_weights().items()})
+    return model
+
+
+def make_pytorch(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, **options):
+    import torch
+
+    from mlx_grpo_kit.backends import PyTorchTrainingBackend
+
+    model = torch_model(width)
+    kinds = {
+        "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01),
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9),
+    }
+    loss_fn = loss_fn or masked_cross_entropy_torch
+    return PyTorchTrainingBackend(model, kinds[optimizer](), loss_fn, checkpoint_dir, **options)
+
+
+def make_mlx(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, **options):
+    from mlx_grpo_kit.blas import mx  # isort: skip
+    import mlx.optimizers as optim
+
+    from mlx_grpo_kit.backends import MLXTrainingBackend
+
+    params = {name: mx.array(array) for name, array in first_weights().items()}
+    if width != WIDTH:
+        params = {name: mx.ones((VOCABULARY, width)) for name in params}
+    kinds = {
+        "adamw": lambda: optim.AdamW(lr, weight_decay=0.01, bias_correction=True),
+        "sgd": lambda: optim.SGD(lr, momentum=0.9),
+    }
+
+    def apply_fn(params, input_ids):
+        return params["embedding.weight"][input_ids] @ params["output.weight"].T
+
+    loss_fn = loss_fn or masked_cross_entropy_mlx
+    return MLXTrainingBackend(apply_fn, params, kinds[optimizer](), loss_fn, checkpoint_dir, **options)
+
+
+def torch_array(array):
+    import torch
+
+    return torch.tensor(array)
+
+
+def mlx_array(array):
+    from mlx_grpo_kit.blas import mx
+
+    return mx.array(array)
+
+
+FRAMEWORKS = [
+    Framework("pytorch", make_pytorch, torch_array, masked_cross_entropy_torch),
+    Framework("mlx", make_mlx, mlx_array, masked_cross_entropy_mlx),
+]
