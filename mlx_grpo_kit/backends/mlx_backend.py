@@ -11,7 +11,7 @@ from typing import Any
 from mlx_grpo_kit.blas import mx  # isort: skip (before anything that imports MLX by itself)
 import mlx.optimizers as optim
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten, tree_map_with_path
 
 from mlx_grpo_kit.autograd.gradients import check_parameters
 from mlx_grpo_kit.backends.base import Backend
@@ -85,13 +85,13 @@ class MLXTrainingBackend(Backend):
         return loss.item(), metrics, norm.item()
 
     def _apply_gradient(self) -> float:
-        rate, grads = self.optimizer.learning_rate.item(), self._grads
+        grads = self._grads
         if self.max_grad_norm is not None and self._gradient_norm > self.max_grad_norm:
             grads = {name: grad * (self.max_grad_norm / self._gradient_norm) for name, grad in grads.items()}
         params = self.optimizer.apply_gradients(grads, self.params)
         mx.eval(params, self.optimizer.state)
         self.params = params
-        return rate
+        return self.optimizer.learning_rate.item()  # after it: a schedule sets the rate as the step begins
 
     def _clear_gradient(self) -> None:
         self._grads = None
@@ -127,7 +127,8 @@ class MLXTrainingBackend(Backend):
     def _restore(self, state: dict[str, dict[str, mx.array]]) -> None:
         mx.eval(state)
         self.params = state[MODEL]
-        self.optimizer.state = tree_unflatten(list(state[OPTIMIZER].items()))
+        moments = state[OPTIMIZER]
+        self.optimizer.state = tree_map_with_path(lambda path, _: moments[path], self.optimizer.state)
         _set_random_state(state[STATE]["random"])
 
     def _begin_thread(self) -> Callable[[], None]:

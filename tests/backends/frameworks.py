@@ -53,12 +53,14 @@ class Framework:
             with the first weights; another width is another model.
         array: a NumPy array as the framework's.
         loss_fn: masked_cross_entropy.
+        files: of a checkpoint: the model's first, then the optimizer's.
     """
 
     name: str
     make: Callable[..., Any]
     array: Callable[[np.ndarray], Any]
     loss_fn: Callable[..., Any]
+    files: tuple[str, ...]
 
     def batch(self, seed: int = 0, **rest: float) -> dict[str, Any]:
         arrays = numpy_batch(seed) | {name: np.float32(value) for name, value in rest.items()}
@@ -130,7 +132,10 @@ def mlx_array(array):
     return mx.array(array)
 
 
+TORCH_FILES = ("pytorch_model.bin", "optimizer.bin", "training_state.bin")
+MLX_FILES = ("model.safetensors", "optimizer.safetensors", "training_state.safetensors")
+
 FRAMEWORKS = [
-    Framework("pytorch", make_pytorch, torch_array, masked_cross_entropy_torch),
-    Framework("mlx", make_mlx, mlx_array, masked_cross_entropy_mlx),
+    Framework("pytorch", make_pytorch, torch_array, masked_cross_entropy_torch, TORCH_FILES),
+    Framework("mlx", make_mlx, mlx_array, masked_cross_entropy_mlx, MLX_FILES),
 ]
