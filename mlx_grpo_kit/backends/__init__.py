@@ -36,11 +36,16 @@ _HOMES = {
     "JAXTrainingBackend": "jax_backend",
     "TorchaxTrainingBackend": "torchax_backend",
     "sync_weights_to_engines": "engines",
+    "MLXEngine": "engines",
+    "ProcessEngine": "process_engine",
+    "train_async": "async_grpo",
+    "load_hugging_face": "hugging_face",
+    "save_hugging_face": "hugging_face",
 }
 
 __all__ = [*_HOMES]
 
-_INSTALL = (
+INSTALL = (
     "pip install 'mlx_grpo_kit[backends]', or .venv/bin/python -m pip install -c requirements.lock -e '.[backends]'"
 )
 
@@ -53,7 +58,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mlx_grpo_kit"):
             raise
-        raise ImportError(f"{name} needs {error.name}, which is not installed. Install it: {_INSTALL}") from error
+        raise ImportError(f"{name} needs {error.name}, which is not installed. Install it: {INSTALL}") from error
     globals()[name] = found
     return found
 

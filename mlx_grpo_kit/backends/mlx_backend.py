@@ -67,6 +67,11 @@ class MLXTrainingBackend(Backend):
             mx.eval(list(batch.values()))
         return super().forward_backward(batch)
 
+    def load_weights(self, weights: Mapping[str, Any]):
+        if isinstance(weights, Mapping):
+            mx.eval(list(weights.values()))
+        return super().load_weights(weights)
+
     def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[mx.array, Mapping[str, Any], mx.array]:
         def loss_of(params: dict[str, mx.array]) -> tuple[mx.array, Mapping[str, Any]]:
             inputs = batch["input_ids"]

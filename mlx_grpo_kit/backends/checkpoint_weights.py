@@ -1,0 +1,59 @@
+"""The weights in a checkpoint of any backend, without the backend: no model, no optimizer, no pickle that is run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from mlx_grpo_kit.backends import INSTALL
+from mlx_grpo_kit.backends.checkpoints import WAY_OUT
+from mlx_grpo_kit.backends.weights import flat
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.files import whole_folder
+from mlx_grpo_kit.qwen3.pretrained import load_arrays
+
+TORCH, SAFETENSORS, ORBAX = "pytorch_model.bin", "model.safetensors", "orbax"
+
+
+def read_weights(folder: str | os.PathLike) -> dict[str, Any]:
+    """The arrays of a checkpoint whose files `read_metadata` has compared, by name, as its framework has them.
+
+    Raises ValueError where they cannot be read, and ImportError where that needs a package which is not installed.
+    """
+    folder = whole_folder(folder)
+    if (folder / TORCH).exists():
+        import torch
+
+        try:
+            weights = torch.load(folder / TORCH, map_location="cpu", weights_only=True)
+        except Exception as error:  # zipfile's, pickle's and torch's own, of many kinds
+            raise ValueError(f"{folder / TORCH} cannot be read ({type(error).__name__}: {error}). {WAY_OUT}") from error
+    elif (folder / SAFETENSORS).exists():
+        weights = load_arrays(folder / SAFETENSORS)
+        mx.eval(weights)
+    elif (folder / ORBAX).exists():
+        weights = _read_orbax(folder / ORBAX)
+    else:
+        raise ValueError(f"{folder} holds no weights; expected {TORCH}, {SAFETENSORS} or a folder {ORBAX}.")
+    if not isinstance(weights, dict):
+        raise ValueError(f"{folder} holds a {type(weights).__name__}; expected a dictionary of arrays by name.")
+    return flat(weights)
+
+
+def _read_orbax(folder: Path) -> Any:
+    try:
+        import jax
+        import orbax.checkpoint as ocp
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{folder} was written by JAX: reading it needs {error.name}. Install it: {INSTALL}"
+        ) from error
+    path = folder.absolute()
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            saved = checkpointer.metadata(path).item_metadata.tree
+            target = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), saved)
+            return checkpointer.restore(path, target)["weights"]
+    except Exception as error:  # tensorstore's, JSON's and orbax's own
+        raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error}). {WAY_OUT}") from error

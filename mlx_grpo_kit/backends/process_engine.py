@@ -1,0 +1,169 @@
+"""An engine in a process of its own: generation that no training step slows down, and a crash that stays its own.
+
+The process is started afresh, never forked, and speaks over a pipe: (operation, arguments) there, (error, result) back.
+It ends with its parent, however that ends: a second pipe, over which nothing is ever sent, closes when the parent is
+gone, and a thread of the child waits for that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mlx_grpo_kit.backends.engines import EngineError, Generated, Serving, refusing
+from mlx_grpo_kit.backends.future import TrainFuture
+from mlx_grpo_kit.backends.weights import as_numpy, flat
+from mlx_grpo_kit.backends.worker import Worker
+from mlx_grpo_kit.generation.batching import TokenIds
+from mlx_grpo_kit.qwen3 import Qwen3Config
+
+SECONDS_TO_LEAVE = 5.0
+PROGRAM = "from mlx_grpo_kit.backends.process_engine import serve; serve({requests}, {replies}, {lifeline})"
+
+
+class ProcessEngine:
+    """The kit's own generation in another process of this machine.
+
+    Weights go there as NumPy arrays, and are float32 there where they were bfloat16 here. `generate` takes the settings
+    of the kit's own, but no `stop`, which is a function of this process.
+
+    Args:
+        config: of the model.
+        weights: the first to be served, as version `version`; None: there are none before `load_weights`.
+        name: what messages call it.
+    """
+
+    def __init__(
+        self, config: Qwen3Config, weights: Mapping[str, Any] | None = None, version: int = 0, *, name: str = "process"
+    ):
+        self.name, self.weight_version = name, None
+        theirs_in, ours_out = os.pipe()
+        ours_in, theirs_out = os.pipe()
+        lifeline_in, self._lifeline = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM.format(requests=theirs_in, replies=theirs_out, lifeline=lifeline_in)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs_in, theirs_out, lifeline_in),
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        finally:
+            for descriptor in (theirs_in, theirs_out, lifeline_in):
+                os.close(descriptor)
+        self._requests = Connection(ours_out, readable=False)
+        self._replies = Connection(ours_in, writable=False)
+        self._worker = Worker(f"engine {name}", at_start=lambda: None, at_end=lambda: None)
+        # An engine that nobody closes takes its process with it.
+        self._leave = weakref.finalize(self, _end, self._process, self._lifeline)
+        try:
+            self._submit("start", (config, name)).wait()
+            if weights is not None:
+                self.load_weights(weights, version).wait()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def process_id(self) -> int:
+        """Of the process that computes."""
+        return self._process.pid
+
+    def load_weights(self, weights: Mapping[str, Any], version: int, *, allow_older: bool = False) -> TrainFuture[int]:
+        arrays = {name: as_numpy(value) for name, value in flat(weights).items()}
+        return self._submit("load_weights", (arrays, version, allow_older))
+
+    def generate(self, prompts: Sequence[TokenIds], **settings: Any) -> TrainFuture[Generated]:
+        if settings.get("stop") is not None:
+            raise ValueError(
+                f"Engine {self.name!r} is another process, and `stop` a function of this one. Leave it out."
+            )
+        return self._submit("generate", (prompts, settings))
+
+    def close(self) -> None:
+        self._leave()
+        self._worker.close(finish=False)
+        for connection in (self._requests, self._replies):
+            connection.close()
+
+    def _submit(self, operation: str, arguments: tuple) -> TrainFuture[Any]:
+        return self._worker.submit(operation, lambda: refusing(self._ask, operation, arguments))
+
+    def _ask(self, operation: str, arguments: tuple) -> Any:
+        """The child's answer; in the worker's thread, so that questions and answers come in pairs."""
+        try:
+            self._requests.send((operation, arguments))
+            error, result = self._replies.recv()
+        except (OSError, EOFError):
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(SECONDS_TO_LEAVE)
+            raise EngineError(
+                f"Engine {self.name!r} is gone: its process {self._process.pid} ended {_how(self._process.returncode)} "
+                f"during {operation!r} or before. Make a new one."
+            ) from None
+        if error is not None:
+            raise error
+        if operation == "load_weights":
+            self.weight_version = result
+        return result
+
+    def __enter__(self) -> ProcessEngine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _end(process: subprocess.Popen, lifeline: int) -> None:
+    os.close(lifeline)
+    try:
+        process.wait(SECONDS_TO_LEAVE)
+    except subprocess.TimeoutExpired:  # stopped by a debugger, say
+        process.kill()
+        process.wait()
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"by signal {signal.Signals(-code).name}"
+    return f"with exit code {code}"
+
+
+def serve(requests: int, replies: int, lifeline: int) -> None:
+    """The other process: answer what comes until the parent is gone. Takes the numbers of three open pipes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which says when it is over
+    threading.Thread(target=_leave_with_parent, args=[lifeline], daemon=True).start()
+    questions, answers = Connection(requests, writable=False), Connection(replies, readable=False)
+    _, (config, name) = questions.recv()
+    serving = Serving(config, name)
+    answers.send((None, None))
+    operations = {"load_weights": serving.load, "generate": serving.generate}
+    while True:
+        try:
+            operation, arguments = questions.recv()
+        except EOFError:
+            return
+        try:
+            answer = None, operations[operation](*arguments)
+        except Exception as error:
+            answer = _portable(error), None
+        answers.send(answer)
+
+
+def _leave_with_parent(lifeline: int) -> None:
+    os.read(lifeline, 1)  # nothing is ever written: this ends when the parent does
+    os._exit(0)
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that arrives as it is: those of Python's own kinds, and of any other kind its words."""
+    if type(error) in (ValueError, TypeError):
+        return type(error)(str(error))
+    return EngineError(f"{type(error).__name__}: {error}" if not isinstance(error, EngineError) else str(error))

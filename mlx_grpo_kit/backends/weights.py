@@ -1,0 +1,124 @@
+"""Weights of any framework as the kit's own: one flat dictionary of arrays, under the kit's names.
+
+Frameworks differ in three ways: the arrays (torch, MLX, JAX, NumPy), the names (the kit's, or those of published
+folders and of transformers) and whether the dictionary is nested. NumPy is what all of them meet in; bfloat16, which it
+lacks, travels as float32, which holds it exactly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3 import Qwen3Config, param_names, validate_params
+from mlx_grpo_kit.qwen3.params import check_finite
+from mlx_grpo_kit.qwen3.pretrained import drop_second_embedding, kit_name
+
+
+def flat(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """{"layers": {"0": {"weight": a}}} -> {"layers.0.weight": a}; a flat dictionary stays what it is."""
+    found: dict[str, Any] = {}
+    for name, value in weights.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{inner}": each for inner, each in flat(value).items()}
+        else:
+            found[name] = value
+    return found
+
+
+def as_numpy(value: Any) -> np.ndarray:
+    """The numbers of an array of any framework; bfloat16 becomes float32."""
+    if framework_of(value) == "torch":
+        value = value.detach().cpu()
+        return (value.float() if dtype_name(value) == "bfloat16" else value).numpy()
+    if isinstance(value, mx.array):
+        return np.array(value.astype(mx.float32) if value.dtype == mx.bfloat16 else value)
+    value = np.asarray(value)
+    return value.astype(np.float32) if dtype_name(value) == "bfloat16" else value
+
+
+def dtype_name(value: Any) -> str:
+    """ "float32", whatever the framework calls it."""
+    return str(getattr(value, "dtype", type(value).__name__)).rpartition(".")[2]
+
+
+def array_of(framework: str, values: np.ndarray, dtype: Any = None) -> Any:
+    """`values` as an array of a `framework_of` some array; None keeps their dtype as far as the framework has it."""
+    if framework == "torch":
+        array = sys.modules["torch"].from_numpy(np.array(values))
+        return array if dtype is None else array.to(dtype)
+    if framework == "mlx":
+        return mx.array(values) if dtype is None else mx.array(values).astype(dtype)
+    if framework == "jax":
+        return sys.modules["jax"].numpy.asarray(values, dtype=dtype)
+    return np.array(values, dtype=dtype)
+
+
+def framework_of(array: Any) -> str:
+    """ "torch", "mlx", "jax" or "numpy"."""
+    return type(array).__module__.partition(".")[0].removesuffix("lib")  # jaxlib's arrays are JAX's
+
+
+def to_kit(config: Qwen3Config, weights: Mapping[str, Any]) -> dict[str, mx.array]:
+    """Weights of any framework as the parameters of `config`: evaluated copies under the kit's names, of their dtype.
+
+    Raises ValueError, with the parameter's name, for what are not the parameters of `config`: other names, other
+    shapes, no floating-point numbers, numbers that are not finite, or a second copy of a tied embedding that differs
+    from it.
+    """
+    params: dict[str, mx.array] = {}
+    for name, value in flat(weights).items():
+        own = kit_name(name)
+        if own in params:
+            raise ValueError(f"Parameter {own!r} comes twice, once as {name!r}; expected each of them once.")
+        dtype = getattr(mx, dtype_name(value), None)
+        if not isinstance(dtype, mx.Dtype):
+            raise ValueError(
+                f"Parameter {own!r} is of {dtype_name(value)}; expected an array of floating-point numbers."
+            )
+        # float64 goes through float32 here: MLX has it on CPUs alone.
+        params[own] = mx.array(as_numpy(value)).astype(mx.float32 if dtype == mx.float64 else dtype)
+    if config.tie_word_embeddings:
+        drop_second_embedding(params)
+    validate_params(params, config)
+    params = {name: params[name] for name in param_names(config)}
+    mx.eval(params)
+    check_finite(params)
+    return params
+
+
+def from_kit(params: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """The kit's parameters as `template` has its own: the same names, nesting, framework and dtypes.
+
+    Raises ValueError for a name that only one of the two has, or a shape in which they differ.
+    """
+    unused = set(params)
+
+    def fill(template: Mapping[str, Any], path: str) -> dict[str, Any]:
+        filled: dict[str, Any] = {}
+        for name, value in template.items():
+            if isinstance(value, Mapping):
+                filled[name] = fill(value, f"{path}{name}.")
+                continue
+            own = kit_name(path + name)
+            # transformers' state_dict has a tied embedding twice.
+            source = "embedding.weight" if own == "lm_head.weight" and own not in params else own
+            unused.discard(source)
+            if source not in params:
+                raise ValueError(f"The model has a parameter {path + name!r}, which the folder does not have.")
+            if tuple(params[source].shape) != tuple(value.shape):
+                raise ValueError(
+                    f"Parameter {path + name!r} has shape {tuple(value.shape)} in the model and "
+                    f"{tuple(params[source].shape)} in the folder."
+                )
+            filled[name] = array_of(framework_of(value), as_numpy(params[source]), value.dtype)
+        return filled
+
+    filled = fill(template, "")
+    if unused:
+        raise ValueError(f"The folder has a parameter {min(unused)!r}, which the model does not have.")
+    return filled

@@ -1,0 +1,103 @@
+"""From a Hugging Face folder into every backend and back: the same bits, and what transformers computes from them."""
+
+import numpy as np
+import pytest
+import torch
+import trio
+from transformers import Qwen3ForCausalLM
+
+from mlx_grpo_kit.backends.hugging_face import load_hugging_face, save_hugging_face
+from mlx_grpo_kit.backends.weights import as_numpy, flat, from_kit, to_kit
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, param_names, save_pretrained
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+
+IDS = [[1, 5, 9, 2, 60], [3, 3, 7, 0, 11]]
+
+
+def logits_of(folder):
+    with torch.no_grad():
+        return Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()(torch.tensor(IDS)).logits.numpy()
+
+
+def test_a_folder_goes_through_a_backend_and_comes_out_the_same(small_folder, make_backend, tmp_path):
+    config, params = load_pretrained(small_folder)
+    other = save_pretrained(tmp_path / "other", config, init_params(config, seed=7, scale=0.3))
+    backend = make_backend(other)
+    assert trio.run(load_hugging_face, backend, small_folder) == config
+    out = trio.run(save_hugging_face, backend, tmp_path / "out", config)
+    _, back = load_pretrained(out)
+    for name, value in params.items():
+        np.testing.assert_array_equal(np.array(back[name]), np.array(value), err_msg=name)
+    np.testing.assert_array_equal(logits_of(out), logits_of(small_folder))
+    # And what the backend itself computes with has changed too: the loss is no longer that of the other folder.
+    fresh = make_backend(small_folder)
+    batch = {"input_ids": IDS, "labels": IDS, "loss_mask": np.ones((2, 5), np.float32)}
+    batch = {name: backend._from_numpy(np.asarray(value)) for name, value in batch.items()}
+    batch["advantages"] = backend._from_numpy(np.array([1.0, -0.5], np.float32))
+    losses = [each.forward_backward(batch).wait()["loss"] for each in (backend, fresh)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_a_folder_of_another_model_changes_nothing(small_folder, make_backend, tmp_path):
+    config, _ = load_pretrained(small_folder)
+    wide = Qwen3Config.from_dict(config.to_dict() | {"intermediate_size": 48})
+    deep = Qwen3Config.from_dict(config.to_dict() | {"num_hidden_layers": 3})
+    backend = make_backend(small_folder)
+    before = {name: as_numpy(value).copy() for name, value in backend.get_weights().wait().items()}
+    for number, (other, said) in enumerate(
+        [(wide, r"shape \(40, 24\) in the model and \(48, 24\)"), (deep, "layers.2")]
+    ):
+        folder = save_pretrained(tmp_path / str(number), other, init_params(other))
+        with pytest.raises(ValueError, match=said):
+            trio.run(load_hugging_face, backend, folder)
+    for name, value in backend.get_weights().wait().items():
+        np.testing.assert_array_equal(as_numpy(value), before[name])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_names_of_all_kinds_meet_in_the_kits(tied):
+    config = Qwen3Config(
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=4,
+        tie_word_embeddings=tied,
+    )
+    params = init_params(config, seed=3, scale=1.0)
+    nested: dict = {}
+    for name, value in params.items():
+        *path, last = name.split(".")
+        place = nested
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = np.array(value)
+    published = {hugging_face_name(name): torch.tensor(np.array(value)) for name, value in params.items()}
+    published.setdefault("lm_head.weight", published["model.embed_tokens.weight"])  # as in transformers' state_dict
+    half = {name: value.to(torch.bfloat16) for name, value in published.items()}
+    for weights in (params, nested, published):
+        found = to_kit(config, weights)
+        assert list(found) == param_names(config)
+        assert all(mx.array_equal(found[name], value) for name, value in params.items())
+        back = from_kit(found, weights)
+        assert flat(back).keys() == flat(weights).keys()
+        for name, value in flat(weights).items():
+            np.testing.assert_array_equal(as_numpy(flat(back)[name]), as_numpy(value))
+            assert type(flat(back)[name]) is type(value)
+    assert {value.dtype for value in to_kit(config, half).values()} == {mx.bfloat16}
+    for name, value in to_kit(config, half).items():
+        assert mx.array_equal(value, params[name].astype(mx.bfloat16))
+
+    wrong = dict(published) | {"lm_head.weight": published["lm_head.weight"] + 1}
+    if tied:
+        with pytest.raises(ValueError, match=r"lm_head.weight is not the embedding"):
+            to_kit(config, wrong)
+    with pytest.raises(ValueError, match="comes twice"):
+        to_kit(config, published | {"embedding.weight": published["model.embed_tokens.weight"]})
+    with pytest.raises(ValueError, match=r"Parameter 'final_norm.weight' has 1 of 8 numbers"):
+        to_kit(config, params | {"final_norm.weight": mx.array([1.0] * 7 + [float("nan")])})
+    with pytest.raises(ValueError, match=r"'final_norm.weight' is of list"):
+        to_kit(config, params | {"final_norm.weight": [1.0] * 8})
