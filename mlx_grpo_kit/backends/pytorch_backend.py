@@ -115,12 +115,12 @@ class PyTorchTrainingBackend(Backend):
     def _read(self, folder: Path) -> dict[str, Any]:
         state = {name: load_tensors(folder / name) for name in (MODEL, OPTIMIZER, STATE)}
         state[MODEL] = self._fitting("Weight", state[MODEL], self._weights())
-        self._check_optimizer(state[OPTIMIZER])
         random, scheduler = (state[STATE].get(name) for name in ("random", "scheduler"))
         self._fitting("State", {"random": random}, {"random": torch.get_rng_state()})
         if (scheduler is None) != (self.lr_scheduler is None):
-            with_or_without = "without" if scheduler is None else "with"
-            raise ValueError(f"{folder} was saved {with_or_without} an lr_scheduler, and this backend is not.")
+            how, this = ("without", "one") if scheduler is None else ("with", "none")
+            raise ValueError(f"{folder} was saved {how} an lr_scheduler, and this backend has {this}.")
+        self._check_optimizer(state[OPTIMIZER])  # after it: a scheduler adds a setting to the optimizer's
         return state
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -136,6 +136,12 @@ class PyTorchTrainingBackend(Backend):
         shapes = [[len(group.get("params", ())), *sorted(group)] for group in groups or ()]
         if shapes != [[len(group["params"]), *sorted(group)] for group in ours]:
             raise ValueError("The optimizer's groups of parameters or their settings are not those of this optimizer.")
+        for theirs, group in zip(groups, ours, strict=True):
+            for name in group.keys() - {"params"}:
+                if not _is_of_one_kind(theirs[name], group[name]):
+                    raise ValueError(
+                        f"The optimizer's setting {name!r} is {theirs[name]!r}; it is {group[name]!r} here."
+                    )
         numbers = [number for group in groups for number in group["params"]]
         parameters = [(group, parameter) for group in ours for parameter in group["params"]]
         states = saved.get("state", {})
@@ -185,6 +191,12 @@ def load_tensors(file: Path) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise ValueError(f"{file} holds {type(found).__name__}; expected a dictionary.")
     return found
+
+
+def _is_of_one_kind(one: Any, other: Any) -> bool:
+    """Whether both are numbers, or both tuples, for example; what may be None may be anything."""
+    numbers = (bool, int, float, torch.Tensor)
+    return None in (one, other) or (isinstance(one, numbers) and isinstance(other, numbers)) or type(one) is type(other)
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
