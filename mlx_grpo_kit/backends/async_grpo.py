@@ -222,12 +222,11 @@ class _Run:
 
     async def write(self, send: trio.MemorySendChannel[_Batch]) -> None:
         """Batch after batch, each with the newest weights that there are, none of them too old."""
-        async with send:
-            for number in range(self.backend.current_step, self.max_steps):
-                while self.version < number - self.max_lag:
-                    await self._published.wait()
-                await self._load()
-                await send.send(await self._batch(number))
+        for number in range(self.backend.current_step, self.max_steps):
+            while self.version < number - self.max_lag:
+                await self._published.wait()
+            await self._load()
+            await send.send(await self._batch(number))
 
     async def _load(self) -> None:
         weights, version = self.weights, self.version

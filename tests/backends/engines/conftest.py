@@ -1,5 +1,7 @@
 """A small Qwen3 as a folder, and every backend that learns it: each made from the same folder, with its own names."""
 
+from functools import partial
+
 import pytest
 
 from mlx_grpo_kit.assets import TINY
@@ -66,19 +68,25 @@ def make_pytorch(folder, checkpoint_dir, lr):
 MAKERS = {"mlx": make_mlx, "pytorch": make_pytorch}
 
 
-@pytest.fixture(params=MAKERS)
-def make_backend(request, tmp_path):
-    """(folder, lr=8e-4) -> a backend that learns the Qwen3 of the folder; closed at the end."""
+@pytest.fixture
+def make_one_backend(tmp_path):
+    """(name, folder, lr=8e-4) -> a backend that learns the Qwen3 of the folder; closed at the end."""
     import torch
 
     made, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)  # two would wait for each other on a machine that has other work
 
-    def make(folder, lr=8e-4):
-        made.append(MAKERS[request.param](folder, tmp_path / f"checkpoints{len(made)}", lr))
+    def make(name, folder, lr=8e-4):
+        made.append(MAKERS[name](folder, tmp_path / f"checkpoints{len(made)}", lr))
         return made[-1]
 
     yield make
     torch.set_num_threads(threads)
     for backend in made:
         backend._worker.close(finish=False)
+
+
+@pytest.fixture(params=MAKERS)
+def make_backend(request, make_one_backend):
+    """(folder, lr=8e-4) -> a backend; every test that asks for this is run with each of them."""
+    return partial(make_one_backend, request.param)
