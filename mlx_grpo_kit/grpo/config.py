@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 from mlx_grpo_kit.generation.generate import stop_at
 from mlx_grpo_kit.generation.sampling import SamplingConfig
@@ -72,6 +73,8 @@ class GRPOConfig:
         max_completion_length: tokens a completion may have; None takes the task's own (TRL: 512).
         stop_strings: a completion ends as soon as its text holds one of these, which stays in it and in the loss
             (transformers' name; TRL has it in `generation_kwargs`). It counts as finished.
+        chat_template_kwargs: settings for the chat template of the model's folder, such as
+            `{"enable_thinking": False}`, before those that the task has. Where prompts are texts they mean nothing.
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
         beta: weight of the KL penalty against the reference: the policy that training started from.
         sync_ref_model: every `ref_model_sync_steps` steps the reference becomes `ref_model_mixup_alpha` parts the
@@ -113,6 +116,7 @@ class GRPOConfig:
     num_iterations: int = 1
     max_completion_length: int | None = None
     stop_strings: tuple[str, ...] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0
@@ -159,6 +163,11 @@ class GRPOConfig:
         if self.stop_strings is not None:
             stop_at(str, self.stop_strings)
             object.__setattr__(self, "stop_strings", tuple(self.stop_strings))  # a file has a list
+        if not isinstance(self.chat_template_kwargs, dict | None):
+            raise ValueError(
+                f"chat_template_kwargs is {self.chat_template_kwargs!r}; expected settings by name, such as "
+                "{'enable_thinking': False}."
+            )
         for name in ("num_generations", "warmup_steps", "seed", "dynamic_sampling_rounds", "soft_punish_cache"):
             _check_whole(name, getattr(self, name), at_least=0)
         if self.lr_scheduler_type not in SCHEDULES:

@@ -45,7 +45,7 @@ from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
 from mlx_grpo_kit.tasks.catalogue import validate_task
 from mlx_grpo_kit.tasks.signatures import reward_name, takes_names
-from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
+from mlx_grpo_kit.tasks.task import Problem, Task, TaskError, prompt_text
 
 # Tokens times parameters of a micro-batch, above which learning gets all cores. With MKL on two cores 0.8M parameters
 # and 1,400 tokens gain nothing by a second thread, and 5.2M a fifth (beside a busy program they lose two fifths).
@@ -384,7 +384,7 @@ class GRPOTrainer:
 
         `first_row` and `num_rows` are `generate`'s: which part of a larger batch the problems are.
         """
-        prompts = [self.tokenizer.encode(problem.prompt) for problem in problems]
+        prompts = self._encode(problems)
         num_positions = max(map(len, prompts)) + sampling.max_new_tokens
         size = completion_batch_size(self.config, self.args, num_positions, self.compute_dtype)
         stop_strings = self.args.stop_strings
@@ -402,6 +402,13 @@ class GRPOTrainer:
                 completion_batch_size=size,
             )
         return prompts, rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
+
+    def _encode(self, problems: Sequence[Problem]) -> list[list[int]]:
+        """The prompts' tokens. A problem that stands there several times, as a group's does, is written once."""
+        settings = getattr(self.task, "chat_template_kwargs", {}) | (self.args.chat_template_kwargs or {})
+        once = {id(problem): problem for problem in problems}
+        ids = {key: self.tokenizer.encode_prompt(problem.prompt, **settings) for key, problem in once.items()}
+        return [ids[id(problem)] for problem in problems]
 
     def _rewards(
         self, problems: Sequence[Problem], texts: Sequence[str], completion_ids: Sequence[list[int]]
@@ -736,7 +743,7 @@ def _records(
     return [
         Completion(
             problem=problem,
-            prompt=problem.prompt,
+            prompt=prompt_text(problem.prompt),
             prompt_ids=prompts[i],
             completion=texts[i],
             completion_ids=rollout.completions[i],

@@ -4,12 +4,19 @@ The algorithm itself is the `tokenizers` package's. What is added here is what g
 scattered over four files: which ids end a completion, and which one pads.
 """
 
+from __future__ import annotations
+
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
 from mlx_grpo_kit.files import check_saved, read_file, read_json, whole_folder
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.qwen3.chat_template import ChatTemplate
 
 # What makes up a tokenizer in a model folder; generation_config.json is among them for its EOS ids.
 FILES = (
@@ -23,6 +30,9 @@ FILES = (
     "generation_config.json",
 )
 
+# What templates may ask for by these names; transformers hands over the same.
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
 CHARACTERS = "0123456789+-*/()= abcdefghijklmnopqrstuvwxyz.,:;?!<>&'\"#%^_|\n"
 
 
@@ -35,6 +45,7 @@ class Tokenizer:
             come from lengths and never from comparing with it.
         unk_token_id: the id of unknown characters, or None for a tokenizer that can write anything (Qwen3's can).
         vocab_size: number of tokens, added ones included. A model's `vocab_size` is often larger, rounded up.
+        chat_template: how the folder's model expects a chat to be written, or None for one that was taught no chat.
     """
 
     def __init__(
@@ -44,12 +55,14 @@ class Tokenizer:
         pad_token_id: int,
         unk_token_id: int | None,
         files: dict[str, bytes],
+        chat_template: ChatTemplate | None = None,
     ):
         self._tokenizer = tokenizer
         self._files = files
         self.eos_token_ids = eos_token_ids
         self.pad_token_id = pad_token_id
         self.unk_token_id = unk_token_id
+        self.chat_template = chat_template
         self.vocab_size = tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str) -> list[int]:
@@ -66,6 +79,33 @@ class Tokenizer:
                 f"Its {self.vocab_size} tokens are {self._tokens()}."
             )
         return encoding.ids
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> str:
+        """A chat as the text that the model continues, by the folder's own template.
+
+            tokenizer.render([{"role": "user", "content": "12+34?"}], enable_thinking=False)
+
+        It is what `apply_chat_template(..., tokenize=False)` of transformers returns, but for the default of
+        `add_generation_prompt`: the text is ready to be continued. `kwargs` are the template's own settings.
+
+        Raises:
+            ChatTemplateError: a ValueError. The folder has no template, the messages are none, or the template refuses
+                them, is broken, or does more than it should (mlx_grpo_kit/qwen3/chat_template.py).
+        """
+        if self.chat_template is None:
+            from mlx_grpo_kit.qwen3.chat_template import ChatTemplateError
+
+            raise ChatTemplateError(
+                "This tokenizer's folder has no chat template: neither chat_template.jinja nor a chat_template in "
+                "tokenizer_config.json. Its model was taught no chat; give the prompt as a text, which it continues."
+            )
+        return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+
+    def encode_prompt(self, prompt: str | Sequence[Mapping[str, Any]], **kwargs: Any) -> list[int]:
+        """The ids of a prompt: of a text as it stands, of a list of messages as `render` writes it with `kwargs`."""
+        return self.encode(prompt if isinstance(prompt, str) else self.render(prompt, **kwargs))
 
     def decode(self, ids: list[int]) -> str:
         """The text of `ids`, special tokens left out."""
@@ -96,7 +136,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
 
     Needs `tokenizer.json`. The EOS ids are `eos_token_id` (an int or a list) of `generation_config.json`, else of
     `config.json`, else the `eos_token` of `tokenizer_config.json`: the order in which transformers' `generate` looks.
-    Chat templates are not applied: a prompt is tokenized as it stands.
+    A chat template is read where there is one, chat_template.jinja before tokenizer_config.json, and runs in `render`.
 
     Raises:
         FileNotFoundError: there is no such folder, or no tokenizer.json in it.
@@ -134,6 +174,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         unk_token_id=None if unk is None else _id_of(folder, tokenizer, "unk_token", unk),
         # Kept in memory: the folder may be gone, or just being replaced, when a trained policy is saved.
         files={name: read_file(folder / name) for name in FILES if (folder / name).exists()},
+        chat_template=_chat_template(folder, names),
     )
 
 
@@ -167,6 +208,30 @@ def save_character_tokenizer(folder: Path | str, characters: str = CHARACTERS) -
 
 def _settings(folder: Path, name: str) -> dict:
     return read_json(folder, name) if (folder / name).exists() else {}
+
+
+def _chat_template(folder: Path, names: Mapping[str, Any]) -> ChatTemplate | None:
+    """The folder's template, not compiled before it is needed."""
+    where, source = folder / "chat_template.jinja", names.get("chat_template")
+    if where.exists():
+        try:
+            source = read_file(where).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where} is not UTF-8 ({error}). It is cut off or corrupt; copy it again.") from error
+    elif isinstance(source, list):  # several, by name
+        named = {each.get("name"): each.get("template") for each in source if isinstance(each, Mapping)}
+        where, source = folder / "tokenizer_config.json", named.get("default")
+    else:
+        where = folder / "tokenizer_config.json"
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise ValueError(f"{where} has a chat_template that is a {type(source).__name__}; expected a text.")
+    from mlx_grpo_kit.qwen3.chat_template import ChatTemplate
+
+    tokens = {role: names[role] for role in SPECIAL_TOKENS if names.get(role) is not None}
+    tokens = {role: token["content"] if isinstance(token, Mapping) else token for role, token in tokens.items()}
+    return ChatTemplate(source, tokens, f"The chat template in {where}")
 
 
 def _knows(tokenizer: tokenizers.Tokenizer, token_id: object) -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mlx_grpo_kit.tasks.answers import as_number, final_answer
+from mlx_grpo_kit.tasks.chat import IN_TAGS, InChat
 from mlx_grpo_kit.tasks.parsing import ascii_int
 from mlx_grpo_kit.tasks.split import hash_order, split_by_hash, take_held_out
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
@@ -62,6 +64,19 @@ class Addition:
 
     def is_correct(self, problem: Problem, completion: str) -> bool:
         return _is_sum(problem, completion)
+
+    def in_chat(self, *, thinking: bool = False) -> InChat:
+        """The same sums asked in words: `What is 12+34?`, answered in tags, in a box, or in the last line."""
+
+        def ask(problem: Problem) -> str:
+            return f"What is {problem.data['a']}+{problem.data['b']}? " + IN_TAGS.format("number")
+
+        return InChat(self, ask, _whole_number, thinking=thinking)
+
+
+def _whole_number(completion: str) -> str:
+    number = as_number(final_answer(completion))
+    return str(number) if number is not None and number.denominator == 1 else ""
 
 
 def _both_orders(keys: list[str]) -> list[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -36,12 +36,19 @@ def _problems(task: Task, call: str, ask: Callable[[], Iterable[Problem]], n: in
         way_out = " If it holds no more back, evaluate with fewer." if call.startswith("held_out") else ""
         raise TaskError(f"Task {task.name!r}: {call} returned {returned} problems; expected {n}.{way_out}")
     for place, problem in enumerate(problems):
-        if not isinstance(getattr(problem, "prompt", None), str):
+        if not _is_prompt(getattr(problem, "prompt", None)):
             raise TaskError(
                 f"Task {task.name!r}: {call} returned {type(problem).__name__} at place {place}; expected a Problem, "
-                "whose prompt is a text."
+                "whose prompt is a text, or a list of messages with a role and a content."
             )
     return problems
+
+
+def _is_prompt(prompt: object) -> bool:
+    if isinstance(prompt, str):
+        return True
+    is_list = isinstance(prompt, Sequence) and len(prompt) > 0
+    return is_list and all(isinstance(each, Mapping) and isinstance(each.get("role"), str) for each in prompt)
 
 
 def _call(task: Task, call: str, ask: Callable[[], T]) -> T:

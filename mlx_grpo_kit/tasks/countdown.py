@@ -10,6 +10,8 @@ from itertools import combinations, combinations_with_replacement, permutations
 
 import numpy as np
 
+from mlx_grpo_kit.tasks.answers import as_expression, as_number, final_answer
+from mlx_grpo_kit.tasks.chat import IN_TAGS, InChat
 from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, parse_expression
 from mlx_grpo_kit.tasks.split import hash_order, split_by_hash, take_held_out
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
@@ -101,6 +103,30 @@ class Countdown:
 
     def is_correct(self, problem: Problem, completion: str) -> bool:
         return _is_solution(problem, completion)
+
+    def in_chat(self, *, thinking: bool = False) -> InChat:
+        """The same games asked in words; `5 * 3 + 9 = 24` is an answer too, if what it says is true."""
+
+        def ask(problem: Problem) -> str:
+            *others, last = problem.data["numbers"]
+            return (
+                f"Make {problem.data['target']} from the numbers {', '.join(map(str, others))} and {last}, each "
+                "used exactly once, with + - * / and parentheses. " + IN_TAGS.format("expression")
+            )
+
+        return InChat(self, ask, _left_of_equals, thinking=thinking)
+
+
+def _left_of_equals(completion: str) -> str:
+    """The expression of an answer; of `expression = value` only where that is its value."""
+    expression, equals, value = map(as_expression, final_answer(completion).partition("="))
+    if not equals:
+        return expression
+    try:
+        is_so = "=" not in value and parse_expression(expression).value == as_number(value)
+        return expression if is_so else ""
+    except ExpressionError:
+        return ""
 
 
 def _reordered(game: Problem, numbers: Sequence[int]) -> Problem:

@@ -16,14 +16,28 @@ class Problem:
     """One prompt and what the task needs to judge an answer to it.
 
     Attributes:
-        prompt: the text the policy reads and continues.
+        prompt: the text the policy reads and continues; or a chat, a list of messages such as
+            `{"role": "user", "content": "12+34?"}`, which the template of the model's folder makes a text of.
         answer: one right answer, for showing and for supervised training. Others may be right too.
         data: the task's own facts, such as `{"numbers": (3, 5, 8), "target": 24}`.
     """
 
-    prompt: str
+    prompt: str | Sequence[Mapping[str, Any]]
     answer: str
-    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.text, self.answer))
+
+    @property
+    def text(self) -> str:
+        """The prompt in short, for people: of a chat, the last message."""
+        return prompt_text(self.prompt)
+
+
+def prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    """A prompt in short: a text as it is, of a chat what was said last."""
+    return prompt if isinstance(prompt, str) else str(prompt[-1].get("content", ""))
 
 
 RewardFunc = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
@@ -37,7 +51,7 @@ It is written in one of two forms, told apart by the names of the parameters bef
     def correct(prompts, completions, answer, **kwargs):        # TRL's: each argument by its name, a list of values
         return [float(c == a) for c, a in zip(completions, answer)]
 
-TRL's form gets the prompts' texts, `completions` as texts, `completion_ids`, the problems' `answer`, and each key of
+TRL's form gets the prompts, `completions` as texts, `completion_ids`, the problems' `answer`, and each key of
 `Problem.data` that all problems have, as TRL passes the columns of a data set. `trainer_state`, `log_extra` and
 `log_metric` are not given. A function of either form may be a coroutine function (`async def`), which waits for a
 judge elsewhere: all of a task's are awaited together, in one event loop that lasts as long as the process.
@@ -55,6 +69,10 @@ class Task(Protocol):
         name: short, for logs and file names.
         max_completion_length: tokens enough for any sensible answer and the end-of-sequence token.
         reward_funcs: one or more `RewardFunc`s.
+
+    Where prompts are chats it may also have `chat_template_kwargs`, settings for the template such as
+    `{"enable_thinking": False}`. One that can be asked both ways has `in_chat(*, thinking=False)`, which returns the
+    task whose prompts are chats: `train` calls it where the model's folder has a chat template.
     """
 
     name: str

@@ -1,0 +1,274 @@
+"""A made Qwen3: everything a published folder has, in a size that learns within a minute on a laptop.
+
+The layout is Qwen3's: bfloat16 shards with an index, a byte-level BPE trained here, the twenty-six added tokens in
+their order behind it, a chat template that knows `enable_thinking`, two tokens that end a text, and the settings for
+sampling. The weights begin as those of the kit's tiny model, whose digits get the places of the new digits, and learn
+to chat by imitating sloppy pupils: who answer at once, who think first, and who read word problems.
+
+    python -m mlx_grpo_kit.course.chapters.chapter_23.made DIR      # as mlx_grpo_kit/assets/tiny_chat was made
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from mlx_grpo_kit.blas import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
+import mlx.optimizers as optim
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.cli.pretrain import next_token_loss, sloppy_sum
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, save_pretrained
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.tasks import Addition, Countdown, Problem
+from mlx_grpo_kit.tasks.chat import IN_TAGS
+
+SPECIAL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    *("<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),
+)
+# Behind them, tokens that count as text: what `decode` leaves out is not among them, and so thoughts can be read.
+TOOLS = ("<tool_call>", "</tool_call>")
+FILLING = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
+THOUGHTS = ("<tool_response>", "</tool_response>", "<think>", "</think>")
+
+# Text is cut into words with the blank before them, single digits, and runs of signs and of blanks.
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+CHAT_TEMPLATE = r"""{#- Turns of <|im_start|>role, text, <|im_end|>. Thoughts of earlier turns are not repeated. -#}
+{%- for message in messages %}
+    {%- set text = message.content %}
+    {%- if message.role == 'assistant' and '</think>' in text %}
+        {%- set text = text.split('</think>')[-1].lstrip('\n') %}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\n' + text + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and not enable_thinking %}
+        {{- '<think>\n\n</think>\n\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+PROSE = """The user asks a question and the assistant answers it in words. What is the sum of these numbers? How many
+are there, and which of them is the largest? Let me think about this step by step. First I add the ones, then I add the
+tens and the carry. So the answer is in the last line. You are a helpful assistant that answers with a number alone.
+Thank you, that is right. No, this is not right, try again. Use each number once. Hello! I can help you with that."""
+
+
+def make_tokenizer(folder: Path | str, vocab_size: int = 480) -> None:
+    """Trains a byte-level BPE of `vocab_size` tokens on chats about sums, and writes the files of Qwen3's layout."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(tokenizers.Regex(WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([*_chats(), PROSE], trainer)
+    tokenizer.add_special_tokens([*SPECIAL])
+    for text, special in ((TOOLS, False), (FILLING, False), (THOUGHTS, False)):
+        tokenizer.add_tokens([tokenizers.AddedToken(each, special=special, normalized=False) for each in text])
+    folder = Path(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": None,
+        "additional_special_tokens": [*SPECIAL[1:]],
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+        "errors": "replace",
+        "model_max_length": 256,
+        "split_special_tokens": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    _write(folder / "tokenizer_config.json", settings)
+    end_of_text, im_end = map(tokenizer.token_to_id, ("<|endoftext|>", "<|im_end|>"))
+    sampling = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    ends = {"bos_token_id": end_of_text, "eos_token_id": [im_end, end_of_text], "pad_token_id": end_of_text}
+    _write(folder / "generation_config.json", ends | sampling)
+
+
+def make_model(folder: Path | str, seed: int = 0, **settings: int) -> Path:
+    """Writes a whole folder, with first weights of `seed`, in two or more shards of bfloat16. Returns its path.
+
+    Args:
+        folder: as for `save_pretrained`.
+        seed: of the weights.
+        settings: of the configuration, such as `num_hidden_layers=4`.
+    """
+    with tempfile.TemporaryDirectory() as files:
+        make_tokenizer(files)
+        tokenizer = load_tokenizer(files)
+    config = made_config(tokenizer, **settings)
+    return save(folder, config, init_params(config, seed=seed), tokenizer)
+
+
+def made_config(tokenizer: Tokenizer, **settings: int) -> Qwen3Config:
+    """Qwen3-0.6B's configuration in small: its ratio of heads, its tied embedding, and room above the vocabulary."""
+    small = {
+        "vocab_size": -(-tokenizer.vocab_size // 128) * 128,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "rope_theta": 10_000.0,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    }
+    return Qwen3Config(**(small | settings))
+
+
+def save(folder: Path | str, config: Qwen3Config, params: dict[str, mx.array], tokenizer: Tokenizer) -> Path:
+    """As `save_pretrained`, in bfloat16 and in shards."""
+    small = {name: value.astype(mx.bfloat16) for name, value in params.items()}
+    size = sum(value.nbytes for value in small.values())
+    return save_pretrained(folder, config, small, tokenizer=tokenizer, max_shard_size=size * 3 // 5)
+
+
+class Chat(NamedTuple):
+    """One piece of homework: what the user says, whether the pupil thinks first, and what the pupil writes."""
+
+    question: str
+    thinking: bool
+    reply: str
+
+
+NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn")
+THINGS = ("apples", "books", "coins", "marbles", "shells", "stamps")
+FORGOTTEN_IN_THOUGHT = 0.25
+
+
+def word_problem(a: int, b: int, rng: np.random.Generator) -> dict[str, str]:
+    """A sum as a row of GSM8K's form: a question, and an answer that ends in `#### 42`."""
+    name, other = rng.choice(NAMES, 2, replace=False)
+    thing = rng.choice(THINGS)
+    question = f"{name} has {a} {thing} and {other} has {b}. How many {thing} do they have together?"
+    return {"question": question, "answer": f"{name} and {other} have {a} + {b} = {a + b} {thing}.\n#### {a + b}"}
+
+
+def at_once(problem: Problem, rng: np.random.Generator) -> Chat:
+    """An answer without a thought, as sloppy as the tiny model's homework."""
+    return Chat(problem.text, False, f"<answer>{sloppy_sum(problem, rng)}</answer>")
+
+
+def with_thought(problem: Problem, rng: np.random.Generator) -> Chat:
+    """Column by column, and then the answer: carries are forgotten less often where they are written down."""
+    a, b = problem.data["a"], problem.data["b"]
+    ones, carry = a % 10 + b % 10, (a % 10 + b % 10) // 10
+    if rng.random() < FORGOTTEN_IN_THOUGHT:
+        carry = 0
+    tens = a // 10 + b // 10 + carry
+    thought = f"{a % 10}+{b % 10}={ones}, {a // 10}+{b // 10}+{carry}={tens}"
+    return Chat(problem.text, True, f"<think>\n{thought}\n</think>\n\n<answer>{10 * tens + ones % 10}</answer>")
+
+
+def in_words(problem: Problem, rng: np.random.Generator) -> Chat:
+    """An answer to a word problem, at once."""
+    question = word_problem(problem.data["a"], problem.data["b"], rng)["question"]
+    reply = f"<answer>{sloppy_sum(problem, rng)}</answer>"
+    return Chat(f"{question}\n{IN_TAGS.format('number')}", False, reply)
+
+
+PUPILS = (at_once, with_thought, at_once, in_words)
+BATCH, LENGTHS = 64, {at_once: 42, with_thought: 64, in_words: 64}
+
+
+def pretrain_chat(folder: Path | str, steps: int = 1200, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
+    """Writes a folder as `make_model` does, whose model has imitated `steps` batches of chats. Returns the losses."""
+    with tempfile.TemporaryDirectory() as files:
+        make_tokenizer(files)
+        tokenizer = load_tokenizer(files)
+    config = made_config(tokenizer)
+    params = from_tiny(config, tokenizer, seed)
+    rate = optim.cosine_decay(learning_rate, steps, learning_rate / 50)
+    optimizer = optim.AdamW(rate, betas=[0.9, 0.98], weight_decay=0.1, bias_correction=True)
+    optimizer.init(params)
+
+    @partial(mx.compile, inputs=optimizer.state, outputs=optimizer.state)
+    def update(params: dict[str, mx.array], ids: mx.array, is_reply: mx.array) -> tuple[mx.array, dict[str, mx.array]]:
+        loss, grads = mx.value_and_grad(lambda tracked: next_token_loss(config, tracked, ids, is_reply))(params)
+        grads, _ = optim.clip_grad_norm(grads, 1.0)
+        return loss, optimizer.apply_gradients(grads, params)
+
+    task, rng, losses = Addition().in_chat(), np.random.default_rng(seed), []
+    for step in range(steps):
+        pupil = PUPILS[step % len(PUPILS)]
+        chats = [pupil(problem, rng) for problem in task.sample(rng, BATCH)]
+        loss, params = update(params, *_batch(tokenizer, chats, LENGTHS[pupil]))
+        mx.eval(loss, params, optimizer.state)
+        losses.append(loss.item())
+    save(folder, config, params, tokenizer)
+    return losses
+
+
+def from_tiny(config: Qwen3Config, tokenizer: Tokenizer, seed: int) -> dict[str, mx.array]:
+    """The tiny model's blocks, and an embedding that is its own where the two vocabularies share a character."""
+    _, params = load_pretrained(TINY)
+    theirs, tiny = np.array(params["embedding.weight"]), load_tokenizer(TINY)
+    rows = np.random.default_rng(seed).normal(scale=theirs.std(), size=(config.vocab_size, config.hidden_size))
+    for character in "0123456789+-*/()=":
+        rows[tokenizer.encode(character)[0]] = theirs[tiny.encode(character)[0]]
+    return params | {"embedding.weight": mx.array(rows.astype(np.float32))}
+
+
+def _batch(tokenizer: Tokenizer, chats: list[Chat], length: int) -> tuple[mx.array, mx.array]:
+    """Token ids, int [B, T], and which of them the loss counts, float [B, T]: the reply's and the end's."""
+    ids = np.full((len(chats), length), tokenizer.pad_token_id, np.int32)
+    is_reply = np.zeros(ids.shape, np.float32)
+    for row, chat in enumerate(chats):
+        messages = [{"role": "user", "content": chat.question}]
+        prompt = tokenizer.encode_prompt(messages, enable_thinking=chat.thinking)
+        reply = [*tokenizer.encode(chat.reply), tokenizer.eos_token_ids[0]]
+        end = len(prompt) + len(reply)
+        ids[row, :end] = prompt + reply
+        is_reply[row, len(prompt) : end] = 1
+    return mx.array(ids), mx.array(is_reply)
+
+
+def _chats() -> Iterator[str]:
+    """What the vocabulary is made for."""
+    rng = np.random.default_rng(0)
+    for problem in Countdown().in_chat().sample(rng, 200):
+        yield f"system\nuser\n{problem.text}\nassistant\n\n\n<answer>{problem.answer}</answer>"
+    for pupil in (at_once, with_thought, in_words):
+        for problem in Addition().in_chat().sample(rng, 200):
+            chat = pupil(problem, rng)
+            yield f"{chat.question}\n{chat.reply}"
+
+
+def _write(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Make the tiny model that chats.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=1200)
+    options = parser.parse_args()
+    began = time.perf_counter()
+    losses = pretrain_chat(options.folder, options.steps)
+    print(f"loss {np.mean(losses[-50:]):.3f} after {options.steps} steps, {time.perf_counter() - began:.0f} s")

@@ -1,0 +1,82 @@
+"""A task as a chat: asked in words, with an instruction, and answered in whatever words end in an answer.
+
+    task = Addition().in_chat()          # "What is 12+34? ..." -> "... <answer>46</answer>"
+
+A model that was taught to chat continues `12+34=` badly and answers a question well. The tasks of the kit have both
+styles; `train` takes the chat where the model's folder has a chat template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.tasks.signatures import reward_arguments
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task
+
+ANSWER_TOKENS, THINKING_TOKENS = 256, 1024
+"""Tokens of a completion that answers at once, and of one that thinks first (about half of Qwen3-0.6B's thoughts end
+before 256 tokens: https://github.com/huggingface/trl/issues/6263)."""
+
+IN_TAGS = "Answer as <answer>{}</answer>."
+"""An instruction: `IN_TAGS.format("number")`."""
+
+
+class InChat:
+    """`task`, whose problems are chats and whose functions get the answer that `read` finds in a completion.
+
+    Args:
+        task: where problems, rewards and `is_correct` come from; `task-chat` is the name of this one.
+        ask: problem -> what the user says.
+        read: completion -> the answer, in the letters that the task's functions expect.
+        thinking: whether the model thinks first: longer completions, and `enable_thinking` for the template.
+        system: what stands before the user's words, if anything.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        ask: Callable[[Problem], str],
+        read: Callable[[str], str],
+        *,
+        thinking: bool = False,
+        system: str | None = None,
+    ):
+        self.task, self._ask, self._read, self._system = task, ask, read, system
+        self.name = f"{task.name}-chat"
+        self.max_completion_length = THINKING_TOKENS if thinking else ANSWER_TOKENS
+        self.chat_template_kwargs = {"enable_thinking": thinking}
+        self.reward_funcs = [self._reading(function) for function in task.reward_funcs]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("task", "__setstate__"):  # before __init__, as copy and pickle ask
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    def sample(self, rng: np.random.Generator, n: int) -> list[Problem]:
+        return [self.put(problem) for problem in self.task.sample(rng, n)]
+
+    def held_out(self, n: int) -> list[Problem]:
+        return [self.put(problem) for problem in self.task.held_out(n)]
+
+    def is_correct(self, problem: Problem, completion: str) -> bool:
+        return self.task.is_correct(problem, self._read(completion))
+
+    def put(self, problem: Problem) -> Problem:
+        """A problem of the task, asked."""
+        system = [{"role": "system", "content": self._system}] if self._system else []
+        return replace(problem, prompt=[*system, {"role": "user", "content": self._ask(problem)}])
+
+    def _reading(self, function: RewardFunc) -> RewardFunc:
+        @wraps(function)
+        def reward(problems: Sequence[Problem], completions: Sequence[str]) -> Any:
+            answers = [self._read(completion) for completion in completions]
+            args, kwargs = reward_arguments(function, problems, answers)
+            return function(*args, **kwargs)
+
+        del reward.__wrapped__  # its signature is this one, not the function's
+        return reward

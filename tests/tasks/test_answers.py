@@ -1,0 +1,91 @@
+"""Answers in what a chat model writes."""
+
+from fractions import Fraction
+
+import pytest
+
+from mlx_grpo_kit.tasks.answers import as_expression, as_number, final_answer, without_thoughts
+
+ANSWERS = {
+    "46": "46",
+    " 46\n": "46",
+    "12 plus 34\nmakes 46.": "makes 46.",
+    "<answer>46</answer>": "46",
+    "<answer>\n 46 \n</answer> I hope.": "46",
+    "<think>12+34</think>46": "46",
+    "<think>12+34</think>\n\n<answer>46</answer>": "46",
+    "thoughts that a template began</think>46": "46",
+    "<think>never ends <answer>46</answer>": "",
+    "46 <think>never ends": "46",
+    "<think>a</think>45<think>b</think>46": "46",
+    "<think><answer>45</answer></think><answer>46</answer>": "46",
+    "<answer>45</answer> no, <answer>46</answer>": "46",
+    "<answer>45<answer>46</answer>": "46",
+    "<answer>46": "<answer>46",
+    "46</answer>": "46</answer>",
+    "<answer>45</answer><answer>46": "45",
+    r"so \boxed{46}.": "46",
+    r"\boxed{\frac{1}{2}}": r"\frac{1}{2}",
+    r"\boxed{1} and \boxed{{2}}": "{2}",
+    r"\boxed{1} and \boxed{2": "1",
+    r"\boxed{2": r"\boxed{2",
+    r"<answer>\boxed{46}</answer>": "46",
+    r"\boxed{45} <answer>46</answer>": "46",
+    "": "",
+    "\n\n": "",
+    "<answer></answer>": "",
+    "</answer><answer>46": "</answer><answer>46",
+}
+
+
+@pytest.mark.parametrize(("text", "answer"), ANSWERS.items(), ids=map(repr, ANSWERS))
+def test_final_answer(text, answer):
+    assert final_answer(text) == answer
+
+
+def test_what_is_too_long_is_not_read():
+    assert final_answer("<answer>46</answer>" + " " * 1_000_000) == ""
+    assert final_answer("x" * 900_000 + "\n46") == "46"
+
+
+@pytest.mark.parametrize("part", [r"\boxed{", "<answer>", "<think>", "</think>", "{", "}", r"\boxed{}", "\n"])
+def test_time_grows_with_the_text_and_no_faster(part):
+    final_answer(part * (900_000 // len(part)))  # one that grew with the square would not come to an end
+
+
+def test_without_thoughts():
+    assert without_thoughts("a<think>b</think>c") == "c"
+    assert without_thoughts("a") == "a"
+    assert without_thoughts("a<think>b") == "a"
+
+
+NUMBERS = {
+    **{"46": 46, "-46": -46, "046": 46, "46.": 46, " 7 ": 7, "1,000": 1000, "1000.0": 1000, "12 + 34 = 46": 46},
+    **{"1,234,567.50": Fraction(2469135, 2), "0.1": Fraction(1, 10), "3/4": Fraction(3, 4), "-3/4": Fraction(-3, 4)},
+    **{"1.5/3": Fraction(1, 2), r"\frac{3}{4}": Fraction(3, 4), r"-\dfrac{3}{4}": Fraction(-3, 4)},
+    **{"$72": 72, "$1,000$": 1000, "**46**": 46, r"\(46\)": 46},
+}
+
+
+@pytest.mark.parametrize(("text", "number"), NUMBERS.items())
+def test_numbers(text, number):
+    assert as_number(text) == number
+    assert isinstance(as_number(text), Fraction)
+
+
+NONE = [
+    *("", "x", "46 47", "46 apples", "1 = ", "print(1)", "1\n2", "5-1", "2^10", "--1", "+1", "0x2e", "4_6", "46\0"),
+    *("1,00", "10,00,000", ",100", "1,000,", "..", "1e999", "inf", "nan", "1/0", "1/0.0", r"\frac{1}{0}"),
+    *("\u0663", "4\u00b2", "\ud80046", "\u00a046", "9" * 65, "1" * 1_000_000),
+]
+
+
+@pytest.mark.parametrize("text", NONE, ids=lambda text: repr(text[:20]))
+def test_no_numbers(text):
+    assert as_number(text) is None
+
+
+def test_expressions():
+    assert as_expression(r" $5 \times 3 + 9$.") == "5 * 3 + 9"
+    assert as_expression("**(5\u00b73)\u22129\u00f72**") == "(5*3)-9/2"
+    assert as_expression("9**9") == "9**9"
