@@ -354,6 +354,15 @@ class Backend(ABC):
             )
 
 
+def logits_of(model: Callable[..., Any], input_ids: Any) -> Any:
+    """What a model makes of its input: of one array, several in a tuple, or several by name in a dictionary."""
+    if isinstance(input_ids, Mapping):
+        output = model(**input_ids)
+    else:
+        output = model(*input_ids) if isinstance(input_ids, tuple) else model(input_ids)
+    return getattr(output, "logits", output)
+
+
 def _check_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} is {value!r}; expected a whole number.")

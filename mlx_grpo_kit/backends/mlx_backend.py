@@ -14,7 +14,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path
 
 from mlx_grpo_kit.autograd.gradients import check_parameters
-from mlx_grpo_kit.backends.base import Backend
+from mlx_grpo_kit.backends.base import Backend, logits_of
 from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "training_state.safetensors"
@@ -74,12 +74,7 @@ class MLXTrainingBackend(Backend):
 
     def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[mx.array, Mapping[str, Any], mx.array]:
         def loss_of(params: dict[str, mx.array]) -> tuple[mx.array, Mapping[str, Any]]:
-            inputs = batch["input_ids"]
-            if isinstance(inputs, Mapping):
-                logits = self.apply_fn(params, **inputs)
-            else:
-                logits = self.apply_fn(params, *inputs) if isinstance(inputs, tuple) else self.apply_fn(params, inputs)
-            return self._loss(logits, batch)
+            return self._loss(logits_of(partial(self.apply_fn, params), batch["input_ids"]), batch)
 
         (loss, metrics), grads = mx.value_and_grad(loss_of)(self.params)
         if self._grads is not None:

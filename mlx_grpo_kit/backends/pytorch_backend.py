@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlx_grpo_kit.backends.base import Backend
+from mlx_grpo_kit.backends.base import Backend, logits_of
 
 MODEL, OPTIMIZER, STATE = "pytorch_model.bin", "optimizer.bin", "training_state.bin"
 
@@ -61,7 +61,7 @@ class PyTorchTrainingBackend(Backend):
         super().__post_init__()
 
     def _begin_thread(self) -> Callable[[], None]:
-        return partial(_use_threads, torch.get_num_threads())
+        return partial(use_threads, torch.get_num_threads())
 
     def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
         with self._autocast():  # here and not around the call: it holds for one thread
@@ -162,7 +162,7 @@ class PyTorchTrainingBackend(Backend):
         return trial.state[stand_in]
 
 
-def _use_threads(count: int) -> None:
+def use_threads(count: int) -> None:
     """Have torch compute with as many threads when this thread calls it; a thread starts with OpenMP's first number.
 
     That is 1 where `mlx_grpo_kit.blas` has loaded OpenMP for MLX. torch.set_num_threads would set MKL's number as well,
@@ -171,15 +171,6 @@ def _use_threads(count: int) -> None:
     torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     if torch.get_num_threads() != count and torch_cpu.exists():
         getattr(ctypes.CDLL(str(torch_cpu)), "omp_set_num_threads", torch.set_num_threads)(count)
-
-
-def logits_of(model: Callable[..., Any], input_ids: Any) -> torch.Tensor:
-    """What a model makes of its input: of one array, several in a tuple, or several by name in a dictionary."""
-    if isinstance(input_ids, Mapping):
-        output = model(**input_ids)
-    else:
-        output = model(*input_ids) if isinstance(input_ids, tuple) else model(input_ids)
-    return getattr(output, "logits", output)
 
 
 def load_tensors(file: Path) -> dict[str, Any]:

@@ -5,17 +5,25 @@ import pytest
 from tests.backends.frameworks import FRAMEWORKS, Framework
 
 
-@pytest.fixture(scope="module")
-def jax():
-    """JAX, which takes fewer pains here when it compiles: that is what takes the time, and the numbers are the same."""
+@pytest.fixture(scope="session")
+def jax(tmp_path_factory):
+    """JAX, which takes fewer pains when it compiles, and compiles nothing twice: that is what takes the time here."""
     jax = pytest.importorskip("jax")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield jax
-    jax.config.update("jax_disable_most_optimizations", False)
+    settings = {
+        "jax_disable_most_optimizations": True,
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("jax")),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    return jax
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)
 def framework(request) -> Framework:
+    if request.param.name in ("jax", "torchax"):
+        request.getfixturevalue("jax")
     return request.param
 
 

@@ -44,6 +44,13 @@ def masked_cross_entropy_mlx(logits, labels, loss_mask, scale=1.0):
     return scale * (losses.cross_entropy(logits, labels) * loss_mask).sum() / loss_mask.sum()
 
 
+def masked_cross_entropy_jax(logits, labels, loss_mask, scale=1.0):
+    import optax
+
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return scale * (losses * loss_mask).sum() / loss_mask.sum()
+
+
 @dataclass(frozen=True)
 class Framework:
     """One backend, ready to be made.
@@ -53,7 +60,7 @@ class Framework:
             with the first weights; another width is another model.
         array: a NumPy array as the framework's.
         loss_fn: masked_cross_entropy.
-        files: of a checkpoint: the model's first, then the optimizer's.
+        files: of a checkpoint: the model's first, then the optimizer's; none of them can be missing.
     """
 
     name: str
@@ -120,6 +127,64 @@ def make_mlx(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, 
     return MLXTrainingBackend(apply_fn, params, kinds[optimizer](), loss_fn, checkpoint_dir, **options)
 
 
+def make_torch_func(
+    checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, max_grad_norm=None, **options
+):
+    import torchopt
+
+    from mlx_grpo_kit.backends import TorchFuncTrainingBackend
+
+    kinds = {
+        "adamw": lambda: torchopt.adamw(lr, weight_decay=0.01),
+        "sgd": lambda: torchopt.sgd(lr, momentum=0.9),
+    }
+    steps = kinds[optimizer]()
+    if max_grad_norm is not None:
+        steps = torchopt.chain(torchopt.clip.clip_grad_norm(max_grad_norm), steps)
+    loss_fn = masked_cross_entropy_torch if loss_fn is None else loss_fn
+    model = torch_model(width)
+    return TorchFuncTrainingBackend.from_model(model, steps, loss_fn, checkpoint_dir, learning_rate=lr, **options)
+
+
+def optax_optimizer(optimizer, lr, max_grad_norm):
+    import optax
+
+    kinds = {
+        "adamw": lambda: optax.adamw(lr, weight_decay=0.01),
+        "sgd": lambda: optax.sgd(lr, momentum=0.9),
+    }
+    if max_grad_norm is None:
+        return kinds[optimizer]()
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), kinds[optimizer]())
+
+
+def make_jax(
+    checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, max_grad_norm=None, **options
+):
+    from mlx_grpo_kit.backends import JAXTrainingBackend
+
+    params = first_weights()
+    if width != WIDTH:
+        params = {name: np.ones((VOCABULARY, width), np.float32) for name in params}
+
+    def apply_fn(params, input_ids):
+        return params["embedding.weight"][input_ids] @ params["output.weight"].T
+
+    steps = optax_optimizer(optimizer, lr, max_grad_norm)
+    loss_fn = masked_cross_entropy_jax if loss_fn is None else loss_fn
+    return JAXTrainingBackend(apply_fn, params, steps, loss_fn, checkpoint_dir, learning_rate=lr, **options)
+
+
+def make_torchax(
+    checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, max_grad_norm=None, **options
+):
+    from mlx_grpo_kit.backends import TorchaxTrainingBackend
+
+    steps = optax_optimizer(optimizer, lr, max_grad_norm)
+    loss_fn = masked_cross_entropy_torch if loss_fn is None else loss_fn
+    return TorchaxTrainingBackend(torch_model(width), steps, loss_fn, checkpoint_dir, learning_rate=lr, **options)
+
+
 def torch_array(array):
     import torch
 
@@ -132,10 +197,20 @@ def mlx_array(array):
     return mx.array(array)
 
 
+def jax_array(array):
+    import jax.numpy
+
+    return jax.numpy.array(array)
+
+
 TORCH_FILES = ("pytorch_model.bin", "optimizer.bin", "training_state.bin")
 MLX_FILES = ("model.safetensors", "optimizer.safetensors", "training_state.safetensors")
+JAX_FILES = ("orbax/_METADATA", "orbax/manifest.ocdbt")  # and others, whose names are never the same
 
 FRAMEWORKS = [
     Framework("pytorch", make_pytorch, torch_array, masked_cross_entropy_torch, TORCH_FILES),
     Framework("mlx", make_mlx, mlx_array, masked_cross_entropy_mlx, MLX_FILES),
+    Framework("torch_func", make_torch_func, torch_array, masked_cross_entropy_torch, TORCH_FILES),
+    Framework("jax", make_jax, jax_array, masked_cross_entropy_jax, JAX_FILES),
+    Framework("torchax", make_torchax, torch_array, masked_cross_entropy_torch, TORCH_FILES[:2]),
 ]

@@ -85,7 +85,8 @@ class TestWhatIsSaved:
 
     def test_names_and_metadata(self, framework, backend, saved):
         assert saved == backend.checkpoint_dir / "step_0003"
-        assert {path.name for path in saved.iterdir()} == {*framework.files, METADATA, MANIFEST}
+        tops = {name.partition("/")[0] for name in framework.files}
+        assert {path.name for path in saved.iterdir()} == {*tops, METADATA, MANIFEST}
         metadata = read_metadata(saved)
         assert metadata == json.loads((saved / METADATA).read_text())
         assert metadata.keys() == {
@@ -93,7 +94,8 @@ class TestWhatIsSaved:
         }  # fmt: skip
         assert (metadata["step"], metadata["weight_version"], metadata["metrics"]) == (3, 1, {"loss": 0.5})
         assert time.time() - 100 < metadata["timestamp"] <= time.time()
-        assert metadata["files"].keys() == set(framework.files)
+        assert metadata["files"].keys() >= set(framework.files)
+        assert {name.partition("/")[0] for name in metadata["files"]} == tops
         for name, entry in metadata["files"].items():
             content = (saved / name).read_bytes()
             assert entry == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -245,7 +247,9 @@ class TestLoadsThatAreRefused:
         other = framework.make(tmp_path / "another")
         train(framework, other, [9])
         another = save(other)
-        for name in framework.files[:2]:
+        different = [name for name in framework.files if (another / name).read_bytes() != (saved / name).read_bytes()]
+        assert different
+        for name in different:
             content = (saved / name).read_bytes()
             shutil.copy(another / name, saved / name)
             refuse(saved, ValueError, f"{name} is not what was saved: its sha256 differs|bytes; .* were saved")
@@ -329,7 +333,10 @@ class TestLoadsThatAreRefused:
     def test_another_optimizer(self, framework, refuse, tmp_path):
         other = framework.make(tmp_path / "sgd", optimizer="sgd")
         train(framework, other, [0])
-        refuse(save(other), ValueError, "was saved with the optimizer SGD; this one is AdamW")
+        words = (
+            "was saved with the optimizer SGD; this one is AdamW|The optimizer's '.*' (is missing|is not one of|has )"
+        )
+        refuse(save(other), ValueError, words)
 
     def test_without_the_kits_own_list_it_is_as_good(self, backend, saved):
         (saved / MANIFEST).unlink()

@@ -70,7 +70,7 @@ def test_logits_and_gradients_are_transformers(jax, both):
     @jax.jit  # all in one: compiling is what takes the time here
     def results(params):
         def loss_and_logits(params):
-            logits = completion_logits(config, params, prompt_ids, completion_ids, prompt_mask)
+            logits = completion_logits(config, params, prompt_ids, prompt_mask, completion_ids)
             return (logits * weights).sum(), logits
 
         (loss, logits), grads = jax.value_and_grad(loss_and_logits, has_aux=True)(params)
@@ -104,7 +104,7 @@ def small(make_qwen3):
 def test_completions_of_one_token_need_the_prompts_alone(jax, small):
     reference, config, params = small
     ids, mask = padded(PROMPTS, "left")
-    logits = np.asarray(jax.jit(partial(completion_logits, config))(params, ids, np.full((6, 1), 3, np.int32), mask))
+    logits = np.asarray(jax.jit(partial(completion_logits, config))(params, ids, mask, np.full((6, 1), 3, np.int32)))
     for row, alone in enumerate(rows_alone(reference, ids, mask)):
         assert relative_error(logits[2 * row], alone[-1:].detach()) < 1e-5
         assert relative_error(logits[2 * row + 1], alone[-1:].detach()) < 1e-5

@@ -1,0 +1,218 @@
+"""JAX: pure functions, compiled; a step makes new weights out of old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+from mlx_grpo_kit.backends.base import Backend, logits_of
+
+STATE = "orbax"
+
+
+@dataclass(eq=False, repr=False)
+class JAXTrainingBackend(Backend):
+    """Training with `apply_fn(params, input_ids) -> logits` and an optimizer of optax.
+
+    Two functions are compiled, for each set of shapes that they meet: one makes a gradient of a batch, the other makes
+    weights and optimizer's state of a gradient. Batches of equal shapes cost no compiling, so pad to a few lengths.
+
+    Weights are copied in the beginning, because a step writes the next ones over those before, in the same memory; the
+    user's own stay. Several devices need no more than a placement: weights that lie on a mesh already, all of each or a
+    part of it, and a `batch_sharding` that deals out the rows. The compiler adds what has to be sent between them.
+
+    Checkpoints hold the folder `orbax`, weights and the optimizer's state as orbax writes them.
+
+    Attributes:
+        apply_fn: computes logits from parameters and "input_ids" of a batch.
+        params: floating-point arrays, in a dictionary by name or in any pytree; names are then joined by dots.
+        optimizer: takes gradients of the same structure. Clipping is a part of it: `optax.chain`.
+        loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
+        learning_rate: what the optimizer was made with, a number or a schedule by step, for `optim_step` to report; an
+            optimizer of optax keeps it to itself. NaN where nobody says.
+        batch_sharding: where the rows of each array of a batch go; None leaves batches where they are.
+        opt_state: the optimizer's.
+    """
+
+    array = jax.Array
+
+    apply_fn: Callable[..., jax.Array]
+    params: Any
+    optimizer: optax.GradientTransformation
+    loss_fn: Callable[..., Any]
+    checkpoint_dir: Path
+    weight_version: int = 0
+    current_step: int = 0
+    learning_rate: float | Callable[[int], float] = field(default=float("nan"), kw_only=True)
+    batch_sharding: Sharding | None = field(default=None, kw_only=True)
+    opt_state: Any = field(default=None, init=False)
+
+    def __post_init__(self):
+        if not callable(self.apply_fn):
+            kind = type(self.apply_fn).__name__
+            raise TypeError(f"apply_fn is of type {kind}; expected a function of params, input.")
+        if not isinstance(self.optimizer, optax.GradientTransformation):
+            raise TypeError(f"optimizer is of type {type(self.optimizer).__name__}; expected one of optax.")
+        self.params = jax.tree.map(_own, self.params)
+        self._check_params()
+        super().__post_init__()
+        self.opt_state = jax.tree.map(self._placed, self.optimizer.init(self.params))
+        self._grads = None
+        # Where things are is said to the compiler, or it might put a step's result elsewhere and compile again for it.
+        weights, state = (jax.tree.map(lambda each: each.sharding, tree) for tree in (self.params, self.opt_state))
+        self._gradient = jax.jit(self._loss_and_gradient, out_shardings=(None, None, weights, None))
+        self._sum = jax.jit(_sum, donate_argnums=0, out_shardings=(weights, None))
+        self._update = jax.jit(self._updated, donate_argnums=(0, 1), out_shardings=(weights, state))
+
+    def _loss_and_gradient(self, params: Any, batch: Mapping[str, Any]):
+        def loss_of(params: Any) -> tuple[jax.Array, Mapping[str, Any]]:
+            loss, metrics = self._loss(logits_of(partial(self.apply_fn, params), batch["input_ids"]), batch)
+            for name, each in metrics.items():
+                if not isinstance(each, jax.Array | np.ndarray | np.number | int | float):
+                    kind = type(each).__name__
+                    raise TypeError(f"Metric {name!r} is of type {kind}; expected a number or array.")
+            return loss, metrics
+
+        (loss, metrics), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        return loss, metrics, grads, _norm(grads)
+
+    def _updated(self, params: Any, opt_state: Any, grads: Any) -> tuple[Any, Any]:
+        updates, opt_state = self.optimizer.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
+
+    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any], jax.Array]:
+        if self.batch_sharding is not None:
+            batch = jax.tree.map(
+                lambda each: jax.device_put(each, self.batch_sharding) if np.ndim(each) else each, batch
+            )
+        loss, metrics, grads, norm = self._gradient(self.params, dict(batch))
+        if self._grads is None:
+            self._grads = grads
+        else:
+            self._grads, norm = self._sum(self._grads, grads)
+        return loss, metrics, norm
+
+    def _apply_gradient(self) -> float:
+        self.params, self.opt_state = jax.block_until_ready(self._update(self.params, self.opt_state, self._grads))
+        return self.learning_rate(self.current_step) if callable(self.learning_rate) else self.learning_rate
+
+    def _clear_gradient(self) -> None:
+        self._grads = None
+
+    def _weights(self) -> dict[str, jax.Array]:
+        return by_name(self.params)
+
+    def _set_weights(self, weights: dict[str, jax.Array]) -> None:
+        self.params = in_place_of(self.params, weights)
+
+    def _copy(self, array: jax.Array) -> jax.Array:
+        return _own(array)
+
+    def _numpy(self, array: jax.Array) -> np.ndarray:
+        return np.array(array, np.float32 if array.dtype == jnp.bfloat16 else None)
+
+    def _from_numpy(self, array: np.ndarray) -> jax.Array:
+        return jnp.array(array)
+
+    def _write(self, folder: Path) -> None:
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(folder.absolute() / STATE, self._state())
+
+    def _read(self, folder: Path) -> dict[str, dict[str, jax.Array]]:
+        ours, path = self._state(), folder.absolute() / STATE
+        try:
+            found = _restored(path, ours)
+        except Exception as error:  # whatever orbax and the store below it make of a folder that is not theirs
+            raise ValueError(f"{path} cannot be read ({error}). It is corrupt, or not from this kit.") from error
+        what = {"weights": "Weight", "optimizer": "The optimizer's"}
+        return {part: self._fitting(what[part], found.get(part, {}), mine) for part, mine in ours.items()}
+
+    def _restore(self, state: dict[str, dict[str, jax.Array]]) -> None:
+        self.params = in_place_of(self.params, state["weights"])
+        self.opt_state = in_place_of(self.opt_state, state["optimizer"])
+
+    def _state(self) -> dict[str, dict[str, jax.Array]]:
+        return {"weights": self._weights(), "optimizer": by_name(self.opt_state)}
+
+    def _placed(self, array: jax.Array) -> jax.Array:
+        """An array of the optimizer's, on the devices that the weights are on: a mere count is on one at first."""
+        weights = jax.tree.leaves(self.params)[0].sharding
+        if array.sharding.device_set == weights.device_set:
+            return _own(array)
+        return jax.device_put(array, NamedSharding(weights.mesh, PartitionSpec()))
+
+    def _check_params(self) -> None:
+        params = by_name(self.params)
+        if not params:
+            raise ValueError("params holds no arrays; expected the model's weights by name.")
+        for name, array in params.items():
+            if not jnp.issubdtype(array.dtype, jnp.floating):
+                raise TypeError(f"Parameter {name!r} has dtype {array.dtype}; expected a floating-point one.")
+            if self.batch_sharding is not None and array.sharding.device_set != self.batch_sharding.device_set:
+                raise ValueError(
+                    f"Parameter {name!r} is on {len(array.sharding.device_set)} devices; batch_sharding deals batches "
+                    f"out to {len(self.batch_sharding.device_set)}. Put the weights on the same ones first: "
+                    "jax.device_put(params, NamedSharding(mesh, PartitionSpec())) gives each device all of them."
+                )
+
+    def _check_batch(self, batch: Mapping[str, Any]) -> None:
+        super()._check_batch(batch)
+        if self.batch_sharding is not None:
+            for array in jax.tree.leaves(batch):
+                if np.ndim(array):
+                    self.batch_sharding.shard_shape(array.shape)  # raises ValueError where rows cannot be dealt out
+
+
+def _sum(grads: Any, others: Any) -> tuple[Any, jax.Array]:
+    grads = jax.tree.map(jnp.add, grads, others)
+    return grads, _norm(grads)
+
+
+def _norm(grads: Any) -> jax.Array:
+    return jnp.sqrt(sum(jnp.square(each.astype(jnp.float32)).sum() for each in jax.tree.leaves(grads)))
+
+
+def _own(array: Any) -> jax.Array:
+    """A copy, where the array is."""
+    array = jnp.asarray(array)
+    return jax.device_put(array, array.sharding, may_alias=False)
+
+
+def by_name(tree: Any) -> dict[str, jax.Array]:
+    """The arrays of a pytree by their paths, joined by dots."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def in_place_of(tree: Any, arrays: Mapping[str, jax.Array]) -> Any:
+    """A pytree like `tree` of copies of these arrays, each where the one is that it comes for."""
+    leaves = [jax.device_put(arrays[name], old.sharding, may_alias=False) for name, old in by_name(tree).items()]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+
+
+def _restored(path: Path, ours: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, dict[str, jax.Array]]:
+    """What orbax saved there; shapes and dtypes are as they were saved, arrays where `ours` of the same names are."""
+    with ocp.StandardCheckpointer() as checkpointer:
+        saved = checkpointer.metadata(path).item_metadata.tree
+        # Orbax would make another dtype of one that was not asked for, without a word.
+        target = {
+            part: {name: _asked_for(each, ours.get(part, {}).get(name)) for name, each in arrays.items()}
+            for part, arrays in saved.items()
+        }
+        return checkpointer.restore(path, target)
+
+
+def _asked_for(saved: Any, ours: jax.Array | None) -> jax.ShapeDtypeStruct:
+    fits = ours is not None and ours.shape == tuple(saved.shape)
+    where = ours.sharding if fits else jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(saved.shape, saved.dtype, sharding=where)

@@ -1,0 +1,165 @@
+"""PyTorch without state: `torch.func` makes a module a function of parameters, torchopt makes steps of gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+import torchopt
+from torch.func import functional_call, grad_and_value
+from torchopt.base import GradientTransformation
+
+from mlx_grpo_kit.backends.base import Backend, logits_of
+from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, load_tensors, use_threads
+
+
+@dataclass(eq=False, repr=False)
+class TorchFuncTrainingBackend(Backend):
+    """Training with a torch.nn.Module as a template and an optimizer of torchopt: JAX's way, in torch.
+
+    The module's own weights are copied in the beginning and never changed. `from_model` makes one of these.
+
+    torchopt's Adam computes its bias correction in float32: weights drift from torch.optim's by 7e-6 in 200 steps.
+
+    Checkpoints hold `pytorch_model.bin`, which the module's `load_state_dict` takes, `optimizer.bin`, the tensors of
+    the optimizer's state by their places in it, and `training_state.bin`, the random state.
+
+    Attributes:
+        model: called with "input_ids" of a batch; returns logits, or an object with `.logits`, as transformers' models.
+        params: the parameters that are trained, by name.
+        buffers: what else the module holds, parameters that need no gradient too. What a forward pass makes of them
+            (batch norm's running means) is kept.
+        optimizer: one of torchopt. Clipping is a part of it: `torchopt.chain`.
+        opt_state: the optimizer's; it stands for parameters in a dictionary.
+        loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
+        learning_rate: what the optimizer was made with, a number or a schedule by step, for `optim_step` to report; an
+            optimizer of torchopt keeps it to itself. NaN where nobody says.
+    """
+
+    array = torch.Tensor
+
+    model: torch.nn.Module
+    params: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+    optimizer: GradientTransformation
+    opt_state: Any
+    loss_fn: Callable[..., Any]
+    checkpoint_dir: Path
+    weight_version: int = 0
+    current_step: int = 0
+    learning_rate: float | Callable[[int], float] = field(default=math.nan, kw_only=True)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: torch.nn.Module,
+        optimizer: GradientTransformation,
+        loss_fn: Callable[..., Any],
+        checkpoint_dir: Path,
+        **others: Any,
+    ) -> TorchFuncTrainingBackend:
+        """Take parameters and buffers out of a module, and begin the optimizer's state.
+
+        Args:
+            model, optimizer, loss_fn, checkpoint_dir, others: see the class.
+        """
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model is of type {type(model).__name__}; expected a torch.nn.Module.")
+        if not isinstance(optimizer, GradientTransformation):
+            kind = type(optimizer).__name__
+            raise TypeError(f"optimizer is of type {kind}; expected one of torchopt, such as torchopt.adamw(lr=1e-4).")
+        named = {name: each.detach().clone() for name, each in model.named_parameters()}
+        trained = {name for name, each in model.named_parameters() if each.requires_grad}
+        params = {name: each for name, each in named.items() if name in trained}
+        buffers = {name: each for name, each in named.items() if name not in trained}
+        buffers |= {name: each.detach().clone() for name, each in model.named_buffers()}
+        return cls(model, params, buffers, optimizer, optimizer.init(params), loss_fn, checkpoint_dir, **others)
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._grads: dict[str, torch.Tensor] | None = None
+        self._keys = keys_of_state(self.model)
+
+    def _begin_thread(self) -> Callable[[], None]:
+        return partial(use_threads, torch.get_num_threads())
+
+    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
+        def loss_of(params: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Any]:
+            buffers = {name: each.clone() for name, each in self.buffers.items()}  # a module changes its own in place
+
+            def model(*args: Any, **kwargs: Any) -> Any:
+                return functional_call(self.model, {**params, **buffers}, args, kwargs)
+
+            loss, metrics = self._loss(logits_of(model, batch["input_ids"]), batch)
+            others.update((name, each) for name, each in metrics.items() if not isinstance(each, torch.Tensor))
+            return loss, ({name: each for name, each in metrics.items() if name not in others}, buffers)
+
+        others: dict[str, Any] = {}  # grad_and_value lets nothing out but tensors
+        grads, (loss, (metrics, buffers)) = grad_and_value(loss_of, has_aux=True)(self.params)
+        if self._grads is not None:
+            grads = {name: self._grads[name] + grad for name, grad in grads.items()}
+        self._grads, self.buffers = grads, buffers
+        return loss, {**metrics, **others}, torch.nn.utils.get_total_norm(grads.values())
+
+    def _apply_gradient(self) -> float:
+        updates, self.opt_state = self.optimizer.update(self._grads, self.opt_state, params=self.params, inplace=False)
+        self.params = torchopt.apply_updates(self.params, updates, inplace=False)
+        return self.learning_rate(self.current_step) if callable(self.learning_rate) else self.learning_rate
+
+    def _clear_gradient(self) -> None:
+        self._grads = None
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        held = {**self.params, **self.buffers}
+        return {name: held[key] for name, key in self._keys.items()}
+
+    def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        new = {self._keys[name]: each.detach().clone() for name, each in weights.items()}
+        self.params = {name: new[name] for name in self.params}
+        self.buffers = {name: new.get(name, each) for name, each in self.buffers.items()}
+
+    def _copy(self, array: torch.Tensor) -> torch.Tensor:
+        return array.detach().clone()
+
+    def _numpy(self, array: torch.Tensor) -> np.ndarray:
+        return (array.float() if array.dtype == torch.bfloat16 else array).numpy(force=True).copy()
+
+    def _from_numpy(self, array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array)
+
+    def _write(self, folder: Path) -> None:
+        torch.save(self._weights(), folder / MODEL)
+        torch.save(_by_place(self.opt_state), folder / OPTIMIZER)
+        torch.save({"random": torch.get_rng_state()}, folder / STATE)
+
+    def _read(self, folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+        ours = {
+            MODEL: ("Weight", self._weights()),
+            OPTIMIZER: ("The optimizer's", _by_place(self.opt_state)),
+            STATE: ("State", {"random": torch.get_rng_state()}),
+        }
+        return {name: self._fitting(what, load_tensors(folder / name), mine) for name, (what, mine) in ours.items()}
+
+    def _restore(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
+        self._set_weights(state[MODEL])
+        self.opt_state = optree.tree_unflatten(optree.tree_structure(self.opt_state), state[OPTIMIZER].values())
+        torch.set_rng_state(state[STATE]["random"])
+
+
+def keys_of_state(model: torch.nn.Module) -> dict[str, str]:
+    """For each name in a module's state_dict the one among its parameters and buffers, where a tied weight has one."""
+    held = {id(each): name for name, each in [*model.named_parameters(), *model.named_buffers()]}
+    return {name: held[id(each)] for name, each in model.state_dict(keep_vars=True).items()}
+
+
+def _by_place(state: Any) -> dict[str, torch.Tensor]:
+    """The tensors of an optimizer's state by their places: its own tuples could be read only by running their code."""
+    places = (".".join(map(str, path)) for path in optree.tree_paths(state))
+    return dict(zip(places, optree.tree_leaves(state), strict=True))

@@ -1,0 +1,162 @@
+"""torchax: PyTorch's syntax on JAX's runtime. Experimental, as torchax itself is.
+
+A module's forward pass and a loss written in torch are traced by JAX, so all else is `JAXTrainingBackend`'s: compiled
+gradients, steps of optax. `loss.backward()` has nothing to do here, and does not work on torchax's tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import torch
+from torch._ops import OpOverloadPacket
+from torch.func import functional_call
+
+from mlx_grpo_kit.backends.jax_backend import JAXTrainingBackend, by_name, in_place_of
+from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, load_tensors
+from mlx_grpo_kit.backends.torch_func_backend import keys_of_state
+
+
+@contextmanager
+def _overloads_that_torch_dropped() -> Iterator[None]:
+    """Have look-ups of operators by names of dimensions find something: torchax 0.0.13 asks for them while it loads.
+
+    torch 2.13 has none of them any more (`aten.prod` has no overload `dim_Dimname`), so nothing will ever call them.
+    """
+    if version("torchax") != "0.0.13":
+        yield
+        return
+    look_up = OpOverloadPacket.__getattr__
+
+    def look_up_or_take_the_first(packet: OpOverloadPacket, name: str) -> Any:
+        try:
+            return look_up(packet, name)
+        except AttributeError:
+            if "dimname" not in name.lower() and "names" not in name:
+                raise
+            return getattr(packet, packet.overloads()[0])
+
+    OpOverloadPacket.__getattr__ = look_up_or_take_the_first
+    try:
+        yield
+    finally:
+        OpOverloadPacket.__getattr__ = look_up
+
+
+with _overloads_that_torch_dropped():
+    import torchax
+    from torchax import interop
+    from torchax.ops import mappings
+
+    torchax.default_env()  # loads the rest of it
+
+
+class TorchaxTrainingBackend(JAXTrainingBackend):
+    """Training with a torch.nn.Module and a loss in torch, both run by JAX, and an optimizer of optax.
+
+    The module is a template: its weights, on whatever device they are, are copied to JAX's and trained there. Batches
+    and weights come and go as torch's tensors on the CPU. Buffers are read and never changed. What is random inside the
+    module is drawn once, when it is compiled: no dropout.
+
+    Checkpoints hold `pytorch_model.bin`, which the module's `load_state_dict` takes, and `optimizer.bin`, the arrays of
+    the optimizer's state by name.
+
+    Attributes:
+        model: called with "input_ids" of a batch; returns logits, or an object with `.logits`.
+        optimizer, loss_fn, checkpoint_dir, weight_version, current_step, learning_rate: see `JAXTrainingBackend`.
+    """
+
+    array = torch.Tensor
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: optax.GradientTransformation,
+        loss_fn: Callable[..., Any],
+        checkpoint_dir: Path,
+        weight_version: int = 0,
+        current_step: int = 0,
+        *,
+        learning_rate: float | Callable[[int], float] = math.nan,
+    ):
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model is of type {type(model).__name__}; expected a torch.nn.Module.")
+        self.model, self._keys = model, keys_of_state(model)
+        trained = {name for name, each in model.named_parameters() if each.requires_grad}
+        held = {name: _to_jax(each) for name, each in [*model.named_parameters(), *model.named_buffers()]}
+        params = {name: each for name, each in held.items() if name in trained}
+        self.buffers = {name: each for name, each in held.items() if name not in trained}
+        rest = loss_fn, checkpoint_dir, weight_version, current_step
+        super().__init__(self._apply, params, optimizer, *rest, learning_rate=learning_rate)
+
+    def _apply(self, params: dict[str, jax.Array], *args: Any, **kwargs: Any) -> jax.Array:
+        def forward(weights: dict[str, torch.Tensor], args: Any, kwargs: Any) -> torch.Tensor:
+            output = functional_call(self.model, weights, args, kwargs)
+            return getattr(output, "logits", output)
+
+        return interop.call_torch(forward, {**params, **self.buffers}, args, kwargs)
+
+    def _loss(self, logits: jax.Array, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any]]:
+        return interop.call_torch(super()._loss, logits, batch)
+
+    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any], jax.Array]:
+        loss, metrics, norm = super()._add_gradient(jax.tree.map(_to_jax, dict(batch)))
+        return loss, jax.tree.map(_to_torch, metrics), norm
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        held = {**self.params, **self.buffers}
+        return {name: _to_torch(held[key]) for name, key in self._keys.items()}
+
+    def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        new = {self._keys[name]: _to_jax(each) for name, each in weights.items()}
+        super()._set_weights({name: new[name] for name in self.params})
+        self.buffers = {name: new.get(name, each) for name, each in self.buffers.items()}
+
+    def _copy(self, array: torch.Tensor) -> torch.Tensor:
+        return array.clone()
+
+    def _numpy(self, array: torch.Tensor) -> np.ndarray:
+        return array.float().numpy() if array.dtype == torch.bfloat16 else array.numpy()
+
+    def _from_numpy(self, array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array)
+
+    def _write(self, folder: Path) -> None:
+        torch.save(self._weights(), folder / MODEL)
+        torch.save(self._optimizer(), folder / OPTIMIZER)
+
+    def _read(self, folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+        ours = {MODEL: ("Weight", self._weights()), OPTIMIZER: ("The optimizer's", self._optimizer())}
+        return {name: self._fitting(what, load_tensors(folder / name), mine) for name, (what, mine) in ours.items()}
+
+    def _restore(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
+        self._set_weights(state[MODEL])
+        self.opt_state = in_place_of(self.opt_state, {name: _to_jax(each) for name, each in state[OPTIMIZER].items()})
+
+    def _optimizer(self) -> dict[str, torch.Tensor]:
+        return {name: _to_torch(each) for name, each in by_name(self.opt_state).items()}
+
+
+def _to_jax(value: Any) -> Any:
+    """A tensor of torch's or torchax's as an array of JAX, of its own memory; what is no tensor stays what it is."""
+    if isinstance(value, torchax.tensor.Tensor):
+        return value.jax()
+    if not isinstance(value, torch.Tensor):
+        return value
+    return jnp.array(mappings.t2j(value.detach(), use_dlpack=False))  # dlpack would share the memory
+
+
+def _to_torch(value: jax.Array) -> torch.Tensor:
+    """An array of JAX as a tensor of torch's, of its own memory."""
+    is_half = value.dtype == jnp.bfloat16
+    tensor = torch.from_numpy(np.array(value, np.float32 if is_half else None))
+    return tensor.bfloat16() if is_half else tensor
