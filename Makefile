@@ -5,7 +5,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help lab train test unit bench lint notebooks lock
+.PHONY: help lab train test unit bench lint notebooks book lock
 
 VENV := .venv
 OUTPUT := outputs/$(shell date +%Y-%m-%d-%H%M%S)
@@ -55,6 +55,9 @@ lint: $(VENV)/dev.done ## Style: ruff's rules and its layout
 notebooks: $(VENV)/dev.done ## Run every notebook and store its outputs, after a change to one or to its pictures
 	$(PY) tests/store_notebooks.py
 
+book: $(VENV)/book.done ## The whole course as a web site in build/book, from its stored outputs
+	$(PY) -m mlx_grpo_kit.course.book --output build/book
+
 lock: ## Write what .venv holds (after pip install --upgrade there) to requirements.lock
 	@{ sed -n '/^#/p' requirements.lock; \
 	   $(PY) -m pip freeze --exclude-editable --exclude mlx_grpo_kit | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; \
@@ -92,4 +95,9 @@ $(VENV)/lab.done: pyproject.toml requirements.lock | $(PY)
 $(VENV)/dev.done: $(VENV)/lab.done
 	@echo "Installing what the tests need"
 	@$(INSTALL) --quiet -e '.[dev]'
+	@touch $@
+
+$(VENV)/book.done: $(VENV)/lab.done
+	@echo "Installing what the book needs"
+	@$(INSTALL) --quiet -e '.[book]'
 	@touch $@

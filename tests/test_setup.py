@@ -27,7 +27,7 @@ def requirements(lines):
 
 
 COURSE = requirements(PROJECT["dependencies"] + EXTRAS["backends"])
-EVERYTHING = requirements(PROJECT["dependencies"] + EXTRAS["backends"] + EXTRAS["dev"])
+EVERYTHING = requirements(PROJECT["dependencies"] + EXTRAS["backends"] + EXTRAS["book"] + EXTRAS["dev"])
 LOCK = {
     canonicalize_name(r.name): r
     for r in map(Requirement, re.findall(r"^[^#\s].*", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
@@ -108,7 +108,7 @@ class TestMake:
 
     def test_help_is_the_default_and_lists_every_command(self):
         shown = make(cwd=ROOT).stdout
-        for command in ("lab", "train", "test", "unit", "bench", "lint", "notebooks", "help"):
+        for command in ("lab", "train", "test", "unit", "bench", "lint", "notebooks", "book", "help"):
             assert re.search(rf"^ *make {command} ", shown, re.MULTILINE), shown
 
     def test_no_python_that_fits_is_one_clear_error(self, checkout):

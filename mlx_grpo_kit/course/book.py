@@ -1,0 +1,143 @@
+"""The course as a web site, from the outputs that its notebooks are stored with: `make book`. Nothing is run.
+
+    python -m mlx_grpo_kit.course.book [--output build/book] [--notebooks notebooks]
+
+Sphinx with MyST-NB, the engine under Jupyter Book, makes the pages; `pip install 'mlx_grpo_kit[book]'` brings them.
+The site needs no server and no network: open its index.html, or copy the folder to any web server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import nbformat
+
+from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
+from mlx_grpo_kit.viz.pictures.start.course_map import describe_course, draw_course
+
+TITLE = "From one number to GRPO"
+PACKAGES = ("myst_nb", "sphinx_book_theme")
+STYLE = Path(__file__).with_name("book.css")
+SETTINGS = {
+    "project": TITLE,
+    "html_title": TITLE,
+    "extensions": ["myst_nb"],
+    "nb_execution_mode": "off",
+    "myst_enable_extensions": [],
+    "html_theme": "sphinx_book_theme",
+    "html_theme_options": {
+        "show_toc_level": 2,
+        "use_download_button": False,
+        "show_navbar_depth": 1,
+        "navbar_persistent": [],  # one place to search is enough
+        "home_page_in_toc": True,
+    },
+    "html_css_files": [STYLE.name],
+    "html_copy_source": False,
+    "html_show_sphinx": False,
+    "html_show_copyright": False,
+    "html_domain_indices": False,
+    "html_use_index": False,
+}
+
+
+def build(notebooks: Path, output: Path) -> list[str]:
+    """Write the site of all chapters that are in `notebooks` to the folder `output`; returns Sphinx's complaints.
+
+    What `output` held is replaced, if it was a site.
+
+    Raises:
+        ImportError: the book extra is not installed.
+        FileNotFoundError: there are no notebooks.
+        FileExistsError: `output` holds something else.
+    """
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise ImportError(f"The book needs {' and '.join(missing)}: .venv/bin/python -m pip install -e '.[book]'")
+    from sphinx.application import Sphinx
+
+    parts = {
+        name: chapters
+        for name, part in PARTS.items()
+        if (chapters := [chapter for chapter in part if (notebooks / f"{chapter.file}.ipynb").is_file()])
+    }
+    if not parts:
+        raise FileNotFoundError(f"There are no notebooks of the course in {notebooks}; expected 00_start_here.ipynb.")
+    if output.exists() and [*output.iterdir()] and not (output / "searchindex.js").is_file():
+        raise FileExistsError(f"{output} holds something else than a book; expected a new folder or an older book.")
+    shutil.rmtree(output, ignore_errors=True)
+    complaints = io.StringIO()
+    with tempfile.TemporaryDirectory() as scratch:
+        source, work = Path(scratch, "source"), Path(scratch, "work")
+        source.mkdir()
+        for part in parts.values():
+            for chapter in part:
+                shutil.copy(notebooks / f"{chapter.file}.ipynb", source)
+        (source / "index.md").write_text(front_page(parts, source), encoding="utf-8")
+        settings = SETTINGS | {"html_static_path": [str(STYLE)]}
+        Sphinx(source, None, output, work, "html", settings, status=None, warning=complaints).build()
+    shutil.rmtree(output / "_sources", ignore_errors=True)
+    words = re.sub(r"\x1b\[[\d;]*m", "", complaints.getvalue()).replace(f"{source}{os.sep}", "")
+    return [line for line in words.splitlines() if line.strip()]
+
+
+def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path) -> str:
+    """The first page in MyST's Markdown: what this is, the map, and each part's chapters with their goals."""
+    hours = round(sum(chapter.minutes for chapter in COURSE) / 60)
+    lines = [
+        f"# {TITLE}",
+        "",
+        f"A course in {len(COURSE)} notebooks, {hours} hours with the exercises: from the derivative of `x * x` to a "
+        "whole Qwen3 that learns by reinforcement, with every gradient checked on the way. This is the course to read, "
+        "with all its pictures. What you can move there stands still here, and exercises check themselves only there: "
+        "`make lab` opens it.",
+        "",
+        f"<div>\n{draw_course(PARTS).svg(describe_course(PARTS))}\n</div>",
+        "",
+        "A line leads from each chapter down to those that build on it.",
+        "",
+    ]
+    for title, part in parts.items():
+        lines += [f"## {title}", ""]
+        for chapter in part:
+            goal = _goal(folder / f"{chapter.file}.ipynb")
+            name = f"[{chapter.number} · {chapter.title}]({chapter.file}.ipynb)"
+            lines += [f"{name}, {chapter.minutes} minutes. {goal}", ""]
+        lines += ["```{toctree}", f":caption: {title}", ":hidden:", *(chapter.file for chapter in part), "```", ""]
+    return "\n".join(lines)
+
+
+def _goal(notebook: Path) -> str:
+    """The first sentence of a chapter's goal."""
+    header = nbformat.read(notebook, as_version=4).cells[0].source
+    words = re.search(r"\*\*Goal\.\*\*\s+(.*?[.!?:])(\s|$)", header, flags=re.S)
+    return words[1].replace("\n", " ").rstrip(":") if words else ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build the book and say where it is; returns the exit status."""
+    parser = argparse.ArgumentParser(description="The course as a web site, from its stored outputs.")
+    parser.add_argument("--output", type=Path, default=Path("build/book"), metavar="DIR")
+    parser.add_argument("--notebooks", type=Path, default=Path("notebooks"), metavar="DIR")
+    options = parser.parse_args(argv)
+    try:
+        complaints = build(options.notebooks, options.output)
+    except (ImportError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    print(f"The book: {(options.output / 'index.html').resolve().as_uri()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""The course as a web site: nothing is run, no picture and no word of it is lost, its links lead somewhere, and it can
+be read on a telephone."""
+
+import base64
+import json
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from mlx_grpo_kit.course import book as course_book
+from mlx_grpo_kit.course.syllabus import COURSE, PARTS
+from mlx_grpo_kit.viz.pictures.start.course_map import describe_course
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}DeprecationWarning") for kind in ("", "Pending")]
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+CHAPTERS = ["01_derivatives", "02_scalar_autograd", "12_qwen3"]  # panels and still pictures, graphs, wide tables
+TOO_WIDE = """() => {
+  const width = document.documentElement.clientWidth;
+  const room = node => node.closest("pre, .numbers, details:not([open])");  // code, and what is cut off by design
+  const wide = [...document.querySelectorAll("article *")].filter(
+    node => node.getBoundingClientRect().right > width + 1 && !room(node));
+  return [document.documentElement.scrollWidth - width, wide.map(node => node.outerHTML.slice(0, 200)).slice(0, 3)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    """(folder of the notebooks, folder of the site made of them, complaints). A cell of the first would fail if run."""
+    folder = tmp_path_factory.mktemp("book")
+    notebooks = folder / "notebooks"
+    notebooks.mkdir()
+    for chapter in CHAPTERS:
+        shutil.copy(NOTEBOOKS / f"{chapter}.ipynb", notebooks)
+    first = notebooks / f"{CHAPTERS[0]}.ipynb"
+    notebook = json.loads(first.read_text(encoding="utf-8"))
+    next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")["source"] = ["raise SystemExit(3)"]
+    first.write_text(json.dumps(notebook), encoding="utf-8")
+    complaints = course_book.build(notebooks, folder / "site")
+    return notebooks, folder / "site", complaints
+
+
+def pages(site):
+    return {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
+
+
+def pictures_in_words(html):
+    """The words of every picture: of images, and of SVGs that stand in the page."""
+    return [unescape(words) for words in re.findall(r'<img[^>]* alt="([^"]*)"|<svg[^>]*role="img"', html)]
+
+
+def test_every_picture_is_there_with_its_words(book):
+    notebooks, site, _ = book
+    for chapter in CHAPTERS:
+        cells = json.loads((notebooks / f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
+        outputs = [output for cell in cells for output in cell.get("outputs", [])]
+        stored = "".join("".join(output.get("data", {}).get("text/html", "")) for output in outputs)
+        page = pages(site)[chapter]
+        assert len(pictures_in_words(stored)) > 2
+        assert pictures_in_words(page)[-len(pictures_in_words(stored)) :] == pictures_in_words(stored)
+        assert stored.count("kit-still") == page.count("kit-still")  # what panels leave
+        assert re.findall(r'src="data:[^"]+"', page) == re.findall(r'src="data:[^"]+"', stored)
+        for printed in ("".join(output["text"]).splitlines()[0] for output in outputs if "text" in output):
+            assert printed in unescape(re.sub(r"<[^>]+>", "", page))
+
+
+def test_nothing_is_run(book):
+    _, site, complaints = book
+    assert "SystemExit" in re.sub(r"<[^>]+>", "", pages(site)[CHAPTERS[0]])
+    assert not [words for words in complaints if "xref_missing" not in words]  # chapters left out here
+
+
+def test_links_lead_somewhere_and_need_no_network(book):
+    _, site, _ = book
+    left_out = {f"{chapter.file}.ipynb" for chapter in COURSE} - {f"{name}.ipynb" for name in CHAPTERS}
+    for name, page in pages(site).items():
+        for target in re.findall(r'(?:href|src)="([^"#?]+)', page):
+            if not re.match(r"https?:|data:", target) and unquote(target) not in left_out:
+                assert (site / unquote(target)).is_file(), f"{name} links {target}"
+        assert not re.findall(r'<(?:script|link|img)[^>]* (?:src|href)="(?:https?:)?//', page)
+    assert 'href="02_scalar_autograd.html"' in pages(site)["01_derivatives"]
+
+
+def test_the_first_page_has_the_parts_the_map_and_its_words(book):
+    _, site, _ = book
+    front = pages(site)["index"]
+    for name, chapters in PARTS.items():
+        assert (f'<span class="caption-text">{name}</span>' in front) == any(one.file in CHAPTERS for one in chapters)
+    assert f"<title>{describe_course(PARTS)}</title>" in front
+    assert 'href="12_qwen3.html"' in front
+    assert "Put the parts together" in front  # its goal
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_telephone_only_code_is_wider_than_the_page(book, browser, scheme):
+    _, site, _ = book
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    try:
+        page = context.new_page()
+        for name in ("index", *CHAPTERS):
+            page.goto((site / f"{name}.html").as_uri())
+            assert page.evaluate(TOO_WIDE) == [0, []], name
+            assert page.locator("html").get_attribute("data-theme") == scheme
+        # No paper behind pictures whose ink follows the theme, nor ink of another colour.
+        look = (
+            "(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.cell_output .text_html')))"
+        )
+        ink = page.evaluate("getComputedStyle(document.querySelector('article p')).color")
+        assert page.evaluate(look) == ["rgba(0, 0, 0, 0)", ink]
+    finally:
+        context.close()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, capsys):
+    (tmp_path / "thesis.txt").write_text("")
+    arguments = ["--notebooks", str(NOTEBOOKS), "--output", str(tmp_path)]
+    assert course_book.main(arguments) == 2
+    assert "holds something else than a book" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert course_book.main(["--notebooks", str(tmp_path), "--output", str(tmp_path / "new")]) == 2
+    assert "There are no notebooks of the course in" in capsys.readouterr().err
+    monkeypatch.setattr(course_book, "PACKAGES", ("a_package_that_nobody_has",))
+    assert course_book.main(arguments) == 2
+    assert "The book needs a_package_that_nobody_has: " in capsys.readouterr().err
+
+
+def test_what_is_inside_an_svg_picture_survives(book):
+    """JupyterLab's SVG pictures are images that hold the SVG; a script of their own puts it in their place."""
+    _, site, _ = book
+    [first, *_] = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', pages(site)["02_scalar_autograd"])
+    assert "<title" in base64.b64decode(first).decode()
