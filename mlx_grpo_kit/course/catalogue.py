@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
+from pathlib import Path
 
 from mlx_grpo_kit.course import chapters as chapter_folders
 from mlx_grpo_kit.course.exercise import Exercise
@@ -11,11 +11,9 @@ from mlx_grpo_kit.course.exercise import Exercise
 
 def chapters() -> list[str]:
     """The numbers of the chapters that have exercises: ["01", "02", ...]."""
-    return sorted(
-        module.name.removeprefix("chapter_")
-        for module in pkgutil.iter_modules(chapter_folders.__path__)
-        if module.name.startswith("chapter_")
-    )
+    folders = [Path(folder) for folder in chapter_folders.__path__]
+    files = [file for folder in folders for file in folder.glob("chapter_*/exercises.py")]
+    return sorted(file.parent.name.removeprefix("chapter_") for file in files)
 
 
 def exercises(chapter: str) -> list[Exercise]:
