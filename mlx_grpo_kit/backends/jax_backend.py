@@ -28,8 +28,15 @@ class JAXTrainingBackend(Backend):
     weights and optimizer's state of a gradient. Batches of equal shapes cost no compiling, so pad to a few lengths.
 
     Weights are copied in the beginning, because a step writes the next ones over those before, in the same memory; the
-    user's own stay. Several devices need no more than a placement: weights that lie on a mesh already, all of each or a
-    part of it, and a `batch_sharding` that deals out the rows. The compiler adds what has to be sent between them.
+    user's own stay.
+
+    Several devices need no more than a placement: weights that lie on them, all of each or a part of it, and a
+    `batch_sharding` that deals out the rows. The compiler adds what has to be sent in between, and loss and gradient
+    are those of the whole batch.
+
+        mesh = jax.sharding.Mesh(jax.devices(), ("rows",))
+        params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+        JAXTrainingBackend(apply_fn, params, ..., batch_sharding=NamedSharding(mesh, PartitionSpec("rows")))
 
     Checkpoints hold the folder `orbax`, weights and the optimizer's state as orbax writes them.
 
@@ -168,9 +175,18 @@ class JAXTrainingBackend(Backend):
     def _check_batch(self, batch: Mapping[str, Any]) -> None:
         super()._check_batch(batch)
         if self.batch_sharding is not None:
-            for array in jax.tree.leaves(batch):
-                if np.ndim(array):
-                    self.batch_sharding.shard_shape(array.shape)  # raises ValueError where rows cannot be dealt out
+            for name, array in by_name(dict(batch)).items():
+                self._check_rows(name, np.shape(array))
+
+    def _check_rows(self, name: str, shape: tuple[int, ...]) -> None:
+        try:
+            if shape:
+                self.batch_sharding.shard_shape(shape)
+        except ValueError as error:
+            raise ValueError(
+                f"The batch's {name!r} has shape {shape}, which batch_sharding cannot deal out evenly to its "
+                f"{len(self.batch_sharding.device_set)} devices. Add rows, with a loss_mask of 0, or leave some out."
+            ) from error
 
 
 def _sum(grads: Any, others: Any) -> tuple[Any, jax.Array]:

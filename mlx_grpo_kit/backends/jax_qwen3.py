@@ -37,16 +37,16 @@ def completion_logits(
     config: Qwen3Config,
     params: Params,
     prompt_ids: jax.Array,
-    prompt_mask: jax.Array | None,
     completion_ids: jax.Array,
+    prompt_mask: jax.Array | None = None,
 ) -> jax.Array:
     """Logits that predict each completion token: [B, T, V], the first of a row by the last position of its prompt.
 
     Args:
         prompt_ids: int [B / group size, P], padded on the left. Each is computed once and serves the completions of its
             group, which stand next to each other.
-        prompt_mask: [B / group size, P], 0 for padding; None where no prompt is padded.
         completion_ids: int [B, T], padded on the right.
+        prompt_mask: [B / group size, P], 0 for padding; None where no prompt is padded.
     """
     group_size = completion_ids.shape[0] // prompt_ids.shape[0]
     hidden, past = hidden_states(config, params, prompt_ids, prompt_mask)

@@ -20,7 +20,7 @@ MODELS = {
                           num_key_value_heads=2, head_dim=8, tie_word_embeddings=True),
     "wide heads, own output layer": dict(hidden_size=24, intermediate_size=40, num_hidden_layers=1,
                                          num_attention_heads=4, num_key_value_heads=1, head_dim=16),
-    "stretched by YaRN": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+    "stretched by YaRN": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
                               num_key_value_heads=2, head_dim=16, rope_parameters=YARN),
 }  # fmt: skip
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14]]
@@ -63,24 +63,23 @@ def test_logits_and_gradients_are_transformers(jax, both):
     """
     reference, config, params = both
     whole = [PROMPTS[row // 2] + completion for row, completion in enumerate(COMPLETIONS)]
-    left, right = padded(whole, "left"), padded(whole, "right")
+    on_both_sides = [np.concatenate(pair) for pair in zip(padded(whole, "left"), padded(whole, "right"), strict=True)]
     (prompt_ids, prompt_mask), (completion_ids, completion_mask) = padded(PROMPTS, "left"), padded(COMPLETIONS, "right")
     weights = np.random.default_rng(0).normal(size=(*completion_ids.shape, V)) * completion_mask[..., None]
 
     @jax.jit  # all in one: compiling is what takes the time here
     def results(params):
         def loss_and_logits(params):
-            logits = completion_logits(config, params, prompt_ids, prompt_mask, completion_ids)
+            logits = completion_logits(config, params, prompt_ids, completion_ids, prompt_mask)
             return (logits * weights).sum(), logits
 
         (loss, logits), grads = jax.value_and_grad(loss_and_logits, has_aux=True)(params)
-        return loss, logits, grads, qwen3_forward(config, params, *left), qwen3_forward(config, params, *right)
+        return loss, logits, grads, qwen3_forward(config, params, *on_both_sides)
 
-    loss, logits, grads, *of_rows = jax.tree.map(np.asarray, results(params))
-    alone = rows_alone(reference, *left)
-    for (_, mask), ours in zip((left, right), of_rows, strict=True):
-        for row in range(len(whole)):
-            assert relative_error(ours[row][mask[row] == 1], alone[row].detach()) < 1e-5
+    loss, logits, grads, of_rows = jax.tree.map(np.asarray, results(params))
+    alone = rows_alone(reference, *padded(whole, "left"))
+    for row, (ours, mask) in enumerate(zip(of_rows, on_both_sides[1], strict=True)):
+        assert relative_error(ours[mask == 1], alone[row % len(whole)].detach()) < 1e-5
     theirs = 0
     for row, completion in enumerate(COMPLETIONS):
         predicting = alone[row][-len(completion) - 1 : -1]
@@ -104,7 +103,7 @@ def small(make_qwen3):
 def test_completions_of_one_token_need_the_prompts_alone(jax, small):
     reference, config, params = small
     ids, mask = padded(PROMPTS, "left")
-    logits = np.asarray(jax.jit(partial(completion_logits, config))(params, ids, mask, np.full((6, 1), 3, np.int32)))
+    logits = np.asarray(jax.jit(partial(completion_logits, config))(params, ids, np.full((6, 1), 3, np.int32), mask))
     for row, alone in enumerate(rows_alone(reference, ids, mask)):
         assert relative_error(logits[2 * row], alone[-1:].detach()) < 1e-5
         assert relative_error(logits[2 * row + 1], alone[-1:].detach()) < 1e-5
