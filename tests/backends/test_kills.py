@@ -1,7 +1,7 @@
 """Processes that are really killed at random moments of saving: nothing that was saved is lost.
 
-Fifty for one framework, fewer for another, none for those that compile first and cannot be forked: how a folder gets its
-name is the same for all.
+Fifty for one framework, fewer for another, none for those that compile first and cannot be forked: how a folder gets
+its name is the same for all.
 """
 
 import os
