@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
 import functools
 import io
 import math
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams
+from mlx_grpo_kit.habits import not_known
 from mlx_grpo_kit.recipe import MAX_STEPS, TINY_ARGS, TINY_NAME
 from mlx_grpo_kit.run_record import KEEP
 
@@ -325,8 +325,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _unknown(argument: str, parser: Parser) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; see --help."
-    near = difflib.get_close_matches(argument.partition("=")[0], parser._option_string_actions, n=1)
-    return f"unknown option {argument}" + (f"; did you mean {near[0]}?" if near else "; see --help.")
+    option = argument.partition("=")[0]
+    return f"unknown option {option}; {not_known(option, parser._option_string_actions) or 'see --help.'}"
 
 
 def _in_words(error: Exception) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from mlx_grpo_kit.generation.generate import stop_at
@@ -15,6 +12,7 @@ from mlx_grpo_kit.grpo.advantages import check_advantage_settings
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 from mlx_grpo_kit.grpo.schedule import SCHEDULES
+from mlx_grpo_kit.habits import names_habits
 
 MAY_CHANGE = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
@@ -24,25 +22,7 @@ MAY_CHANGE = (
 decides on time and memory alone, which changes numbers by rounding; and what becomes of an error that ended the run."""
 
 
-def _naming_near_misses(config: type) -> type:
-    """A data class that says, of a setting that it does not know, which it may have been meant for."""
-    init: Callable[..., None] = config.__init__
-    known = [field.name for field in fields(config)]
-
-    @functools.wraps(init)
-    def checked_init(self, *args, **settings):
-        for name in settings:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"help({config.__name__}) lists them."
-                raise TypeError(f"{config.__name__} has no setting {name!r}; {hint}")
-        init(self, *args, **settings)
-
-    config.__init__ = checked_init
-    return config
-
-
-@_naming_near_misses
+@names_habits("setting")
 @dataclass(frozen=True)
 class GRPOConfig:
     """How `GRPOTrainer` trains, under the names of TRL's `GRPOConfig`. TRL 1.16's default is given where it differs.

@@ -40,6 +40,7 @@ from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.rewards import Failure, compute_rewards
 from mlx_grpo_kit.grpo.schedule import scheduled_rate
 from mlx_grpo_kit.grpo.turns import Turns
+from mlx_grpo_kit.habits import names_habits
 from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
@@ -126,6 +127,7 @@ class Snapshot:
         return sum(value.nbytes for value in [*self.master_params.values(), *moments])
 
 
+@names_habits("argument")
 class GRPOTrainer:
     """Trains a Qwen3 on a task by group relative policy optimization.
 
