@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 from mlx_grpo_kit.assets import TINY
@@ -65,7 +66,46 @@ def make_pytorch(folder, checkpoint_dir, lr):
     return PyTorchTrainingBackend(model, optimizer, loss(), checkpoint_dir, max_grad_norm=1.0)
 
 
-MAKERS = {"mlx": make_mlx, "pytorch": make_pytorch}
+def make_torch_func(folder, checkpoint_dir, lr):
+    import torchopt
+
+    from mlx_grpo_kit.backends import TorchFuncTrainingBackend
+
+    steps = torchopt.chain(torchopt.clip.clip_grad_norm(1.0), torchopt.adamw(lr, weight_decay=0.0))
+    model = transformers_model(folder)
+    return TorchFuncTrainingBackend.from_model(model, steps, loss(), checkpoint_dir, learning_rate=lr)
+
+
+def optax_steps(lr):
+    import optax
+
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(lr, weight_decay=0.0))
+
+
+def make_jax(folder, checkpoint_dir, lr):
+    from mlx_grpo_kit.backends import JAXTrainingBackend
+    from mlx_grpo_kit.backends.jax_qwen3 import qwen3_forward
+
+    config, params = load_pretrained(folder)
+    params = {name: np.array(value) for name, value in params.items()}
+    apply_fn = partial(qwen3_forward, config)
+    return JAXTrainingBackend(apply_fn, params, optax_steps(lr), loss(), checkpoint_dir, learning_rate=lr)
+
+
+def make_torchax(folder, checkpoint_dir, lr):
+    from mlx_grpo_kit.backends import TorchaxTrainingBackend
+
+    model = transformers_model(folder)
+    return TorchaxTrainingBackend(model, optax_steps(lr), loss(), checkpoint_dir, learning_rate=lr)
+
+
+MAKERS = {
+    "mlx": make_mlx,
+    "pytorch": make_pytorch,
+    "torch_func": make_torch_func,
+    "jax": make_jax,
+    "torchax": make_torchax,
+}
 
 
 @pytest.fixture
@@ -87,6 +127,12 @@ def make_one_backend(tmp_path):
 
 
 @pytest.fixture(params=MAKERS)
+def make_any_backend(request, make_one_backend):
+    """(folder, lr=8e-4) -> a backend; every test that asks for this is run with each of the five."""
+    return partial(make_one_backend, request.param)
+
+
+@pytest.fixture(params=["mlx", "pytorch"])
 def make_backend(request, make_one_backend):
-    """(folder, lr=8e-4) -> a backend; every test that asks for this is run with each of them."""
+    """As `make_any_backend`, for what does not depend on the framework: with two that have nothing to compile."""
     return partial(make_one_backend, request.param)

@@ -129,8 +129,8 @@ def test_a_function_does_not_cross_to_another_process(shared_process):
 
 
 @pytest.fixture
-def checkpoint(make_backend, tmp_path):
-    backend = make_backend(TINY)
+def checkpoint(make_any_backend):
+    backend = make_any_backend(TINY)
     weights = {name: backend._copy(value) * 1.5 for name, value in backend.get_weights().wait().items()}
     backend.load_weights(weights).wait()
     for step in (1, 2):

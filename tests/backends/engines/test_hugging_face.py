@@ -20,33 +20,35 @@ def logits_of(folder):
         return Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()(torch.tensor(IDS)).logits.numpy()
 
 
-def test_a_folder_goes_through_a_backend_and_comes_out_the_same(small_folder, make_backend, tmp_path):
+def test_a_folder_goes_through_a_backend_and_comes_out_the_same(small_folder, make_any_backend, tmp_path):
     config, params = load_pretrained(small_folder)
     other = save_pretrained(tmp_path / "other", config, init_params(config, seed=7, scale=0.3))
-    backend = make_backend(other)
+    backend = make_any_backend(other)
     assert trio.run(load_hugging_face, backend, small_folder) == config
     out = trio.run(save_hugging_face, backend, tmp_path / "out", config)
     _, back = load_pretrained(out)
     for name, value in params.items():
         np.testing.assert_array_equal(np.array(back[name]), np.array(value), err_msg=name)
     np.testing.assert_array_equal(logits_of(out), logits_of(small_folder))
-    # And what the backend itself computes with has changed too: the loss is no longer that of the other folder.
-    fresh = make_backend(small_folder)
-    batch = {"input_ids": IDS, "labels": IDS, "loss_mask": np.ones((2, 5), np.float32)}
-    batch = {name: backend._from_numpy(np.asarray(value)) for name, value in batch.items()}
-    batch["advantages"] = backend._from_numpy(np.array([1.0, -0.5], np.float32))
-    losses = [each.forward_backward(batch).wait()["loss"] for each in (backend, fresh)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    if config.tie_word_embeddings:  # once: what compiles takes its time
+        # And what the backend computes with is what it was given.
+        ids = np.array(IDS)
+        batch = {"input_ids": ids, "labels": ids, "loss_mask": np.ones((2, 5), np.float32)}
+        batch = {name: backend._from_numpy(value) for name, value in batch.items()}
+        batch["advantages"] = backend._from_numpy(np.array([1.0, -0.5], np.float32))
+        logps = backend.forward_backward(batch).wait()["logps"]
+        expected = torch.tensor(logits_of(small_folder)).log_softmax(-1).gather(-1, torch.tensor(ids)[..., None])
+        np.testing.assert_allclose(logps, expected[..., 0].numpy(), atol=2e-5)
 
 
-def test_a_folder_of_another_model_changes_nothing(small_folder, make_backend, tmp_path):
+def test_a_folder_of_another_model_changes_nothing(small_folder, make_any_backend, tmp_path):
     config, _ = load_pretrained(small_folder)
     wide = Qwen3Config.from_dict(config.to_dict() | {"intermediate_size": 48})
     deep = Qwen3Config.from_dict(config.to_dict() | {"num_hidden_layers": 3})
-    backend = make_backend(small_folder)
+    backend = make_any_backend(small_folder)
     before = {name: as_numpy(value).copy() for name, value in backend.get_weights().wait().items()}
     for number, (other, said) in enumerate(
-        [(wide, r"shape \(40, 24\) in the model and \(48, 24\)"), (deep, "layers.2")]
+        [(wide, r"has shape \(\d+, \d+\) in the model and \(\d+, \d+\) in the folder"), (deep, "layers.2")]
     ):
         folder = save_pretrained(tmp_path / str(number), other, init_params(other))
         with pytest.raises(ValueError, match=said):
