@@ -69,6 +69,11 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(number(each) for each in text.split(","))
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Words between commas."""
+    return tuple(text.split(","))
+
+
 def amount(text: str) -> int | str:
     """A whole number of at least 0, or all."""
     if text == "all":
@@ -109,7 +114,7 @@ class Setting:
     @property
     def option(self) -> str:
         """As it is written in the terminal."""
-        return "--dtype" if self.type is is_bfloat16 else "--" + self.name.replace("_", "-")
+        return {"bf16": "--dtype", "lora_r": "--lora-rank"}.get(self.name, "--" + self.name.replace("_", "-"))
 
     @property
     def default(self) -> Any:
@@ -128,7 +133,7 @@ class Setting:
             group.add_argument(self.option, dest=self.name, action="append", metavar="TEXT", help=self.help)
             return
         words = self.help if self.default is None or self.type is is_bfloat16 else f"{self.help} ({default})"
-        metavar = {str: "NAME", is_bfloat16: "NAME", numbers: "N,N"}.get(self.type, "N")
+        metavar = {str: "NAME", is_bfloat16: "NAME", numbers: "N,N", names: "NAME,NAME"}.get(self.type, "N")
         group.add_argument(self.option, dest=self.name, type=self.type, metavar=metavar, help=words)
 
 
@@ -156,6 +161,9 @@ SETTINGS = {
         Setting("on_reward_error", str, "stop when a reward function fails, or skip the completion"),
     ),
     "what it costs": (
+        Setting("lora_r", whole_number, "train adapters of this rank, such as 8, beside a model that stays as it is"),
+        Setting("lora_alpha", number, "what adapters add is multiplied by this, divided by their rank"),
+        Setting("lora_target_modules", names, "which linear maps have adapters, such as q_proj,v_proj (default: all)"),
         Setting("gradient_checkpointing", bool, "less memory, more time: compute again in the backward pass"),
         Setting("completion_batch_size", whole_number, "completions sampled at once (default: 2 GiB of cache)"),
         Setting("optim", str, "adamw; adafactor takes half the memory, and learns in other steps"),

@@ -3,6 +3,10 @@
 With Qwen3's vocabulary of 151,936 a table of 512 tokens has 311 MB, and a backward pass through it holds several. Here
 the vocabulary goes by in chunks: forwards with a running maximum and sum, as in online softmax (Milakov & Gimelshein,
 https://arxiv.org/abs/1805.02867), backwards by computing each chunk's logits once more.
+
+Where the output layer is not trained, nothing is computed twice. The gradient of log p of a token by the hidden state
+is the token's row less the mean row under p, and a mean over the vocabulary is what attention computes of its values:
+it comes along in the forward pass.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Iterator
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.sampling import token_logps
 from mlx_grpo_kit.qwen3.kernels import exp
+from mlx_grpo_kit.qwen3.matrices import Matrix, linear
 
 WHOLE = 2**24  # numbers in a table of logits that is made at once
 CHUNK = 2**20  # numbers in one chunk of a larger one
@@ -20,10 +25,11 @@ CHUNK = 2**20  # numbers in one chunk of a larger one
 
 def token_logps_and_entropy(
     hidden: mx.array,
-    weight: mx.array,
+    weight: Matrix,
     token_ids: mx.array,
     temperature: float = 1.0,
     entropy_gradient: bool = False,
+    weight_gradient: bool = True,
 ) -> tuple[mx.array, mx.array]:
     """log softmax(hidden W^T / temperature) of the given tokens, and the entropy of that distribution.
 
@@ -33,14 +39,18 @@ def token_logps_and_entropy(
         token_ids: int [...].
         temperature: as in `token_logps`; with 0 the log-probabilities are those of temperature 1.
         entropy_gradient: whether the entropy has a gradient.
+        weight_gradient: whether `weight` may have one. A quantized one has none.
 
     Returns:
         Two float32 arrays of token_ids' shape; the entropy is in nats.
     """
     num_tokens, vocabulary = token_ids.size, weight.shape[0]
     if num_tokens * vocabulary <= WHOLE:
-        return token_logps(hidden @ weight.T, token_ids, temperature, True, entropy_gradient)
+        return token_logps(linear(hidden, weight), token_ids, temperature, True, entropy_gradient)
     chunks = VocabularyChunks(token_ids.reshape(-1), weight.shape, temperature)
+    if not weight_gradient:
+        logps, entropy = _with_slopes(chunks, hidden.reshape(num_tokens, -1), weight, entropy_gradient)
+        return logps.reshape(token_ids.shape), entropy.reshape(token_ids.shape)
 
     @mx.custom_function
     def forward(hidden: mx.array, weight: mx.array) -> tuple[mx.array, mx.array, mx.array]:
@@ -59,6 +69,24 @@ def token_logps_and_entropy(
     logps, entropy, _ = forward(hidden.reshape(num_tokens, -1), weight)
     entropy = entropy if entropy_gradient else mx.stop_gradient(entropy)
     return logps.reshape(token_ids.shape), entropy.reshape(token_ids.shape)
+
+
+def _with_slopes(
+    chunks: VocabularyChunks, hidden: mx.array, weight: Matrix, entropy_gradient: bool
+) -> tuple[mx.array, mx.array]:
+    """Log-probabilities and entropies [N] whose gradient by `hidden` [N, hidden_size] is known once they are."""
+
+    @mx.custom_function
+    def forward(hidden: mx.array) -> tuple[mx.array, ...]:
+        return chunks.logps_entropy_and_slopes(hidden, weight, entropy_gradient)
+
+    @forward.vjp
+    def backward(hidden, cotangents, outputs):
+        grads = (grad[:, None] * slope for grad, slope in zip(cotangents, outputs[2:], strict=False))
+        return sum(grads).astype(hidden.dtype)
+
+    logps, entropy, *_ = forward(hidden)
+    return logps, entropy if entropy_gradient else mx.stop_gradient(entropy)
 
 
 def columns_of_a_chunk(num_tokens: int, hidden_size: int) -> int:
@@ -80,7 +108,7 @@ class VocabularyChunks:
         vocabulary, hidden_size = shape
         self.starts = range(0, vocabulary, columns_of_a_chunk(token_ids.size, hidden_size))
 
-    def _rows(self, weight: mx.array, start: int) -> mx.array:
+    def _rows(self, weight: Matrix, start: int) -> mx.array:
         return weight[start : start + self.starts.step]
 
     def _scaled_logits(self, hidden: mx.array, rows: mx.array, *before: mx.array) -> mx.array:
@@ -88,28 +116,58 @@ class VocabularyChunks:
         [hidden] = mx.depends([hidden], before)
         return (hidden @ rows.T).astype(mx.float32) * self.scale
 
-    def logps_and_entropy(self, hidden: mx.array, weight: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    def logps_and_entropy(self, hidden: mx.array, weight: Matrix) -> tuple[mx.array, mx.array, mx.array]:
         """[N, hidden_size], [V, hidden_size] -> log-probabilities, entropies, log of the sum of all powers: [N] each.
 
         As one graph. The third is for `gradients`.
+        """
+        return self._through(hidden, weight, 0)[:3]
+
+    def logps_entropy_and_slopes(
+        self, hidden: mx.array, weight: Matrix, entropy_gradient: bool = False
+    ) -> tuple[mx.array, ...]:
+        """Log-probabilities and entropies [N], and the gradient of each by its token's hidden state [N, hidden_size].
+
+        The entropy's gradient only where it is asked for. As one graph.
+        """
+        logps, entropy, _, mean, *means = self._through(hidden, weight, 1 + entropy_gradient)
+        slopes = [(weight[self.token_ids].astype(mx.float32) - mean) * self.scale]
+        # The entropy's by the logit of a token of probability p is -p (log p + H).
+        slopes += [-(of_logs + entropy[:, None] * mean) * self.scale for of_logs in means]
+        return logps, entropy, *slopes
+
+    def _through(self, hidden: mx.array, weight: Matrix, num_means: int) -> tuple[mx.array, ...]:
+        """One pass over the vocabulary: log-probabilities, entropies, log of the sum of all powers, and means of rows.
+
+        The first of the means [N, hidden_size] is the mean row under p, the second that of rows times log p.
         """
         shape = self.token_ids.shape
         chosen = mx.sum(hidden.astype(mx.float32) * weight[self.token_ids].astype(mx.float32), axis=-1) * self.scale
         # Of the columns so far: the largest logit, and relative to it the sum of powers and of powers times logits.
         top = mx.full(shape, -math.inf)
         total, weighted = mx.zeros(shape), mx.zeros(shape)
+        means = [mx.zeros(hidden.shape)] * num_means
         for start in self.starts:
-            logits = self._scaled_logits(hidden, self._rows(weight, start), weighted)
+            rows = self._rows(weight, start)
+            logits = self._scaled_logits(hidden, rows, weighted, *means)
             before, top = top, mx.maximum(top, logits.max(axis=-1))
             logits = logits - top[:, None]
             powers = exp(logits)
             if start:
-                shrunk = exp(before - top)
-                weighted, total = (weighted + total * (before - top)) * shrunk, total * shrunk
-            total = total + powers.sum(axis=-1)
-            weighted = weighted + mx.where(powers > 0, powers * logits, 0.0).sum(axis=-1)
+                moved, shrunk = before - top, exp(before - top)
+                weighted, total = (weighted + total * moved) * shrunk, total * shrunk
+                by_logits = [(of_logits + means[0] * moved[:, None]) * shrunk[:, None] for of_logits in means[1:]]
+                means = [*(mean * shrunk[:, None] for mean in means[:1]), *by_logits]
+            by_logits = mx.where(powers > 0, powers * logits, 0.0)
+            total, weighted = total + powers.sum(axis=-1), weighted + by_logits.sum(axis=-1)
+            means = [
+                mean + (factors.astype(rows.dtype) @ rows).astype(mx.float32)
+                for mean, factors in zip(means, (powers, by_logits), strict=False)
+            ]
         log_total = mx.log(total)
-        return chosen - top - log_total, log_total - weighted / total, top + log_total
+        means = [mean / total[:, None] for mean in means]
+        means[1:] = [of_logits - log_total[:, None] * means[0] for of_logits in means[1:]]
+        return chosen - top - log_total, log_total - weighted / total, top + log_total, *means
 
     def gradients(
         self,

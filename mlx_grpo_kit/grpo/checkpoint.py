@@ -3,6 +3,7 @@
 checkpoint/
   model/                  the policy in float32, with its tokenizer: a folder any Qwen3 loader reads
   reference/              the policy that the KL penalty pulls towards, where there is one
+  adapters/               in the place of both, where adapters are trained: mlx-lm and PEFT read it too
   optimizer.safetensors   the optimizer's moments
   trainer_state.json      settings and progress
   mlx_grpo_kit.json       the hash of every file above: nothing is read that was not saved
@@ -20,10 +21,11 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.files import MANIFEST, check_saved, read_json, read_manifest, replaced_folder, whole_folder
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, save_pretrained
+from mlx_grpo_kit.qwen3.adapters import Adapters, load_adapters, save_adapters
 from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 
-STATE = "trainer_state.json"
+STATE, ADAPTERS = "trainer_state.json", "adapters"
 COMPUTE_DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
@@ -35,10 +37,11 @@ class Checkpoint:
         step: steps done.
         task: the task's name.
         args: the settings.
-        config, master_params, tokenizer: the policy, in float32.
+        config, master_params, tokenizer: the policy, in float32; or its adapters alone.
         compute_dtype: of the forward and backward passes.
         ref_params: the policy that training started from, where the KL penalty needs it.
         optimizer_state: {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}, as AdamW has it.
+        adapters: `master_params` and what they stand beside, where they are adapters.
     """
 
     step: int
@@ -50,6 +53,7 @@ class Checkpoint:
     compute_dtype: mx.Dtype
     ref_params: dict[str, mx.array] | None
     optimizer_state: dict[str, Any]
+    adapters: Adapters | None = None
 
 
 def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
@@ -64,7 +68,10 @@ def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
         "args": asdict(checkpoint.args),
     }
     with replaced_folder(folder) as new:
-        save_pretrained(new / "model", checkpoint.config, checkpoint.master_params, tokenizer=checkpoint.tokenizer)
+        if checkpoint.adapters is not None:
+            save_adapters(new / ADAPTERS, checkpoint.config, checkpoint.adapters, tokenizer=checkpoint.tokenizer)
+        else:
+            save_pretrained(new / "model", checkpoint.config, checkpoint.master_params, tokenizer=checkpoint.tokenizer)
         if checkpoint.ref_params is not None:
             save_pretrained(new / "reference", checkpoint.config, checkpoint.ref_params)
         save_arrays(new / "optimizer.safetensors", _flat(checkpoint.optimizer_state))
@@ -84,7 +91,14 @@ def load_checkpoint(folder: str | os.PathLike) -> Checkpoint:
         raise FileNotFoundError(f"{folder} is no checkpoint; expected a folder that save_checkpoint wrote.")
     check_saved(folder, saved)
     state = _read_state(folder)
-    config, params = load_pretrained(folder / "model", dtype=None)
+    adapters, policy = None, folder / "model"
+    if f"{ADAPTERS}/{MANIFEST}" in saved:
+        policy = folder / ADAPTERS
+        config = Qwen3Config.from_dict(read_json(policy, "config.json"))
+        adapters = load_adapters(policy, config)
+        params = adapters.lora
+    else:
+        config, params = load_pretrained(policy, dtype=None)
     has_reference = f"reference/{MANIFEST}" in saved
     optimizer_state = _nested(load_arrays(folder / "optimizer.safetensors"))
     mx.eval(optimizer_state)
@@ -92,9 +106,10 @@ def load_checkpoint(folder: str | os.PathLike) -> Checkpoint:
         **state,
         config=config,
         master_params=params,
-        tokenizer=load_tokenizer(folder / "model"),
+        tokenizer=load_tokenizer(policy),
         ref_params=load_pretrained(folder / "reference", dtype=None)[1] if has_reference else None,
         optimizer_state=optimizer_state,
+        adapters=adapters,
     )
 
 

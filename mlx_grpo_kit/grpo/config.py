@@ -13,6 +13,7 @@ from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 from mlx_grpo_kit.grpo.schedule import SCHEDULES
 from mlx_grpo_kit.habits import names_habits
+from mlx_grpo_kit.qwen3.lora import TARGETS, check_targets
 
 MAY_CHANGE = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
@@ -44,6 +45,12 @@ class GRPOConfig:
         num_generations: completions a prompt (a group); at least 2, because a completion is judged against its group.
         per_device_train_batch_size: completions that go through the model at once (a micro-batch).
         gradient_accumulation_steps: micro-batches a step.
+        lora_r: train adapters of this rank beside the model, which stays as it is (`qwen3/lora.py`): a few numbers in
+            the place of all, no gradient of the model's size, and a reference for `beta` that takes no memory. The
+            model may be quantized. None trains all parameters (peft's name; TRL's `ModelConfig` has it with
+            `use_peft`). The learning rate that suits adapters is about ten times that of all parameters.
+        lora_alpha: what adapters add is multiplied by lora_alpha / lora_r.
+        lora_target_modules: which linear maps of a layer have adapters; None: all seven (peft: q_proj and v_proj).
         gradient_checkpointing: keep only the input of each transformer block for the backward pass, which computes the
             rest again, one block at a time: the same gradients from less memory, in more time (TRL: True).
         completion_batch_size: completions sampled at once, in training and in evaluation: the same are drawn, from a
@@ -91,6 +98,9 @@ class GRPOConfig:
     num_generations: int = 8
     per_device_train_batch_size: int = 8
     gradient_accumulation_steps: int = 1
+    lora_r: int | None = None
+    lora_alpha: float = 32.0
+    lora_target_modules: tuple[str, ...] | None = None
     gradient_checkpointing: bool = False
     completion_batch_size: int | None = None
     num_iterations: int = 1
@@ -172,6 +182,18 @@ class GRPOConfig:
                 "sync_ref_model is set while beta is 0: without a KL penalty there is no reference to keep up. Set "
                 "beta, for example to 0.04, or leave sync_ref_model."
             )
+        if self.lora_r is not None:
+            _check_whole("lora_r", self.lora_r, at_least=1)
+            if self.sync_ref_model:
+                raise ValueError(
+                    "sync_ref_model is set, which moves a second copy of the policy; adapters (lora_r) have the model "
+                    "that they stand beside for a reference, and no copy. Leave one of the two."
+                )
+        if not 0 < self.lora_alpha < math.inf:
+            raise ValueError(f"lora_alpha is {self.lora_alpha}; expected more than 0.")
+        if self.lora_target_modules is not None:
+            check_targets(self.lora_target_modules)
+            object.__setattr__(self, "lora_target_modules", tuple(self.lora_target_modules))  # a file has a list
         if self.on_reward_error not in ("stop", "skip"):
             raise ValueError(f"on_reward_error is {self.on_reward_error!r}; expected 'stop' or 'skip'.")
         if self.num_generations < 2:
@@ -190,6 +212,16 @@ class GRPOConfig:
             )
         self.sampling(1)
         self.loss(1)
+
+    @property
+    def lora_scale(self) -> float:
+        """What the product of an adapter's two arrays is multiplied by."""
+        return self.lora_alpha / (self.lora_r or 1)
+
+    @property
+    def lora_targets(self) -> tuple[str, ...]:
+        """The linear maps of a layer that have adapters, where there are any."""
+        return self.lora_target_modules or TARGETS
 
     @property
     def generation_batch_size(self) -> int:

@@ -90,6 +90,7 @@ def batch_loss(
     temperature: float = 1.0,
     part: Part | None = None,
     gradient_checkpointing: bool = False,
+    output_gradient: bool = True,
 ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
     """params -> logits -> log-probs -> loss, the one path that GRPO differentiates: (loss, logps [B, T], metrics).
 
@@ -99,11 +100,15 @@ def batch_loss(
         ref_logps: [B, T], those of the reference policy; needed with beta > 0.
         part: what these completions weigh in a larger batch, if they are a part of one.
         gradient_checkpointing: keep only each transformer block's input for the backward pass.
+        output_gradient: whether the output layer's weight may have a gradient; it takes time.
 
     The metrics are those of `grpo_loss_and_metrics` and "entropy", the mean over completion tokens.
     """
     mask = batch.completion_mask
-    logps, entropy = score(config, params, batch, temperature, gradient_checkpointing, loss_config.entropy_coef != 0)
+    entropy_gradient = loss_config.entropy_coef != 0
+    logps, entropy = score(
+        config, params, batch, temperature, gradient_checkpointing, entropy_gradient, output_gradient
+    )
     loss, metrics = grpo_loss_and_metrics(
         loss_config, logps, old_logps, advantages, mask, ref_logps=ref_logps, entropies=entropy, part=part
     )

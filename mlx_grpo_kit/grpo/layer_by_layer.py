@@ -11,6 +11,9 @@ inputs, one block's inside, and gradients, each of which is a single buffer from
 
 The embedding's gradient has two sources, the output layer (where it is tied) and the look-up of tokens. Both add to the
 same buffer, where a graph of the whole holds three of the size of the vocabulary.
+
+Where adapters train beside a frozen model, only they have gradients: the output layer goes by once, and nothing is
+asked of what lies before the first adapter.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from mlx_grpo_kit.generation.output_logps import VocabularyChunks
 from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-from mlx_grpo_kit.qwen3.forward import embedding, rms_norm, transformer_block, visible
-from mlx_grpo_kit.qwen3.params import param_shapes
+from mlx_grpo_kit.qwen3.forward import embedding, output_weight, rms_norm, transformer_block, visible
+from mlx_grpo_kit.qwen3.lora import adapt
+from mlx_grpo_kit.qwen3.matrices import matrix
 
 BatchLoss = Callable[[mx.array, mx.array], tuple[mx.array, dict[str, mx.array]]]
 """(log-probabilities [B, T], entropies [B, T]) -> (loss, metrics)."""
@@ -39,23 +43,29 @@ def add_gradients(
     temperature: float = 1.0,
     dtype: mx.Dtype = mx.float32,
     entropy_gradient: bool = False,
+    frozen: Mapping[str, mx.array] | None = None,
+    scale: float = 1.0,
 ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
     """Add the gradient of a loss of log-probabilities to `grads`; returns (loss, logps [B, T], metrics). Evaluated.
 
     Args:
-        params: float32. The model computes in `dtype`, to which they are cast where they are used.
+        params: what is trained, float32. The model computes in `dtype`, to which they are cast where they are used.
         batch: completions and their prompts; a prompt goes through each block beside its completions, once.
         loss_fn: computes the loss and its metrics from what `score` would return.
         grads: float32, by name; names that are missing count as 0. A buffer that nobody else holds is added to in
             place, so that a second batch needs no second set of gradients.
         entropy_gradient: whether the loss has a gradient in the entropies too.
+        frozen: the model in `dtype`, or quantized, where `params` are adapters beside it.
+        scale: of the adapters.
     """
     add = partial(_add, grads)
+    model = frozen or params
     sequences = [batch.prompt_ids]
     if batch.completion_ids.shape[1] > 1:
         sequences.append(batch.completion_ids[:, :-1])
-    x = [embedding(params["embedding.weight"], ids).astype(dtype) for ids in sequences]
-    blocks = [_Block(config, batch, layer, dtype) for layer in range(config.num_hidden_layers)]
+    look_up = matrix(model, "embedding", config.hidden_size)
+    x = [embedding(look_up, ids).astype(dtype) for ids in sequences]
+    blocks = [_Block(config, batch, layer, dtype, params, frozen, scale) for layer in range(config.num_hidden_layers)]
     inputs = []
     for block in blocks:
         inputs.append(x)
@@ -63,58 +73,82 @@ def add_gradients(
         mx.eval(x)
 
     norm = partial(_final_norm, config, batch.group_size, dtype)
-    [hidden] = norm(params["final_norm.weight"], *x)
-    output = "embedding.weight" if config.tie_word_embeddings else "lm_head.weight"
-    token_ids = batch.completion_ids.reshape(-1)
-    weight = params[output].astype(dtype)
-    chunks = VocabularyChunks(token_ids, weight.shape, temperature)
-    logps, entropy, log_total = chunks.logps_and_entropy(hidden, weight)
-    logps, entropy = logps.reshape(batch.completion_ids.shape), entropy.reshape(batch.completion_ids.shape)
-    mx.eval(hidden, logps, entropy, log_total)
-    (loss, metrics), (grad_logps, grad_entropy) = mx.value_and_grad(loss_fn, (0, 1))(logps, entropy)
-    of_entropy = (grad_entropy.reshape(-1), entropy.reshape(-1)) if entropy_gradient else None
+    [hidden] = norm(model["final_norm.weight"], *x)
+    chunks = VocabularyChunks(batch.completion_ids.reshape(-1), (config.vocab_size, config.hidden_size), temperature)
+    shape = batch.completion_ids.shape
 
-    grad_hidden, total = mx.zeros(hidden.shape), _taken(grads, params, output)
-    for start, of_hidden, rows in chunks.gradients(hidden, weight, grad_logps.reshape(-1), log_total, of_entropy):
-        grad_hidden, rows = grad_hidden + of_hidden, total[start : start + len(rows)] + rows
-        mx.eval(grad_hidden, rows)
-        total = mx.slice_update(total, rows, mx.array([start]), axes=(0,))
-        mx.eval(total)
-    grads[output] = total
-    del total, rows, of_hidden, weight
+    def loss_and_slopes(logps: mx.array, entropy: mx.array):
+        (loss, metrics), of_each = mx.value_and_grad(loss_fn, (0, 1))(logps.reshape(shape), entropy.reshape(shape))
+        return loss, metrics, [grad.reshape(-1) for grad in of_each]
 
-    _, (of_norm, *grad_x) = mx.vjp(norm, [params["final_norm.weight"], *x], [grad_hidden.astype(dtype)])
-    add({"final_norm.weight": of_norm}, grad_x)
+    if frozen:
+        weight = output_weight(config, frozen)
+        logps, entropy, *slopes = chunks.logps_entropy_and_slopes(hidden, weight, entropy_gradient)
+        mx.eval(hidden, logps, entropy, slopes)
+        loss, metrics, of_each = loss_and_slopes(logps, entropy)
+        grad_hidden = sum(grad[:, None] * slope for grad, slope in zip(of_each, slopes, strict=False))
+        del slopes
+    else:
+        output = "embedding.weight" if config.tie_word_embeddings else "lm_head.weight"
+        weight = params[output].astype(dtype)
+        logps, entropy, log_total = chunks.logps_and_entropy(hidden, weight)
+        mx.eval(hidden, logps, entropy, log_total)
+        loss, metrics, (grad_logps, grad_entropy) = loss_and_slopes(logps, entropy)
+        of_entropy = (grad_entropy, entropy) if entropy_gradient else None
+        grad_hidden, total = mx.zeros(hidden.shape), _taken(grads, params, output)
+        for start, of_hidden, rows in chunks.gradients(hidden, weight, grad_logps, log_total, of_entropy):
+            grad_hidden, rows = grad_hidden + of_hidden, total[start : start + len(rows)] + rows
+            mx.eval(grad_hidden, rows)
+            total = mx.slice_update(total, rows, mx.array([start]), axes=(0,))
+            mx.eval(total)
+        grads[output] = total
+        del total, rows, of_hidden, weight
+
+    _, (of_norm, *grad_x) = mx.vjp(norm, [model["final_norm.weight"], *x], [grad_hidden.astype(dtype)])
+    add({} if frozen else {"final_norm.weight": of_norm}, grad_x)
     del x, hidden, grad_hidden
     for block in reversed(blocks):
         weights = [params[name] for name in block.names]
         _, found = mx.vjp(block, [*weights, *inputs.pop()], grad_x)
         grad_x = found[len(weights) :]
-        add(dict(zip(block.names, found, strict=False)), grad_x)
+        add(dict(zip(block.names, found, strict=False)), grad_x if inputs or not frozen else [])
         del found
 
-    total = _taken(grads, params, "embedding.weight")
-    for ids, grad in zip(sequences, grad_x, strict=True):
-        total = total.at[ids].add(grad.astype(mx.float32))
-    mx.eval(loss, metrics, total)
-    grads["embedding.weight"] = total
-    return loss, logps, metrics
+    if not frozen:
+        total = _taken(grads, params, "embedding.weight")
+        for ids, grad in zip(sequences, grad_x, strict=True):
+            total = total.at[ids].add(grad.astype(mx.float32))
+        mx.eval(total)
+        grads["embedding.weight"] = total
+    mx.eval(loss, metrics)
+    return loss, logps.reshape(shape), metrics
 
 
 class _Block:
     """A transformer block over the prompts and, if they have more than one token, the completions behind them.
 
-    A function of arrays alone, as `mx.vjp` wants it: (weights in the order of `names`, prompts' hidden states [, those
-    of the completions]) -> the hidden states after it.
+    A function of arrays alone, as `mx.vjp` wants it: (what is trained, in the order of `names`, prompts' hidden states
+    [, those of the completions]) -> the hidden states after it.
     """
 
-    def __init__(self, config: Qwen3Config, batch: PaddedBatch, layer: int, dtype: mx.Dtype):
-        self.config, self.batch, self.layer, self.dtype = config, batch, layer, dtype
-        self.names = [name for name in param_shapes(config) if name.startswith(f"layers.{layer}.")]
+    def __init__(
+        self,
+        config: Qwen3Config,
+        batch: PaddedBatch,
+        layer: int,
+        dtype: mx.Dtype,
+        params: Mapping[str, mx.array],
+        frozen: Mapping[str, mx.array] | None,
+        scale: float,
+    ):
+        self.config, self.batch, self.layer, self.dtype, self.scale = config, batch, layer, dtype, scale
+        self.names = [name for name in params if name.startswith(f"layers.{layer}.")]
+        self.frozen = {name: value for name, value in (frozen or {}).items() if name.startswith(f"layers.{layer}.")}
 
     def __call__(self, *arrays: mx.array) -> list[mx.array]:
         batch, layer = self.batch, self.layer
         params = {name: value.astype(self.dtype) for name, value in zip(self.names, arrays, strict=False)}
+        params = adapt(self.frozen, params, self.scale)
         prompt, *completion = arrays[len(self.names) :]
         block = partial(transformer_block, self.config, params, layer)
         length, prompt_mask = prompt.shape[1], batch.prompt_mask

@@ -54,14 +54,15 @@ def score(
     temperature: float = 1.0,
     gradient_checkpointing: bool = False,
     entropy_gradient: bool = False,
+    output_gradient: bool = True,
 ) -> tuple[mx.array, mx.array]:
     """Log-probability of every completion token, and the entropy of what it was drawn from: float32 [B, T] twice.
 
     The completion's first token is predicted by the prompt's last position, and every other token by the one before
     it; scoring token t with the logits of position t is the classic mistake. A prompt is computed once for its whole
     group, and logits only for the positions that predict a completion token. Padded places hold numbers without
-    meaning. The entropy has a gradient where `entropy_gradient` asks for it. `gradient_checkpointing` is
-    `qwen3_hidden_states`'s.
+    meaning. The entropy has a gradient where `entropy_gradient` asks for it. The output layer's weight may have none
+    without `output_gradient`, which saves time beside adapters. `gradient_checkpointing` is `qwen3_hidden_states`'s.
     """
     cache = KVCache(config.num_hidden_layers)
     prompt_mask = batch.prompt_mask
@@ -75,7 +76,7 @@ def score(
         completion_hidden = hidden_states(batch.completion_ids[:, :-1], cache=cache, attention_mask=prompt_mask)
         hidden = mx.concatenate([hidden, completion_hidden], axis=1)
     weight = output_weight(config, params)
-    return token_logps_and_entropy(hidden, weight, batch.completion_ids, temperature, entropy_gradient)
+    return token_logps_and_entropy(hidden, weight, batch.completion_ids, temperature, entropy_gradient, output_gradient)
 
 
 def per_token_logps(

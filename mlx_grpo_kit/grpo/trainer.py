@@ -41,7 +41,10 @@ from mlx_grpo_kit.grpo.rewards import Failure, compute_rewards
 from mlx_grpo_kit.grpo.schedule import scheduled_rate
 from mlx_grpo_kit.grpo.turns import Turns
 from mlx_grpo_kit.habits import names_habits
-from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
+from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters, save_pretrained, validate_params
+from mlx_grpo_kit.qwen3.adapters import Adapters, save_adapters
+from mlx_grpo_kit.qwen3.lora import adapt, fingerprint, init_lora
+from mlx_grpo_kit.qwen3.params import check_weights
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
 from mlx_grpo_kit.tasks.catalogue import validate_task
@@ -136,7 +139,8 @@ class GRPOTrainer:
 
     Args:
         config, params: the policy, as `load_pretrained` returns it. The optimizer has it in float32; forward and
-            backward passes are in the dtype of the parameters, or in bfloat16 where `args` say so.
+            backward passes are in the dtype of the parameters, or in bfloat16 where `args` say so. With `args.lora_r`
+            the parameters, which may be quantized, stay as they are and adapters are trained beside them.
         tokenizer: as `load_tokenizer` returns it.
         task: where problems and rewards come from (mlx_grpo_kit.tasks).
         args: the settings.
@@ -159,7 +163,12 @@ class GRPOTrainer:
         _saved: Checkpoint | None = None,
     ):
         refuse_after_fork()
-        validate_params(params, config)
+        self.args = args or GRPOConfig()
+        if self.args.lora_r:
+            check_weights(params, config)
+        else:
+            _refuse_quantized(params)
+            validate_params(params, config)
         validate_task(task)
         if tokenizer.vocab_size > config.vocab_size:
             raise ValueError(
@@ -167,7 +176,6 @@ class GRPOTrainer:
                 "expected a model with a row for every token. Are the two from the same folder?"
             )
         self.config, self.tokenizer, self.task = config, tokenizer, task
-        self.args = args or GRPOConfig()
         self.world = world or World()
         num_groups = self.args.generation_batch_size // self.args.num_generations
         if num_groups % self.world.size:
@@ -182,13 +190,22 @@ class GRPOTrainer:
         self._reward_funcs: Sequence[Callable] | None = None
         self._changes: dict[str, Any] = {}  # since the last step
         self._warned_of: set[str] = set()  # reward functions that failed
-        self._num_parameters = sum(value.size for value in params.values())
-        self.compute_dtype = mx.bfloat16 if self.args.bf16 else params["embedding.weight"].dtype
+        self._num_parameters = count_total_parameters(config)
+        self.compute_dtype = mx.bfloat16 if self.args.bf16 else params["final_norm.weight"].dtype
+        if _saved:
+            self.compute_dtype = _saved.compute_dtype
+        # What is not trained: the model that adapters stand beside.
+        self.frozen: dict[str, mx.array] | None = None
+        if self.args.lora_r:
+            self.frozen = {name: _cast(value, self.compute_dtype) for name, value in params.items()}
+            params = init_lora(config, params, self.args.lora_r, self.args.lora_targets, self.args.seed)
+        if _saved:
+            params = _saved.master_params
         self.master_params = {name: value.astype(mx.float32) for name, value in params.items()}
         # `beta` pulls towards the policy that training started from; without it nobody needs that policy.
-        self.ref_params = self.params if self.args.beta else None
-        if _saved:
-            self.compute_dtype, self.ref_params = _saved.compute_dtype, _saved.ref_params
+        self.ref_params = (self.frozen or self.params) if self.args.beta else None
+        if _saved and self.frozen is None:
+            self.ref_params = _saved.ref_params
         self.max_completion_length = self.args.max_completion_length or task.max_completion_length
         if self.args.soft_punish_cache > self.max_completion_length:
             raise ValueError(
@@ -199,14 +216,19 @@ class GRPOTrainer:
         state = _saved.optimizer_state if _saved else None
         self.optimizer = OPTIMIZERS[self.args.optim](self.master_params, self.args.learning_rate, state)
         # Computed now, because training may move to another thread: MLX cannot finish there what was begun here.
-        mx.eval(self.master_params, self.ref_params, self.optimizer.state)
+        mx.eval(self.master_params, self.frozen, self.ref_params, self.optimizer.state)
 
     @property
     def params(self) -> dict[str, mx.array]:
-        """The policy's parameters, in the dtype that the model computes in."""
-        if self.compute_dtype == mx.float32:
+        """The policy's parameters, in the dtype that the model computes in; adapters stand beside what is frozen."""
+        if self.frozen is None and self.compute_dtype == mx.float32:
             return self.master_params
-        return {name: value.astype(self.compute_dtype) for name, value in self.master_params.items()}
+        return self._policy(self.master_params)
+
+    def _policy(self, masters: Mapping[str, mx.array]) -> dict[str, mx.array]:
+        """What the model computes with, from what is trained."""
+        trained = {name: value.astype(self.compute_dtype) for name, value in masters.items()}
+        return trained if self.frozen is None else adapt(self.frozen, trained, self.args.lora_scale)
 
     @property
     def reward_funcs(self) -> Sequence[Callable]:
@@ -329,10 +351,21 @@ class GRPOTrainer:
         }
         self.args = args
 
-    def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write the policy as a Hugging Face folder, which transformers, mlx-lm and `load_pretrained` read."""
+    def save_pretrained(self, folder: str | os.PathLike, base: str | os.PathLike | None = None) -> None:
+        """Write the policy as a Hugging Face folder, which transformers, mlx-lm and `load_pretrained` read.
+
+        Adapters are written alone, as a folder that mlx-lm and PEFT read (`save_adapters`). It names `base`, the folder
+        of the model that they stand beside; `load_pretrained` and `fuse` put the two together.
+        """
         with self._turns.turn():
-            save_pretrained(folder, self.config, self.params, tokenizer=self.tokenizer)
+            if self.frozen is None:
+                save_pretrained(folder, self.config, self.params, tokenizer=self.tokenizer)
+            else:
+                save_adapters(folder, self.config, self._adapters(base), tokenizer=self.tokenizer)
+
+    def _adapters(self, base: str | os.PathLike | None = None) -> Adapters:
+        named = None if base is None else os.path.abspath(base)
+        return Adapters(self.master_params, self.args.lora_scale, named, fingerprint(self.frozen))
 
     def save_checkpoint(self, folder: str | os.PathLike) -> None:
         """Write everything that `resume` needs; the folder appears whole or not at all."""
@@ -343,16 +376,23 @@ class GRPOTrainer:
                 args=self.args,
                 config=self.config,
                 master_params=self.master_params,
+                adapters=self._adapters() if self.frozen else None,
                 tokenizer=self.tokenizer,
                 compute_dtype=self.compute_dtype,
-                ref_params=self.ref_params,
+                ref_params=None if self.frozen else self.ref_params,
                 optimizer_state=self.optimizer.state,
             )
             save_checkpoint(folder, checkpoint)
 
     @classmethod
     def resume(
-        cls, folder: str | os.PathLike, task: Task, *, world: World | None = None, **changes: Any
+        cls,
+        folder: str | os.PathLike,
+        task: Task,
+        *,
+        world: World | None = None,
+        base: tuple[Qwen3Config, Mapping[str, mx.array]] | None = None,
+        **changes: Any,
     ) -> GRPOTrainer:
         """A trainer that goes on from a checkpoint with the numbers the saved one would have had.
 
@@ -360,17 +400,21 @@ class GRPOTrainer:
             folder: what `save_checkpoint` wrote.
             task: the same as before.
             world: the processes that go on together, as many as one likes; each reads the folder.
+            base: where adapters are trained, the model that they stand beside, as `load_pretrained` returns it: it does
+                not change, and a checkpoint holds no copy.
             changes: settings to go on with instead of the saved ones, such as `learning_rate=1e-4`; those in
                 `MAY_CHANGE` only.
 
-        Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint or is another task's, and for a
-        setting that cannot change.
+        Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint or is another task's, for a base
+        that is missing or another one, and for a setting that cannot change.
         """
         _refuse_fixed(changes)
         saved = load_checkpoint(folder)
+        _check_base(folder, saved, base)
+        config, params = base or (saved.config, saved.master_params)
         if task.name != saved.task:
             raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Give the same task.")
-        trainer = cls(saved.config, saved.master_params, saved.tokenizer, task, saved.args, world, _saved=saved)
+        trainer = cls(config, params, saved.tokenizer, task, saved.args, world, _saved=saved)
         trainer._change(saved.args, None, changes)
         return trainer
 
@@ -595,10 +639,9 @@ class GRPOTrainer:
         """Add a micro-batch's gradient to `grads`, all of the model in one graph; returns (loss, logps, metrics)."""
 
         def loss_fn(masters: dict[str, mx.array]):
-            params = {name: value.astype(self.compute_dtype) for name, value in masters.items()}
             return batch_loss(
                 self.config,
-                params,
+                self._policy(masters),
                 micro.batch,
                 micro.advantages,
                 loss_config,
@@ -606,6 +649,7 @@ class GRPOTrainer:
                 ref_logps=micro.ref_logps,
                 temperature=self.args.temperature,
                 part=micro.part,
+                output_gradient=self.frozen is None,
             )
 
         (loss, logps, metrics), found = mx.value_and_grad(loss_fn)(self.master_params)
@@ -642,6 +686,8 @@ class GRPOTrainer:
             self.args.temperature,
             self.compute_dtype,
             entropy_gradient=loss_config.entropy_coef != 0,
+            frozen=self.frozen,
+            scale=self.args.lora_scale,
         )
 
     def _apply(self, grads: dict[str, mx.array], grad_norm: float, learning_rate: float) -> None:
@@ -661,6 +707,8 @@ class GRPOTrainer:
     def _check_same_in_all(self) -> None:
         """Raises ValueError where another process has other settings, another step, or a policy with other numbers."""
         said = hashlib.sha256(repr((self.task.name, self.args, self.config, self.step)).encode())
+        if self.frozen is not None:
+            said.update(fingerprint(self.frozen).encode())
         for name, value in sorted(self.master_params.items()):
             flat = value.reshape(-1)
             said.update(name.encode() + np.array(flat[:: flat.size // 64 + 1]).tobytes())
@@ -702,6 +750,36 @@ class GRPOTrainer:
         """That of the next step, on the way to `max_steps` (mlx_grpo_kit/grpo/schedule.py)."""
         args = self.args
         return scheduled_rate(args.learning_rate, args.lr_scheduler_type, self.step, max_steps, args.warmup_steps)
+
+
+def _cast(value: mx.array, dtype: mx.Dtype) -> mx.array:
+    """In another dtype, unless it is packed."""
+    return value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
+
+
+def _refuse_quantized(params: Mapping[str, mx.array]) -> None:
+    if any(name.endswith(".scales") for name in params):
+        raise ValueError(
+            "The model is quantized, and packed numbers cannot be trained. Train adapters beside it with lora_r=8 "
+            "(--lora-rank 8), or make float numbers of it first: dequantize(config, params)."
+        )
+
+
+def _check_base(
+    folder: str | os.PathLike, saved: Checkpoint, base: tuple[Qwen3Config, Mapping[str, mx.array]] | None
+) -> None:
+    """Raises ValueError where a checkpoint and the model that is given for its adapters do not fit each other."""
+    if saved.adapters is None and base is not None:
+        raise ValueError(f"{folder} holds a whole policy, and needs no base. Leave base out.")
+    if saved.adapters is not None and base is None:
+        raise ValueError(
+            f"{folder} holds adapters without the model that they stand beside. Give it: "
+            "GRPOTrainer.resume(folder, task, base=load_pretrained(MODEL))."
+        )
+    if saved.adapters is not None:
+        if base[0] != saved.config:
+            raise ValueError(f"{folder} holds adapters of another model than the one given: {saved.config}.")
+        saved.adapters.check_base(base[1])
 
 
 def _refuse_fixed(settings: Mapping[str, Any]) -> None:

@@ -172,10 +172,7 @@ class Qwen3Config:
         """
         if config.get("model_type", "qwen3") != "qwen3":
             raise ValueError(f"config.json describes a {config['model_type']!r} model; expected model_type 'qwen3'.")
-        if config.get("quantization") or config.get("quantization_config"):
-            raise ValueError(
-                "config.json describes quantized weights; expected a model in float32, float16 or bfloat16."
-            )
+        _check_quantization(config)
         if config.get("use_sliding_window"):
             raise ValueError(
                 "config.json has use_sliding_window true; only full attention is supported. Set it to false."
@@ -211,6 +208,22 @@ class Qwen3Config:
             "use_cache": True,
             "use_sliding_window": False,
         }
+
+
+def _check_quantization(config: dict[str, Any]) -> None:
+    """Refuse weights that are quantized in another way than mlx-lm's usual one, whose sizes say all else."""
+    settings = config.get("quantization") or config.get("quantization_config")
+    if not settings:
+        return
+    method = settings.get("quant_method") if isinstance(settings, dict) else settings
+    if method or not isinstance(settings, dict):
+        raise ValueError(
+            f"config.json describes weights quantized by {method!r}; expected mlx-lm's own (python -m mlx_lm convert "
+            "-q), or a model in float32, float16 or bfloat16."
+        )
+    kinds = [settings, *(each for each in settings.values() if isinstance(each, dict))]
+    if other := [each["mode"] for each in kinds if each.get("mode", "affine") != "affine"]:
+        raise ValueError(f"config.json describes weights quantized in mode {other[0]!r}; expected 'affine'.")
 
 
 def _rope(config: dict[str, Any]) -> dict[str, Any]:

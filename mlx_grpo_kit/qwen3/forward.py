@@ -2,7 +2,8 @@
 
 Every building block takes its weights as arguments, and `qwen3_forward` takes them all as one dictionary, so
 `value_and_grad` sees the whole path params -> logits -> log-probs -> loss. Weights of linear maps have PyTorch's
-layout, [out_features, in_features]. What is computed in another way on each device stands in `kernels.py`.
+layout, [out_features, in_features], unless they are quantized or have an adapter beside them (`matrices.py`). What is
+computed in another way on each device stands in `kernels.py`.
 
 Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, S positions of keys.
 
@@ -35,6 +36,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
 from mlx_grpo_kit.qwen3.kernels import attention_scores, gated_silu, mix_values, scaled_dot_product_attention, softmax
+from mlx_grpo_kit.qwen3.matrices import Matrix, linear, matrix
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
 
 Watch = Callable[[str, mx.array], mx.array]
@@ -51,14 +53,9 @@ def _below(watch: Watch, prefix: str) -> Watch:
     return watch if watch is unwatched else lambda name, value: watch(prefix + name, value)
 
 
-def embedding(weight: mx.array, input_ids: mx.array) -> mx.array:
+def embedding(weight: Matrix, input_ids: mx.array) -> mx.array:
     """Rows of `weight` [V, hidden]: [B, T] -> [B, T, hidden]."""
     return weight[input_ids]
-
-
-def linear(x: mx.array, weight: mx.array) -> mx.array:
-    """x W^T: [..., in] -> [..., out]."""
-    return x @ weight.T
 
 
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
@@ -80,9 +77,7 @@ def rope(x: mx.array, offset: int | mx.array, theta: float, yarn: YarnScaling | 
     return mx.fast.rope(scaled, head_dim, traditional=False, base=None, scale=1.0, offset=offset, freqs=freqs)
 
 
-def mlp(
-    x: mx.array, gate_weight: mx.array, up_weight: mx.array, down_weight: mx.array, watch: Watch = unwatched
-) -> mx.array:
+def mlp(x: mx.array, gate_weight: Matrix, up_weight: Matrix, down_weight: Matrix, watch: Watch = unwatched) -> mx.array:
     """SwiGLU: down(silu(gate(x)) * up(x)), [..., hidden] -> [..., hidden] (Shazeer 2020)."""
     gate, up = watch("gate_proj", linear(x, gate_weight)), watch("up_proj", linear(x, up_weight))
     return watch("down_proj", linear(watch("gated", gated_silu(gate, up)), down_weight))
@@ -127,7 +122,7 @@ def attention(
     batch, num_tokens, _ = x.shape
 
     def heads(name: str, count: int) -> mx.array:
-        projected = linear(x, params[f"{prefix}{name}.weight"])
+        projected = linear(x, matrix(params, f"{prefix}{name}", x.shape[-1]))
         return watch(name, projected.reshape(batch, num_tokens, count, config.head_dim))
 
     queries, keys = heads("q_proj", config.num_attention_heads), heads("k_proj", config.num_key_value_heads)
@@ -145,7 +140,7 @@ def attention(
         weights = watch("weights", softmax(watch("scores", attention_scores(queries, keys, mask))))
         mixed = watch("mixed", mix_values(weights, values))
     mixed = mixed.swapaxes(1, 2).reshape(batch, num_tokens, -1)
-    return watch("o_proj", linear(mixed, params[f"{prefix}o_proj.weight"]))
+    return watch("o_proj", linear(mixed, matrix(params, f"{prefix}o_proj", mixed.shape[-1])))
 
 
 def transformer_block(
@@ -168,7 +163,9 @@ def transformer_block(
     x = x + attention(config, params, f"{prefix}self_attn.", normed, mask, cache, layer, in_attention)
     x = watch(f"{prefix}attended", x)
     normed = norm("post_attention_layernorm", x)
-    weights = (params[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
+    hidden, inner = config.hidden_size, config.intermediate_size
+    sizes = {"gate": hidden, "up": hidden, "down": inner}
+    weights = (matrix(params, f"{prefix}mlp.{name}_proj", size) for name, size in sizes.items())
     return watch(f"layers.{layer}", x + mlp(normed, *weights, _below(watch, f"{prefix}mlp.")))
 
 
@@ -224,7 +221,7 @@ def qwen3_hidden_states(
     if cache is not None:  # in a compiled step the length is an array, and the buffers are known to have room
         num_keys = cache.capacity if not isinstance(offset, int) else max(cache.capacity, offset + num_tokens)
     mask = visible(num_tokens, num_keys, offset, attention_mask)
-    x = watch("embedding", embedding(params["embedding.weight"], input_ids))
+    x = watch("embedding", embedding(matrix(params, "embedding", config.hidden_size), input_ids))
     block = checkpointed_block if gradient_checkpointing else partial(transformer_block, watch=watch)
     for layer in range(config.num_hidden_layers):
         x = block(config, params, layer, x, mask, cache)
@@ -233,9 +230,9 @@ def qwen3_hidden_states(
     return watch("final_norm", rms_norm(x, params["final_norm.weight"], config.rms_norm_eps))
 
 
-def output_weight(config: Qwen3Config, params: dict[str, mx.array]) -> mx.array:
+def output_weight(config: Qwen3Config, params: dict[str, mx.array]) -> Matrix:
     """The output layer's [V, hidden]: the embedding's own matrix where the two are tied."""
-    return params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
+    return matrix(params, "embedding" if config.tie_word_embeddings else "lm_head", config.hidden_size)
 
 
 def output_logits(config: Qwen3Config, params: dict[str, mx.array], hidden_states: mx.array) -> mx.array:

@@ -53,6 +53,29 @@ def _gated_silu_vjp(primals, cotangents, outputs):
     return grad * up * (sigmoid + gate * slope) + grad_sigmoid * slope, grad * silu
 
 
+def quantized_product(
+    x: mx.array, packed: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int
+) -> mx.array:
+    """x W^T of a quantized W: [..., in] -> [..., out]. Only x has a gradient.
+
+    MLX's kernel unpacks the weights once for each row of x. That is what a GPU is fast at; a CPU multiplies from two
+    rows on in less time after unpacking all of them, which is done again in the backward pass and never kept.
+    """
+    quantized = {"scales": scales, "biases": biases, "group_size": group_size, "bits": bits}
+    if not _runs_on_cpu() or x.size == x.shape[-1]:
+        return mx.quantized_matmul(x, packed, transpose=True, **quantized)
+
+    @mx.custom_function
+    def product(x: mx.array) -> mx.array:
+        return x @ mx.dequantize(packed, **quantized).astype(x.dtype).T
+
+    @product.vjp
+    def product_vjp(x, grad, output):
+        return grad @ mx.dequantize(packed, **quantized).astype(x.dtype)
+
+    return product(x)
+
+
 def scaled_dot_product_attention(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
     """softmax(Q K^T / sqrt(D)) V with grouped queries: [B, H, T, D], [B, K, S, D] twice -> [B, H, T, D].
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.matrices import QuantizedMatrix
 
 
 def param_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:
@@ -85,7 +86,14 @@ def validate_param_names(names: Iterable[str], config: Qwen3Config) -> None:
     if unknown:
         near = get_close_matches(unknown[0], missing or expected, n=1)
         reason = f" Did you mean {near[0]!r}?" if near else ""
-        if unknown[0] == "lm_head.weight":
+        kind = unknown[0].rpartition(".")[2]
+        if kind in ("scales", "biases"):
+            reason = (
+                " The weights are quantized; expected here are float numbers: dequantize(config, params) makes them."
+            )
+        elif kind in ("lora_a", "lora_b"):
+            reason = " It is an adapter, and expected here are parameters alone: merge(params, lora, scale) makes them."
+        elif unknown[0] == "lm_head.weight":
             reason = " tie_word_embeddings is true, so the embedding is the output layer too."
         raise ValueError(f"Unknown parameter {_first(unknown)}.{reason}")
     if missing:
@@ -114,6 +122,31 @@ def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None
             )
 
 
+def check_weights(params: Mapping[str, mx.array], config: Qwen3Config) -> None:
+    """`validate_params` for those who can do with quantized matrices (`matrices.py`), some or all.
+
+    Raises:
+        ValueError: with the parameter's name.
+    """
+    shapes, found = param_shapes(config), dict(params)
+    for scales in [name for name in params if name.endswith(".scales")]:
+        stem = scales.removesuffix(".scales")
+        name, biases = f"{stem}.weight", f"{stem}.biases"
+        if len(shapes.get(name, ())) != 2 or not {name, biases} <= params.keys():
+            raise ValueError(
+                f"{scales!r} stands alone; expected a matrix of this model, with its weight and its biases."
+            )
+        quantized = QuantizedMatrix(params[name], found.pop(scales), found.pop(biases), shapes[name][1])
+        if not quantized.is_whole:
+            raise ValueError(
+                f"Parameter {name!r} is quantized and has shape {tuple(params[name].shape)}, with scales of shape "
+                f"{tuple(params[scales].shape)}; for {shapes[name]} numbers expected groups of 32, 64 or 128 that "
+                "share a scale, in 2 to 8 bits each."
+            )
+        found[name] = quantized
+    validate_params(found, config)
+
+
 def check_finite(params: Mapping[str, mx.array]) -> None:
     """Refuse parameters with a NaN or an infinity among them, which would make every output NaN.
 
@@ -121,6 +154,8 @@ def check_finite(params: Mapping[str, mx.array]) -> None:
         ValueError: with the first such parameter's name, and how many of its numbers are meant.
     """
     for name, value in params.items():
+        if not mx.issubdtype(value.dtype, mx.floating):  # packed, in as many bits as there are: none of them is wrong
+            continue
         wrong = value.size - np.isfinite(np.asarray(value.astype(mx.float32))).sum()  # 16 times as fast as MLX's
         if wrong:
             raise ValueError(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.files import check_regular, check_saved, read_json, replaced_folder, whole_folder
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-from mlx_grpo_kit.qwen3.params import check_finite, param_names, validate_params
+from mlx_grpo_kit.qwen3.params import check_finite, check_weights, param_names, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -26,8 +27,10 @@ def load_pretrained(
     """Read a Hugging Face folder: its configuration, and its parameters under the kit's names.
 
     One `model.safetensors` or shards with an index; float32, float16 or bfloat16 files. Parameters come as `dtype`
-    (float32 is the fast and exact choice on a CPU; None keeps the file's own). In a folder that the kit wrote, each
-    file is compared with what was saved.
+    (float32 is the fast and exact choice on a CPU; None keeps the file's own). What mlx-lm has quantized stays so, with
+    ".scales" and ".biases" beside the packed ".weight" (`matrices.py`): the model generates and adapters train beside
+    it; `dequantize` makes float numbers of it. A folder of adapters gives the model they were trained beside, with the
+    adapters merged into it. In a folder that the kit wrote, each file is compared with what was saved.
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
@@ -35,6 +38,8 @@ def load_pretrained(
             message names the file or the parameter.
     """
     folder = whole_folder(folder)
+    if (folder / "adapter_config.json").exists():
+        return _load_merged(folder, dtype)
     check_saved(folder, ["config.json", INDEX, WEIGHTS])
     config = Qwen3Config.from_dict(read_json(folder, "config.json"))
     stored: dict[str, mx.array] = {}
@@ -44,10 +49,13 @@ def load_pretrained(
     try:
         if config.tie_word_embeddings:
             drop_second_embedding(params)
-        validate_params(params, config)
+        check_weights(params, config)
     except ValueError as error:
         raise ValueError(f"The weights in {folder} do not fit its config.json. {error}") from error
-    params = {name: params[name] if dtype is None else params[name].astype(dtype) for name in param_names(config)}
+    params = {name: params[name] for name in _in_order(config, params)}
+    if dtype is not None:
+        is_number = {name: mx.issubdtype(value.dtype, mx.floating) for name, value in params.items()}
+        params = {name: value.astype(dtype) if is_number[name] else value for name, value in params.items()}
     mx.eval(params)
     try:
         check_finite(params)
@@ -75,15 +83,22 @@ def save_pretrained(
     """
     validate_params(params, config)
     folder = Path(folder)
-    dtype = next(iter(params.values())).dtype
-    settings = config.to_dict() | {"dtype": str(dtype).rpartition(".")[2], "torch_dtype": str(dtype).rpartition(".")[2]}
+    settings = config_json(config, next(iter(params.values())).dtype, tokenizer)
     with replaced_folder(folder) as new:
         if tokenizer is not None:
             tokenizer.save(new)
-            settings |= {"eos_token_id": tokenizer.eos_token_ids, "pad_token_id": tokenizer.pad_token_id}
         (new / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
         _write_weights(new, {hugging_face_name(name): value for name, value in params.items()}, max_shard_size)
     return folder
+
+
+def config_json(config: Qwen3Config, dtype: mx.Dtype, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The content of a folder's config.json: the model's configuration, and what its tokenizer ends and pads with."""
+    name = str(dtype).rpartition(".")[2]
+    settings = config.to_dict() | {"dtype": name, "torch_dtype": name}
+    if tokenizer is not None:
+        settings |= {"eos_token_id": tokenizer.eos_token_ids, "pad_token_id": tokenizer.pad_token_id}
+    return settings
 
 
 def load_arrays(file: Path) -> dict[str, mx.array]:
@@ -101,6 +116,30 @@ def save_arrays(file: Path, arrays: Mapping[str, mx.array]) -> None:
     """Write a safetensors file."""
     with file.open("wb") as opened:  # Python's, for MLX's own does not say what went wrong: a full disk, for example
         mx.save_safetensors(opened, dict(arrays), metadata={"format": "pt"})
+
+
+def _load_merged(folder: Path, dtype: mx.Dtype | None) -> tuple[Qwen3Config, dict[str, mx.array]]:
+    from mlx_grpo_kit.qwen3.adapters import load_adapters  # which is built on this file
+    from mlx_grpo_kit.qwen3.lora import merge
+
+    named = read_json(folder, "adapter_config.json").get("base_model_name_or_path")
+    if not isinstance(named, str) or not Path(named).is_dir():
+        raise FileNotFoundError(
+            f"{folder} holds adapters of a model in {named!r}, and there is no such folder. Merge them into a copy of "
+            "it: python -m mlx_grpo_kit fuse --model MODEL --adapter FOLDER --output OUTPUT."
+        )
+    config, params = load_pretrained(named, dtype)
+    adapters = load_adapters(folder, config)
+    adapters.check_base(params)
+    return config, merge(params, adapters.lora, adapters.scale)
+
+
+def _in_order(config: Qwen3Config, params: Mapping[str, mx.array]) -> Iterator[str]:
+    """The names of `params` in the forward pass's order, scales and biases behind the weight that they are of."""
+    for name in param_names(config):
+        yield name
+        parts = (f"{name.removesuffix('.weight')}.{part}" for part in ("scales", "biases"))
+        yield from (part for part in parts if part in params)
 
 
 def _weight_files(folder: Path) -> list[Path]:

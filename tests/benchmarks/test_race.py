@@ -20,7 +20,7 @@ from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-from mlx_grpo_kit.qwen3.pretrained import _kit_name
+from mlx_grpo_kit.qwen3.pretrained import kit_name
 from mlx_grpo_kit.recipe import MAX_STEPS, default_args
 from mlx_grpo_kit.tasks import Addition
 
@@ -75,7 +75,7 @@ def race_trl(clock: Clock, seed: int, folder) -> None:
 
     def weights():
         return {
-            _kit_name(name): value.detach().numpy()
+            kit_name(name): value.detach().numpy()
             for name, value in model.named_parameters()
             if name != "lm_head.weight"
         }
@@ -134,7 +134,7 @@ def race_mlx_lm_lora(clock: Clock, seed: int, folder) -> None:
     problems = TASK.sample(np.random.default_rng(seed), PROMPTS * MAX_STEPS)
 
     def weights():
-        return {_kit_name(name): value for name, value in tree_flatten(model.parameters())}
+        return {kit_name(name): value for name, value in tree_flatten(model.parameters())}
 
     def batches(**_):
         for start in range(0, len(problems), PROMPTS):

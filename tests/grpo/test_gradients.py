@@ -11,7 +11,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.gradients import pad_logprobs
-from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 
 V, GROUP, TEMPERATURE = 37, 4, 1.2
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14]]
@@ -87,7 +87,7 @@ def torch_gradients(
 
 def assert_equal_gradients(ours, theirs):
     for name, grad in ours.items():
-        expected = theirs[_hugging_face_name(name)]
+        expected = theirs[hugging_face_name(name)]
         assert abs(np.array(grad) - expected).max() <= 1e-4 * abs(expected).max(), name
 
 

@@ -13,8 +13,9 @@ from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig
 
 def test_every_name_is_trls():
     from trl import GRPOConfig as TRLConfig
+    from trl import ModelConfig
 
-    theirs = {field.name for field in dataclasses.fields(TRLConfig)}
+    theirs = {field.name for config in (TRLConfig, ModelConfig) for field in dataclasses.fields(config)}
     others = {"completion_batch_size", "stop_strings"}  # mlx-lm's, transformers'
     others |= {"advantage_estimator", "dynamic_sampling_rounds", "soft_punish_cache"}  # OpenRLHF's, verl's, DAPO's
     others |= {"on_reward_error"}  # the kit's
@@ -37,6 +38,7 @@ def test_defaults_are_trls_but_for_these(trl):
         "advantage_estimator": "grpo",  # TRL: another trainer
         "dynamic_sampling_rounds": 0,  # TRL has none
         "soft_punish_cache": 0,  # TRL: a reward function
+        "lora_alpha": 32.0,  # TRL's ModelConfig: the same
     }
 
 

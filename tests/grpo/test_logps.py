@@ -9,7 +9,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.grpo.logps import pad_batch, score
 from mlx_grpo_kit.qwen3 import qwen3_forward
-from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 
 V = 37
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [1, 2, 3, 4]]
@@ -128,7 +128,7 @@ def test_every_gradient_equals_transformers(reference, model, rows):
     assert loss.item() == pytest.approx(theirs.item(), rel=1e-5)
     named = dict(reference.named_parameters())
     for name, grad in grads.items():
-        expected = named[_hugging_face_name(name)].grad.numpy()
+        expected = named[hugging_face_name(name)].grad.numpy()
         assert abs(np.array(grad) - expected).max() <= 1e-4 * abs(expected).max(), name
 
 

@@ -22,7 +22,7 @@ from mlx_grpo_kit.grpo import gradients as module
 from mlx_grpo_kit.grpo import trainer as trainer_module
 from mlx_grpo_kit.grpo.micro_batches import micro_batches
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained
-from mlx_grpo_kit.qwen3.pretrained import _hugging_face_name
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 from mlx_grpo_kit.tasks import TaskError
 
 
@@ -137,7 +137,7 @@ def test_parameters_follow_torch_and_trl(make_trainer, trl, tmp_path, name):
     moved, apart = [], []
     for parameter_name, value in arrays(trainer.params).items():
         moved.append(abs(value - start[parameter_name]).ravel())
-        apart.append(abs(value - theirs[_hugging_face_name(parameter_name)].detach().numpy()).ravel())
+        apart.append(abs(value - theirs[hugging_face_name(parameter_name)].detach().numpy()).ravel())
     moved, apart = np.concatenate(moved), np.concatenate(apart)
     # AdamW divides a gradient by its own size, so where that is all rounding a number may go another way: few may.
     assert moved.mean() > 1e-3

@@ -429,17 +429,6 @@ def test_another_model(tmp_path):
         load_pretrained(tmp_path)
 
 
-def test_quantized_weights(tmp_path):
-    from mlx_lm import convert
-
-    config = Qwen3Config(**SIZES | dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1))
-    save_character_tokenizer(tmp_path)
-    folder = save_pretrained(tmp_path / "kit", config, init_params(config), tokenizer=load_tokenizer(tmp_path))
-    convert(str(folder), str(tmp_path / "quantized"), quantize=True, q_group_size=32)
-    with pytest.raises(ValueError, match=r"config.json describes quantized weights; expected a model in float32"):
-        load_pretrained(tmp_path / "quantized")
-
-
 def rewritten(folder, name, change):
     """The folder with another array in the place of one of its weights."""
     weights = safetensors.numpy.load_file(folder / "model.safetensors")

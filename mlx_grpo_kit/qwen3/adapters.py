@@ -1,0 +1,176 @@
+"""Reading and writing adapters as mlx-lm and PEFT do.
+
+    adapter_config.json                 mlx-lm's settings, and which model the adapters stand beside
+    adapters.safetensors                model.layers.0.self_attn.q_proj.lora_a [in, rank], .lora_b [rank, out] ...
+    config.json, tokenizer files        that model's
+    peft/adapter_config.json            the same for PEFT
+    peft/adapter_model.safetensors      base_model.model....q_proj.lora_A.weight [rank, in], .lora_B.weight [out, rank]
+
+`python -m mlx_lm generate --model BASE --adapter-path FOLDER`, `PeftModel.from_pretrained(base, "FOLDER/peft")`.
+Adapters make sense beside the model that they were trained beside, and no other: the folder knows which it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.files import check_saved, read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.lora import check_adapters, fingerprint
+from mlx_grpo_kit.qwen3.params import check_finite
+from mlx_grpo_kit.qwen3.pretrained import config_json, hugging_face_name, kit_name, load_arrays, save_arrays
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+
+SETTINGS, MLX_LM, PEFT = "adapter_config.json", "adapters.safetensors", "adapter_model.safetensors"
+IN_PEFT = "base_model.model."
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """What a folder of adapters holds.
+
+    Attributes:
+        lora: as `init_lora` returns it.
+        scale: of the product A B.
+        base: the folder of the model that they were trained beside, where it is named.
+        base_fingerprint: that model's `fingerprint`, where the kit wrote them.
+    """
+
+    lora: dict[str, mx.array]
+    scale: float
+    base: str | None = None
+    base_fingerprint: str | None = None
+
+    def check_base(self, params: Mapping[str, mx.array]) -> None:
+        """Raises ValueError where `params` are not those of the model that these were trained beside."""
+        if self.base_fingerprint not in (None, fingerprint(params)):
+            named = f" ({self.base})" if self.base else ""
+            raise ValueError(
+                f"These adapters were trained beside another model{named}: its numbers are not the ones given here. "
+                "Give that model."
+            )
+
+
+def save_adapters(
+    folder: str | os.PathLike,
+    config: Qwen3Config,
+    adapters: Adapters,
+    *,
+    tokenizer: Tokenizer | None = None,
+) -> Path:
+    """Write a folder that mlx-lm and PEFT read, as the head of this file says, and `load_adapters`. Returns its path.
+
+    The folder appears whole or not at all, and replaces one that the kit wrote.
+
+    Raises ValueError for adapters that are not of this configuration, FileExistsError when `folder` is a file or holds
+    anything that the kit did not write, and OSError when it cannot be written.
+    """
+    check_adapters(adapters.lora, config)
+    names = {name.rpartition(".")[0] for name in adapters.lora}
+    modules = sorted({name.split(".", 2)[2] for name in names})
+    rank = next(value.shape[1] for name, value in adapters.lora.items() if name.endswith(".lora_a"))
+    settings = {
+        "fine_tune_type": "lora",
+        "num_layers": config.num_hidden_layers,
+        "lora_parameters": {"rank": rank, "scale": adapters.scale, "dropout": 0.0, "keys": modules},
+        "base_model_name_or_path": adapters.base,
+        "base_fingerprint": adapters.base_fingerprint,
+    }
+    of_peft = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": adapters.scale * rank,
+        "lora_dropout": 0.0,
+        "target_modules": sorted({module.rpartition(".")[2] for module in modules}),
+        "bias": "none",
+        "base_model_name_or_path": adapters.base,
+        "inference_mode": True,
+    }
+    with replaced_folder(Path(folder)) as new:
+        if tokenizer is not None:
+            tokenizer.save(new)
+        _write_json(new / "config.json", config_json(config, mx.float32, tokenizer))
+        _write_json(new / SETTINGS, settings)
+        save_arrays(new / MLX_LM, {hugging_face_name(name): value for name, value in adapters.lora.items()})
+        with replaced_folder(new / "peft") as inner:
+            _write_json(inner / SETTINGS, of_peft)
+            save_arrays(inner / PEFT, {_peft_name(name): mx.contiguous(each.T) for name, each in adapters.lora.items()})
+    return Path(folder)
+
+
+def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
+    """Read a folder of adapters that the kit, mlx-lm or PEFT wrote, for a model of this configuration.
+
+    Raises:
+        FileNotFoundError: the folder or one of its files is missing.
+        ValueError: a file is cut off, corrupt or changed; the adapters are another model's, or of a kind that is no
+            plain LoRA.
+    """
+    folder = whole_folder(folder)
+    check_saved(folder, [SETTINGS, MLX_LM, PEFT])
+    settings = read_json(folder, SETTINGS)
+    base, known = settings.get("base_model_name_or_path"), settings.get("base_fingerprint")
+    if (folder / MLX_LM).exists():
+        lora = {kit_name(name): value for name, value in load_arrays(folder / MLX_LM).items()}
+        scale = _mlx_lm_scale(folder, settings)
+    elif (folder / PEFT).exists():
+        stored = load_arrays(folder / PEFT)
+        lora = {_from_peft_name(name): mx.contiguous(value.T) for name, value in stored.items()}
+        scale = _peft_scale(folder, settings)
+    else:
+        raise FileNotFoundError(f"{folder} has neither {MLX_LM} (mlx-lm's) nor {PEFT} (PEFT's): no adapters.")
+    lora = {name: lora[name].astype(mx.float32) for name in sorted(lora)}
+    try:
+        check_adapters(lora, config)
+        mx.eval(lora)
+        check_finite(lora)
+    except ValueError as error:
+        raise ValueError(f"The adapters in {folder} cannot be used. {error}") from error
+    return Adapters(lora, scale, base if isinstance(base, str) else None, known if isinstance(known, str) else None)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _mlx_lm_scale(folder: Path, settings: Mapping[str, Any]) -> float:
+    kind, parameters = settings.get("fine_tune_type", "lora"), settings.get("lora_parameters")
+    if kind != "lora":
+        raise ValueError(f"{folder / SETTINGS} has fine_tune_type {kind!r}; expected 'lora'.")
+    return _number(folder, "scale", parameters.get("scale") if isinstance(parameters, dict) else None)
+
+
+def _peft_scale(folder: Path, settings: Mapping[str, Any]) -> float:
+    if settings.get("peft_type") != "LORA":
+        raise ValueError(f"{folder / SETTINGS} has peft_type {settings.get('peft_type')!r}; expected 'LORA'.")
+    for name in ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out"):
+        if settings.get(name):
+            raise ValueError(f"{folder / SETTINGS} has {name} {settings[name]!r}; expected LoRA without it.")
+    rank, alpha = (_number(folder, name, settings.get(name)) for name in ("r", "lora_alpha"))
+    return alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
+
+
+def _number(folder: Path, name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{folder / SETTINGS} has {value!r} for {name}; expected a number above 0.")
+    return float(value)
+
+
+def _peft_name(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    return f"{IN_PEFT}{hugging_face_name(stem)}.lora_{kind[-1].upper()}.weight"
+
+
+def _from_peft_name(name: str) -> str:
+    stem = kit_name(name.removeprefix(IN_PEFT))
+    for kind in ("A", "B"):
+        stem = stem.replace(f".lora_{kind}.weight", f".lora_{kind.lower()}")
+    return stem

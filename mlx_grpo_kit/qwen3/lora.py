@@ -1,0 +1,177 @@
+"""Low-rank adapters (LoRA): train a few numbers beside a model that stays as it is.
+
+A linear map W [out, in] becomes W + scale (A B)^T with A [in, rank] and B [rank, out] (Hu et al. 2021,
+https://arxiv.org/abs/2106.09685). A begins random and B as 0, so that the policy begins as the model itself. Two pure
+functions say all of it:
+
+    lora = init_lora(config, params, rank=8)       the numbers to train, 3% of Qwen3-0.6B's and fewer
+    policy = merge(params, lora, scale)            the policy as ordinary parameters
+
+`adapt` is `merge` without the sums: A and B stand beside W, which may be quantized, and the forward pass computes
+x W^T + scale (x A) B. Differentiated with respect to `lora`, no gradient of W's size ever exists.
+
+Names are the kit's with ".lora_a" and ".lora_b" in the place of ".weight"; layouts are mlx-lm's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.matrices import ADAPTER, QuantizedMatrix, matrix
+from mlx_grpo_kit.qwen3.params import check_weights, param_shapes
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear maps of a layer, which is what adapters may stand beside (PEFT's "all-linear")."""
+
+
+def adapter_shapes(config: Qwen3Config, rank: int, targets: Collection[str] = TARGETS) -> dict[str, tuple[int, int]]:
+    """Every adapter array's name and shape, in the forward pass's order.
+
+    Raises ValueError for a rank that is none, and for targets that no layer has.
+    """
+    if not (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1):
+        raise ValueError(f"The rank of adapters is {rank!r}; expected a whole number of at least 1, such as 8.")
+    check_targets(targets)
+    shapes = {}
+    for name, shape in param_shapes(config).items():
+        stem = name.removesuffix(".weight")
+        if stem.rpartition(".")[2] in targets:
+            out_features, in_features = shape
+            shapes |= {f"{stem}.lora_a": (in_features, rank), f"{stem}.lora_b": (rank, out_features)}
+    return shapes
+
+
+def check_targets(targets: Collection[str]) -> None:
+    """Raises ValueError for targets that are no linear maps of a layer, or none at all."""
+    if isinstance(targets, str) or not targets:
+        raise ValueError(f"The targets of adapters are {targets!r}; expected some of {', '.join(TARGETS)}.")
+    for target in targets:
+        if target not in TARGETS:
+            near = get_close_matches(str(target), TARGETS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"There is no linear map {target!r} in a layer; expected {', '.join(TARGETS)}.{hint}")
+
+
+def init_lora(
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    rank: int = 8,
+    targets: Collection[str] = TARGETS,
+    seed: int = 0,
+) -> dict[str, mx.array]:
+    """Adapters that change nothing yet: A random, B zero, float32. Equal for equal seeds.
+
+    A is uniform within 1 / sqrt(in_features), as in PEFT and mlx-lm.
+
+    Args:
+        config, params: the base, in float numbers or quantized.
+        rank: of the product A B.
+        targets: which linear maps of every layer get one, some of `TARGETS`.
+
+    Raises:
+        ValueError: `params` are not `config`'s, or rank or targets are none.
+    """
+    check_weights(params, config)
+    shapes = adapter_shapes(config, rank, targets)
+    keys = mx.random.split(mx.random.key(seed), len(shapes))
+    lora = {}
+    for key, (name, shape) in zip(keys, shapes.items(), strict=True):
+        bound = 1 / math.sqrt(shape[0])
+        is_a = name.endswith(ADAPTER[0])
+        lora[name] = mx.random.uniform(-bound, bound, shape, key=key) if is_a else mx.zeros(shape)
+    mx.eval(lora)
+    return lora
+
+
+def adapt(params: Mapping[str, mx.array], lora: Mapping[str, mx.array], scale: float = 1.0) -> dict[str, mx.array]:
+    """The policy with its adapters beside the base: what `qwen3_forward` takes, and what learning differentiates.
+
+    Args:
+        params: the base, in float numbers or quantized.
+        lora: as `init_lora` returns it.
+        scale: of the product A B; lora_alpha / rank in PEFT's terms.
+    """
+    return {**params, **{name: value * scale if name.endswith(ADAPTER[1]) else value for name, value in lora.items()}}
+
+
+def merge(params: Mapping[str, mx.array], lora: Mapping[str, mx.array], scale: float = 1.0) -> dict[str, mx.array]:
+    """The policy as ordinary parameters, W + scale (A B)^T where there is an adapter. Arguments as `adapt`'s.
+
+    The sum is taken in float32, and has the dtype of W. A quantized W gives float numbers; what has no adapter stays
+    what it is.
+    """
+    merged = dict(params)
+    for name, a in lora.items():
+        stem, is_a, _ = name.rpartition(ADAPTER[0])
+        if not is_a:
+            continue
+        base = matrix(params, stem, a.shape[0])
+        if isinstance(base, QuantizedMatrix):
+            base = base[:]
+            del merged[f"{stem}.scales"], merged[f"{stem}.biases"]
+        product = (a.astype(mx.float32) @ lora[stem + ADAPTER[1]].astype(mx.float32)).T
+        merged[f"{stem}.weight"] = (base.astype(mx.float32) + scale * product).astype(base.dtype)
+    return merged
+
+
+def dequantize(config: Qwen3Config, params: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    """`params` in float numbers throughout, those of the scales' dtype where they were quantized."""
+    dense = {}
+    for name, shape in param_shapes(config).items():
+        stem = name.removesuffix(".weight")
+        value = matrix(params, stem, shape[-1])
+        dense[name] = value[:] if isinstance(value, QuantizedMatrix) else value
+    return dense
+
+
+def check_adapters(lora: Mapping[str, mx.array], config: Qwen3Config) -> None:
+    """Refuse adapters that are not of this configuration: other names, other shapes, an A without its B.
+
+    Raises:
+        ValueError: with the adapter's name.
+    """
+    shapes = param_shapes(config)
+    if not lora:
+        raise ValueError("There are no adapters; expected arrays such as layers.0.self_attn.q_proj.lora_a.")
+    for name, value in lora.items():
+        stem, _, kind = name.rpartition(".")
+        base = shapes.get(f"{stem}.weight")
+        if f".{kind}" not in ADAPTER or base is None or stem.rpartition(".")[2] not in TARGETS:
+            raise ValueError(
+                f"{name!r} is no adapter of a linear map of this model; expected names such as "
+                "layers.0.self_attn.q_proj.lora_a. Are these the adapters of another model?"
+            )
+        partner = lora.get(f"{stem}.{'lora_b' if kind == 'lora_a' else 'lora_a'}")
+        if partner is None:
+            raise ValueError(f"{name!r} stands alone; expected {stem}.lora_a and {stem}.lora_b.")
+        rank = value.shape[1 if kind == "lora_a" else 0] if value.ndim == 2 else 0
+        expected = (base[1], rank) if kind == "lora_a" else (rank, base[0])
+        if value.ndim != 2 or value.shape != expected or (kind == "lora_a" and partner.shape[:1] != (rank,)):
+            raise ValueError(
+                f"Adapter {name!r} has shape {tuple(value.shape)}, beside a linear map from {base[1]} to {base[0]} "
+                f"numbers: expected {'(' + str(base[1]) + ', rank)' if kind == 'lora_a' else f'(rank, {base[0]})'}, of "
+                "one rank for both of its arrays. Are these the adapters of another model?"
+            )
+        if not mx.issubdtype(value.dtype, mx.floating):
+            raise ValueError(f"Adapter {name!r} has dtype {value.dtype}; expected floating-point numbers.")
+
+
+def fingerprint(params: Mapping[str, mx.array]) -> str:
+    """A hash of names, shapes and some 64 numbers of each array, the same in any dtype: which model these are of.
+
+    Adapters fit the model that they were trained beside, and make nonsense of any other of its shape.
+    """
+    said = hashlib.sha256()
+    for name, value in sorted(params.items()):
+        some = value.reshape(-1)[:: value.size // 64 + 1]
+        if mx.issubdtype(value.dtype, mx.floating):
+            some = some.astype(mx.bfloat16).astype(mx.float32)
+        said.update(f"{name} {tuple(value.shape)}".encode() + np.array(some).tobytes())
+    return said.hexdigest()

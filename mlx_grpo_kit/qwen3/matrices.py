@@ -1,0 +1,104 @@
+"""The weights of a linear map in more forms than one array: quantized, and with a low-rank adapter beside it.
+
+Parameters stay a flat dictionary of arrays. Beside "layers.0.mlp.up_proj.weight" [out, in] may stand, as in mlx-lm,
+
+    ....scales, .biases       [out, in / group_size]: then ".weight" is packed, uint32 [out, in * bits / 32]
+    ....lora_a, .lora_b       [in, rank] and [rank, out]: then the map is x W^T + (x A) B
+
+`matrix` finds what there is. The sizes say how many bits a number has and how many numbers share a scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3.kernels import quantized_product
+
+ADAPTER = (".lora_a", ".lora_b")
+"""What the names of an adapter's two arrays end in."""
+
+
+@dataclass(frozen=True)
+class QuantizedMatrix:
+    """[out_features, in_features] in a few bits a number: groups of a row have a scale and a bias, as MLX has it.
+
+    Rows come out as ordinary numbers: `matrix[rows]` is what an embedding looks up.
+    """
+
+    packed: mx.array
+    scales: mx.array
+    biases: mx.array
+    in_features: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out_features, in_features)."""
+        return self.packed.shape[0], self.in_features
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """Of the numbers that come out."""
+        return self.scales.dtype
+
+    @property
+    def bits(self) -> int:
+        """Of a packed number."""
+        return self.packed.shape[-1] * 32 // self.in_features
+
+    @property
+    def group_size(self) -> int:
+        """How many numbers share a scale."""
+        return self.in_features // self.scales.shape[-1]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the three arrays fit each other, and are what MLX can compute with."""
+        rows, words = self.packed.shape
+        groups = self.in_features // self.group_size if self.scales.shape[-1] else 0
+        return (
+            self.packed.dtype == mx.uint32
+            and self.scales.shape == self.biases.shape == (rows, groups)
+            and self.scales.dtype == self.biases.dtype
+            and self.bits in (2, 3, 4, 5, 6, 8)
+            and self.group_size in (32, 64, 128)
+            and words * 32 == self.in_features * self.bits
+            and groups * self.group_size == self.in_features
+        )
+
+    def __getitem__(self, rows: mx.array | slice) -> mx.array:
+        return mx.dequantize(
+            self.packed[rows], self.scales[rows], self.biases[rows], group_size=self.group_size, bits=self.bits
+        )
+
+
+@dataclass(frozen=True)
+class AdaptedMatrix:
+    """W^T + A B, never put together (LoRA, Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
+
+    base: mx.array | QuantizedMatrix
+    lora_a: mx.array
+    lora_b: mx.array
+
+
+Matrix = mx.array | QuantizedMatrix | AdaptedMatrix
+
+
+def matrix(params: Mapping[str, mx.array], name: str, in_features: int) -> Matrix:
+    """The linear map `name`, such as "layers.0.mlp.up_proj", in whatever form `params` have it."""
+    base: Matrix = params[f"{name}.weight"]
+    if f"{name}.scales" in params:
+        base = QuantizedMatrix(base, params[f"{name}.scales"], params[f"{name}.biases"], in_features)
+    if f"{name}.lora_a" in params:
+        return AdaptedMatrix(base, *(params[name + end] for end in ADAPTER))
+    return base
+
+
+def linear(x: mx.array, weight: Matrix) -> mx.array:
+    """x W^T: [..., in] -> [..., out]."""
+    if isinstance(weight, AdaptedMatrix):
+        return linear(x, weight.base) + (x @ weight.lora_a) @ weight.lora_b
+    if isinstance(weight, QuantizedMatrix):
+        return quantized_product(x, weight.packed, weight.scales, weight.biases, weight.group_size, weight.bits)
+    return x @ weight.T

@@ -1,0 +1,341 @@
+"""Adapters against PEFT's and mlx-lm's: their gradients, their files, and what they make of a model."""
+
+import json
+import shutil
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+
+from mlx_grpo_kit.autograd import value_and_grad
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3 import (
+    Adapters,
+    Qwen3Config,
+    adapt,
+    init_lora,
+    init_params,
+    load_adapters,
+    load_pretrained,
+    load_tokenizer,
+    merge,
+    qwen3_forward,
+    save_adapters,
+    save_pretrained,
+)
+from mlx_grpo_kit.qwen3.adapters import MLX_LM, SETTINGS
+from mlx_grpo_kit.qwen3.lora import TARGETS, fingerprint
+from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+
+SIZES = dict(vocab_size=64, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=8)  # fmt: skip
+RANK, SCALE = 4, 2.5
+IDS = np.random.default_rng(1).integers(0, 64, (3, 11))
+
+
+def trained(config, params, targets=TARGETS):
+    """Adapters as after some training: B is not zero any more."""
+    lora = init_lora(config, params, RANK, targets, seed=3)
+    keys = mx.random.split(mx.random.key(5), len(lora))
+    return {
+        name: mx.random.normal(value.shape, scale=0.2, key=key) if name.endswith("lora_b") else value
+        for key, (name, value) in zip(keys, lora.items(), strict=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def base(make_qwen3, tmp_path_factory):
+    """(transformers' model, config, params, folder, adapters beside it)."""
+    model, config, params = make_qwen3(0.1, **SIZES, rope_theta=10_000.0)
+    folder = tmp_path_factory.mktemp("base") / "model"
+    tokenizer = tmp_path_factory.mktemp("tokenizer")
+    save_character_tokenizer(tokenizer)
+    save_pretrained(folder, config, params, tokenizer=load_tokenizer(tokenizer))
+    return model, config, params, folder, trained(config, params)
+
+
+@pytest.fixture(scope="module")
+def saved(base, tmp_path_factory):
+    _, config, params, folder, lora = base
+    adapters = Adapters(lora, SCALE, str(folder), fingerprint(params))
+    return save_adapters(tmp_path_factory.mktemp("adapters") / "a", config, adapters, tokenizer=load_tokenizer(folder))
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    """A folder of adapters to spoil, without the list of what the kit saved, as somebody else's is."""
+    folder = shutil.copytree(saved, tmp_path / "copy")
+    (folder / "mlx_grpo_kit.json").unlink()
+    return folder
+
+
+def loss_of(logits, ids):
+    logps = logits[:, :-1] - mx.logsumexp(logits[:, :-1], axis=-1, keepdims=True)
+    return -mx.take_along_axis(logps, mx.array(ids)[:, 1:, None], axis=-1).mean()
+
+
+# What adapters compute.
+
+
+def test_they_begin_as_the_model_itself(base):
+    _, config, params, _, _ = base
+    lora = init_lora(config, params, RANK)
+    expected = qwen3_forward(config, params, mx.array(IDS))
+    assert mx.array_equal(qwen3_forward(config, adapt(params, lora, SCALE), mx.array(IDS)), expected)
+    assert all(mx.array_equal(value, params[name]) for name, value in merge(params, lora, SCALE).items())
+    again, other = init_lora(config, params, RANK), init_lora(config, params, RANK, seed=1)
+    name = "layers.1.mlp.down_proj.lora_a"
+    assert mx.array_equal(lora[name], again[name])
+    assert not mx.array_equal(lora[name], other[name])
+    bound = config.intermediate_size**-0.5
+    assert 0.9 * bound < mx.abs(lora[name]).max().item() <= bound
+
+
+def test_the_outside_trials_numbers(tmp_path):
+    """Rank 8 beside every linear map of a layer of the model that ships: 32,768 numbers beside 303,872."""
+    config = Qwen3Config(64, 128, 256, 2, 4, 2, 32, tie_word_embeddings=True)
+    lora = init_lora(config, init_params(config))
+    assert sum(value.size for value in lora.values()) == 32_768
+    assert all(value.dtype == mx.float32 for value in lora.values())
+
+
+@pytest.mark.parametrize("targets", [TARGETS, ("q_proj", "v_proj")])
+def test_logits_loss_and_gradients_are_pefts(base, tmp_path, targets):
+    """PEFT computes x W^T + scale (x A) B in torch, and torch differentiates it."""
+    model, config, params, _, _ = base
+    lora = trained(config, params, targets)
+    save_adapters(tmp_path / "a", config, Adapters(lora, SCALE))
+    theirs = PeftModel.from_pretrained(_copy_of(model), tmp_path / "a" / "peft", is_trainable=True)
+    output = theirs(torch.tensor(IDS), labels=torch.tensor(IDS))
+    output.loss.backward()
+    logits = qwen3_forward(config, adapt(params, lora, SCALE), mx.array(IDS))
+    np.testing.assert_allclose(logits, output.logits.detach().numpy(), atol=2e-5)
+    np.testing.assert_allclose(qwen3_forward(config, merge(params, lora, SCALE), mx.array(IDS)), logits, atol=2e-5)
+
+    def loss_fn(lora):
+        return loss_of(qwen3_forward(config, adapt(params, lora, SCALE), mx.array(IDS)), IDS)
+
+    loss, grads = value_and_grad(loss_fn, lora)
+    assert loss.item() == pytest.approx(output.loss.item(), rel=1e-5)
+    named = {name: value for name, value in theirs.named_parameters() if value.requires_grad}
+    assert len(named) == len(grads) == 2 * 2 * len(targets)
+    for name, grad in grads.items():
+        stem, _, kind = name.rpartition(".")
+        of_torch = named[f"base_model.model.model.{stem}.lora_{kind[-1].upper()}.default.weight"].grad.numpy().T
+        assert np.abs(of_torch).max() > 1e-4
+        np.testing.assert_allclose(grad, of_torch, atol=2e-6 * max(1, np.abs(of_torch).max()), err_msg=name)
+
+
+def test_their_gradient_is_the_full_one_projected(base):
+    """dL/dA = scale (dL/dW)^T B^T and dL/dB = scale A^T (dL/dW)^T, of W as it is after merging."""
+    _, config, params, _, lora = base
+    _, grads = value_and_grad(
+        lambda lora: loss_of(qwen3_forward(config, adapt(params, lora, SCALE), mx.array(IDS)), IDS), lora
+    )
+    _, full = value_and_grad(
+        lambda p: loss_of(qwen3_forward(config, p, mx.array(IDS)), IDS), merge(params, lora, SCALE)
+    )
+    for name in lora:
+        stem, _, kind = name.rpartition(".")
+        of_weight = np.array(full[f"{stem}.weight"], np.float64).T * SCALE
+        a, b = (np.array(lora[f"{stem}.{each}"], np.float64) for each in ("lora_a", "lora_b"))
+        projected = of_weight @ b.T if kind == "lora_a" else a.T @ of_weight
+        np.testing.assert_allclose(grads[name], projected, atol=5e-6 * max(1, np.abs(projected).max()), err_msg=name)
+
+
+# Files.
+
+
+def test_they_come_back_bit_by_bit_in_both_layouts(base, saved):
+    _, config, params, folder, lora = base
+    for place in (saved, saved / "peft"):
+        found = load_adapters(place, config)
+        assert (found.scale, found.base) == (SCALE, str(folder))
+        assert found.lora.keys() == lora.keys()
+        assert all(mx.array_equal(found.lora[name], value) for name, value in lora.items())
+    assert load_adapters(saved, config).base_fingerprint == fingerprint(params)
+    assert load_tokenizer(saved).encode("1+1=") == load_tokenizer(folder).encode("1+1=")
+
+
+def test_mlx_lm_reads_what_is_written(base, saved):
+    from mlx_lm.utils import load
+
+    _, config, params, folder, lora = base
+    model, _ = load(str(folder), adapter_path=str(saved))
+    ours = qwen3_forward(config, merge(params, lora, SCALE), mx.array(IDS))
+    np.testing.assert_allclose(model(mx.array(IDS)), ours, atol=2e-5)
+    assert np.abs(np.array(qwen3_forward(config, params, mx.array(IDS)) - ours)).max() > 0.1
+
+
+def test_what_mlx_lm_writes_is_read(base, tmp_path):
+    """Its own defaults: the last layers only, and another scale."""
+    from mlx.utils import tree_flatten
+    from mlx_lm.tuner.utils import linear_to_lora_layers
+    from mlx_lm.utils import load
+
+    _, config, params, folder, _ = base
+    model, _ = load(str(folder))
+    settings = {"rank": 3, "scale": 20.0, "dropout": 0.0}
+    model.freeze()
+    linear_to_lora_layers(model, 1, settings)
+    key = mx.random.key(0)
+    weights = {
+        name: mx.random.normal(value.shape, scale=0.05, key=key)
+        for name, value in tree_flatten(model.trainable_parameters())
+    }
+    model.load_weights(list(weights.items()), strict=False)
+    (tmp_path / "a").mkdir()
+    mx.save_safetensors(str(tmp_path / "a" / MLX_LM), weights)
+    written = {"fine_tune_type": "lora", "num_layers": 1, "lora_parameters": settings}
+    (tmp_path / "a" / SETTINGS).write_text(json.dumps(written))
+    found = load_adapters(tmp_path / "a", config)
+    assert (found.scale, found.base, found.base_fingerprint, len(found.lora)) == (20.0, None, None, 14)
+    ours = qwen3_forward(config, merge(params, found.lora, found.scale), mx.array(IDS))
+    np.testing.assert_allclose(ours, model(mx.array(IDS)), atol=5e-5)
+
+
+@pytest.mark.parametrize("use_rslora", [False, True])
+def test_what_peft_writes_is_read(base, tmp_path, use_rslora):
+    model, config, params, _, _ = base
+    torch.manual_seed(0)
+    settings = LoraConfig(r=4, lora_alpha=10, target_modules="all-linear", use_rslora=use_rslora)
+    theirs = get_peft_model(_copy_of(model), settings)
+    with torch.no_grad():
+        for name, value in theirs.named_parameters():
+            if "lora_B" in name:
+                value.normal_(0, 0.2)
+    theirs.save_pretrained(tmp_path / "a")
+    found = load_adapters(tmp_path / "a", config)
+    assert found.scale == (5.0 if use_rslora else 2.5)
+    ours = qwen3_forward(config, merge(params, found.lora, found.scale), mx.array(IDS))
+    np.testing.assert_allclose(ours, theirs(torch.tensor(IDS)).logits.detach().numpy(), atol=2e-5)
+
+
+def test_a_folder_of_adapters_is_a_model(base, saved):
+    _, config, params, _, lora = base
+    loaded, merged = load_pretrained(saved)
+    assert loaded == config
+    assert all(mx.array_equal(merged[name], value) for name, value in merge(params, lora, SCALE).items())
+
+
+# What is refused.
+
+
+def test_adapters_of_another_model(base, saved, tmp_path):
+    _, config, params, folder, lora = base
+    with pytest.raises(
+        ValueError, match=r"layers\.0\.mlp\.down_proj\.lora_a' has shape \(40, 4\), beside a linear map from 44"
+    ):
+        load_adapters(saved, replace(config, intermediate_size=44))
+    with pytest.raises(ValueError, match=r"'layers\.1\..*' is no adapter of a linear map of this model"):
+        load_adapters(saved, replace(config, num_hidden_layers=1))
+    other = {**params, "final_norm.weight": params["final_norm.weight"] * 1.1}
+    with pytest.raises(ValueError, match=r"trained beside another model .*its numbers are not the ones given here"):
+        load_adapters(saved, config).check_base(other)
+    for dtype in (mx.bfloat16, mx.float32):  # the same model in another dtype
+        same = {name: value.astype(mx.bfloat16).astype(dtype) for name, value in params.items()}
+        load_adapters(saved, config).check_base(same)
+    nowhere = save_adapters(tmp_path / "n", config, Adapters(lora, SCALE, str(tmp_path / "gone")))
+    with pytest.raises(FileNotFoundError, match=r"there is no such folder\. Merge them .* fuse --model"):
+        load_pretrained(nowhere)
+    moved = save_adapters(tmp_path / "m", config, Adapters(lora, SCALE, str(folder), fingerprint(other)))
+    with pytest.raises(ValueError, match="trained beside another model"):
+        load_pretrained(moved)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"fine_tune_type": "dora"}, "fine_tune_type 'dora'; expected 'lora'"),
+        ({"lora_parameters": {"rank": 4}}, "has None for scale; expected a number above 0"),
+        ({"lora_parameters": {"scale": "20"}}, "has '20' for scale"),
+        ({"lora_parameters": {"scale": 0.0}}, "has 0.0 for scale"),
+    ],
+)
+def test_settings_of_mlx_lms_that_are_not_plain_lora(base, copy, change, words):
+    settings = json.loads((copy / SETTINGS).read_text())
+    (copy / SETTINGS).write_text(json.dumps(settings | change))
+    with pytest.raises(ValueError, match=words):
+        load_adapters(copy, base[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"peft_type": "IA3"}, "peft_type 'IA3'; expected 'LORA'"),
+        ({"use_dora": True}, "has use_dora True; expected LoRA without it"),
+        ({"rank_pattern": {"q_proj": 2}}, "has rank_pattern"),
+        ({"modules_to_save": ["lm_head"]}, "has modules_to_save"),
+        ({"r": 0}, "has 0 for r; expected a number above 0"),
+    ],
+)
+def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
+    folder = copy / "peft"
+    (folder / "mlx_grpo_kit.json").unlink()
+    settings = json.loads((folder / SETTINGS).read_text())
+    (folder / SETTINGS).write_text(json.dumps(settings | change))
+    with pytest.raises(ValueError, match=words):
+        load_adapters(folder, base[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lora: lora.pop("layers.0.mlp.up_proj.lora_b"), "'layers.0.mlp.up_proj.lora_a' stands alone"),
+        (lambda lora: lora.update({"embedding.lora_a": mx.zeros((24, 4))}), "'embedding.lora_a' is no adapter"),
+        (lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((24, 5))}), "of one rank for both"),
+        (
+            lambda lora: lora.update({"layers.0.mlp.up_proj.lora_b": mx.zeros((4, 39))}),
+            r"\(4, 39\), .*expected \(rank, 40\)",
+        ),
+        (lambda lora: lora.update({"layers.0.mlp.up_proj.m": mx.zeros(40)}), r"up_proj\.m' is no adapter"),
+        (
+            lambda lora: lora.update({"layers.0.mlp.up_proj.lora_b": mx.full((4, 40), np.nan)}),
+            "160 of 160 numbers that are NaN",
+        ),
+        (lambda lora: lora.clear(), "There are no adapters"),
+    ],
+)
+def test_arrays_that_do_not_fit(base, copy, change, words):
+    from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+
+    lora = dict(base[4])
+    change(lora)
+    mx.save_safetensors(str(copy / MLX_LM), {hugging_face_name(name): value for name, value in lora.items()})
+    with pytest.raises(ValueError, match=words):
+        load_adapters(copy, base[1])
+
+
+def test_files_that_are_gone_or_were_changed(base, saved, copy, tmp_path):
+    (copy / MLX_LM).unlink()
+    with pytest.raises(FileNotFoundError, match=r"neither adapters\.safetensors"):
+        load_adapters(copy, base[1])
+    changed = shutil.copytree(saved, tmp_path / "changed")
+    (changed / SETTINGS).write_text((changed / SETTINGS).read_text().replace("2.5", "9.5"))
+    with pytest.raises(ValueError, match=r"adapter_config\.json is not what was saved"):
+        load_adapters(changed, base[1])
+
+
+def test_ranks_and_targets(base):
+    _, config, params, _, _ = base
+    for rank in (0, 2.0, True, None):
+        with pytest.raises(ValueError, match=f"rank of adapters is {rank}"):
+            init_lora(config, params, rank)
+    with pytest.raises(ValueError, match=r"no linear map 'q_prj' in a layer.* Did you mean 'q_proj'"):
+        init_lora(config, params, 2, ["q_prj"])
+    for targets in ([], "q_proj"):
+        with pytest.raises(ValueError, match="targets of adapters are"):
+            init_lora(config, params, 2, targets)
+
+
+def test_who_wants_parameters_alone_says_so(base, tmp_path):
+    _, config, params, _, lora = base
+    with pytest.raises(ValueError, match=r"lora_a' .*It is an adapter.*merge\(params, lora, scale\)"):
+        save_pretrained(tmp_path / "x", config, adapt(params, lora))
+
+
+def _copy_of(model):
+    return deepcopy(model)
