@@ -2,13 +2,18 @@
 
 Every function is pure, so `jax.jit`, `jax.grad` and a mesh of devices take it as it stands. Shapes are known while a
 function is traced; that is why positions and their angles are plain NumPy here, and constants of the compiled program.
+Layers are written out: `jax.lax.scan` over them is no faster to compile on CPUs, and a quarter slower to run.
 
-Shapes: B rows, T tokens, S positions of keys, V vocabulary, H query heads, K heads of keys and values, D head_dim.
+The transformer works on tokens in a row, [N, hidden]. Only attention needs to know which of them make a sequence, and
+is told (`attend`). So a prompt is computed once, beside all of its completions and in one pass with them.
+
+Shapes: B rows, T tokens, S positions of keys, V vocabulary, H query heads, K heads of keys and values, D head_dim, N
+tokens in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +23,8 @@ from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
 
 Params = Mapping[str, jax.Array]
-Past = list[tuple[jax.Array, jax.Array]]
-"""Every layer's keys and values for the tokens before: [B, S, K, D] twice."""
+Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""Queries [N, H, D], keys and values [N, K, D] -> for each query the values that it mixes: [N, H, D]."""
 
 
 def qwen3_forward(
@@ -27,10 +32,18 @@ def qwen3_forward(
 ) -> jax.Array:
     """Logits of the next token after every position: int [B, T] -> [B, T, V].
 
-    `attention_mask` is [B, T], 1 for a token and 0 for padding.
+    `attention_mask` is [B, T], 1 for a token and 0 for padding, on whichever side it stands.
     """
-    hidden, _ = hidden_states(config, params, input_ids, attention_mask)
-    return output_logits(config, params, hidden)
+    batch, num_tokens = input_ids.shape
+    mask = visible(num_tokens, 0, attention_mask)
+
+    def attend(*heads: jax.Array) -> jax.Array:
+        rows = (each.reshape(batch, num_tokens, *each.shape[1:]) for each in heads)
+        return attention(*rows, mask).reshape(heads[0].shape)
+
+    positions = np.tile(np.arange(num_tokens), batch)
+    hidden = transformer(config, params, input_ids.reshape(-1), positions, attend)
+    return output_logits(config, params, hidden.reshape(batch, num_tokens, -1))
 
 
 def completion_logits(
@@ -48,59 +61,71 @@ def completion_logits(
         completion_ids: int [B, T], padded on the right.
         prompt_mask: [B / group size, P], 0 for padding; None where no prompt is padded.
     """
-    group_size = completion_ids.shape[0] // prompt_ids.shape[0]
-    hidden, past = hidden_states(config, params, prompt_ids, prompt_mask)
-    hidden = jnp.repeat(hidden[:, -1:], group_size, axis=0)
-    if completion_ids.shape[1] > 1:
-        past, prompt_mask = jax.tree.map(lambda each: jnp.repeat(each, group_size, axis=0), (past, prompt_mask))
-        after, _ = hidden_states(config, params, completion_ids[:, :-1], prompt_mask, past)
-        hidden = jnp.concatenate([hidden, after], axis=1)
-    return output_logits(config, params, hidden)
+    (num_prompts, prompt_length), (batch, length) = prompt_ids.shape, completion_ids.shape
+    split = [num_prompts * prompt_length]  # tokens of prompts, then those of completions
+
+    def for_completions(of_prompts: jax.Array) -> jax.Array:
+        return jnp.repeat(of_prompts, batch // num_prompts, axis=0)
+
+    prompt_sees = visible(prompt_length, 0, prompt_mask)
+    completion_sees = visible(length - 1, prompt_length, None if prompt_mask is None else for_completions(prompt_mask))
+
+    def attend(*heads: jax.Array) -> jax.Array:
+        both = [jnp.split(each, split) for each in heads]
+        ours = [each.reshape(num_prompts, prompt_length, *each.shape[1:]) for each, _ in both]
+        own = [each.reshape(batch, length - 1, *each.shape[1:]) for _, each in both]
+        keys, values = (
+            jnp.concatenate([for_completions(each), other], axis=1)
+            for each, other in zip(ours[1:], own[1:], strict=True)
+        )
+        mixed = attention(*ours, prompt_sees), attention(own[0], keys, values, completion_sees)
+        return jnp.concatenate([each.reshape(-1, *each.shape[2:]) for each in mixed])
+
+    input_ids = jnp.concatenate([prompt_ids.reshape(-1), completion_ids[:, :-1].reshape(-1)])
+    positions = np.arange(prompt_length + length - 1)
+    positions = [np.tile(positions[:prompt_length], num_prompts), np.tile(positions[prompt_length:], batch)]
+    hidden, rest = jnp.split(transformer(config, params, input_ids, np.concatenate(positions), attend), split)
+    first = for_completions(hidden.reshape(num_prompts, prompt_length, -1)[:, -1:])
+    rest = rest.reshape(batch, length - 1, config.hidden_size)
+    return output_logits(config, params, jnp.concatenate([first, rest], axis=1))
 
 
-def hidden_states(
+def transformer(
+    config: Qwen3Config, params: Params, input_ids: jax.Array, positions: np.ndarray, attend: Attend
+) -> jax.Array:
+    """All but the output layer: token ids [N] at their positions [N] -> [N, hidden], after the final norm."""
+    x = params["embedding.weight"][input_ids]
+    angles = tuple(jnp.asarray(each, x.dtype) for each in rope_angles(config, positions))
+    for layer in range(config.num_hidden_layers):
+        x = transformer_block(config, params, f"layers.{layer}.", x, angles, attend)
+    return rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
+
+
+def transformer_block(
     config: Qwen3Config,
     params: Params,
-    input_ids: jax.Array,
-    attention_mask: jax.Array | None = None,
-    past: Past | None = None,
-) -> tuple[jax.Array, Past]:
-    """All but the output layer: [B, T] -> [B, T, hidden] after the final norm, and the keys and values of every layer.
+    prefix: str,
+    x: jax.Array,
+    angles: tuple[jax.Array, jax.Array],
+    attend: Attend,
+) -> jax.Array:
+    """One layer, [N, hidden] -> [N, hidden]: x + attention(norm(x)), then x + mlp(norm(x)) (pre-norm)."""
 
-    Args:
-        attention_mask: [B, <= S], 0 for padding; positions that it is too short for count as tokens.
-        past: what this function returned for the tokens before.
-    """
-    num_tokens, num_past = input_ids.shape[1], past[0][0].shape[1] if past else 0
-    mask = visible(num_tokens, num_past, attention_mask)
-    angles = rope_angles(config, num_past, num_tokens)
-    x, present = params["embedding.weight"][input_ids], []
-    for layer in range(config.num_hidden_layers):
-        x, keys_and_values = transformer_block(config, params, layer, x, mask, angles, past[layer] if past else None)
-        present.append(keys_and_values)
-    return rms_norm(x, params["final_norm.weight"], config.rms_norm_eps), present
+    def linear(name: str, x: jax.Array) -> jax.Array:
+        return x @ params[f"{prefix}{name}.weight"].T
 
+    def norm(name: str, x: jax.Array) -> jax.Array:
+        return rms_norm(x, params[f"{prefix}{name}.weight"], config.rms_norm_eps)
 
-def transformer_block(config, params, layer, x, mask, angles, past=None):
-    """One layer, [B, T, hidden] -> [B, T, hidden], and its keys and values."""
+    def heads(name: str) -> jax.Array:
+        return linear(f"self_attn.{name}_proj", normed).reshape(len(x), -1, config.head_dim)
 
-    def weight(name: str) -> jax.Array:
-        return params[f"layers.{layer}.{name}.weight"]
-
-    def heads(name: str, count: int) -> jax.Array:
-        return linear(normed, weight(f"self_attn.{name}_proj")).reshape(*x.shape[:2], count, config.head_dim)
-
-    normed = rms_norm(x, weight("input_layernorm"), config.rms_norm_eps)
-    queries = rms_norm(heads("q", config.num_attention_heads), weight("self_attn.q_norm"), config.rms_norm_eps)
-    keys = rms_norm(heads("k", config.num_key_value_heads), weight("self_attn.k_norm"), config.rms_norm_eps)
-    queries, keys, values = rope(queries, angles), rope(keys, angles), heads("v", config.num_key_value_heads)
-    if past is not None:
-        keys, values = (jnp.concatenate(pair, axis=1) for pair in zip(past, (keys, values), strict=True))
-    mixed = attention(queries, keys, values, mask).reshape(*x.shape[:2], -1)
-    x = x + linear(mixed, weight("self_attn.o_proj"))
-    normed = rms_norm(x, weight("post_attention_layernorm"), config.rms_norm_eps)
-    gated = jax.nn.silu(linear(normed, weight("mlp.gate_proj"))) * linear(normed, weight("mlp.up_proj"))
-    return x + linear(gated, weight("mlp.down_proj")), (keys, values)
+    normed = norm("input_layernorm", x)
+    queries, keys = (rope(norm(f"self_attn.{name}_norm", heads(name)), angles) for name in ("q", "k"))
+    x = x + linear("self_attn.o_proj", attend(queries, keys, heads("v")).reshape(len(x), -1))
+    normed = norm("post_attention_layernorm", x)
+    gated = jax.nn.silu(linear("mlp.gate_proj", normed)) * linear("mlp.up_proj", normed)
+    return x + linear("mlp.down_proj", gated)
 
 
 def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -> jax.Array:
@@ -114,7 +139,10 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.
 
 
 def visible(num_queries: int, num_past: int, attention_mask: jax.Array | None = None) -> jax.Array:
-    """Which keys each query may look at: bool [1 or B, 1, 1, T, S]; its own position and those before, no padding."""
+    """Which keys each query may look at: bool [1 or B, 1, 1, T, S]; its own position and those before, no padding.
+
+    `attention_mask` is [B, <= S]; positions that it is too short for count as tokens.
+    """
     num_keys = num_past + num_queries
     causal = np.tri(num_queries, num_keys, num_past, dtype=bool)[None, None, None]
     if attention_mask is None:
@@ -124,20 +152,20 @@ def visible(num_queries: int, num_past: int, attention_mask: jax.Array | None = 
     return causal & real[:, None, None, None]
 
 
-def rope_angles(config: Qwen3Config, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine of position * theta^(-2i/D) for `count` positions, or YaRN's: [count, 1, D/2]."""
+def rope_angles(config: Qwen3Config, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine of position * theta^(-2i/D), or of YaRN's angles, at positions [N]: [N, 1, D/2] twice."""
     if config.rope_scaling is None:
         wavelengths, factor = config.rope_theta ** (np.arange(0, config.head_dim, 2) / config.head_dim), 1.0
     else:
         wavelengths = np.array(yarn_wavelengths(config.rope_scaling, config.head_dim, config.rope_theta))
         factor = yarn_attention_factor(config.rope_scaling)
-    angles = np.arange(first, first + count)[:, None, None] / wavelengths
+    angles = positions[:, None, None] / wavelengths
     return factor * np.cos(angles), factor * np.sin(angles)
 
 
-def rope(x: jax.Array, angles: tuple[np.ndarray, np.ndarray]) -> jax.Array:
-    """Turn the pairs (x[i], x[i + D/2]) of [B, T, heads, D] (RoFormer, equation 34)."""
-    cos, sin = (jnp.asarray(each, x.dtype) for each in angles)
+def rope(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Turn the pairs (x[i], x[i + D/2]) of [N, heads, D] (RoFormer, equation 34)."""
+    cos, sin = angles
     left, right = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
 
@@ -148,11 +176,6 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return x * scale.astype(x.dtype) * weight
 
 
-def linear(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """x W^T: [..., in] -> [..., out]."""
-    return x @ weight.T
-
-
 def output_logits(config: Qwen3Config, params: Params, hidden: jax.Array) -> jax.Array:
     """[..., hidden] -> [..., V], through the embedding's own matrix where the two are tied."""
-    return linear(hidden, params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"])
+    return hidden @ params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"].T
