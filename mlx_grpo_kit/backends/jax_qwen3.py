@@ -79,7 +79,7 @@ def completion_logits(
             for each, other in zip(ours[1:], own[1:], strict=True)
         )
         mixed = attention(*ours, prompt_sees), attention(own[0], keys, values, completion_sees)
-        return jnp.concatenate([each.reshape(-1, *each.shape[2:]) for each in mixed])
+        return jnp.concatenate([jax.lax.collapse(each, 0, 2) for each in mixed])
 
     input_ids = jnp.concatenate([prompt_ids.reshape(-1), completion_ids[:, :-1].reshape(-1)])
     positions = np.arange(prompt_length + length - 1)
@@ -130,8 +130,9 @@ def transformer_block(
 
 def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -> jax.Array:
     """softmax(Q K^T / sqrt(D)) V with grouped queries: [B, T, H, D], [B, S, K, D] twice -> [B, T, H, D]."""
-    batch, num_queries, _, head_dim = queries.shape
-    groups = (queries * head_dim**-0.5).reshape(batch, num_queries, keys.shape[2], -1, head_dim)
+    *rows, num_heads, head_dim = queries.shape
+    num_groups = keys.shape[2]
+    groups = (queries * head_dim**-0.5).reshape(*rows, num_groups, num_heads // num_groups, head_dim)
     scores = jnp.einsum("btkgd,bskd->bkgts", groups, keys).astype(jnp.float32)
     # Finite where nothing is to be seen: a padded row whose scores were all -inf would be NaN, and its gradient too.
     weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1).astype(values.dtype)
