@@ -32,6 +32,7 @@ _HOMES = {
     "read_metadata": "checkpoints",
     "MLXTrainingBackend": "mlx_backend",
     "PyTorchTrainingBackend": "pytorch_backend",
+    "DistributedPyTorchTrainingBackend": "torch_distributed",
     "TorchFuncTrainingBackend": "torch_func_backend",
     "JAXTrainingBackend": "jax_backend",
     "TorchaxTrainingBackend": "torchax_backend",

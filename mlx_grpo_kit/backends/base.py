@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from mlx_grpo_kit.backends.checkpoints import plain, read_metadata, write_checkp
 from mlx_grpo_kit.backends.future import TrainFuture
 from mlx_grpo_kit.backends.worker import RefusedError, Worker
 from mlx_grpo_kit.files import whole_folder
+
+T = TypeVar("T")
 
 BATCH = ("input_ids", "labels", "loss_mask")
 
@@ -29,6 +31,7 @@ class Backend(ABC):
 
     Attributes:
         array: the framework's type of array.
+        needs_tokens: whether a batch without any token to learn from is refused.
         loss_fn: `loss_fn(logits, labels, loss_mask, **rest)` with whatever else a batch holds; returns a scalar, or a
             scalar and a dictionary of metrics.
         optimizer: its class is written into checkpoints, and compared.
@@ -38,6 +41,7 @@ class Backend(ABC):
     """
 
     array: ClassVar[type]
+    needs_tokens: ClassVar[bool] = True
     loss_fn: Callable[..., Any]
     optimizer: Any
     checkpoint_dir: Path
@@ -247,31 +251,43 @@ class Backend(ABC):
 
     def _load_weights(self, weights: dict[str, Any]) -> None:
         with _refusing():
-            weights = self._fitting("Weight", weights, self._weights())
+            weights = self._checked(lambda: self._fitting("Weight", weights, self._weights()))
         self._set_weights(weights)
         self._forget_gradient()
 
     def _save(self, step: int, metrics: dict[str, Any]) -> Path:
         folder = self.checkpoint_dir / f"step_{step:04d}"
-        about = {"step": step, "weight_version": self.weight_version + 1, "metrics": metrics}
-        about |= {"backend": type(self).__name__, "optimizer": type(self.optimizer).__name__}
+        about = {"step": step, "weight_version": self.weight_version + 1, "metrics": metrics, **self._makers()}
         with _refusing(OSError):
-            write_checkpoint(folder, about, self._write)
+            self._write_checkpoint(folder, about)
         self.weight_version += 1
         return folder
 
     def _load(self, path: Path) -> dict[str, Any]:
         with _refusing():
-            metadata = read_metadata(path)
-            ours = {"backend": type(self).__name__, "optimizer": type(self.optimizer).__name__}
-            for what, name in ours.items():
-                if metadata[what] != name:
-                    raise ValueError(f"{path} was saved with the {what} {metadata[what]}; this one is {name}.")
-            state = self._read(whole_folder(path))
+            metadata, state = self._checked(lambda: self._read_checkpoint(path))
         self._restore(state)
         self._forget_gradient()
         self.weight_version, self.current_step = metadata["weight_version"], metadata["step"]
         return metadata
+
+    def _checked(self, look: Callable[[], T]) -> T:
+        """What `look()` returns, which raises where something is to be refused."""
+        return look()
+
+    def _write_checkpoint(self, folder: Path, about: Mapping[str, Any]) -> None:
+        write_checkpoint(folder, about, self._write)
+
+    def _read_checkpoint(self, path: Path) -> tuple[dict[str, Any], Any]:
+        metadata = read_metadata(path)
+        for what, name in self._makers().items():
+            if metadata[what] != name:
+                raise ValueError(f"{path} was saved with the {what} {metadata[what]}; this one is {name}.")
+        return metadata, self._read(whole_folder(path))
+
+    def _makers(self) -> dict[str, str]:
+        """Who writes checkpoints that this backend reads."""
+        return {"backend": type(self).__name__, "optimizer": type(self.optimizer).__name__}
 
     def _forget_gradient(self) -> None:
         self._clear_gradient()
@@ -348,7 +364,7 @@ class Backend(ABC):
         labels, mask = (tuple(batch[name].shape) for name in ("labels", "loss_mask"))
         if labels != mask:
             raise ValueError(f"The batch's labels have shape {labels} and its loss_mask {mask}; expected one shape.")
-        if not bool((batch["loss_mask"] != 0).any()):
+        if self.needs_tokens and not bool((batch["loss_mask"] != 0).any()):
             raise ValueError(
                 "The batch's loss_mask is 0 everywhere, so there is nothing to learn from it. Leave it out."
             )

@@ -55,10 +55,16 @@ class PyTorchTrainingBackend(Backend):
     def __post_init__(self):
         if not isinstance(self.model, torch.nn.Module):
             raise TypeError(f"model is of type {type(self.model).__name__}; expected a torch.nn.Module.")
+        self._check_model()
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             kind = type(self.optimizer).__name__
             raise TypeError(f"optimizer is of type {kind}; expected a torch.optim.Optimizer.")
         super().__post_init__()
+
+    def _check_model(self) -> None:
+        in_parallel = torch.nn.parallel.DistributedDataParallel
+        if isinstance(self.model, in_parallel) or hasattr(self.model, "set_requires_gradient_sync"):  # FSDP2 adds that
+            raise TypeError("model computes in several processes: take DistributedPyTorchTrainingBackend for it.")
 
     def _begin_thread(self) -> Callable[[], None]:
         return partial(use_threads, torch.get_num_threads())
@@ -66,8 +72,11 @@ class PyTorchTrainingBackend(Backend):
     def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
         with self._autocast():  # here and not around the call: it holds for one thread
             loss, metrics = self._loss(logits_of(self.model, batch["input_ids"]), batch)
-        loss.backward()
+        self._backward(loss)
         return loss.detach(), metrics, torch.nn.utils.get_total_norm(self._gradients())
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
 
     def _apply_gradient(self) -> float:
         rate = float(self.optimizer.param_groups[0]["lr"])
@@ -107,10 +116,16 @@ class PyTorchTrainingBackend(Backend):
         return torch.tensor(array)
 
     def _write(self, folder: Path) -> None:
-        torch.save(self.model.state_dict(), folder / MODEL)
-        torch.save(self.optimizer.state_dict(), folder / OPTIMIZER)
+        for name, content in self._saved().items():
+            torch.save(content, folder / name)
+
+    def _saved(self) -> dict[str, Any]:
         scheduler = None if self.lr_scheduler is None else self.lr_scheduler.state_dict()
-        torch.save({"random": torch.get_rng_state(), "scheduler": scheduler}, folder / STATE)
+        return {
+            MODEL: self._weights(),
+            OPTIMIZER: self.optimizer.state_dict(),
+            STATE: {"random": torch.get_rng_state(), "scheduler": scheduler},
+        }
 
     def _read(self, folder: Path) -> dict[str, Any]:
         state = {name: load_tensors(folder / name) for name in (MODEL, OPTIMIZER, STATE)}
