@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -35,7 +36,7 @@ LOCK = {
 CONDA_FILE = yaml.safe_load((ROOT / "environment.yml").read_text())
 FROM_CONDA = [line for line in CONDA_FILE["dependencies"] if isinstance(line, str)]
 [FROM_PIP] = [part["pip"] for part in CONDA_FILE["dependencies"] if isinstance(part, dict)]
-CONDA = requirements([line for line in FROM_CONDA + FROM_PIP if not line.startswith(("-", "python>", "pip"))])
+CONDA = requirements([line for line in FROM_CONDA + FROM_PIP if not line.startswith(("-", "python=", "pip"))])
 
 
 class TestLock:
@@ -67,6 +68,18 @@ class TestConda:
     def test_it_asks_for_the_same_versions_as_pyproject(self, key):
         assert CONDA[key].specifier == EVERYTHING[key].specifier
         assert CONDA[key].extras == EVERYTHING[key].extras
+
+    def test_it_names_one_python_for_binder(self):
+        """repo2docker takes no range: it would build for its own default, which is older, and then replace it."""
+        [python] = [line for line in FROM_CONDA if line.startswith("python")]
+        [version] = re.fullmatch(r"python=(3\.\d+)", python).groups()
+        assert SpecifierSet(PROJECT["requires-python"]).contains(version)
+
+    def test_what_the_readme_installs_in_colab_is_what_pyproject_asks_for(self):
+        [line] = re.findall(r"^!pip install -q (\".*\")$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        for wanted in map(Requirement, re.findall(r'"(.*?)"', line)):
+            [ours] = {r.specifier for (name, _), r in COURSE.items() if name == canonicalize_name(wanted.name)}
+            assert wanted.specifier == ours
 
     def test_mlx_and_torch_come_from_pypi(self):
         from_pypi = {name for name, _ in requirements(line for line in FROM_PIP if not line.startswith("-"))}
