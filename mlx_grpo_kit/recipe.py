@@ -9,6 +9,9 @@ from typing import Any
 TINY_NAME = "tiny"
 """The name of the model that ships with the kit, wherever a model folder can be given."""
 
+CHAT_NAME = "tiny-chat"
+"""The name of the one that was taught to chat."""
+
 TINY_ARGS: dict[str, Any] = {
     "learning_rate": 5e-4,
     "lr_scheduler_type": "linear",
@@ -24,15 +27,20 @@ SMALL = 10_000_000  # parameters; a model with fewer is trained like the tiny on
 
 
 def model_folder(model: str | os.PathLike) -> Path:
-    """The folder of a model given as a path or as "tiny". Raises FileNotFoundError where the tiny one is missing."""
+    """The folder of a model given as a path or by the kit's name. Raises FileNotFoundError where that is missing."""
     from mlx_grpo_kit import assets
 
-    if model != TINY_NAME:
+    if model not in (TINY_NAME, CHAT_NAME):
         return Path(model)
-    if not assets.TINY.is_dir():
-        make_it = f"python -m mlx_grpo_kit pretrain --output {assets.TINY}"
-        raise FileNotFoundError(f"The tiny model is missing: there is no folder {assets.TINY}. Make it: {make_it}")
-    return assets.TINY
+    folder = assets.TINY if model == TINY_NAME else assets.TINY_CHAT
+    if not folder.is_dir():
+        make = (
+            "mlx_grpo_kit pretrain --output" if model == TINY_NAME else "mlx_grpo_kit.course.chapters.chapter_23.made"
+        )
+        raise FileNotFoundError(
+            f"The {model} model is missing: there is no folder {folder}. Make it: python -m {make} {folder}"
+        )
+    return folder
 
 
 def default_args(model: str | os.PathLike) -> dict[str, Any]:

@@ -4,3 +4,9 @@ from pathlib import Path
 
 TINY = Path(__file__).parent / "tiny"
 """The tiny pre-trained Qwen3, a Hugging Face folder; `python -m mlx_grpo_kit pretrain --output DIR` makes it again."""
+
+TINY_CHAT = Path(__file__).parent / "tiny_chat"
+"""The same with all that a published folder has: bfloat16 shards, a byte-level BPE, a chat template that lets it think.
+
+`python -m mlx_grpo_kit.course.chapters.chapter_23.made DIR` makes it again.
+"""

@@ -9,6 +9,7 @@ import argparse
 import ast
 import functools
 import io
+import json
 import math
 import os
 import signal
@@ -87,6 +88,28 @@ def amount(text: str) -> int | str:
     return value
 
 
+def named_value(text: str) -> tuple[str, Any]:
+    """A name and a value, which is JSON where it can be and else a text."""
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is no JSON object, such as {{"enable_thinking": false}}.')
+    return value
+
+
 def is_bfloat16(text: str) -> bool:
     """What GRPOConfig calls bf16, from the name of a dtype."""
     if text not in ("float32", "bfloat16"):
@@ -133,7 +156,8 @@ class Setting:
             group.add_argument(self.option, dest=self.name, action="append", metavar="TEXT", help=self.help)
             return
         words = self.help if self.default is None or self.type is is_bfloat16 else f"{self.help} ({default})"
-        metavar = {str: "NAME", is_bfloat16: "NAME", numbers: "N,N", names: "NAME,NAME"}.get(self.type, "N")
+        kinds = {str: "NAME", is_bfloat16: "NAME", numbers: "N,N", names: "NAME,NAME", json_object: "JSON"}
+        metavar = kinds.get(self.type, "N")
         group.add_argument(self.option, dest=self.name, type=self.type, metavar=metavar, help=words)
 
 
@@ -172,6 +196,7 @@ SETTINGS = {
     "how it samples": (
         Setting("max_completion_length", whole_number, "tokens a completion may have (default: the task's own)"),
         Setting("stop_strings", list, "a text that ends a completion and stays in it; may be given several times"),
+        Setting("chat_template_kwargs", json_object, "what the model's chat template is told, as JSON"),
         Setting("temperature", number, "logits are divided by it"),
         Setting("top_k", whole_number, "sample among the N likeliest tokens"),
         Setting("top_p", number, "sample among the likeliest tokens that together have this probability"),
@@ -235,15 +260,24 @@ def _add_train(commands: Any) -> None:
         epilog="examples:\n"
         "  python -m mlx_grpo_kit train --output outputs/addition\n"
         "  python -m mlx_grpo_kit train --output outputs/addition --resume --max-steps 300\n"
-        "  python -m mlx_grpo_kit train --model models/Qwen3-0.6B --task countdown --output outputs/countdown\n",
+        "  python -m mlx_grpo_kit train --model models/Qwen3-0.6B --task countdown --output outputs/countdown\n"
+        "  python -m mlx_grpo_kit train --model models/Qwen3-0.6B --data problems.jsonl --output outputs/problems\n",
     )
     run = train.add_argument_group("the run")
     words = "where metrics.jsonl, completions.jsonl, reward.png, checkpoints/ and policy/ are written"
     run.add_argument("--output", required=True, metavar="DIR", help=words)
-    words = "a Hugging Face folder of a Qwen3, or tiny: the kit's own (default)"
+    words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat"
     run.add_argument("--model", metavar="FOLDER", help=words)
-    words = "addition (default), countdown, or module:Class for a task of your own"
+    words = "addition (default), countdown, or file.py:Class (module:Class) for a task of your own"
     run.add_argument("--task", metavar="NAME", help=words)
+    words = "a file of JSON lines to train on, with a question and an answer in each, such as GSM8K's"
+    run.add_argument("--data", metavar="FILE", help=words)
+    words = "what the task is called with, such as num_numbers=4; several, with blanks between"
+    run.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
+    words = "put problems as chats (default: where the model's folder has a chat template and the task can be asked)"
+    run.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=words)
+    words = "what the chat template is told: whether the model thinks first (default: it does not)"
+    run.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
     run.add_argument("--max-steps", type=count, metavar="N", help=f"steps in all (default {MAX_STEPS})")
     words = f"steps between checkpoints (default {SAVE_EVERY})"
     run.add_argument("--save-every", type=count, metavar="N", help=words)
@@ -274,14 +308,15 @@ def _add_generate(commands: Any) -> None:
     generate = commands.add_parser(
         "generate",
         help="let a model continue a text",
-        description="Let a model continue a text. The model gets it as it stands, without a chat template. Characters "
-        "that steer a terminal are shown escaped.",
+        description="Let a model continue a text as it stands, or with --chat answer it. A single answer is shown "
+        "as it is written. Characters that steer a terminal are shown escaped.",
         epilog="examples:\n"
         '  python -m mlx_grpo_kit generate "12+34="\n'
-        '  python -m mlx_grpo_kit generate --model outputs/addition/policy --num 5 "12+34=" "38+47="\n',
+        '  python -m mlx_grpo_kit generate --model outputs/addition/policy --num 5 "12+34=" "38+47="\n'
+        '  python -m mlx_grpo_kit generate --model models/Qwen3-0.6B --chat --no-enable-thinking "What is 12+34?"\n',
     )
     generate.add_argument("prompts", nargs="+", metavar="TEXT")
-    words = "a Hugging Face folder of a Qwen3, or tiny: the kit's own (default)"
+    words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat"
     generate.add_argument("--model", default=TINY_NAME, metavar="FOLDER", help=words)
     generate.add_argument("--num", type=count, default=1, metavar="N", help="completions of each text (default 1)")
     words = "0 takes the likeliest token, 1 samples from the model itself (default 0, or 1 where --num is more than 1)"
@@ -292,6 +327,14 @@ def _add_generate(commands: Any) -> None:
     generate.add_argument("--top-p", type=number, default=1.0, metavar="N", help=words)
     words = "sample among tokens at least this fraction as likely as the likeliest"
     generate.add_argument("--min-p", type=number, metavar="N", help=words)
+    words = "put each text as a user's message, by the chat template of the model's folder"
+    generate.add_argument("--chat", action="store_true", help=words)
+    words = "with --chat: what stands before it as the system's message"
+    generate.add_argument("--system", metavar="TEXT", help=words)
+    words = "with --chat: what the template is told on thinking (default: nothing; Qwen3 thinks)"
+    generate.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
+    words = "a text that ends an answer and stays in it; may be given several times"
+    generate.add_argument("--stop", action="append", metavar="TEXT", help=words)
     words = "tokens to stop after (default 256, or as many as the model has positions for)"
     generate.add_argument("--max-new-tokens", type=count, metavar="N", help=words)
     generate.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, other samples (default 0)")
@@ -359,7 +402,12 @@ def _train(options: argparse.Namespace) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: a task of one's own may lie in the current folder
     names = [setting.name for group in SETTINGS.values() for setting in group]
-    return train(options, {name: getattr(options, name) for name in names if getattr(options, name) is not None})
+    args = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.enable_thinking is not None:
+        args["chat_template_kwargs"] = args.get("chat_template_kwargs", {}) | {
+            "enable_thinking": options.enable_thinking
+        }
+    return train(options, args)
 
 
 def _train_in_processes(options: argparse.Namespace) -> int:
@@ -379,42 +427,9 @@ def _train_in_processes(options: argparse.Namespace) -> int:
 
 
 def _generate(options: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.text import Text
+    from mlx_grpo_kit.cli.generation import run
 
-    from mlx_grpo_kit.generation import SamplingConfig, generate
-    from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-    from mlx_grpo_kit.recipe import model_folder
-
-    folder = model_folder(options.model)
-    config, params = load_pretrained(folder)
-    tokenizer = load_tokenizer(folder)
-    prompts = [tokenizer.encode(prompt) for prompt in options.prompts]
-    room = config.max_position_embeddings - max(map(len, prompts))
-    sampling = SamplingConfig(
-        max_new_tokens=options.max_new_tokens or max(1, min(256, room)),
-        temperature=float(options.num > 1) if options.temperature is None else options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-    )
-    rollout = generate(
-        config,
-        params,
-        [prompt for prompt in prompts for _ in range(options.num)],
-        sampling=sampling,
-        eos_token_ids=tokenizer.eos_token_ids,
-        seed=options.seed,
-    )
-    console = Console(highlight=False, soft_wrap=True)
-    for row, completion in enumerate(rollout.completions):
-        prompt = options.prompts[row // options.num]
-        texts = (escaped(text, keep="\n\t") for text in (prompt, tokenizer.decode(completion)))
-        console.print(Text.assemble(*zip(texts, ("dim", "bold"), strict=True)))
-    if not all(rollout.finished):
-        cut_off = f"{rollout.finished.count(False)} of {len(rollout.finished)}"
-        print(f"({cut_off} cut off after {sampling.max_new_tokens} tokens: --max-new-tokens)", file=sys.stderr)
-    return 0
+    return run(options)
 
 
 def _pretrain(options: argparse.Namespace) -> int:

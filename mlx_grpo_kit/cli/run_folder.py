@@ -24,7 +24,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,8 @@ class RunSettings:
         model: "tiny" or an absolute path.
         args: GRPOConfig's fields.
         log_completions: how many completions of a step are written, whole groups and one at least; 0 or "all".
+        task_args: what the task is called with.
+        chat: whether its problems are put as chats.
         begun: False while what an older run left in the folder is being deleted: nothing there is this run's yet.
     """
 
@@ -79,6 +81,8 @@ class RunSettings:
     args: dict[str, Any]
     begun: bool = True
     log_completions: int | str = KEEP
+    task_args: dict[str, Any] = field(default_factory=dict)
+    chat: bool = False
 
     def measures_after(self, step: int) -> bool:
         """Whether accuracy is measured after this step."""

@@ -22,18 +22,21 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.processes import LOST, end_with_parent
 from mlx_grpo_kit.cli.run_folder import RunFolder, RunSettings
+from mlx_grpo_kit.cli.run_task import fitted, in_words, named_task, put_as_chat, task_of
 from mlx_grpo_kit.files import read_json
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError, estimate_memory
 from mlx_grpo_kit.grpo.config import MAY_CHANGE
 from mlx_grpo_kit.grpo.memory import in_bytes, machine_memory
 from mlx_grpo_kit.grpo.processes import ProcessLostError, World
 from mlx_grpo_kit.grpo.schedule import scheduled_rate
+from mlx_grpo_kit.grpo.trainer import encode_prompts
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.recipe import TINY_NAME, default_args, model_folder
+from mlx_grpo_kit.recipe import CHAT_NAME, TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.run_record import completions_line
-from mlx_grpo_kit.tasks import Problem, Task, TaskError, get_task
+from mlx_grpo_kit.tasks import Problem, Task, TaskError
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems
+from mlx_grpo_kit.tasks.task import prompt_text
 
 
 class RunFailedError(RuntimeError):
@@ -172,9 +175,11 @@ def _fresh(
     if world.rank == 0:
         folder.check_free(options.overwrite)
     model = _name_of(options.model or TINY_NAME)
+    task_name, task_args = named_task(options)
     settings = RunSettings(
         model=model,
-        task=options.task or "addition",
+        task=task_name or "addition",
+        task_args=task_args or {},
         max_steps=options.max_steps,
         save_every=options.save_every,
         eval_every=options.eval_every,
@@ -182,7 +187,10 @@ def _fresh(
         log_completions=options.log_completions,
         args=asdict(GRPOConfig(**(default_args(model) | args))),
     )
-    return settings, _trainer(settings, get_task(settings.task), world)
+    settings = put_as_chat(settings, load_tokenizer(model_folder(model)), options.chat)
+    task = task_of(settings)
+    settings = fitted(settings, task)
+    return settings, _trainer(settings, task, world)
 
 
 def _resumed(
@@ -192,7 +200,9 @@ def _resumed(
     settings = folder.read_settings()
     model = options.model and _name_of(options.model)
     changes = {name: value for name, value in args.items() if name in MAY_CHANGE}
-    fixed = {"model": model, "task": options.task, **{name: args[name] for name in args.keys() - changes.keys()}}
+    task_name, task_args = named_task(options)
+    given = {"model": model, "task": task_name, "task_args": task_args, "chat": options.chat}
+    fixed = {**given, **{name: args[name] for name in args.keys() - changes.keys()}}
     for name, value in fixed.items():
         of_the_run = settings.args.get(name) if name in args else getattr(settings, name)
         if value not in (None, of_the_run):
@@ -211,7 +221,8 @@ def _resumed(
     given = {name: value for name, value in given.items() if value is not None}
     before = settings
     settings = replace(settings, **given, args=asdict(GRPOConfig(**(settings.args | changes))))
-    task = get_task(settings.task)
+    task = task_of(settings)
+    settings = fitted(settings, task)
     trainer = folder.load_newest(task, settings, world)
     if trainer is None:
         if world.rank == 0:
@@ -229,7 +240,7 @@ def _resumed(
 
 def _name_of(model: str) -> str:
     """As it stands in run.json: good in whatever folder the run is resumed from."""
-    return model if model == TINY_NAME else os.path.abspath(model)
+    return model if model in (TINY_NAME, CHAT_NAME) else os.path.abspath(model)
 
 
 def _trainer(settings: RunSettings, task: Task, world: World) -> GRPOTrainer:
@@ -246,7 +257,9 @@ def _say_what_it_takes(
     config: Qwen3Config, args: GRPOConfig, tokenizer: Tokenizer, task: Task, settings: RunSettings, world: World
 ) -> None:
     """Print how much memory the run will need, and warn where the machine has less, or where bfloat16 is slow."""
-    prompts = [tokenizer.encode(problem.prompt) for problem in held_out_problems(task, settings.eval_problems)]
+    if settings.chat:
+        print(in_words(task, args), flush=True)
+    prompts = encode_prompts(tokenizer, task, args, held_out_problems(task, settings.eval_problems))
     longest = args.max_completion_length or task.max_completion_length
     parts = estimate_memory(config, args, max(map(len, prompts)), longest, world.size)
     total = parts.pop("total")
@@ -380,13 +393,23 @@ def _report(
         lines.append(f"  samples   {folder.completions}")
     if not done:
         lines.append(f"Go on:    {_command(*train_on)}")
-    prompt = trainer.task.held_out(1)[0].prompt
-    prompt = ["--", prompt] if prompt.startswith("-") else [prompt]
-    lines.append(f"Try it:   {_command('generate', '--model', folder.policy, '--num', 4, *prompt)}")
+    prompt, how = _as_typed(trainer.task.held_out(1)[0].prompt, getattr(trainer.task, "chat_template_kwargs", {}))
+    lines.append(f"Try it:   {_command('generate', '--model', folder.policy, '--num', 4, *how, *prompt)}")
     if done:
         lines.append(f"Go on:    {_command(*train_on, '--max-steps', 2 * settings.max_steps)}")
     console.print("\n".join(lines), soft_wrap=True, markup=False)
     return 0 if done else 128 + stop.number
+
+
+def _as_typed(prompt: str | Sequence[Mapping[str, Any]], template: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """A prompt, and the options with which `generate` puts it as the run did."""
+    how: list[str] = []
+    if not isinstance(prompt, str):
+        how = ["--chat", *(["--no-enable-thinking"] if template.get("enable_thinking") is False else [])]
+        for message in prompt[:-1]:
+            how += ["--system", message["content"]] if message["role"] == "system" else []
+    text = prompt_text(prompt)
+    return ["--", text] if text.startswith("-") else [text], how
 
 
 def _before_and_after(folder: RunFolder) -> str:

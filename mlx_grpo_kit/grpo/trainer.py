@@ -430,7 +430,7 @@ class GRPOTrainer:
 
         `first_row` and `num_rows` are `generate`'s: which part of a larger batch the problems are.
         """
-        prompts = self._encode(problems)
+        prompts = encode_prompts(self.tokenizer, self.task, self.args, problems)
         num_positions = max(map(len, prompts)) + sampling.max_new_tokens
         size = completion_batch_size(self.config, self.args, num_positions, self.compute_dtype)
         stop_strings = self.args.stop_strings
@@ -448,13 +448,6 @@ class GRPOTrainer:
                 completion_batch_size=size,
             )
         return prompts, rollout, [self.tokenizer.decode(ids) for ids in rollout.completions]
-
-    def _encode(self, problems: Sequence[Problem]) -> list[list[int]]:
-        """The prompts' tokens. A problem that stands there several times, as a group's does, is written once."""
-        settings = getattr(self.task, "chat_template_kwargs", {}) | (self.args.chat_template_kwargs or {})
-        once = {id(problem): problem for problem in problems}
-        ids = {key: self.tokenizer.encode_prompt(problem.prompt, **settings) for key, problem in once.items()}
-        return [ids[id(problem)] for problem in problems]
 
     def _rewards(
         self, problems: Sequence[Problem], texts: Sequence[str], completion_ids: Sequence[list[int]]
@@ -780,6 +773,14 @@ def _check_base(
         if base[0] != saved.config:
             raise ValueError(f"{folder} holds adapters of another model than the one given: {saved.config}.")
         saved.adapters.check_base(base[1])
+
+
+def encode_prompts(tokenizer: Tokenizer, task: Task, args: GRPOConfig, problems: Sequence[Problem]) -> list[list[int]]:
+    """The prompts' tokens. A problem that stands there several times, as a group's does, is written once."""
+    settings = getattr(task, "chat_template_kwargs", {}) | (args.chat_template_kwargs or {})
+    once = {id(problem): problem for problem in problems}
+    ids = {key: tokenizer.encode_prompt(problem.prompt, **settings) for key, problem in once.items()}
+    return [ids[id(problem)] for problem in problems]
 
 
 def _refuse_fixed(settings: Mapping[str, Any]) -> None:

@@ -19,14 +19,17 @@ A task knows only text. It hands out problems, scores completions, and keeps som
 
     trainer = GRPOTrainer(config, params, tokenizer, Doubling(), GRPOConfig())
 
-In the terminal the same class is `--task my_module:Doubling`. Completions are written by a model and may hold anything
-at all: read them with `ascii_int` or `parse_expression`, which are bounded, and never with `eval`.
+In the terminal the same class is `--task my_tasks.py:Doubling`, and the rows of a file are `--data problems.jsonl`
+(`RowsTask`). Completions are written by a model and may hold anything at all: read them with `ascii_int`, `as_number`
+or `parse_expression`, which are bounded, and never with `eval`.
 """
 
 from mlx_grpo_kit.tasks.addition import Addition
+from mlx_grpo_kit.tasks.answers import as_number, final_answer
 from mlx_grpo_kit.tasks.catalogue import get_task, validate_task
 from mlx_grpo_kit.tasks.countdown import Countdown
 from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, ascii_int, parse_expression
+from mlx_grpo_kit.tasks.rows import RowsTask
 from mlx_grpo_kit.tasks.split import split_by_hash
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task, TaskError
 
@@ -37,9 +40,12 @@ __all__ = [
     "ExpressionError",
     "Problem",
     "RewardFunc",
+    "RowsTask",
     "Task",
     "TaskError",
+    "as_number",
     "ascii_int",
+    "final_answer",
     "get_task",
     "parse_expression",
     "split_by_hash",

@@ -19,7 +19,8 @@ def sample_problems(task: Task, rng: np.random.Generator, n: int) -> list[Proble
 
 
 def held_out_problems(task: Task, n: int) -> list[Problem]:
-    """`n` problems that training never sees."""
+    """`n` problems that training never sees; of a task that says how many it holds (`num_held_out`), no more."""
+    n = min(n, getattr(task, "num_held_out", n))
     return _problems(task, f"held_out({n})", lambda: task.held_out(n), n)
 
 

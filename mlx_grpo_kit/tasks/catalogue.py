@@ -1,44 +1,77 @@
-"""Tasks by name: the kit's own, and anybody's as `module:Class`."""
+"""Tasks by name: the kit's own, and anybody's as `module:Class` or `file.py:Class`."""
 
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
+from pathlib import Path
+from typing import Any
 
 from mlx_grpo_kit.tasks.addition import Addition
 from mlx_grpo_kit.tasks.countdown import Countdown
+from mlx_grpo_kit.tasks.rows import RowsTask
 from mlx_grpo_kit.tasks.signatures import reward_name, takes_names
 from mlx_grpo_kit.tasks.task import Task, TaskError
 
 TASKS = {task.name: task for task in (Addition, Countdown)}
 
 
-def get_task(name: str) -> Task:
-    """The task called `name` with its default settings.
+def get_task(name: str, **args: Any) -> Task:
+    """The task called `name`.
 
     Args:
-        name: a key of `TASKS`, or `module:Class` for a task of your own, imported and called without arguments.
+        name: a key of `TASKS`; `rows` for those of a file, `get_task("rows", path="problems.jsonl")`; or a task of your
+            own, `module:Class` or `path/to/file.py:Class`, imported and called.
+        args: what the task is called with; its own defaults stand for the others.
 
     Raises:
-        ValueError: there is no such task.
+        ValueError: there is no such task, its file fails, or it does not take `args`.
         TypeError: what `module:Class` makes lacks a part of the protocol.
     """
-    if name in TASKS:
-        return TASKS[name]()
-    module_name, colon, class_name = name.partition(":")
-    if not colon:
+    module_name, colon, class_name = name.rpartition(":")
+    factory = {**TASKS, "rows": RowsTask.from_file}.get(name)
+    if factory is None and not colon:
         raise ValueError(
-            f"Unknown task '{name}'. The kit has {', '.join(sorted(TASKS))}; a task of your own is named module:Class."
+            f"Unknown task '{name}'. The kit has {', '.join(sorted(TASKS))}; a task of your own is named module:Class "
+            "or file.py:Class, and rows of a file are given as --data."
         )
+    if factory is None:
+        factory = _import(name, module_name, class_name)
     try:
-        factory = getattr(import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:  # ValueError: an empty module name
-        raise ValueError(
-            f"Task '{name}': {error}. Expected module:Class, with the module importable from here "
-            f"(for a file my_task.py in the current folder: PYTHONPATH=. and my_task:{class_name or 'MyTask'})."
-        ) from error
-    task = factory()
+        signature(factory).bind(**args)
+    except TypeError as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in args.items()) or "no arguments"
+        takes = f"{class_name or name}{signature(factory)}"
+        raise ValueError(f"Task '{name}' does not take {given}: {error}. It is {takes}.") from error
+    except ValueError:  # something built in, which has no signature to read
+        pass
+    task = factory(**args)
     validate_task(task)
     return task
+
+
+def _import(name: str, module_name: str, class_name: str) -> Callable[..., Task]:
+    try:
+        if not module_name.endswith(".py"):
+            return getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:  # ValueError: an empty module name
+        raise ValueError(
+            f"Task '{name}': {error}. Expected module:Class, with the module importable from here, or the path of a "
+            f"file: path/to/my_task.py:{class_name or 'MyTask'}."
+        ) from error
+    path = Path(module_name)
+    if not path.is_file():
+        raise ValueError(f"Task '{name}': there is no file {path.absolute()}. Expected path/to/my_task.py:MyTask.")
+    spec = spec_from_file_location(f"task_of_one_s_own.{path.stem}", path)  # whatever else is called like the file
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # where pickle and dataclasses look for what the file defines
+    try:
+        spec.loader.exec_module(module)
+        return getattr(module, class_name)
+    except Exception as error:
+        sys.modules.pop(spec.name, None)
+        raise ValueError(f"Task '{name}': {path} raised {type(error).__name__}: {error}") from error
 
 
 def validate_task(task: object) -> None:

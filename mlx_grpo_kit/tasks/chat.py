@@ -67,7 +67,9 @@ class InChat:
         return self.task.is_correct(problem, self._read(completion))
 
     def put(self, problem: Problem) -> Problem:
-        """A problem of the task, asked."""
+        """A problem of the task, asked; one that is a chat already stays as it is."""
+        if not isinstance(problem.prompt, str):
+            return problem
         system = [{"role": "system", "content": self._system}] if self._system else []
         return replace(problem, prompt=[*system, {"role": "user", "content": self._ask(problem)}])
 

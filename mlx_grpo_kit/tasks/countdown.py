@@ -109,10 +109,9 @@ class Countdown:
 
         def ask(problem: Problem) -> str:
             *others, last = problem.data["numbers"]
-            return (
-                f"Make {problem.data['target']} from the numbers {', '.join(map(str, others))} and {last}, each "
-                "used exactly once, with + - * / and parentheses. " + IN_TAGS.format("expression")
-            )
+            numbers = f"{', '.join(map(str, others))} and {last}"
+            rules = "each of them used exactly once, with + - * / and parentheses"
+            return f"Make {problem.data['target']} from the numbers {numbers}, {rules}. {IN_TAGS.format('expression')}"
 
         return InChat(self, ask, _left_of_equals, thinking=thinking)
 

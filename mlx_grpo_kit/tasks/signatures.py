@@ -77,15 +77,15 @@ def reward_arguments(
     """What to call a reward function with: the arguments by position and those by name.
 
     TRL's form gets `prompts`, `completions`, `completion_ids` where they are known, `answer`, and each key of
-    `Problem.data` that all problems have: of these the ones that it names, or all if it takes `**kwargs`. Each is a
-    list of its own, because a function may sort what it gets.
+    `Problem.data` that all problems have, a column `answer` of its own among them: of these the ones that it names, or
+    all if it takes `**kwargs`. Each is a list of its own, because a function may sort what it gets.
 
     Raises:
         TaskError: the function has neither signature, or requires a name that not all problems have.
     """
     if not takes_names(func):
         return [list(problems), list(completions)], {}
-    rows = [{**getattr(problem, "data", {}), "answer": getattr(problem, "answer", None)} for problem in problems]
+    rows = [{"answer": getattr(problem, "answer", None), **getattr(problem, "data", {})} for problem in problems]
     columns = [key for key in (rows[0] if rows else {}) if all(key in row for row in rows)]
     given = {key: [row[key] for row in rows] for key in columns}
     given["prompts"] = [getattr(problem, "prompt", problem) for problem in problems]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.cli import main, run_folder, training_run
+from mlx_grpo_kit.cli import main, run_folder, run_task, training_run
 from mlx_grpo_kit.cli.run_folder import RunFolder
 from mlx_grpo_kit.files import check_saved, read_json, read_manifest, replaced_folder, write_file
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
@@ -80,7 +80,7 @@ def train(monkeypatch):
     )
     monkeypatch.setattr(training_run, "RunDisplay", lambda *_, **__: Silence())
     task = get_task("addition")
-    monkeypatch.setattr(training_run, "get_task", lambda name: task)
+    monkeypatch.setattr(run_task, "get_task", lambda name, **args: task)
 
     def train(output, *options):
         new = [] if "--resume" in options else ["--max-steps", "5", "--save-every", "2", "--eval-every", "1"]

@@ -136,7 +136,7 @@ def test_a_missing_column_is_named_with_those_there_are():
 def test_the_fixed_names_win_over_data():
     problem = Problem("p", "right", {"prompts": 1, "completions": 2, "answer": 3, 7: 8})
     _, named = reward_arguments(lambda **kwargs: 0, [problem], ["c"])
-    assert named == {"prompts": ["p"], "completions": ["c"], "answer": ["right"]}
+    assert named == {"prompts": ["p"], "completions": ["c"], "answer": [3]}  # a column of a data set stays what it is
 
 
 def test_names():

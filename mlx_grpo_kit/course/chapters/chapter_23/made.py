@@ -63,10 +63,11 @@ CHAT_TEMPLATE = r"""{#- Turns of <|im_start|>role, text, <|im_end|>. Thoughts of
 {%- endif %}
 """
 
-PROSE = """The user asks a question and the assistant answers it in words. What is the sum of these numbers? How many
-are there, and which of them is the largest? Let me think about this step by step. First I add the ones, then I add the
-tens and the carry. So the answer is in the last line. You are a helpful assistant that answers with a number alone.
-Thank you, that is right. No, this is not right, try again. Use each number once. Hello! I can help you with that."""
+PROSE = """\
+The user asks a question and the assistant answers it in words. What is the sum of these numbers? How many are
+there, and which of them is the largest? Let me think about this step by step. First I add the ones, then I add the tens
+and the carry. So the answer is in the last line. You are a helpful assistant that answers with a number alone. Thank
+you, that is right. No, this is not right, try again. Use each number once. Hello! I can help you with that."""
 
 
 def make_tokenizer(folder: Path | str, vocab_size: int = 480) -> None:

@@ -1,0 +1,89 @@
+"""The `generate` command: a model continues texts, or answers them as chats."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.cli.terminal import escaped
+from mlx_grpo_kit.generation import SamplingConfig, generate, generate_tokens, stop_at
+from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
+from mlx_grpo_kit.qwen3.text_stream import TextStream
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.recipe import model_folder
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns the exit status. Raises ValueError or OSError for bad input."""
+    folder = model_folder(options.model)
+    tokenizer = load_tokenizer(folder)
+    prompts = _prompts(options, tokenizer)  # before the weights: what is wrong with it is said at once
+    config, params = load_pretrained(folder)
+    room = config.max_position_embeddings - max(map(len, prompts))
+    sampling = SamplingConfig(
+        max_new_tokens=options.max_new_tokens or max(1, min(256, room)),
+        temperature=float(options.num > 1) if options.temperature is None else options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+    )
+    console = Console(highlight=False, soft_wrap=True)
+    how = {
+        "sampling": sampling,
+        "eos_token_ids": tokenizer.eos_token_ids,
+        "stop": stop_at(tokenizer.decode, options.stop) if options.stop else None,
+        "seed": options.seed,
+    }
+    if len(prompts) * options.num == 1:
+        console.print(_shown(options.prompts[0], "dim"), end="\n" if options.chat else "")
+        finished = [_stream(config, params, tokenizer, prompts[0], console, how)]
+    else:
+        rollout = generate(config, params, [prompt for prompt in prompts for _ in range(options.num)], **how)
+        finished = rollout.finished
+        for row, completion in enumerate(rollout.completions):
+            prompt, text = options.prompts[row // options.num], tokenizer.decode(completion)
+            parts = [_shown(prompt, "dim"), "\n" if options.chat else "", _shown(text, "bold")]
+            console.print(Text.assemble(*parts))
+    if not all(finished):
+        cut_off = f"{finished.count(False)} of {len(finished)}"
+        print(f"({cut_off} cut off after {sampling.max_new_tokens} tokens: --max-new-tokens)", file=sys.stderr)
+    return 0
+
+
+def _prompts(options: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int]]:
+    if not options.chat:
+        given = {"--system": options.system, "--enable-thinking": options.enable_thinking}
+        if without := [option for option, value in given.items() if value is not None]:
+            raise ValueError(f"{without[0]} is for chats: give --chat too, or leave it out.")
+        return [tokenizer.encode(prompt) for prompt in options.prompts]
+    system = [{"role": "system", "content": options.system}] if options.system is not None else []
+    settings = {} if options.enable_thinking is None else {"enable_thinking": options.enable_thinking}
+    chats = [[*system, {"role": "user", "content": prompt}] for prompt in options.prompts]
+    return [tokenizer.encode_prompt(chat, **settings) for chat in chats]
+
+
+def _shown(text: str, style: str) -> Text:
+    return Text(escaped(text, keep="\n\t"), style)
+
+
+def _stream(
+    config: Qwen3Config,
+    params: Mapping[str, mx.array],
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    console: Console,
+    how: Mapping[str, object],
+) -> bool:
+    """Show one completion as it is written; returns whether it ended by itself."""
+    stream, ended = TextStream(tokenizer.decode), False
+    for step in generate_tokens(config, params, [prompt], **how):
+        ended = bool(step.ended[0])
+        console.print(_shown(stream.add(int(step.tokens[0])), "bold"), end="")
+        console.file.flush()
+    console.print(_shown(stream.end(), "bold"))
+    return ended

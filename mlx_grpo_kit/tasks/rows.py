@@ -1,0 +1,241 @@
+"""A task out of rows: a list of dictionaries, a file of JSON lines, a data set of Hugging Face's `datasets`.
+
+    task = RowsTask.from_file("problems.jsonl")                                      # {"question": ..., "answer": ...}
+    task = RowsTask(load_dataset("openai/gsm8k", "main")["train"])                   # by your own `datasets`
+    task = RowsTask(rows, reward_funcs=[mine], is_correct=lambda problem, text: ...)
+
+GSM8K's answers end in `#### 42` and MATH's hold `\\boxed{42}`: that is their answer. Answers that are numbers are
+compared as numbers. In the terminal: `train --data problems.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mlx_grpo_kit.files import check_regular
+from mlx_grpo_kit.tasks.answers import as_number, final_answer
+from mlx_grpo_kit.tasks.chat import ANSWER_TOKENS, IN_TAGS, InChat
+from mlx_grpo_kit.tasks.split import split_by_hash
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc, TaskError
+
+MAX_LINE = 2**20
+"""Bytes of a line; a longer one is no problem that a small model reads."""
+
+MAX_ROWS = 1_000_000
+PROMPTS, ANSWERS = ("prompt", "question", "problem"), ("answer", "solution", "target")
+"""Columns that are looked for, in this order."""
+
+
+def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
+    """1.0 where the final answer is the row's: the same number, or the same text but for case and blanks."""
+    return [float(same_answer(problem, text)) for problem, text in zip(problems, completions, strict=True)]
+
+
+def same_answer(problem: Problem, completion: str) -> bool:
+    """Whether a completion's `final_answer` is the problem's answer."""
+    said, right = final_answer(completion), as_number(problem.answer)
+    if right is not None:
+        return as_number(said) == right
+    return bool(problem.answer) and " ".join(said.split()).casefold() == " ".join(problem.answer.split()).casefold()
+
+
+class RowsTask:
+    """Problems from rows, a tenth of them held out by the hash of their prompt.
+
+    So a question is on the same side however the rows are ordered or added to, up to a few at the border; rows that ask
+    the same are one problem. The columns of a row are `Problem.data`, and reward functions of TRL's form get them.
+
+    Args:
+        rows: dictionaries, each with a prompt (a text, or a list of messages) and an answer (a text or a number).
+        reward_funcs: instead of the default `[correct]`.
+        is_correct: (problem, completion) -> bool, instead of the default `same_answer`; it is what accuracy counts.
+        held_out_rows: rows to measure on, such as a data set's own test split; then all of `rows` is for training,
+            but for those that ask the same.
+        prompt, answer: the columns' names; by default the first there is of `PROMPTS` and of `ANSWERS`.
+        system: what stands before each question in a chat.
+        max_completion_length: tokens; in a chat more, if the model thinks.
+        name: for logs and checkpoints.
+
+    Raises:
+        TaskError: a ValueError; no rows, or a row that is none. The message names the row, of a file the line.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        reward_funcs: Sequence[RewardFunc] | None = None,
+        is_correct: Callable[[Problem, str], bool] | None = None,
+        *,
+        held_out_rows: Iterable[Mapping[str, Any]] | None = None,
+        prompt: str | None = None,
+        answer: str | None = None,
+        system: str | None = None,
+        max_completion_length: int = ANSWER_TOKENS,
+        name: str = "rows",
+    ):
+        self.name, self.max_completion_length, self._system = name, max_completion_length, system
+        self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
+        self._is_correct = is_correct or same_answer
+        columns = prompt, answer, is_correct is None or reward_funcs is None
+        problems = _problems(rows, name, *columns)
+        if held_out_rows is None:
+            train, held_out = split_by_hash(problems)
+            self._train, self._held_out = [problems[key] for key in train], [problems[key] for key in held_out]
+            if not train:
+                raise TaskError(
+                    f"{name} has one problem, and one has to be held out; expected at least two that differ."
+                )
+        else:
+            held_out = _problems(held_out_rows, f"{name}, held out", *columns)
+            self._held_out = list(held_out.values())
+            self._train = [problem for key, problem in problems.items() if key not in held_out]
+            if both := len(problems) - len(self._train):
+                warnings.warn(
+                    f"{both} problems of {name} are among the held-out ones; left out of training.", stacklevel=2
+                )
+            if not self._train:
+                raise TaskError(f"All problems of {name} are among the held-out ones; nothing is left to train on.")
+        self.num_held_out = len(self._held_out)
+
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike, *, held_out_path: str | os.PathLike | None = None, **settings: Any
+    ) -> RowsTask:
+        """Reads a file with a JSON object in each line; `held_out_path` is one of `held_out_rows`.
+
+        Raises:
+            TaskError: a line is no row; the message has its number.
+            FileNotFoundError: there is no such file.
+        """
+        held_out = read_rows(held_out_path) if held_out_path is not None else None
+        return cls(read_rows(path), held_out_rows=held_out, **({"name": Path(path).stem or "rows"} | settings))
+
+    def sample(self, rng: np.random.Generator, n: int) -> list[Problem]:
+        return [self._train[i] for i in rng.integers(0, len(self._train), n)]
+
+    def held_out(self, n: int) -> list[Problem]:
+        """The first `n`, or with a warning as many as there are."""
+        if n > self.num_held_out:
+            words = f"'{self.name}' holds {self.num_held_out} problems back, not {n}: accuracy is of those."
+            warnings.warn(words, stacklevel=2)
+        return self._held_out[:n]
+
+    def is_correct(self, problem: Problem, completion: str) -> bool:
+        return self._is_correct(problem, completion)
+
+    def in_chat(self, *, thinking: bool = False) -> InChat:
+        """The same rows as chats: the question, and how to write the answer. Rows that are chats stay as they are."""
+        numbers = all(as_number(problem.answer) is not None for problem in self._held_out)
+        instruction = IN_TAGS.format("number" if numbers else "your answer")
+        return InChat(
+            self, lambda problem: f"{problem.text}\n{instruction}", str, thinking=thinking, system=self._system
+        )
+
+
+class _Line(dict):
+    """A row that knows its place."""
+
+    place = ""
+
+
+def read_rows(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines, one by one; empty lines are passed over. Raises as `from_file` does."""
+    path = Path(path)
+    check_regular(path)
+    with path.open("rb") as file:
+        for number in range(1, MAX_ROWS + 2):
+            line = file.readline(MAX_LINE + 1)
+            if not line:
+                return
+            where = f"{path}, line {number}"
+            if len(line) > MAX_LINE:
+                raise TaskError(f"{where} has more than {MAX_LINE:,} bytes. Expected a JSON object in each line.")
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode("utf-8-sig"), parse_constant=_no_number)
+            except (ValueError, RecursionError) as error:
+                raise TaskError(f"{where} is not JSON ({error}). Expected an object in each line.") from error
+            if not isinstance(row, dict):
+                raise TaskError(
+                    f"{where} is a {type(row).__name__}; expected an object, such as "
+                    '{"question": "12+34?", "answer": "46"}.'
+                )
+            row = _Line(row)
+            row.place = where
+            yield row
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _problems(
+    rows: Iterable[Mapping[str, Any]], name: str, prompt: str | None, answer: str | None, needs_answer: bool
+) -> dict[str, Problem]:
+    """The problems of rows by what they ask."""
+    if isinstance(rows, (Mapping, str, bytes)) or not isinstance(rows, Iterable):
+        splits = (
+            f" It has the splits {', '.join(map(str, rows))}: give one of them." if isinstance(rows, Mapping) else ""
+        )
+        raise TaskError(
+            f"The rows of {name} are a {type(rows).__name__}; expected an iterable of dictionaries.{splits}"
+        )
+    problems: dict[str, Problem] = {}
+    count = 0
+    for count, row in enumerate(rows, start=1):
+        where = getattr(row, "place", "") or f"Row {count} of {name}"
+        if count > MAX_ROWS:
+            raise TaskError(f"{name} has more than {MAX_ROWS:,} rows. Expected fewer; does it end?")
+        if not isinstance(row, Mapping):
+            raise TaskError(f"{where} is a {type(row).__name__}; expected a dictionary.")
+        asked = _prompt(row[_column(row, where, "prompt", prompt, PROMPTS)], where)
+        right = ""
+        if needs_answer or (answer or "") in row or any(each in row for each in ANSWERS):
+            right = _answer(row[_column(row, where, "answer", answer, ANSWERS)], where)
+        key = asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True)
+        problems.setdefault(key, Problem(asked, right, dict(row)))
+    if not problems:
+        raise TaskError(f"{name} has no rows; expected at least two.")
+    if len(problems) < count:
+        warnings.warn(f"{count - len(problems)} of {count} rows of {name} ask what another one asks.", stacklevel=3)
+    return problems
+
+
+def _column(row: Mapping[str, Any], where: str, what: str, name: str | None, usual: Sequence[str]) -> str:
+    found = next((each for each in ([name] if name else usual) if each in row), None)
+    if found is None:
+        expected = repr(name) if name else f"one of {', '.join(map(repr, usual))}, or another by {what}=..."
+        columns = ", ".join(map(repr, row)) or "nothing"
+        raise TaskError(f"{where} has no {what}: it has {columns}; expected {expected}.")
+    return found
+
+
+def _prompt(value: Any, where: str) -> str | list[dict[str, Any]]:
+    if isinstance(value, str) and value.strip():
+        return value
+    messages = value if isinstance(value, Sequence) and not isinstance(value, str) else []
+    if messages and all(isinstance(each, Mapping) and isinstance(each.get("role"), str) for each in messages):
+        return [dict(each) for each in messages]
+    raise TaskError(
+        f"{where} has the prompt {value!r:.60}; expected a text, or a list of messages with role and content."
+    )
+
+
+def _answer(value: Any, where: str) -> str:
+    """An answer as a short text: what stands behind `####`, or in a box, or all of it."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise TaskError(f"{where} has the answer {value!r:.60}; expected a text or a finite number.")
+    if "####" in value:
+        return value.rpartition("####")[2].strip()
+    return final_answer(value) if r"\boxed{" in value else value.strip()

@@ -1,0 +1,218 @@
+"""Tasks out of rows: lists, files of JSON lines, and Hugging Face's data sets."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit.grpo.rewards import compute_rewards
+from mlx_grpo_kit.tasks import RowsTask, TaskError, get_task
+from mlx_grpo_kit.tasks.calls import held_out_problems
+from mlx_grpo_kit.tasks.catalogue import validate_task
+
+
+def row(a, b):
+    """As GSM8K has them: the way in words and calculators' brackets, and behind #### the number with its commas."""
+    question = f"Ada has {a} apples and buys {b} more. How many has she?"
+    return {"question": question, "answer": f"{a}+{b}=<<{a}+{b}={a + b}>>{a + b}\n#### {a + b:,}"}
+
+
+GSM8K = [row(a, b) for a in range(900, 1000, 10) for b in range(50, 150, 10)]
+
+
+def write(path, *lines):
+    path.write_text(
+        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n", encoding="utf-8"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def task():
+    return RowsTask(GSM8K)
+
+
+def test_gsm8k(task):
+    validate_task(task)
+    problem = task.held_out(1)[0]
+    assert problem.answer == problem.data["answer"].rpartition("#### ")[2]
+    number = int(problem.answer.replace(",", ""))
+    for text in (
+        f"{number}",
+        f"{number:,}",
+        f"{number}.0",
+        f"so\n{number}",
+        f"<answer>{number:,}</answer>",
+        f"= {number}",
+    ):
+        assert task.is_correct(problem, text)
+        assert task.reward_funcs[0]([problem], [text]) == [1.0]
+    for text in (f"{number + 1}", "", f"{number} apples", f"<think>{number}", f"{number}1"):
+        assert not task.is_correct(problem, text)
+
+
+def test_the_split_is_by_what_is_asked(task):
+    again = RowsTask(GSM8K[::-1])
+    assert [p.prompt for p in task.held_out(10)] == [p.prompt for p in again.held_out(10)]
+    drawn = {p.prompt for p in task.sample(np.random.default_rng(0), 2000)}
+    assert len(drawn) == 90
+    assert not drawn & {p.prompt for p in task.held_out(10)}
+    assert task.sample(np.random.default_rng(1), 9) == task.sample(np.random.default_rng(1), 9)
+
+
+def test_a_small_set_takes_what_there_is_and_says_so(task):
+    with pytest.warns(UserWarning, match="'rows' holds 10 problems back, not 256"):
+        assert len(task.held_out(256)) == 10
+    assert len(held_out_problems(task, 256)) == 10
+
+
+def test_a_test_split_of_its_own():
+    task = RowsTask(GSM8K[:60], held_out_rows=GSM8K[60:])
+    assert {p.prompt for p in task.held_out(40)} == {row["question"] for row in GSM8K[60:]}
+    assert {p.prompt for p in task.sample(np.random.default_rng(0), 900)} == {row["question"] for row in GSM8K[:60]}
+    with pytest.warns(UserWarning, match="10 problems of rows are among the held-out ones"):
+        task = RowsTask(GSM8K[:60], held_out_rows=GSM8K[50:])
+    assert {p.prompt for p in task.sample(np.random.default_rng(0), 900)} == {row["question"] for row in GSM8K[:50]}
+    with pytest.raises(TaskError, match="nothing is left"), pytest.warns(UserWarning, match="5 problems"):
+        RowsTask(GSM8K[:5], held_out_rows=GSM8K)
+
+
+def test_a_file(tmp_path, task):
+    path = write(tmp_path / "sums.jsonl", *GSM8K[:50], "", *GSM8K[50:])
+    read = RowsTask.from_file(path)
+    assert read.name == "sums"
+    assert read.held_out(10) == task.held_out(10)
+    other = write(tmp_path / "test.jsonl", *GSM8K[90:])
+    with pytest.warns(UserWarning, match="10 problems of sums"):
+        both = get_task("rows", path=str(path), held_out_path=str(other))
+    assert both.num_held_out == 10
+
+
+def test_a_data_set_of_hugging_face(task):
+    datasets = pytest.importorskip("datasets")
+    read = RowsTask(datasets.Dataset.from_list(GSM8K))
+    assert read.held_out(10) == task.held_out(10)
+    with pytest.raises(TaskError, match="It has the splits train, test: give one of them"):
+        RowsTask(
+            datasets.DatasetDict(
+                {"train": datasets.Dataset.from_list(GSM8K), "test": datasets.Dataset.from_list(GSM8K)}
+            )
+        )
+
+
+def test_rewards_of_ones_own_get_the_columns():
+    def own(prompts, completions, answer, question, **kwargs):
+        assert prompts == question
+        return [float(a.endswith(f"#### {c}")) for a, c in zip(answer, completions, strict=True)]
+
+    task = RowsTask(GSM8K, [own], lambda problem, text: text == "right")
+    problem = task.held_out(1)[0]
+    total, by_name = compute_rewards(task.reward_funcs, [problem] * 2, [problem.answer, "0"])
+    assert total.tolist() == [1.0, 0.0]
+    assert [*by_name] == ["own"]
+    assert task.is_correct(problem, "right")
+
+
+def test_rows_without_an_answer_and_rows_that_are_chats():
+    rows = [{"prompt": [{"role": "user", "content": f"Say {i}."}]} for i in range(20)]
+    task = RowsTask(rows, [lambda problems, completions: [0.0] * len(completions)], lambda problem, text: True)
+    assert task.held_out(1)[0].text.startswith("Say")
+    assert task.in_chat().held_out(2) == task.held_out(2)
+    with pytest.raises(
+        TaskError, match=r"Row 1 of rows has no answer: it has 'prompt'; expected one of 'answer', 'solution'"
+    ):
+        RowsTask(rows)
+
+
+def test_in_a_chat(task):
+    chat = task.in_chat(thinking=True)
+    validate_task(chat)
+    assert chat.name == "rows-chat"
+    assert chat.num_held_out == 10
+    problem = chat.held_out(1)[0]
+    assert problem.prompt[-1]["content"].endswith("How many has she?\nAnswer as <answer>number</answer>.")
+    assert chat.is_correct(problem, f"<think>0</think><answer>{problem.answer}</answer>")
+    words = RowsTask(
+        [{"question": q, "answer": a} for q, a in (("Sky?", "Blue"), ("Grass?", " green"))], system="Be brief."
+    )
+    asked = words.in_chat().held_out(1)[0]
+    assert [message["role"] for message in asked.prompt] == ["system", "user"]
+    assert asked.text.endswith("<answer>your answer</answer>.")
+    assert words.is_correct(asked, f"<answer>{asked.answer.upper()}</answer>")
+    assert not words.is_correct(asked, "")
+
+
+def test_names_of_columns_and_answers():
+    rows = [{"q": f"{i}?", "a": i / 2} for i in range(20)]
+    task = RowsTask(rows, prompt="q", answer="a", max_completion_length=7)
+    problem = task.held_out(1)[0]
+    assert task.is_correct(problem, str(problem.data["a"]))
+    assert task.max_completion_length == 7
+    boxed = RowsTask([{"problem": f"{i}?", "solution": rf"It is \boxed{{\frac{{{i}}}{{7}}}}."} for i in range(20)])
+    problem = boxed.held_out(1)[0]
+    assert boxed.is_correct(problem, f"{problem.text[:-1]}/7")
+    assert boxed.is_correct(problem, rf"\boxed{{{problem.answer}}}")
+
+
+def test_questions_that_come_twice():
+    with pytest.warns(UserWarning, match="1 of 21 rows of rows ask what another one asks"):
+        RowsTask([*GSM8K[:20], {**GSM8K[3], "answer": "5"}])
+
+
+LINE = json.dumps(GSM8K[0])
+BAD_FILES = {
+    "nothing": ([], "problems has no rows"),
+    "one row": ([LINE], "problems has one problem"),
+    "no JSON": ([LINE, LINE[:-4]], "problems.jsonl, line 2 is not JSON"),
+    "not JSON after an empty line": ([LINE, "", "x"], "line 3 is not JSON"),
+    "NaN": (['{"question": "1?", "answer": NaN}'], r"line 1 is not JSON \(NaN is no number\)"),
+    "a huge line": ([LINE, '{"question": "' + "x" * 10_000_000 + '"}'], "line 2 has more than 1,048,576 bytes"),
+    "a list": ([f"[{LINE}]"], "line 1 is a list; expected an object"),
+    "no question": ([LINE, '{"answer": "1"}'], "line 2 has no prompt: it has 'answer'; expected one of 'prompt', "),
+    "no answer": ([LINE, '{"question": "1?"}'], "line 2 has no answer"),
+    "an empty question": ([LINE, '{"question": " ", "answer": "1"}'], "line 2 has the prompt ' '; expected a text"),
+    "no text": ([LINE, '{"question": 3, "answer": "1"}'], "line 2 has the prompt 3; expected a text"),
+    "no answer's kind": ([LINE, '{"question": "1?", "answer": [1]}'], r"line 2 has the answer \[1\]; expected a text"),
+    "an empty answer": ([LINE, '{"question": "1?", "answer": null}'], "line 2 has the answer None"),
+    "brackets without end": ([LINE, "[" * 100_000], "line 2 is not JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "words"), BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_bad_files_are_refused_by_line(lines, words, tmp_path):
+    with pytest.raises(TaskError, match=words):
+        RowsTask.from_file(write(tmp_path / "problems.jsonl", *lines))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "rows has no rows"),
+        ([GSM8K[0], "text"], "Row 2 of rows is a str; expected a dictionary"),
+        ([GSM8K[0], {"question": "?", "answer": math.nan}], "Row 2 of rows has the answer nan"),
+        ([GSM8K[0], {"question": "?", "answer": True}], "Row 2 of rows has the answer True"),
+        ({"train": GSM8K}, "It has the splits train"),
+        ("problems.jsonl", "are a str; expected an iterable"),
+        (5, "are a int; expected an iterable"),
+    ],
+)
+def test_bad_rows_are_refused(rows, words):
+    with pytest.raises(TaskError, match=words):
+        RowsTask(rows)
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        RowsTask.from_file(tmp_path / "nothing.jsonl")
+    with pytest.raises(ValueError, match="is a folder; expected a file"):
+        RowsTask.from_file(tmp_path)
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TaskError, match="line 1 is not JSON"):
+        RowsTask.from_file(tmp_path / "binary.jsonl")
+
+
+def test_hostile_completions_score_zero(task, hostile_text):
+    words = RowsTask([{"question": q, "answer": a} for q, a in (("Sky?", "Blue"), ("Grass?", "green"))])
+    for each in (task, words):
+        assert not each.is_correct(each.held_out(1)[0], hostile_text)
