@@ -1,15 +1,18 @@
 """Chats and rows in the terminal: `train` that asks by the folder's template, `generate --chat`, data from a file."""
 
 import json
+import re
 
 import pytest
 
 from mlx_grpo_kit.assets import TINY_CHAT
 from mlx_grpo_kit.cli import main
+from mlx_grpo_kit.cli.terminal import escaped
 from mlx_grpo_kit.course.chapters.chapter_23.made import word_problem
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 
+BLANKS = re.compile("[ \t]+")
 SMALL = ("--per-device-train-batch-size", "16", "--max-completion-length", "12", "--eval-problems", "16")
 QUESTION = "What is 27+15? Answer as <answer>number</answer>."
 TASK = """
@@ -169,10 +172,9 @@ def test_what_streams_is_what_generate_says(capsys):
         )
         options = ["--temperature", "2", "--max-new-tokens", "40", "--seed", str(seed)]
         assert main(["generate", "--model", "tiny-chat", "--chat", *options, QUESTION]) == 0
-        from mlx_grpo_kit.cli.terminal import escaped
-
         text = escaped(tokenizer.decode(rollout.completions[0]), keep="\n\t")
-        assert capsys.readouterr().out == f"{QUESTION}\n{text}\n"
+        said = capsys.readouterr().out
+        assert BLANKS.sub(" ", said) == BLANKS.sub(" ", f"{QUESTION}\n{text}\n")  # a tab is shown as blanks
 
 
 def test_tokens_are_shown_as_they_come(monkeypatch):

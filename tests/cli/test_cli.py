@@ -185,8 +185,7 @@ def test_help_is_instant():
 
 def test_every_setting_of_grpo_config_is_an_option():
     settings = [setting for group in cli.SETTINGS.values() for setting in group]
-    others = {"chat_template_kwargs"}  # --enable-thinking
-    assert sorted(s.name for s in settings) == sorted(cli.grpo_defaults().keys() - others)
+    assert sorted(s.name for s in settings) == sorted(cli.grpo_defaults())
     assert cli.grpo_defaults() == {field.name: field.default for field in fields(GRPOConfig)}
     loss_type = next(setting for setting in settings if setting.name == "loss_type")
     assert set(re.findall(r"\w+", loss_type.help)) - {"or"} == set(LOSS_TYPES)
@@ -944,7 +943,7 @@ def test_generate_with_bad_input(options, words, model, capsys):
 def test_what_steers_a_terminal_is_shown_escaped(model, capsys, monkeypatch):
     """A model may have learned any text, and a file or a task may quote it in an error or a warning."""
     hostile, shown = "\x1b]0;mine\x07\x9b2J\u202e\r1\n2\u200d3", "\\x1b]0;mine\\x07\\x9b2J\\u202e\\r1"
-    monkeypatch.setattr("mlx_grpo_kit.qwen3.tokenizer.Tokenizer.decode", lambda self, ids: hostile)
+    monkeypatch.setattr("mlx_grpo_kit.qwen3.tokenizer.Tokenizer.decode", lambda self, ids: hostile if ids else "")
     assert main(["generate", "--model", str(model), "1+1="]) == 0
     assert capsys.readouterr().out == f"1+1={shown}\n2\u200d3\n"
 

@@ -43,6 +43,9 @@ class Counter:
             metrics = {"reward": self.args.seed + self.step, "step_time": 1.0, "completions/mean_length": 1.0}
             yield SimpleNamespace(step=self.step, metrics=metrics, completions=records, changes=changes)
 
+    def learning_rate(self, max_steps):
+        return self.args.learning_rate
+
     def evaluate(self, num_problems):
         return {"eval/accuracy": self.args.seed + self.step / 100}
 
