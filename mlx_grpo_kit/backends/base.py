@@ -108,7 +108,10 @@ class Backend(ABC):
             kind = type(self.loss_fn).__name__
             raise TypeError(f"loss_fn is of type {kind}; expected a function of logits, labels and loss_mask.")
         if self.optimizer is None:
-            raise TypeError("optimizer is None; expected one of the framework's optimizers.")
+            raise TypeError("optimizer is of type NoneType; expected one of the framework's optimizers.")
+        if not isinstance(self.checkpoint_dir, str | os.PathLike):
+            kind = type(self.checkpoint_dir).__name__
+            raise TypeError(f"checkpoint_dir is of type {kind}; expected the path of a folder.")
         for name in ("weight_version", "current_step"):
             _check_count(name, getattr(self, name))
         self.checkpoint_dir = Path(self.checkpoint_dir)

@@ -1,7 +1,5 @@
 """What only PyTorch's backend has: modules of any kind, schedulers, mixed precision, threads, files of torch."""
 
-import hashlib
-import json
 import pickle
 
 import numpy as np
@@ -10,7 +8,6 @@ import torch
 import trio
 
 from mlx_grpo_kit.backends import PyTorchTrainingBackend, TrainingError
-from mlx_grpo_kit.files import MANIFEST
 from tests.backends.frameworks import (
     FRAMEWORKS,
     first_weights,
@@ -18,6 +15,7 @@ from tests.backends.frameworks import (
     masked_cross_entropy_torch,
     torch_model,
 )
+from tests.backends.test_checkpoints import reseal
 
 PYTORCH = FRAMEWORKS[0]
 
@@ -25,15 +23,6 @@ PYTORCH = FRAMEWORKS[0]
 def step(backend, batch=None):
     found = backend.forward_backward(batch or PYTORCH.batch()).wait()
     return found | backend.optim_step().wait()
-
-
-def reseal(folder):
-    metadata = json.loads((folder / "metadata.json").read_text())
-    for name in metadata["files"]:
-        content = (folder / name).read_bytes()
-        metadata["files"][name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (folder / "metadata.json").write_text(json.dumps(metadata))
-    (folder / MANIFEST).unlink(missing_ok=True)
 
 
 class TestModels:

@@ -1,4 +1,4 @@
-"""Two ranks under torchrun, with DDP and with FSDP2, learn what one process learns; checkpoints are one and the same."""
+"""Two ranks under torchrun, with DDP and with FSDP2, learn what one process learns, and checkpoints are the same."""
 
 import os
 import subprocess

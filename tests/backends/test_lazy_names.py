@@ -1,0 +1,40 @@
+"""Importing the backends loads no framework, and one that is not installed is named with the way to get it."""
+
+import subprocess
+import sys
+
+import pytest
+
+import mlx_grpo_kit.backends as backends
+
+
+def test_importing_loads_nothing_and_a_name_only_its_own_framework():
+    script = """
+import sys
+import mlx_grpo_kit.backends as backends
+frameworks = {"torch", "mlx.core", "jax", "optax", "torchopt", "torchax", "trio"}
+print(sorted(frameworks & sys.modules.keys()))
+backends.TrainingBackend, backends.TrainFuture, backends.TrainingError, backends.newest_checkpoint
+print(sorted(frameworks & sys.modules.keys()))
+backends.PyTorchTrainingBackend
+print(sorted(frameworks & sys.modules.keys()))
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == ["[]", "[]", "['torch']"]
+
+
+def test_every_name_is_there():
+    for name in backends.__all__:
+        assert getattr(backends, name).__name__ == name
+    assert set(backends.__all__) <= set(dir(backends))
+    with pytest.raises(AttributeError, match="no attribute 'Missing'"):
+        _ = backends.Missing
+
+
+def test_what_is_not_installed_is_named_with_the_way_to_get_it(monkeypatch):
+    for name in ("JAXTrainingBackend", "jax_backend"):
+        monkeypatch.delitem(vars(backends), name, raising=False)
+    monkeypatch.delitem(sys.modules, "mlx_grpo_kit.backends.jax_backend", raising=False)
+    monkeypatch.setitem(sys.modules, "optax", None)
+    with pytest.raises(ImportError, match=r"JAXTrainingBackend needs optax.*pip install 'mlx_grpo_kit\[backends\]'"):
+        _ = backends.JAXTrainingBackend

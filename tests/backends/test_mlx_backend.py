@@ -1,0 +1,176 @@
+"""What only MLX's backend has: arrays and random numbers that belong to a thread, schedules, any optimizer's state."""
+
+from mlx_grpo_kit.blas import mx  # isort: skip
+import json
+
+import mlx.optimizers as optim
+import numpy as np
+import pytest
+import trio
+from safetensors.numpy import load_file, save_file
+
+from mlx_grpo_kit.backends import MLXTrainingBackend, TrainingError
+from mlx_grpo_kit.grpo import per_token_logps
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, qwen3_forward
+from tests.backends.frameworks import FRAMEWORKS, first_weights, make_mlx, masked_cross_entropy_mlx
+from tests.backends.test_checkpoints import reseal
+
+[MLX] = [each for each in FRAMEWORKS if each.name == "mlx"]
+
+
+def step(backend, batch=None):
+    found = backend.forward_backward(batch or MLX.batch()).wait()
+    return found | backend.optim_step().wait()
+
+
+def test_lazy_arrays_and_results_cross_between_threads(tmp_path):
+    params = {name: mx.array(array) * 1 for name, array in first_weights().items()}  # not computed yet
+    backend = MLXTrainingBackend(
+        lambda params, ids: params["embedding.weight"][ids] @ params["output.weight"].T,
+        params,
+        optim.SGD(mx.array(0.05) * 2),
+        lambda *arguments: (masked_cross_entropy_mlx(*arguments), {"labels": arguments[1] + 1}),
+        tmp_path,
+    )
+    lazy = {name: array + 0 for name, array in MLX.batch().items()}
+    found = step(backend, lazy)
+    np.testing.assert_array_equal(found["labels"], np.array(lazy["labels"]) + 1)
+    assert found["lr"] == pytest.approx(0.1)
+    weights = backend.get_weights().wait()
+    assert (weights["output.weight"] + 1).sum().item() == pytest.approx(
+        backend.params["output.weight"].sum().item() + 66
+    )
+    backend.load_weights({name: array * 2 for name, array in weights.items()}).wait()
+    np.testing.assert_array_equal(backend.get_weights().wait()["output.weight"], 2 * np.array(weights["output.weight"]))
+
+
+def test_the_users_dictionary_and_arrays_stay_what_they_are(tmp_path):
+    backend = make_mlx(tmp_path)
+    given, arrays = backend.params, dict(backend.params)
+    step(backend)
+    assert backend.params is not given
+    for name, array in first_weights().items():
+        assert given[name] is arrays[name]
+        np.testing.assert_array_equal(given[name], array)
+
+
+def test_random_numbers_follow_the_seed_and_go_on_from_a_checkpoint(tmp_path):
+    def make():
+        mx.random.seed(7)
+        return make_mlx(
+            tmp_path, lambda *arguments: (masked_cross_entropy_mlx(*arguments), {"drawn": mx.random.uniform()})
+        )
+
+    backend = make()
+    drawn = [step(backend)["drawn"] for _ in range(3)]
+    assert drawn == [step(other)["drawn"] for other in [make()] for _ in range(3)]
+    assert len(set(drawn)) == 3
+    path = trio.run(backend.save_checkpoint, 3)
+    after = step(backend)["drawn"]
+    trio.run(backend.load_checkpoint, path)
+    assert step(backend)["drawn"] == after
+
+
+def test_a_schedule_sets_the_rate_of_each_step(tmp_path):
+    backend = make_mlx(tmp_path, lr=optim.linear_schedule(1.0, 0.0, 4))
+    assert [step(backend)["lr"] for _ in range(5)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
+
+
+@pytest.mark.parametrize("kind", [optim.Adam, optim.Lion, optim.Adafactor, optim.RMSprop, optim.Muon])
+def test_any_optimizer_goes_on(tmp_path, kind):
+    def make():
+        backend = make_mlx(tmp_path)
+        backend.optimizer = kind(learning_rate=1e-2)
+        backend.optimizer.init(backend.params)
+        mx.eval(backend.optimizer.state)
+        return backend
+
+    backend, other = make(), make()
+    for _ in range(2):
+        step(backend)
+    trio.run(other.load_checkpoint, trio.run(backend.save_checkpoint, 2))
+    for _ in range(2):
+        assert step(other) == step(backend)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state.update({"output.weight.m": state["output.weight.m"].T}), r"shape \(6, 11\)"),
+        (lambda state: state.update({"output.weight.v": state["output.weight.v"] * np.nan}), "NaN in it"),
+        (lambda state: state.pop("embedding.weight.v"), r"'embedding\.weight\.v' is missing"),
+        (lambda state: state.update(extra=np.zeros(1, np.float32)), "'extra' is not one of"),
+        (lambda state: state.update(step=np.array(3, np.float32)), "dtype"),
+    ],
+)
+def test_an_optimizers_state_that_does_not_fit_is_refused(tmp_path, change, words):
+    backend = make_mlx(tmp_path)
+    step(backend)
+    path = trio.run(backend.save_checkpoint, 1)
+    expected = step(backend)
+    state = load_file(path / "optimizer.safetensors")
+    saved = dict(state)
+    change(state)
+    save_file({name: array.copy() for name, array in state.items()}, path / "optimizer.safetensors")
+    reseal(path)
+    with pytest.raises(ValueError, match=words):
+        trio.run(backend.load_checkpoint, path)
+    save_file(saved, path / "optimizer.safetensors")
+    reseal(path)
+    trio.run(backend.load_checkpoint, path)
+    assert step(backend)["loss"] == expected["loss"]
+    assert json.loads((path / "metadata.json").read_text())["optimizer"] == "AdamW"
+
+
+def test_a_qwen3_of_the_kit(tmp_path):
+    config = Qwen3Config(
+        vocab_size=11,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+    )
+    params = init_params(config, seed=0)
+    backend = MLXTrainingBackend(
+        lambda params, ids: qwen3_forward(config, params, ids),
+        params,
+        optim.SGD(0.1),
+        lambda logits, labels, loss_mask: (
+            masked_cross_entropy_mlx(logits, labels, loss_mask),
+            {
+                "logps": mx.take_along_axis(logits - mx.logsumexp(logits, -1, keepdims=True), labels[..., None], -1)[
+                    ..., 0
+                ]
+            },
+        ),
+        tmp_path,
+    )
+    prompt, completion = [1, 2, 3], [4, 5, 6, 7]
+    tokens = mx.array([prompt + completion])
+    batch = {"input_ids": tokens[:, :-1], "labels": tokens[:, 1:], "loss_mask": mx.array([[0, 0, 1, 1, 1, 1]])}
+    expected, _ = per_token_logps(config, params, [prompt], [completion])
+    found = backend.forward_backward(batch).wait()
+    np.testing.assert_allclose(found["logps"][0, 2:], np.array(expected)[0], atol=1e-5)
+    assert found["loss"] == pytest.approx(-np.array(expected).mean(), rel=1e-5)
+
+
+def test_what_is_not_right_is_named(tmp_path):
+    params = {"w": mx.zeros(2)}
+    with pytest.raises(TypeError, match="apply_fn is of type int"):
+        MLXTrainingBackend(1, params, optim.SGD(0.1), masked_cross_entropy_mlx, tmp_path)
+    with pytest.raises(TypeError, match=r"optimizer is of type NoneType; expected one of mlx\.optimizers"):
+        MLXTrainingBackend(len, params, None, masked_cross_entropy_mlx, tmp_path)
+    with pytest.raises(ValueError, match="params is empty"):
+        MLXTrainingBackend(len, {}, optim.SGD(0.1), masked_cross_entropy_mlx, tmp_path)
+    with pytest.raises(ValueError, match="'w' has dtype"):
+        MLXTrainingBackend(len, {"w": mx.zeros(2, mx.int32)}, optim.SGD(0.1), masked_cross_entropy_mlx, tmp_path)
+
+
+def test_an_array_of_another_thread_poisons_with_mlxs_own_words(tmp_path):
+    """Which happens only where a loss function has caught one."""
+    caught = mx.arange(3.0) + 1
+    backend = make_mlx(tmp_path, lambda *arguments: masked_cross_entropy_mlx(*arguments) + caught.sum())
+    with pytest.raises(TrainingError, match=r"[Ss]tream"):
+        backend.forward_backward(MLX.batch()).wait()
