@@ -21,6 +21,7 @@ import torch
 from torch._ops import OpOverloadPacket
 from torch.func import functional_call
 
+from mlx_grpo_kit.backends.base import logits_of
 from mlx_grpo_kit.backends.jax_backend import JAXTrainingBackend, by_name, in_place_of
 from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, load_tensors
 from mlx_grpo_kit.backends.torch_func_backend import keys_of_state
@@ -98,18 +99,22 @@ class TorchaxTrainingBackend(JAXTrainingBackend):
         rest = loss_fn, checkpoint_dir, weight_version, current_step
         super().__init__(self._apply, params, optimizer, *rest, learning_rate=learning_rate)
 
-    def _apply(self, params: dict[str, jax.Array], *args: Any, **kwargs: Any) -> jax.Array:
-        def forward(weights: dict[str, torch.Tensor], args: Any, kwargs: Any) -> torch.Tensor:
-            output = functional_call(self.model, weights, args, kwargs)
-            return getattr(output, "logits", output)
+    def _apply(self, params: dict[str, jax.Array], buffers: dict[str, jax.Array], inputs: Any) -> jax.Array:
+        def forward(weights: dict[str, torch.Tensor], inputs: Any) -> torch.Tensor:
+            def model(*args: Any, **kwargs: Any) -> Any:
+                return functional_call(self.model, weights, args, kwargs)
 
-        return interop.call_torch(forward, {**params, **self.buffers}, args, kwargs)
+            return logits_of(model, inputs)
+
+        return interop.call_torch(forward, {**params, **buffers}, inputs)
 
     def _loss(self, logits: jax.Array, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any]]:
         return interop.call_torch(super()._loss, logits, batch)
 
     def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any], jax.Array]:
-        loss, metrics, norm = super()._add_gradient(jax.tree.map(_to_jax, dict(batch)))
+        batch = jax.tree.map(_to_jax, dict(batch))
+        # Buffers are an argument of what is compiled: what a closure holds would be a constant of it.
+        loss, metrics, norm = super()._add_gradient({**batch, "input_ids": (self.buffers, batch["input_ids"])})
         return loss, jax.tree.map(_to_torch, metrics), norm
 
     def _weights(self) -> dict[str, torch.Tensor]:
