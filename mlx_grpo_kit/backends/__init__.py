@@ -40,6 +40,8 @@ _HOMES = {
     "MLXEngine": "engines",
     "ProcessEngine": "process_engine",
     "train_async": "async_grpo",
+    "TorchLearner": "torch_learner",
+    "JAXLearner": "jax_learner",
     "load_hugging_face": "hugging_face",
     "save_hugging_face": "hugging_face",
 }

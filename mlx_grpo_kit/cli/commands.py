@@ -190,6 +190,7 @@ SETTINGS = {
         Setting("lora_target_modules", names, "which linear maps have adapters, such as q_proj,v_proj (default: all)"),
         Setting("gradient_checkpointing", bool, "less memory, more time: compute again in the backward pass"),
         Setting("completion_batch_size", whole_number, "completions sampled at once (default: 2 GiB of cache)"),
+        Setting("backend", str, "what computes gradients: mlx, torch (the fastest on a CPU) or jax"),
         Setting("optim", str, "adamw; adafactor takes half the memory, and learns in other steps"),
         Setting("bf16", is_bfloat16, "float32 (default); bfloat16 on a GPU, with parameters kept in float32"),
     ),
@@ -293,7 +294,7 @@ def _add_train(commands: Any) -> None:
     words = (
         "go on with the run in DIR, to the numbers it would have had without a break. Its settings are kept there; "
         "--max-steps, --save-every, --eval-every, --eval-problems, --log-completions, --gradient-checkpointing, "
-        "--completion-batch-size and the options under 'how fast it learns' may be given new values"
+        "--completion-batch-size, --backend and the options under 'how fast it learns' may be given new values"
     )
     again.add_argument("--resume", action="store_true", help=words)
     again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")

@@ -17,8 +17,10 @@ from mlx_grpo_kit.qwen3.lora import TARGETS, check_targets
 
 MAY_CHANGE = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
-    "gradient_checkpointing", "completion_batch_size", "on_reward_error",
+    "gradient_checkpointing", "completion_batch_size", "on_reward_error", "backend",
 )  # fmt: skip
+
+BACKENDS = ("mlx", "torch", "jax")
 """Settings that a resumed run may have other values of: how far the next updates go, but not what they learn from; what
 decides on time and memory alone, which changes numbers by rounding; and what becomes of an error that ended the run."""
 
@@ -39,6 +41,8 @@ class GRPOConfig:
         weight_decay: the optimizer's.
         optim: "adamw", or "adafactor", which keeps next to nothing for each parameter: 8 bytes of 16 a parameter stay
             free. It is another optimizer, and learns in other steps.
+        backend: the framework that computes gradients, "mlx", "torch" or "jax": one gradient, but for rounding. On a
+            CPU torch takes the least time. Sampling and updates are MLX's. (TRL has torch alone.)
         bf16: forward and backward passes in bfloat16, of parameters that the optimizer keeps in float32. For GPUs; a
             CPU takes about five times as long for it. (TRL: True; what a model is given in is computed in here.)
         max_grad_norm: gradients longer than this are shortened to it.
@@ -93,6 +97,7 @@ class GRPOConfig:
     warmup_steps: int = 0
     weight_decay: float = 0.0
     optim: str = "adamw"
+    backend: str = "mlx"
     bf16: bool = False
     max_grad_norm: float = 1.0
     num_generations: int = 8
@@ -167,6 +172,14 @@ class GRPOConfig:
             )
         if self.optim not in OPTIMIZERS:
             raise ValueError(f"optim is {self.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}.")
+        if self.backend not in BACKENDS:
+            raise ValueError(f"backend is {self.backend!r}; expected one of {', '.join(map(repr, BACKENDS))}.")
+        for name in ("bf16", "gradient_checkpointing", "lora_r"):
+            if getattr(self, name) and self.backend != "mlx":
+                raise ValueError(
+                    f"{name} is set, which only backend 'mlx' has; {self.backend!r} learns all parameters, in float32 "
+                    "and in one pass. Leave out one of the two."
+                )
         check_advantage_settings(self.scale_rewards, self.advantage_estimator, self.multi_objective_aggregation)
         if self.reward_weights is not None:
             object.__setattr__(self, "reward_weights", tuple(self.reward_weights))  # a file has a list

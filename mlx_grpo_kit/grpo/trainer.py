@@ -30,7 +30,8 @@ from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_check
 from mlx_grpo_kit.grpo.config import MAY_CHANGE, GRPOConfig
 from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.layer_by_layer import add_gradients
-from mlx_grpo_kit.grpo.logps import score
+from mlx_grpo_kit.grpo.learner import learner_of
+from mlx_grpo_kit.grpo.logps import PaddedBatch, score
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig, grpo_loss_and_metrics, metric_names, token_mean
 from mlx_grpo_kit.grpo.memory import completion_batch_size
 from mlx_grpo_kit.grpo.metrics import mean, sampling_metrics
@@ -214,6 +215,7 @@ class GRPOTrainer:
             )
         _check_weights(self.args, task.reward_funcs)
         state = _saved.optimizer_state if _saved else None
+        self._learner = learner_of(self.args.backend, config, self.compute_dtype)
         self.optimizer = OPTIMIZERS[self.args.optim](self.master_params, self.args.learning_rate, state)
         # Computed now, because training may move to another thread: MLX cannot finish there what was begun here.
         mx.eval(self.master_params, self.frozen, self.ref_params, self.optimizer.state)
@@ -344,12 +346,15 @@ class GRPOTrainer:
         _refuse_fixed(settings)
         args = replace(args, **settings)
         _check_weights(args, self.reward_funcs if reward_funcs is None else reward_funcs)
+        learner = self._learner
+        if args.backend != self.args.backend:
+            learner = learner_of(args.backend, self.config, self.compute_dtype)
         if reward_funcs is not None and (names := _names(reward_funcs)) and [*reward_funcs] != [*self.reward_funcs]:
             self._changes["reward_funcs"], self._reward_funcs = names, tuple(reward_funcs)
         self._changes |= {
             name: getattr(args, name) for name in MAY_CHANGE if getattr(args, name) != getattr(self.args, name)
         }
-        self.args = args
+        self.args, self._learner = args, learner
 
     def save_pretrained(self, folder: str | os.PathLike, base: str | os.PathLike | None = None) -> None:
         """Write the policy as a Hugging Face folder, which transformers, mlx-lm and `load_pretrained` read.
@@ -574,7 +579,7 @@ class GRPOTrainer:
         )
         if self.ref_params is not None:
             for micro in batches:
-                micro.ref_logps, _ = score(self.config, self.ref_params, micro.batch, self.args.temperature)
+                micro.ref_logps = self._score(self.ref_params, micro.batch)
                 mx.eval(micro.ref_logps)
         history: list[dict[str, float]] = []
         for _ in range(self.args.num_iterations):
@@ -613,6 +618,8 @@ class GRPOTrainer:
         grads: dict[str, mx.array] = {}
         totals = dict.fromkeys(("loss", *metric_names(loss_config)), 0.0) | left_out
         add = self._add_by_layer if self.args.gradient_checkpointing else self._add_at_once
+        if self._learner is not None:
+            add = self._add_elsewhere
         for micro in batches:
             num_tokens = micro.batch.prompt_ids.size + micro.batch.completion_ids.size
             with all_cores() if num_tokens * self._num_parameters > MANY_PRODUCTS else nullcontext():
@@ -625,6 +632,18 @@ class GRPOTrainer:
             grads = {name: mx.zeros_like(value) for name, value in self.master_params.items()}
         sums = self.world.gather(np.array([[*totals.values()]])).sum(axis=0)
         return self.world.sum(grads), dict(zip(totals, sums.tolist(), strict=True))
+
+    def _score(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
+        """Log-probabilities of a micro-batch's completions under a policy, [B, T]."""
+        if self._learner is not None:
+            return self._learner.score(params, batch, self.args.temperature)
+        return score(self.config, params, batch, self.args.temperature)[0]
+
+    def _add_elsewhere(
+        self, grads: dict[str, mx.array], micro: MicroBatch, loss_config: GRPOLossConfig
+    ) -> tuple[Any, mx.array, dict[str, Any]]:
+        """`_add_at_once` in another framework: loss and metrics are scalars of its own."""
+        return self._learner.add_gradients(self.master_params, grads, micro, loss_config, self.args.temperature)
 
     def _add_at_once(
         self, grads: dict[str, mx.array], micro: MicroBatch, loss_config: GRPOLossConfig

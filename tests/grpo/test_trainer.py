@@ -122,9 +122,10 @@ RUNS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
 @pytest.mark.parametrize("name", RUNS)
-def test_parameters_follow_torch_and_trl(make_trainer, trl, tmp_path, name):
-    trainer = make_trainer(warmup_steps=1, **RUNS[name])
+def test_parameters_follow_torch_and_trl(make_trainer, trl, tmp_path, name, backend):
+    trainer = make_trainer(warmup_steps=1, backend=backend, **RUNS[name])
     run = TorchRun(trainer, tmp_path / "policy", trl)
     start = arrays(trainer.params)
     for step in trainer.train(max_steps=3):

@@ -1,0 +1,106 @@
+"""JAX in the place of MLX for the learning half of a GRPO step, as `torch_learner.py` has torch there.
+
+Loss and gradient are one compiled function. It is compiled once for each shape, so batches are padded to few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn, token_logps_and_entropies
+from mlx_grpo_kit.backends.jax_qwen3 import completion_logits
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo.logps import PaddedBatch
+from mlx_grpo_kit.grpo.loss import GRPOLossConfig
+from mlx_grpo_kit.grpo.micro_batches import MicroBatch
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+
+WIDTH = 8  # tokens, whose multiples prompts and completions are padded to; the number of prompts is to a power of two
+
+
+class JAXLearner:
+    """Log-probabilities and GRPO gradients of a Qwen3 by JAX, of parameters and batches in MLX's arrays.
+
+    Args:
+        config: of the model.
+    """
+
+    def __init__(self, config: Qwen3Config):
+        self.config = config
+
+    def score(self, params: Mapping[str, mx.array], batch: PaddedBatch, temperature: float) -> mx.array:
+        """Log-probabilities of the completions' tokens, [B, T]."""
+        logps = _logps(self.config, temperature, _arrays(params), _padded_ids(batch))
+        return mx.array(np.asarray(logps)[tuple(map(slice, batch.completion_ids.shape))])
+
+    def add_gradients(
+        self,
+        params: Mapping[str, mx.array],
+        grads: dict[str, mx.array],
+        micro: MicroBatch,
+        loss_config: GRPOLossConfig,
+        temperature: float,
+    ) -> tuple[jax.Array, mx.array, dict[str, jax.Array]]:
+        """Add a micro-batch's gradient to `grads`; returns (loss, logps [B, T], metrics)."""
+        ids = _padded_ids(micro.batch)
+        rows, width = ids["completion_ids"].shape
+        others = {"advantages": micro.advantages, "old_logps": micro.old_logps, "ref_logps": micro.ref_logps}
+        others = {
+            name: _padded(value, rows, *[width] * (value.ndim - 1))
+            for name, value in others.items()
+            if value is not None
+        }
+        part = {name: value for name, value in micro.part._asdict().items() if isinstance(value, mx.array)}
+        part = {name: _padded(value, rows, width if name == "policy_mask" else 1) for name, value in part.items()}
+        others["part"] = micro.part._replace(**part)
+        mask = _padded(micro.batch.completion_mask, rows, width)
+        (loss, metrics), found = _gradients(self.config, loss_config, temperature, _arrays(params), ids, mask, others)
+        for name in [*found]:
+            grad = mx.array(np.asarray(found.pop(name)))
+            grads[name] = grads.pop(name) + grad if name in grads else grad
+        mx.eval(grads)
+        logps = np.asarray(metrics.pop("logps"))[tuple(map(slice, micro.batch.completion_ids.shape))]
+        return loss, mx.array(logps), metrics
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _logps(config, temperature, params, ids):
+    return token_logps_and_entropies(completion_logits(config, params, **ids), ids["completion_ids"], temperature)[0]
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _gradients(config, loss_config, temperature, params, ids, mask, others):
+    def loss_fn(params):
+        logits = completion_logits(config, params, **ids)
+        return grpo_loss_fn(loss_config, temperature)(logits, ids["completion_ids"], mask, **others)
+
+    return jax.value_and_grad(loss_fn, has_aux=True)(params)
+
+
+def _arrays(params: Mapping[str, mx.array]) -> dict[str, jax.Array]:
+    """JAX's arrays of the parameters, over the same memory where it takes that."""
+    return {name: jnp.asarray(np.array(value, copy=False)) for name, value in params.items()}
+
+
+def _padded_ids(batch: PaddedBatch) -> dict[str, np.ndarray]:
+    """The arguments of `completion_logits`, with room around them: prompts on the left, completions on the right."""
+    (num_prompts, length), (_, width) = batch.prompt_ids.shape, batch.completion_ids.shape
+    rows, left = 2 ** (num_prompts - 1).bit_length() - num_prompts, -length % WIDTH
+    mask = np.ones(batch.prompt_ids.shape, np.int32) if batch.prompt_mask is None else np.array(batch.prompt_mask)
+    room = [(0, rows), (left, 0)]
+    return {
+        "prompt_ids": np.pad(np.array(batch.prompt_ids), room),
+        "completion_ids": np.pad(np.array(batch.completion_ids), [(0, rows * batch.group_size), (0, -width % WIDTH)]),
+        "prompt_mask": np.pad(mask, room),
+    }
+
+
+def _padded(value: mx.array, *shape: int) -> np.ndarray:
+    """Zeros behind the numbers, up to this shape."""
+    value = np.array(value)
+    return np.pad(value, [(0, size - own) for size, own in zip(shape, value.shape, strict=True)])

@@ -1,0 +1,109 @@
+"""torch in the place of MLX for the learning half of a GRPO step, where it is the faster one: on CPUs.
+
+`GRPOTrainer` samples, rewards and updates as ever; what it has from here are log-probabilities and gradients.
+Parameters are read where MLX has them in memory, and gradients are copied once. There is nothing to keep in step:
+snapshots, checkpoints and steps that fail know one set of numbers, and a run may go on in the other framework at any
+step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from mlx_grpo_kit.backends.pytorch_backend import use_threads
+from mlx_grpo_kit.backends.torch_qwen3 import completion_logps
+from mlx_grpo_kit.blas import all_cores, mx
+from mlx_grpo_kit.grpo.logps import PaddedBatch
+from mlx_grpo_kit.grpo.loss import GRPOLossConfig, Part, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.micro_batches import MicroBatch
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+
+# Tokens times parameters of a micro-batch, above which torch gets all cores. A fixed bound, because another number of
+# threads rounds differently: the same seed stays the same run.
+MANY_PRODUCTS = 5e8
+
+
+class TorchLearner:
+    """Log-probabilities and GRPO gradients of a Qwen3 by torch, of parameters and batches in MLX's arrays.
+
+    Args:
+        config: of the model.
+    """
+
+    def __init__(self, config: Qwen3Config):
+        self.config = config
+
+    def score(self, params: Mapping[str, mx.array], batch: PaddedBatch, temperature: float) -> mx.array:
+        """Log-probabilities of the completions' tokens, [B, T]."""
+        with _threads_for(params, batch), torch.no_grad():
+            tensors = {name: _tensor(value) for name, value in params.items()}
+            logps, _ = completion_logps(self.config, tensors, *_ids_and_mask(batch), temperature)
+            return mx.array(logps.numpy())
+
+    def add_gradients(
+        self,
+        params: Mapping[str, mx.array],
+        grads: dict[str, mx.array],
+        micro: MicroBatch,
+        loss_config: GRPOLossConfig,
+        temperature: float,
+    ) -> tuple[torch.Tensor, mx.array, dict[str, torch.Tensor]]:
+        """Add a micro-batch's gradient to `grads`; returns (loss, logps [B, T], metrics)."""
+        with _threads_for(params, micro.batch):
+            leaves = {name: _tensor(value).requires_grad_() for name, value in params.items()}
+            logps, entropies = completion_logps(
+                self.config, leaves, *_ids_and_mask(micro.batch), temperature, loss_config.entropy_coef != 0
+            )
+            mask, part = _tensor(micro.batch.completion_mask), Part(*map(_tensor, micro.part))
+            loss, metrics = grpo_loss_and_metrics(
+                loss_config,
+                logps,
+                _tensor(micro.old_logps),
+                _tensor(micro.advantages),
+                mask,
+                ref_logps=_tensor(micro.ref_logps),
+                entropies=entropies,
+                part=part,
+            )
+            metrics["entropy"] = token_mean(entropies.detach(), mask, part)
+            loss.backward()
+        for name, leaf in leaves.items():
+            found = mx.array(leaf.grad.numpy())
+            leaf.grad = None
+            grads[name] = grads.pop(name) + found if name in grads else found
+        mx.eval(grads)
+        return loss.detach(), mx.array(logps.detach().numpy()), metrics
+
+
+def _tensor(value: mx.array | float | None) -> torch.Tensor | float | None:
+    """An MLX array as a tensor over the same memory, which nobody may write to. What is no array stays what it is."""
+    return torch.from_numpy(np.array(value, copy=False)) if isinstance(value, mx.array) else value
+
+
+def _ids_and_mask(batch: PaddedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    return _tensor(batch.prompt_ids), _tensor(batch.completion_ids), _tensor(batch.prompt_mask)
+
+
+@contextmanager
+def _threads_for(params: Mapping[str, mx.array], batch: PaddedBatch) -> Iterator[None]:
+    """torch computes on one core or on all, as the work is small or large, and afterwards on as many as before.
+
+    MLX has one again then. OMP_NUM_THREADS, where it is set, holds for everything.
+    """
+    if "OMP_NUM_THREADS" in os.environ:
+        yield
+        return
+    products = sum(value.size for value in params.values()) * (batch.prompt_ids.size + batch.completion_ids.size)
+    before = torch.get_num_threads()
+    with all_cores():
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        use_threads(cores if products > MANY_PRODUCTS else 1)
+        try:
+            yield
+        finally:
+            use_threads(before)

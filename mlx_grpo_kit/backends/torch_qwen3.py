@@ -1,0 +1,270 @@
+"""Qwen3 in torch, over the kit's own dictionary of parameters: the same names, the same shapes, the same numbers.
+
+    logits = qwen3_forward(config, params, input_ids)         # params: {"embedding.weight": tensor, ...}
+    model = Qwen3(config, params)                             # the same as a module, for whoever wants one
+
+A pure function first, so that `torch.func.functional_call`, `torch.func.grad` and torchax take it as they take any. The
+transformer works on tokens in a row, [N, hidden], because only attention needs to know which of them make a sequence:
+`attend` is told. That is what lets a prompt be computed once, beside all of its completions and in one pass with them
+(`completion_logps`).
+
+Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, N tokens in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
+
+WHOLE = 2**26
+"""Numbers in a table of logits that is made at once: 256 MB."""
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries [N, H, D], keys and values [N, K, D] -> for each query the values that it mixes: [N, H, D]."""
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def rope_table(config: Qwen3Config, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angles by which the pairs of numbers turn at these positions: [N, 1, D] twice.
+
+    The sine of the first half is negative: `turn` adds where a rotation subtracts.
+    """
+    if config.rope_scaling is None:
+        pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=positions.device)
+        frequencies, factor = config.rope_theta ** (-pairs / config.head_dim), 1.0
+    else:
+        wavelengths = yarn_wavelengths(config.rope_scaling, config.head_dim, config.rope_theta)
+        frequencies = 1 / torch.tensor(wavelengths, device=positions.device)
+        factor = yarn_attention_factor(config.rope_scaling)
+    angles = (positions[:, None].float() * frequencies)[:, None]
+    cos, sin = factor * angles.cos(), factor * angles.sin()
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+def turn(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the pairs (x[i], x[i + D/2]) of [N, heads, D] by the angles of `rope_table`."""
+    cos, sin = table
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
+
+
+def visible(num_queries: int, num_keys: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
+    """Which keys each of the last `num_queries` positions may look at: bool [1 or B, 1, num_queries, num_keys].
+
+    Those at its own position and before, except where `attention_mask` [B, num_keys] is 0. Padding looks at itself, so
+    that no row of attention is empty.
+    """
+    offset = num_keys - num_queries
+    mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(offset)[None, None]
+    if attention_mask is None:
+        return mask
+    itself = torch.ones_like(mask).tril(offset) & torch.ones_like(mask).triu(offset)
+    return (mask & attention_mask.bool()[:, None, None]) | itself
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """softmax(Q K^T / sqrt(D)) V with grouped queries: [B, H, T, D], [B, K, S, D] twice -> [B, H, T, D].
+
+    Written out, because for short rows torch's fused kernel takes longer on a CPU.
+    """
+    (num_rows, num_heads, num_queries, head_dim), num_keys = queries.shape, keys.shape[2]
+    # The query heads that share keys become rows of one matrix product.
+    sharing = num_heads // keys.shape[1] * num_queries
+    folded = (queries * head_dim**-0.5).reshape(num_rows, keys.shape[1], sharing, head_dim)
+    scores = (folded @ keys.transpose(-1, -2)).view(num_rows, num_heads, num_queries, num_keys)
+    weights = scores.masked_fill(~mask, -1e9).softmax(-1)
+    mixed = weights.view(num_rows, keys.shape[1], sharing, num_keys) @ values
+    return mixed.view(num_rows, num_heads, num_queries, head_dim)
+
+
+def transformer(
+    config: Qwen3Config, params: Mapping[str, Tensor], input_ids: Tensor, positions: Tensor, attend: Attend
+) -> Tensor:
+    """All but the output layer: token ids [N] at their positions [N] -> [N, hidden], after the final norm."""
+    table = rope_table(config, positions)
+    x = functional.embedding(input_ids, params["embedding.weight"])
+    for layer in range(config.num_hidden_layers):
+        x = transformer_block(config, params, f"layers.{layer}.", x, table, attend)
+    return rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
+
+
+def transformer_block(
+    config: Qwen3Config,
+    params: Mapping[str, Tensor],
+    prefix: str,
+    x: Tensor,
+    table: tuple[Tensor, Tensor],
+    attend: Attend,
+) -> Tensor:
+    """One layer, [N, hidden] -> [N, hidden]: x + attention(norm(x)), then x + mlp(norm(x)) (pre-norm)."""
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return functional.linear(x, params[f"{prefix}{name}.weight"])
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        return rms_norm(x, params[f"{prefix}{name}.weight"], config.rms_norm_eps)
+
+    def heads(name: str) -> Tensor:
+        return linear(f"self_attn.{name}_proj", normed).unflatten(-1, (-1, config.head_dim))
+
+    normed = norm("input_layernorm", x)
+    queries, keys = turn(norm("self_attn.q_norm", heads("q")), table), turn(norm("self_attn.k_norm", heads("k")), table)
+    x = x + linear("self_attn.o_proj", attend(queries, keys, heads("v")).flatten(-2))
+    normed = norm("post_attention_layernorm", x)
+    gated = functional.silu(linear("mlp.gate_proj", normed)) * linear("mlp.up_proj", normed)
+    return x + linear("mlp.down_proj", gated)
+
+
+def output_weight(config: Qwen3Config, params: Mapping[str, Tensor]) -> Tensor:
+    """The output layer's [V, hidden]: the embedding's own matrix where the two are tied."""
+    return params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
+
+
+def qwen3_forward(
+    config: Qwen3Config, params: Mapping[str, Tensor], input_ids: Tensor, attention_mask: Tensor | None = None
+) -> Tensor:
+    """Logits of the next token after every position: int [B, T] -> [B, T, V].
+
+    Args:
+        config: sizes and constants of the model.
+        params: every weight by its name in the kit.
+        input_ids: [B, T].
+        attention_mask: [B, T] with 1 for a token and 0 for padding, on whichever side it stands.
+    """
+    num_rows, num_tokens = input_ids.shape
+    mask = visible(num_tokens, num_tokens, attention_mask, input_ids.device)
+
+    def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        rows = (each.unflatten(0, (num_rows, num_tokens)).transpose(1, 2) for each in (queries, keys, values))
+        return attention(*rows, mask).transpose(1, 2).flatten(0, 1)
+
+    positions = torch.arange(num_tokens, device=input_ids.device).repeat(num_rows)
+    hidden = transformer(config, params, input_ids.flatten(), positions, attend)
+    return functional.linear(hidden, output_weight(config, params)).unflatten(0, (num_rows, num_tokens))
+
+
+def completion_hidden_states(
+    config: Qwen3Config,
+    params: Mapping[str, Tensor],
+    prompt_ids: Tensor,
+    completion_ids: Tensor,
+    prompt_mask: Tensor | None = None,
+) -> Tensor:
+    """What the output layer makes the logits of every completion token from: [B, T, hidden].
+
+    A prompt is computed once, beside all of its completions, and nothing for positions that predict no completion token
+    but those of prompts that others look at.
+
+    Args:
+        prompt_ids: int [B / group size, P], padded on the left. Each serves the completions of its group, which stand
+            next to each other.
+        completion_ids: int [B, T], padded on the right.
+        prompt_mask: [B / group size, P], 0 for padding; None where no prompt is padded.
+    """
+    (num_prompts, prompt_length), (num_rows, length) = prompt_ids.shape, completion_ids.shape
+    group_size, device = num_rows // num_prompts, prompt_ids.device
+    of_prompts = visible(prompt_length, prompt_length, prompt_mask, device)
+    if prompt_mask is not None:
+        prompt_mask = functional.pad(prompt_mask.repeat_interleave(group_size, dim=0), (0, length - 1), value=1)
+    of_completions = visible(length - 1, prompt_length + length - 1, prompt_mask, device)
+    split = [num_prompts * prompt_length, num_rows * (length - 1)]
+
+    def rows(heads: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, heads, D] -> [B / group size, heads, P, D], [B, heads, T - 1, D]."""
+        prompt, completion = (each.transpose(0, 1) for each in heads.split(split))
+        return (
+            prompt.unflatten(1, (num_prompts, prompt_length)).transpose(0, 1),
+            completion.unflatten(1, (num_rows, length - 1)).transpose(0, 1),
+        )
+
+    def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        (query, own_query), (key, own_key), (value, own_value) = map(rows, (queries, keys, values))
+        all_keys, all_values = (
+            torch.cat([of_prompt.repeat_interleave(group_size, dim=0), own], dim=2)
+            for of_prompt, own in ((key, own_key), (value, own_value))
+        )
+        mixed = (attention(query, key, value, of_prompts), attention(own_query, all_keys, all_values, of_completions))
+        return torch.cat([each.transpose(1, 2).flatten(0, 1) for each in mixed])
+
+    input_ids = torch.cat([prompt_ids.flatten(), completion_ids[:, :-1].flatten()])
+    positions = torch.arange(prompt_length + length - 1, device=device)
+    positions = torch.cat([positions[:prompt_length].repeat(num_prompts), positions[prompt_length:].repeat(num_rows)])
+    hidden, rest = transformer(config, params, input_ids, positions, attend).split(split)
+    first = hidden.unflatten(0, (num_prompts, prompt_length))[:, -1].repeat_interleave(group_size, dim=0)
+    return torch.cat([first[:, None], rest.view(num_rows, length - 1, config.hidden_size)], dim=1)
+
+
+def completion_logps(
+    config: Qwen3Config,
+    params: Mapping[str, Tensor],
+    prompt_ids: Tensor,
+    completion_ids: Tensor,
+    prompt_mask: Tensor | None = None,
+    temperature: float = 1.0,
+    entropy_gradient: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of every completion token, and the entropy of what it was drawn from: [B, T] twice.
+
+    What `mlx_grpo_kit.grpo.logps.score` computes in MLX. Padded places hold numbers without meaning.
+
+    Args:
+        prompt_ids, completion_ids, prompt_mask: as in `completion_hidden_states`.
+        temperature: the one that the completions were sampled with.
+        entropy_gradient: whether the entropy has a gradient.
+    """
+    hidden = completion_hidden_states(config, params, prompt_ids, completion_ids, prompt_mask).flatten(0, 1)
+    weight, labels = output_weight(config, params), completion_ids.flatten().long()
+
+    def of_tokens(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = (functional.linear(hidden, weight).float() / temperature).log_softmax(-1)
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropies = -(log_probs.exp() * log_probs).sum(-1)
+        return log_probs.gather(-1, labels[:, None])[:, 0], entropies
+
+    # Of a large vocabulary some tokens at a time: their table of logits goes, and the backward pass makes it again.
+    num_tokens = max(WHOLE // len(weight), 1)
+    if len(labels) <= num_tokens:
+        found = of_tokens(hidden, weight, labels)
+    else:
+        chunks = zip(hidden.split(num_tokens), labels.split(num_tokens), strict=True)
+        parts = [checkpoint(of_tokens, chunk, weight, ids, use_reentrant=False) for chunk, ids in chunks]
+        found = (torch.cat(each) for each in zip(*parts, strict=True))
+    logps, entropies = (each.view(completion_ids.shape) for each in found)
+    return logps, entropies
+
+
+class Qwen3(nn.Module):
+    """`qwen3_forward` as a module, whose state_dict has the kit's names.
+
+    Args:
+        config: of the model.
+        params: arrays of MLX, NumPy or torch by their names in the kit; they are copied, as float32.
+    """
+
+    def __init__(self, config: Qwen3Config, params: Mapping[str, Any]):
+        super().__init__()
+        self.config = config
+        for name, value in params.items():
+            *path, last = name.split(".")
+            module: nn.Module = self
+            for part in path:  # a parameter's name may hold no dots, the names of modules around it make them
+                if part not in dict(module.named_children()):
+                    module.add_module(part, nn.Module())
+                module = module.get_submodule(part)
+            module.register_parameter(last, nn.Parameter(torch.tensor(np.array(value), dtype=torch.float32)))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Logits, as `qwen3_forward` has them."""
+        return qwen3_forward(self.config, dict(self.named_parameters()), input_ids, attention_mask)

@@ -1,0 +1,223 @@
+"""GRPOTrainer with gradients of torch or JAX: the run that MLX's make, and everything that holds for a run.
+
+That the numbers are right is compared with transformers, TRL and torch's AdamW in tests/grpo/test_trainer.py.
+"""
+
+import builtins
+import itertools
+import sys
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit import backends
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenizer
+from mlx_grpo_kit.tasks import Problem
+
+CONFIG = Qwen3Config(
+    vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=False,
+)  # fmt: skip
+RUNS = {
+    "plain": {},
+    "micro-batches, several updates, KL": dict(
+        gradient_accumulation_steps=2, num_iterations=2, beta=0.1, temperature=1.3, loss_type="grpo",
+        importance_sampling_level="sequence", lr_scheduler_type="linear", warmup_steps=2, weight_decay=0.1,
+    ),
+    "entropy": dict(entropy_coef=0.01, top_entropy_quantile=0.5, max_grad_norm=0.1),
+    "adafactor, another loss": dict(optim="adafactor", loss_type="cispo", epsilon_high=3.0, num_iterations=2),
+}  # fmt: skip
+
+HARDEST = "micro-batches, several updates, KL"
+
+
+class Sevens:
+    """Prompts of several lengths; the reward is the share of sevens."""
+
+    name, max_completion_length = "sevens", 5
+
+    @staticmethod
+    def reward(problems, completions):
+        return [completion.count("7") / 4 for completion in completions]
+
+    reward_funcs = (reward,)
+
+    def sample(self, rng, n):
+        return [Problem(prompt, "7777") for prompt in rng.choice(["1+1=", "a", "what is", "77"], n)]
+
+    def held_out(self, n):
+        return [Problem(f"{number}=", "7777") for number in range(n)]
+
+    def is_correct(self, problem, completion):
+        return completion.startswith("7")
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_character_tokenizer(folder)
+    tokenizer = load_tokenizer(folder)
+
+    def trainer(backend, dtype=mx.float32, **settings):
+        params = {name: value.astype(dtype) for name, value in init_params(CONFIG, seed=1, scale=0.3).items()}
+        settings = dict(num_generations=4, per_device_train_batch_size=8, learning_rate=1e-3) | settings
+        return GRPOTrainer(CONFIG, params, tokenizer, Sevens(), GRPOConfig(backend=backend, **settings))
+
+    return trainer
+
+
+@pytest.fixture(params=["torch", "jax"])
+def backend(request):
+    if request.param == "jax":
+        request.getfixturevalue("jax")
+    return request.param
+
+
+def arrays(trainer):
+    return {name: np.array(value) for name, value in trainer.params.items()}
+
+
+def equal(one, other):
+    return all((value == other[name]).all() for name, value in one.items())
+
+
+def metrics(step):
+    return {name: value for name, value in step.metrics.items() if name != "step_time"}
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "torch") for name in RUNS), (HARDEST, "jax")], indirect=["backend"]
+)
+def test_ten_steps_follow_mlx(make, backend, name):
+    ours, theirs = make("mlx", **RUNS[name]), make(backend, **RUNS[name])
+    start = arrays(ours)
+    for one, other in zip(ours.train(10), theirs.train(10), strict=True):
+        assert metrics(other) == pytest.approx(metrics(one), rel=1e-3, abs=2e-6), one.step
+        assert [each.completion_ids for each in one.completions] == [each.completion_ids for each in other.completions]
+    ours, theirs = arrays(ours), arrays(theirs)
+    moved = np.concatenate([abs(ours[each] - start[each]).ravel() for each in start])
+    apart = np.concatenate([abs(ours[each] - theirs[each]).ravel() for each in start])
+    # AdamW divides a gradient by its own size: where that is all rounding a number may go another way.
+    assert moved.mean() > 1e-4
+    assert apart.mean() < 1e-3 * moved.mean()
+    norm = np.linalg.norm(np.concatenate([value.ravel() for value in ours.values()]))
+    assert np.linalg.norm(apart) < 1e-4 * norm
+
+
+def test_the_seed_decides_the_run_and_it_resumes_to_the_same_numbers(make, backend, tmp_path):
+    whole, again = make(backend, **RUNS[HARDEST]), make(backend, **RUNS[HARDEST])
+    steps = [metrics(step) for step in whole.train(4)]
+    assert [metrics(step) for step in itertools.islice(again.train(4), 2)] == steps[:2]
+    again.save_checkpoint(tmp_path / "checkpoint")
+    resumed = GRPOTrainer.resume(tmp_path / "checkpoint", Sevens())
+    assert resumed.args.backend == backend
+    assert [metrics(step) for step in resumed.train(4)] == steps[2:]
+    assert equal(arrays(whole), arrays(resumed))
+    resumed.save_pretrained(tmp_path / "policy")
+
+
+def test_another_framework_at_any_step(make, backend, tmp_path):
+    """What MLX began goes on elsewhere, and back; a snapshot rewinds over it."""
+    plain, trainer = make("mlx", **RUNS[HARDEST]), make("mlx", **RUNS[HARDEST])
+    list(plain.train(4))
+    next(trainer.train(4))
+    snapshot = trainer.snapshot()
+    trainer.change(backend=backend)
+    second = next(trainer.train(4))
+    assert second.changes == {"backend": backend}
+    trainer.save_checkpoint(tmp_path / "checkpoint")
+    trainer = GRPOTrainer.resume(tmp_path / "checkpoint", Sevens(), backend="mlx")
+    list(trainer.train(4))
+    for name, value in arrays(trainer).items():
+        np.testing.assert_allclose(value, arrays(plain)[name], atol=2e-4)
+
+    trainer.rewind(snapshot)
+    assert trainer.args.backend == "mlx"
+    trainer.rewind(snapshot, backend=backend)
+    assert metrics(next(trainer.train(4))) == metrics(second)
+
+
+def test_a_step_that_diverges_or_is_interrupted_changes_nothing(make, backend, monkeypatch):
+    settings = RUNS[HARDEST] | {"lr_scheduler_type": "constant"}
+    trainer = make(backend, **settings)
+    list(trainer.train(1))
+    before, learn = arrays(trainer), trainer._learner.add_gradients
+    calls = []
+
+    def fails_in_its_second_pass(*args):
+        calls.append(1)
+        if len(calls) == 3:  # two micro-batches a pass
+            raise KeyboardInterrupt
+        return learn(*args)
+
+    monkeypatch.setattr(trainer._learner, "add_gradients", fails_in_its_second_pass)
+    with pytest.raises(KeyboardInterrupt):
+        list(trainer.train(2))
+    monkeypatch.undo()
+    assert trainer.step == 1
+    assert equal(before, arrays(trainer))
+    trainer.change(learning_rate=1e30)
+    with pytest.raises(TrainingDivergedError):
+        list(trainer.train(2))
+    assert equal(before, arrays(trainer))
+    trainer.change(learning_rate=1e-3)
+    steps, straight = list(trainer.train(3)), make(backend, **settings)
+    assert [metrics(step) for step in straight.train(3)][1:] == [metrics(step) for step in steps]
+
+
+def test_a_batch_without_any_advantage_needs_no_gradient(make, backend):
+    trainer = make(backend, num_iterations=2)
+    trainer.change(reward_funcs=[lambda problems, completions: [0.5] * len(completions)])
+    before = arrays(trainer)
+    [step] = trainer.train(1)
+    assert step.metrics["grad_norm"] == 0
+    assert equal(before, arrays(trainer))
+
+
+def test_what_does_not_fit_is_refused_up_front(make, backend):
+    with pytest.raises(ValueError, match="expected one of 'mlx', 'torch', 'jax'"):
+        GRPOConfig(backend="tensorflow")
+    for setting, value in {"bf16": True, "gradient_checkpointing": True, "lora_r": 4}.items():
+        with pytest.raises(ValueError, match=f"{setting} is set, which only backend 'mlx' has"):
+            GRPOConfig(backend=backend, **{setting: value})
+    with pytest.raises(ValueError, match=f"bfloat16, and backend '{backend}' computes in float32"):
+        make(backend, dtype=mx.bfloat16)
+    trainer = make("mlx", gradient_checkpointing=True)
+    with pytest.raises(ValueError, match="Leave out one"):
+        trainer.change(backend=backend)
+    assert trainer.args.backend == "mlx"
+    assert trainer._learner is None
+
+
+def test_a_framework_that_is_missing_is_told_with_the_command_that_installs_it(make, monkeypatch):
+    load = builtins.__import__
+
+    def no_jax(name, *args):
+        if name.partition(".")[0] == "jax":
+            raise ModuleNotFoundError("No module named 'jax'", name="jax")
+        return load(name, *args)
+
+    for name in ("mlx_grpo_kit.backends.jax_learner", "mlx_grpo_kit.backends.jax_qwen3"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(vars(backends), "JAXLearner", raising=False)
+    monkeypatch.setattr(builtins, "__import__", no_jax)
+    trainer = make("mlx")
+    with pytest.raises(ImportError, match=r"needs jax, which is not installed. Install it: .*\[backends\]"):
+        trainer.change(backend="jax")
+    assert trainer.args.backend == "mlx"
+    list(trainer.train(1))
+
+
+def test_threads_are_afterwards_what_they_were(make):
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        list(make("torch").train(1))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

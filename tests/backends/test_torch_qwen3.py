@@ -1,0 +1,175 @@
+"""Qwen3 in torch against transformers': logits, log-probabilities, entropies, and the gradient of every parameter."""
+
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.backends import PyTorchTrainingBackend, torch_qwen3
+from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn
+from mlx_grpo_kit.backends.torch_qwen3 import Qwen3, completion_logps, qwen3_forward
+from mlx_grpo_kit.grpo import GRPOLossConfig
+from mlx_grpo_kit.qwen3 import YarnScaling, param_names
+from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+
+V = 37
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 8}
+MODELS = {
+    "grouped, tied": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                          num_key_value_heads=2, head_dim=8, tie_word_embeddings=True),
+    "wide heads, own output layer": dict(hidden_size=24, intermediate_size=40, num_hidden_layers=1,
+                                         num_attention_heads=4, num_key_value_heads=1, head_dim=16),
+    "one head each": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4,
+                          num_key_value_heads=4, head_dim=4),
+    "stretched by YaRN": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                              num_key_value_heads=2, head_dim=16, rope_parameters=YARN),
+}  # fmt: skip
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14]]
+COMPLETIONS = [[20, 21], [22, 23, 24, 25, 26], [3], [30, 31, 32, 33], [0, 1], [35, 36, 35]]  # two of each prompt
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def both(request, make_qwen3):
+    """transformers' model, the kit's configuration, and its parameters as tensors that want a gradient."""
+    settings = {"tie_word_embeddings": False, "rope_theta": 10_000.0, **MODELS[request.param]}
+    reference, config, params = make_qwen3(0.1, vocab_size=V, max_position_embeddings=64, **settings)
+    assert (config.rope_scaling == YarnScaling(4.0, 8)) == ("YaRN" in request.param)
+    return reference, config, params
+
+
+@pytest.fixture
+def tensors(both):
+    return {name: torch.tensor(np.array(value), requires_grad=True) for name, value in both[2].items()}
+
+
+def padded(rows, side):
+    width = max(map(len, rows))
+    ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.long)
+    for row, tokens in enumerate(rows):
+        place = slice(width - len(tokens), width) if side == "left" else slice(len(tokens))
+        ids[row, place], mask[row, place] = torch.tensor(tokens), 1
+    return ids, mask
+
+
+def relative_error(ours, theirs) -> float:
+    ours, theirs = (np.asarray(each.detach(), np.float64) for each in (ours, theirs))
+    return np.abs(ours - theirs).max() / np.abs(theirs).max()
+
+
+def assert_gradients_are(reference, tensors):
+    named = dict(reference.named_parameters())
+    assert len(named) == len(tensors)
+    for name, value in tensors.items():
+        assert relative_error(value.grad, named[hugging_face_name(name)].grad) < 2e-5, name
+
+
+def whole_rows():
+    return [PROMPTS[row // 2] + completion for row, completion in enumerate(COMPLETIONS)]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_logits_are_those_of_rows_computed_alone(both, tensors, side):
+    reference, config, _ = both
+    ids, mask = padded(whole_rows(), side)
+    ours = qwen3_forward(config, tensors, ids, mask)
+    assert ours.isfinite().all()
+    for row, tokens in enumerate(whole_rows()):
+        alone = reference(torch.tensor([tokens])).logits[0]
+        assert relative_error(ours[row][mask[row] == 1], alone) < 1e-5
+
+
+def test_without_a_mask_every_position_counts(both, tensors):
+    reference, config, _ = both
+    ids = torch.arange(2 * 9).reshape(2, 9)
+    assert relative_error(qwen3_forward(config, tensors, ids), reference(ids).logits) < 1e-5
+
+
+@pytest.mark.parametrize(("tokens_at_once", "entropy_gradient"), [(1000, False), (7, True)])
+def test_log_probabilities_entropies_and_gradients_of_shared_prompts(
+    both, tensors, monkeypatch, tokens_at_once, entropy_gradient
+):
+    """Against rows that are computed alone and whole; of a large vocabulary some tokens at a time."""
+    monkeypatch.setattr(torch_qwen3, "WHOLE", tokens_at_once * V)
+    reference, config, _ = both
+    (prompt_ids, prompt_mask), (completion_ids, mask) = padded(PROMPTS, "left"), padded(COMPLETIONS, "right")
+    weights = torch.tensor(np.random.default_rng(0).normal(size=(2, *mask.shape)), dtype=torch.float32) * mask
+    logps, entropies = completion_logps(
+        config, tensors, prompt_ids, completion_ids, prompt_mask, 0.7, entropy_gradient=entropy_gradient
+    )
+    loss = (weights[0] * logps).sum() + (weights[1] * entropies).sum()
+    loss.backward()
+
+    reference.zero_grad()
+    theirs = 0
+    for row, (tokens, completion) in enumerate(zip(whole_rows(), COMPLETIONS, strict=True)):
+        logits = reference(torch.tensor([tokens])).logits[0, -len(completion) - 1 : -1] / 0.7
+        log_probs, count = logits.log_softmax(-1), len(completion)
+        chosen = log_probs.gather(-1, torch.tensor(completion)[:, None])[:, 0]
+        entropy = torch.distributions.Categorical(logits=logits).entropy()
+        assert relative_error(logps[row, :count], chosen) < 1e-5
+        assert relative_error(entropies[row, :count], entropy) < 1e-5
+        entropy = entropy if entropy_gradient else entropy.detach()
+        theirs = theirs + (weights[0, row, :count] * chosen).sum() + (weights[1, row, :count] * entropy).sum()
+    theirs.backward()
+    assert loss.item() == pytest.approx(theirs.item(), rel=1e-4)
+    assert_gradients_are(reference, tensors)
+
+
+def test_completions_of_one_token_need_the_prompts_alone(both, tensors):
+    reference, config, _ = both
+    ids, mask = padded(PROMPTS, "left")
+    logps, _ = completion_logps(config, tensors, ids, torch.full((6, 1), 3), mask)
+    for row, tokens in enumerate(PROMPTS):
+        alone = reference(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)[3]
+        assert logps[2 * row : 2 * row + 2, 0].tolist() == pytest.approx([alone.item()] * 2, rel=1e-5)
+    logps.sum().backward()  # nothing of the completions is computed, and every parameter has its gradient
+    assert all(value.grad.isfinite().all() for value in tensors.values())
+
+
+def test_the_module_has_the_kits_names_and_is_a_function_for_torch_func(both, tensors):
+    reference, config, params = both
+    module = Qwen3(config, params)
+    assert [*module.state_dict()] == param_names(config)
+    ids = torch.arange(2 * 9).reshape(2, 9)
+    expected = reference(ids).logits
+    assert relative_error(module(ids), expected) < 1e-5
+    zeros = {name: torch.zeros_like(value) for name, value in tensors.items()}
+    assert (torch.func.functional_call(module, zeros, (ids,)) == 0).all()
+    module(ids).logsumexp(-1).sum().backward()
+    reference.zero_grad()
+    expected.logsumexp(-1).sum().backward()
+    assert_gradients_are(reference, dict(module.named_parameters()))
+
+
+def test_transformers_own_model_learns_alike_through_the_backend(both, tmp_path):
+    """Three GRPO updates of either model: the same losses, the same weights."""
+    reference, config, params = both
+    reference.zero_grad()
+    reference.load_state_dict(
+        {hugging_face_name(name): torch.tensor(np.array(value)) for name, value in params.items()}, strict=False
+    )
+    ids, _ = padded(whole_rows(), "right")
+    starts = torch.tensor([len(PROMPTS[row // 2]) - 1 for row in range(6)])
+    places = torch.arange(ids.shape[1] - 1)
+    mask = (places >= starts[:, None]) & (places < starts[:, None] + torch.tensor([*map(len, COMPLETIONS)])[:, None])
+    batch = {
+        "input_ids": ids[:, :-1], "labels": ids[:, 1:], "loss_mask": mask,
+        "advantages": torch.tensor([1.0, -1.0, 0.5, -0.5, 0.0, 1.5]),
+    }  # fmt: skip
+    found = []
+    for name, model in (("ours", Qwen3(config, params)), ("theirs", reference)):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-3)
+        loss_fn = grpo_loss_fn(GRPOLossConfig(epsilon=0.02))
+        with PyTorchTrainingBackend(model, optimizer, loss_fn, tmp_path / name, max_grad_norm=1.0) as backend:
+            old, history = {}, []
+            for _ in range(3):
+                metrics = backend.forward_backward(batch | old).wait()
+                old = old or {"old_logps": torch.tensor(metrics["logps"])}
+                history.append({key: value for key, value in metrics.items() if key != "logps"})
+                backend.optim_step().wait()
+        found.append((history, dict(model.named_parameters())))
+    (ours, our_weights), (theirs, their_weights) = found
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine == pytest.approx(other, rel=1e-4, abs=1e-6)
+    assert ours[2]["clip_ratio/region_mean"] > 0
+    for name, value in our_weights.items():
+        torch.testing.assert_close(value, their_weights[hugging_face_name(name)], rtol=1e-4, atol=2e-6)
