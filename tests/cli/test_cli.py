@@ -269,6 +269,29 @@ def test_what_it_costs_may_change_at_a_resume_and_what_decides_may_not(model, ta
         assert words in capsys.readouterr().err
 
 
+def test_torch_learns_the_same_run_and_mlx_goes_on_with_it(train, straight, tmp_path):
+    output = tmp_path / "out"
+    assert train(output, "--backend", "torch", "--max-steps", "5") == 0
+    assert json.loads((output / "run.json").read_text())["args"]["backend"] == "torch"
+    assert main(["train", "--output", str(output), "--resume", "--max-steps", "8", "--backend", "mlx"]) == 0
+    ours, theirs = lines_of(output), lines_of(straight)
+    assert [line["step"] for line in ours] == [line["step"] for line in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        for name in other.keys() & {"reward", "loss", "grad_norm", "entropy", "completions/mean_length"}:
+            assert one[name] == (other[name] and pytest.approx(other[name], rel=1e-3, abs=1e-5)), (one["step"], name)
+
+
+def test_what_a_backend_cannot_do_is_refused_before_anything_is_written(train, tmp_path, capsys):
+    for options, words in (
+        (["--backend", "torch", "--gradient-checkpointing"], "gradient_checkpointing is set, which only backend 'mlx'"),
+        (["--backend", "jax", "--dtype", "bfloat16"], "bf16 is set, which only backend 'mlx'"),
+        (["--backend", "tensorflow"], "backend is 'tensorflow'; expected one of 'mlx', 'torch', 'jax'"),
+    ):
+        assert train(tmp_path / "out", *options) == 2
+        assert words in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
 def test_bfloat16_is_trained_in_with_a_warning(model, task, tmp_path, capsys):
     output = tmp_path / "out"
     assert main(arguments(model, task, output, "--max-steps", "1", "--dtype", "bfloat16")) == 0

@@ -18,7 +18,7 @@ def test_every_name_is_trls():
     theirs = {field.name for config in (TRLConfig, ModelConfig) for field in dataclasses.fields(config)}
     others = {"completion_batch_size", "stop_strings"}  # mlx-lm's, transformers'
     others |= {"advantage_estimator", "dynamic_sampling_rounds", "soft_punish_cache"}  # OpenRLHF's, verl's, DAPO's
-    others |= {"on_reward_error"}  # the kit's
+    others |= {"on_reward_error", "backend"}  # the kit's
     assert {field.name for field in dataclasses.fields(GRPOConfig)} - others <= theirs
 
 
@@ -33,6 +33,7 @@ def test_defaults_are_trls_but_for_these(trl):
         "max_completion_length": None,  # TRL: 512; here the task knows
         "use_bias_correction_kl": False,  # the plain k3 estimator
         "on_reward_error": "stop",  # what TRL does, without a name for it
+        "backend": "mlx",  # TRL: torch
         "seed": 0,
         "top_k": None,  # TRL: 0, which means the same
         "advantage_estimator": "grpo",  # TRL: another trainer
