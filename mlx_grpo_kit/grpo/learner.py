@@ -30,7 +30,7 @@ class Learner(Protocol):
         loss_config: GRPOLossConfig,
         temperature: float,
     ) -> tuple[Any, mx.array, dict[str, Any]]:
-        """Add a micro-batch's gradient to `grads`; returns (loss, logps [B, T], metrics), the scalars with `.item()`."""
+        """Add a micro-batch's gradient to `grads`; returns (loss, logps [B, T], metrics), scalars with `.item()`."""
         ...
 
 
