@@ -61,7 +61,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("20_failure_museum", "The failure museum", 150, ("18",)),
     ),
     "In earnest": (
-        Chapter("21_scaling_up", "Scaling up", 120, ("18",)),
+        Chapter("21_scaling_up", "Scaling up", 190, ("18",)),
         Chapter("22_training_backends", "Training backends", 120, ("18",)),
         Chapter("23_a_real_qwen3", "A real Qwen3", 120, ("18",)),
     ),

@@ -57,8 +57,8 @@ def test_the_way_back_and_on_goes_through_all_of_them(chapter):
     before, behind = way.split("Next: ")
     place = COURSE.index(chapter)
     for words, neighbours in ((before, COURSE[:place][-1:]), (behind, COURSE[place + 1 :][:1])):
-        assert all(link(neighbour) in words for neighbour in neighbours)
-        assert ("planned" in words) == any("planned" in link(neighbour) for neighbour in neighbours)
+        assert all(link(neighbour) in words for neighbour in neighbours if neighbour in STORED)
+        assert ("planned" in words) == any(neighbour not in STORED for neighbour in neighbours)
 
 
 def rows(table):
