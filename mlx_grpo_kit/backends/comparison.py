@@ -1,0 +1,194 @@
+"""The five backends side by side: one Qwen3, one batch, one optimizer; what they agree on, and what each costs.
+
+for name in NAMES:
+    backend = make_backend(name, config, params, grpo_loss_fn(GRPOLossConfig()), folder / name)
+    print(measure(backend, batch))
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trio
+
+from mlx_grpo_kit import backends
+from mlx_grpo_kit.backends.base import Backend
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
+
+NAMES = {
+    "PyTorch": "PyTorchTrainingBackend",
+    "MLX": "MLXTrainingBackend",
+    "torch.func": "TorchFuncTrainingBackend",
+    "JAX": "JAXTrainingBackend",
+    "torchax": "TorchaxTrainingBackend",
+}
+"""What a framework is called here, and its backend."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one backend took for the same work. Seconds are of this machine and this moment.
+
+    Attributes:
+        name: of the backend's class.
+        loss: of the batch, before any step.
+        grad_norm: of its gradient.
+        first_seconds: the first gradient and step, compiling included.
+        step_seconds: a gradient and a step after that, the median.
+        save_seconds: one checkpoint, on disk.
+        load_seconds: one checkpoint, read, compared and put in place.
+        checkpoint_bytes: of weights, optimizer's state and what describes them.
+        lines: of code in the backend's own file, as `lines_of_code` counts them.
+    """
+
+    name: str
+    loss: float
+    grad_norm: float
+    first_seconds: float
+    step_seconds: float
+    save_seconds: float
+    load_seconds: float
+    checkpoint_bytes: int
+    lines: int
+
+
+def make_backend(
+    name: str,
+    config: Qwen3Config,
+    params: Mapping[str, Any],
+    loss_fn: Callable[..., Any],
+    checkpoint_dir: Path,
+    learning_rate: float = 1e-3,
+    weight_decay: float = 0.01,
+) -> Backend:
+    """A backend that trains a Qwen3 with AdamW; "input_ids" of its batches are token ids and attention mask, a tuple.
+
+    Args:
+        name: one of NAMES.
+        config: of the model.
+        params: MLX's or NumPy's arrays by their names in the kit.
+        loss_fn: for logits of every position, such as `grpo_loss_fn`.
+
+    Raises:
+        KeyError: there is no such name.
+        ImportError: a package that it needs is not installed.
+    """
+    numbers = {name: np.array(value) for name, value in params.items()}
+    backend = partial(getattr(backends, NAMES[name]), loss_fn=loss_fn, checkpoint_dir=checkpoint_dir)
+    if name == "MLX":
+        import mlx.optimizers
+
+        def apply_fn(params: dict[str, mx.array], input_ids: mx.array, attention_mask: mx.array) -> mx.array:
+            return qwen3_forward(config, params, input_ids, attention_mask=attention_mask)
+
+        arrays = {name: mx.array(value) for name, value in numbers.items()}
+        optimizer = mlx.optimizers.AdamW(learning_rate, weight_decay=weight_decay, bias_correction=True)
+        return backend(apply_fn=apply_fn, params=arrays, optimizer=optimizer)
+    if name == "JAX":
+        import optax
+
+        from mlx_grpo_kit.backends import jax_qwen3
+
+        optimizer = optax.adamw(learning_rate, weight_decay=weight_decay)
+        apply_fn = partial(jax_qwen3.qwen3_forward, config)
+        return backend(apply_fn=apply_fn, params=numbers, optimizer=optimizer, learning_rate=learning_rate)
+
+    from mlx_grpo_kit.backends.torch_qwen3 import Qwen3
+
+    model = Qwen3(config, numbers)
+    if name == "PyTorch":
+        import torch
+
+        optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=weight_decay)
+        return backend(model=model, optimizer=optimizer)
+    if name == "torch.func":
+        import torchopt
+
+        optimizer = torchopt.adamw(learning_rate, weight_decay=weight_decay)
+        return backends.TorchFuncTrainingBackend.from_model(
+            model, optimizer, loss_fn, checkpoint_dir, learning_rate=learning_rate
+        )
+    import optax
+
+    optimizer = optax.adamw(learning_rate, weight_decay=weight_decay)
+    return backend(model=model, optimizer=optimizer, learning_rate=learning_rate)
+
+
+def as_batch(backend: Backend, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch of NumPy's arrays, tuples of them too, as one of the backend's framework."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(convert, value))
+        return backend._from_numpy(value) if isinstance(value, np.ndarray | np.generic) else value
+
+    return {name: convert(value) for name, value in batch.items()}
+
+
+def gradient_of(backend: Backend) -> dict[str, np.ndarray]:
+    """The gradient that a backend holds between forward_backward and optim_step, by parameter: copies, as NumPy's."""
+    if isinstance(backend, backends.PyTorchTrainingBackend):
+        held = {name: each.grad for name, each in backend.model.named_parameters() if each.grad is not None}
+    else:
+        held = backend._grads or {}
+    return {name: np.array(np.asarray(each)) for name, each in held.items()}
+
+
+def relative_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:
+    """|ours - theirs| / |theirs|, all arrays as one vector. Raises KeyError where names differ."""
+    if ours.keys() != theirs.keys():
+        raise KeyError(f"{sorted(ours.keys() ^ theirs.keys())[0]!r} is on one side only.")
+    difference = sum(np.square(ours[name].astype(float) - theirs[name]).sum() for name in theirs)
+    return float(np.sqrt(difference / sum(np.square(each.astype(float)).sum() for each in theirs.values())))
+
+
+def measure(backend: Backend, batch: Mapping[str, Any], steps: int = 5) -> Measurement:
+    """Train on one batch of NumPy's arrays, save and load. The backend is used up: what it learns here is nothing.
+
+    Not for code inside a run of trio.
+    """
+    batch = as_batch(backend, batch)
+
+    def step() -> tuple[dict[str, Any], float]:
+        start = time.perf_counter()
+        found = backend.forward_backward(batch)
+        backend.optim_step().wait()
+        return found.wait(), time.perf_counter() - start
+
+    first, first_seconds = step()
+    step_seconds = statistics.median(step()[1] for _ in range(steps))
+    start = time.perf_counter()
+    saved = trio.run(backend.save_checkpoint, steps)
+    save_seconds = time.perf_counter() - start
+    start = time.perf_counter()
+    trio.run(backend.load_checkpoint, saved)
+    return Measurement(
+        name=type(backend).__name__,
+        loss=first["loss"],
+        grad_norm=first["grad_norm"],
+        first_seconds=first_seconds,
+        step_seconds=step_seconds,
+        save_seconds=save_seconds,
+        load_seconds=time.perf_counter() - start,
+        checkpoint_bytes=sum(path.stat().st_size for path in saved.rglob("*") if path.is_file()),
+        lines=lines_of_code(Path(inspect.getfile(type(backend)))),
+    )
+
+
+def lines_of_code(file: Path) -> int:
+    """Lines of a Python file without comments, docstrings, empty lines and what is only laid out over several."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return sum(line != "" for line in ast.unparse(tree).splitlines())

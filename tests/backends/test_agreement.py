@@ -1,0 +1,148 @@
+"""One Qwen3, one GRPO batch, five frameworks: one loss, one gradient, and the same weights after ten steps.
+
+The truth is transformers' model and a plain loop of torch, with the loss as the papers have it.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.backends.comparison import (
+    NAMES,
+    as_batch,
+    gradient_of,
+    lines_of_code,
+    make_backend,
+    measure,
+    relative_difference,
+)
+from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn
+from mlx_grpo_kit.grpo import GRPOLossConfig
+from mlx_grpo_kit.qwen3.pretrained import kit_name
+
+V, ROWS, LENGTH, STEPS, PARTS = 29, 4, 9, 10, 2
+RATE, DECAY, BETA, EPSILON = 3e-3, 0.01, 0.04, 0.2
+MODEL = dict(vocab_size=V, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=8, tie_word_embeddings=True, rope_theta=10_000.0)  # fmt: skip
+
+
+def grpo_batch(seed):
+    """Rows padded on the left whose second part was sampled, by a policy that has moved on since."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(1, V, (ROWS, LENGTH))
+    real = (np.arange(LENGTH) >= rng.integers(0, 3, (ROWS, 1))).astype(np.int32)
+    lengths = rng.integers(2, 6, (ROWS, 1))
+    place = np.arange(LENGTH - 1)
+    logps = rng.normal(-3, 0.3, (ROWS, LENGTH - 1)).astype(np.float32)
+    return {
+        "input_ids": (ids[:, :-1], real[:, :-1]),
+        "labels": ids[:, 1:],
+        "loss_mask": ((place >= 3) & (place < 3 + lengths)).astype(np.float32),
+        "advantages": rng.normal(size=ROWS).astype(np.float32),
+        "old_logps": logps,
+        "ref_logps": (logps + rng.normal(size=logps.shape) * 0.3).astype(np.float32),
+    }
+
+
+def grpo_step(step):
+    """The batches of an optimizer step, each with the number of tokens that all of them have: their losses add up."""
+    batches = [grpo_batch(PARTS * step + part) for part in range(PARTS)]
+    count = np.float32(sum(batch["loss_mask"].sum() for batch in batches))
+    return [batch | {"num_items_in_batch": count} for batch in batches]
+
+
+def written_out_loss(logits, labels, loss_mask, advantages, old_logps, ref_logps, num_items_in_batch):
+    """DAPO's equation 8 with a KL penalty, k3."""
+    logps = logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+    ratio, advantages = (logps - old_logps).exp(), advantages[:, None]
+    clipped = torch.minimum(ratio * advantages, ratio.clamp(1 - EPSILON, 1 + EPSILON) * advantages)
+    kl = (ref_logps - logps).exp() - (ref_logps - logps) - 1
+    return ((BETA * kl - clipped) * loss_mask).sum() / num_items_in_batch
+
+
+@pytest.fixture(scope="module")
+def model(make_qwen3):
+    """transformers' model, the kit's configuration and its parameters as NumPy's."""
+    reference, config, params = make_qwen3(0.2, **MODEL)
+    return reference, config, {name: np.array(value) for name, value in params.items()}
+
+
+@pytest.fixture(scope="module")
+def truth(model):
+    """(losses, gradients of the first step, weights after the last) of a plain loop."""
+    reference = model[0]
+    initial = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
+    named = {kit_name(name): parameter for name, parameter in reference.named_parameters()}
+    optimizer = torch.optim.AdamW(named.values(), lr=RATE, weight_decay=DECAY)
+    losses, first = [], None
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for batch in grpo_step(step):
+            ids, real = (torch.tensor(each) for each in batch.pop("input_ids"))
+            logits = reference(ids, attention_mask=real, position_ids=torch.arange(LENGTH - 1)[None]).logits
+            loss = written_out_loss(logits, **{name: torch.tensor(each) for name, each in batch.items()})
+            loss.backward()
+            losses.append(loss.item())
+        first = first or {name: parameter.grad.numpy().copy() for name, parameter in named.items()}
+        optimizer.step()
+    weights = {name: parameter.detach().numpy().copy() for name, parameter in named.items()}
+    reference.load_state_dict(initial)
+    return losses, first, weights
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    if request.param in ("JAX", "torchax"):
+        request.getfixturevalue("jax")
+    return request.param
+
+
+def test_one_loss_one_gradient_and_the_same_weights_after_ten_steps(name, model, truth, tmp_path):
+    _, config, params = model
+    expected_losses, expected_gradients, expected_weights = truth
+    loss_fn = grpo_loss_fn(GRPOLossConfig(beta=BETA, epsilon=EPSILON))
+    backend = make_backend(name, config, params, loss_fn, tmp_path, RATE, DECAY)
+    losses = []
+    for step in range(STEPS):
+        for batch in grpo_step(step):
+            losses.append(backend.forward_backward(as_batch(backend, batch)).wait()["loss"])
+        if step == 0:
+            assert losses == pytest.approx(expected_losses[:PARTS], rel=1e-5)
+            assert relative_difference(gradient_of(backend), expected_gradients) <= 1e-5
+        backend.optim_step().wait()
+    assert losses == pytest.approx(expected_losses, rel=1e-4, abs=1e-6)
+    weights = {name: backend._numpy(array) for name, array in backend.get_weights().wait().items()}
+    for each, theirs in expected_weights.items():
+        np.testing.assert_allclose(weights[each], theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max(), err_msg=each)
+    assert relative_difference(weights, expected_weights) <= 1e-5
+    moved = relative_difference({name: np.array(value) for name, value in params.items()}, expected_weights)
+    assert moved > 0.01, "ten steps that hardly change anything would prove nothing"
+    backend.close()
+
+
+def test_what_each_costs(name, model, tmp_path):
+    _, config, params = model
+    loss_fn = grpo_loss_fn(GRPOLossConfig(beta=BETA, epsilon=EPSILON))
+    backend = make_backend(name, config, params, loss_fn, tmp_path)
+    found = measure(backend, grpo_step(0)[0], steps=2)
+    assert found.name == NAMES[name] == type(backend).__name__
+    assert min(found.step_seconds, found.first_seconds, found.save_seconds, found.load_seconds) > 0
+    assert found.loss == pytest.approx(0.119159, rel=1e-4)
+    weights = sum(value.nbytes for value in params.values())
+    least = 3 * weights * (0.5 if name == "JAX" else 1)  # orbax compresses
+    assert least < found.checkpoint_bytes < 3 * weights + 100_000
+    assert 50 < found.lines < 200
+    assert backend.weight_version == 1
+
+
+def test_lines_of_code(tmp_path):
+    words = '"""Words.\n\nMore."""\n\nimport os  # why\n\n\n'
+    code = 'def f(x):\n    """One."""\n    # a comment\n    return (\n        x\n    )\n'
+    (tmp_path / "one.py").write_text(words + code)
+    assert lines_of_code(tmp_path / "one.py") == 3
+
+
+def test_names_on_one_side_only():
+    with pytest.raises(KeyError, match="'b' is on one side only"):
+        relative_difference({"a": np.ones(1), "b": np.ones(1)}, {"a": np.ones(1)})
+    assert relative_difference({"a": np.array([3.0, 5.0])}, {"a": np.array([3.0, 4.0])}) == pytest.approx(0.2)
