@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 _IN_THE_LOOP = "the trainer is an iterator, and this is a line in the body of its loop"
 _TRAIN = "trainer.train(max_steps=...) has it"
-_ADAPTERS = "GRPOConfig(lora_r=8), --lora-r 8"
+_ADAPTERS = "GRPOConfig(lora_r=8), --lora-rank 8"
 _QUANTIZED = "a folder that mlx-lm has quantized (mlx_lm.convert -q) loads as it is, and is trained with lora_r"
 _TASK = "the task has it, mlx_grpo_kit.tasks: RowsTask(rows, reward_funcs=[...]); --data problems.jsonl"
 _MODEL = "config, params = load_pretrained(folder), then GRPOTrainer(config, params, tokenizer, task, args)"
