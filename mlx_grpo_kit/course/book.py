@@ -71,20 +71,21 @@ def build(notebooks: Path, output: Path) -> list[str]:
     }
     if not parts:
         raise FileNotFoundError(f"There are no notebooks of the course in {notebooks}; expected 00_start_here.ipynb.")
-    if output.exists() and [*output.iterdir()] and not (output / "searchindex.js").is_file():
+    if output.exists() and [*output.iterdir()] and not (output / "_static" / STYLE.name).is_file():
         raise FileExistsError(f"{output} holds something else than a book; expected a new folder or an older book.")
-    shutil.rmtree(output, ignore_errors=True)
     complaints = io.StringIO()
     with tempfile.TemporaryDirectory() as scratch:
-        source, work = Path(scratch, "source"), Path(scratch, "work")
+        source, site, work = (Path(scratch, name) for name in ("source", "site", "work"))
         source.mkdir()
         for part in parts.values():
             for chapter in part:
                 shutil.copy(notebooks / f"{chapter.file}.ipynb", source)
         (source / "index.md").write_text(front_page(parts, source), encoding="utf-8")
         settings = SETTINGS | {"html_static_path": [str(STYLE)]}
-        Sphinx(source, None, output, work, "html", settings, status=None, warning=complaints).build()
-    shutil.rmtree(output / "_sources", ignore_errors=True)
+        Sphinx(source, None, site, work, "html", settings, status=None, warning=complaints).build()
+        shutil.rmtree(site / "_sources", ignore_errors=True)
+        shutil.rmtree(output, ignore_errors=True)
+        shutil.copytree(site, output)
     words = re.sub(r"\x1b\[[\d;]*m", "", complaints.getvalue()).replace(f"{source}{os.sep}", "")
     return [line for line in words.splitlines() if line.strip()]
 
@@ -96,9 +97,9 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path) -> str:
         f"# {TITLE}",
         "",
         f"A course in {len(COURSE)} notebooks, {hours} hours with the exercises: from the derivative of `x * x` to a "
-        "whole Qwen3 that learns by reinforcement, with every gradient checked on the way. This is the course to read, "
-        "with all its pictures. What you can move there stands still here, and exercises check themselves only there: "
-        "`make lab` opens it.",
+        "whole Qwen3 that learns by reinforcement, with every gradient checked on the way. These pages are to be read, "
+        "and their pictures stand still. In JupyterLab, which `make lab` opens, you can move them, and exercises check "
+        "themselves.",
         "",
         f"<div>\n{draw_course(PARTS).svg(describe_course(PARTS))}\n</div>",
         "",

@@ -86,6 +86,17 @@ def test_the_tables_of_chapters_say_the_same_and_their_minutes_add_up(place):
     assert int(hours) == round(sum(chapter.minutes for chapter in COURSE) / 60)
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_of_the_pages_around_the_course_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
+    text = re.sub(r"\]\(\S+\) \*\(planned\)\*", "]", text)
+    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    assert not [target for target in targets if not re.match("https?:", target) and not (ROOT / target).exists()]
+    # So do the files and folders of the repository that are named.
+    named = re.findall(r"`((?:mlx_grpo_kit|tests|notebooks)/[\w/.]+)`", text)
+    assert not [path for path in named if not ((ROOT / path).exists() or "NN" in path)]
+
+
 def test_the_map_shows_every_chapter_and_says_every_link_in_words():
     words = describe_course(PARTS)
     svg = draw_course(PARTS).svg(words)
