@@ -137,7 +137,7 @@ class Setting:
     @property
     def option(self) -> str:
         """As it is written in the terminal."""
-        return {"bf16": "--dtype", "lora_r": "--lora-rank"}.get(self.name, "--" + self.name.replace("_", "-"))
+        return "--dtype" if self.type is is_bfloat16 else "--" + self.name.replace("_", "-")
 
     @property
     def default(self) -> Any:
@@ -158,7 +158,8 @@ class Setting:
         words = self.help if self.default is None or self.type is is_bfloat16 else f"{self.help} ({default})"
         kinds = {str: "NAME", is_bfloat16: "NAME", numbers: "N,N", names: "NAME,NAME", json_object: "JSON"}
         metavar = kinds.get(self.type, "N")
-        group.add_argument(self.option, dest=self.name, type=self.type, metavar=metavar, help=words)
+        also = ["--lora-rank"] if self.name == "lora_r" else []  # mlx-lm's name
+        group.add_argument(self.option, *also, dest=self.name, type=self.type, metavar=metavar, help=words)
 
 
 # GRPOConfig's documentation says more on each.
