@@ -1,4 +1,4 @@
-"""The kit in a terminal: `python -m mlx_grpo_kit train | generate | pretrain | doctor`, each with --help.
+"""The kit in a terminal: `python -m mlx_grpo_kit train | generate | fuse | pretrain | doctor`, each with --help.
 
 Exit status: 0, 1 when a run failed, 2 for bad input, 130 and 143 when Ctrl-C or SIGTERM ended it. An error is one line.
 """
@@ -238,6 +238,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands; each has its own --help")
     _add_train(commands)
     _add_generate(commands)
+    _add_fuse(commands)
     words = "make the tiny model again"
     pretrain = commands.add_parser("pretrain", help=words, description=words)
     pretrain.add_argument("--output", required=True, metavar="DIR", help="the Hugging Face folder to write")
@@ -343,6 +344,24 @@ def _add_generate(commands: Any) -> None:
     generate.set_defaults(run=_generate)
 
 
+def _add_fuse(commands: Any) -> None:
+    fuse = commands.add_parser(
+        "fuse",
+        help="make one folder of adapters and the model that they stand beside",
+        description="Make one Hugging Face folder of adapters (train --lora-r) and the model that they stand beside.",
+        epilog="examples:\n"
+        "  python -m mlx_grpo_kit fuse --adapter outputs/addition/policy --output outputs/fused\n"
+        "  python -m mlx_grpo_kit fuse --adapter adapters --model models/Qwen3-0.6B --output outputs/fused\n",
+    )
+    words = "a folder of adapters that the kit, mlx-lm or PEFT wrote"
+    fuse.add_argument("--adapter", required=True, metavar="FOLDER", help=words)
+    words = "the model that they stand beside (default: the one that they name)"
+    fuse.add_argument("--model", metavar="FOLDER", help=words)
+    words = "the Hugging Face folder to write, in float numbers where the model is quantized"
+    fuse.add_argument("--output", required=True, metavar="DIR", help=words)
+    fuse.set_defaults(run=_fuse)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. A command line that makes no sense ends in SystemExit(2)."""
     nowhere_to_print = sys.stdout is None
@@ -432,6 +451,17 @@ def _generate(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.generation import run
 
     return run(options)
+
+
+def _fuse(options: argparse.Namespace) -> int:
+    from mlx_grpo_kit.cli.fuse import fuse
+    from mlx_grpo_kit.cli.run_folder import check_writable
+    from mlx_grpo_kit.recipe import model_folder
+
+    check_writable(options.output)
+    folder = fuse(options.adapter, options.output, options.model and model_folder(options.model))
+    print(f"{folder} is a Hugging Face folder.")
+    return 0
 
 
 def _pretrain(options: argparse.Namespace) -> int:

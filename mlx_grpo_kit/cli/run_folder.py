@@ -198,12 +198,15 @@ class RunFolder:
         None where the run has no checkpoints. Raises ValueError when there are some and none can be read.
         """
         from mlx_grpo_kit.grpo import GRPOTrainer
+        from mlx_grpo_kit.qwen3 import load_pretrained
+        from mlx_grpo_kit.recipe import model_folder
 
         checkpoints = self.checkpoints() if settings.begun else []
         changes = {name: settings.args[name] for name in MAY_CHANGE if name in settings.args}
+        base = load_pretrained(model_folder(settings.model)) if checkpoints and settings.args.get("lora_r") else None
         for folder in checkpoints:
             try:
-                trainer = GRPOTrainer.resume(folder, task, world=world, **changes)
+                trainer = GRPOTrainer.resume(folder, task, world=world, base=base, **changes)
                 if asdict(trainer.args) != settings.args:
                     raise ValueError(f"{folder} is of a run with other settings than {SETTINGS} has.")
             except (OSError, ValueError, TypeError) as error:  # TypeError: settings of another version of GRPOConfig

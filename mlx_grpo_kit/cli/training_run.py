@@ -185,7 +185,7 @@ def _fresh(
         eval_every=options.eval_every,
         eval_problems=options.eval_problems,
         log_completions=options.log_completions,
-        args=asdict(GRPOConfig(**(default_args(model) | args))),
+        args=asdict(GRPOConfig(**(default_args(model, args.get("lora_r")) | args))),
     )
     settings = put_as_chat(settings, load_tokenizer(model_folder(model)), options.chat)
     task = task_of(settings)
@@ -203,8 +203,10 @@ def _resumed(
     task_name, task_args = named_task(options)
     given = {"model": model, "task": task_name, "task_args": task_args, "chat": options.chat}
     fixed = {**given, **{name: args[name] for name in args.keys() - changes.keys()}}
+    saved_args = asdict(GRPOConfig(**settings.args))
     for name, value in fixed.items():
-        of_the_run = settings.args.get(name) if name in args else getattr(settings, name)
+        of_the_run = saved_args[name] if name in args else getattr(settings, name)
+        value = tuple(value) if isinstance(value, list) else value
         if value not in (None, of_the_run):
             option = name.replace("_", "-")
             if name == "bf16":
@@ -261,7 +263,8 @@ def _say_what_it_takes(
         print(in_words(task, args), flush=True)
     prompts = encode_prompts(tokenizer, task, args, held_out_problems(task, settings.eval_problems))
     longest = args.max_completion_length or task.max_completion_length
-    parts = estimate_memory(config, args, max(map(len, prompts)), longest, world.size)
+    base = read_json(model_folder(settings.model), "config.json") if args.lora_r else {}
+    parts = estimate_memory(config, args, max(map(len, prompts)), longest, world.size, base.get("quantization"))
     total = parts.pop("total")
     largest = sorted(parts, key=parts.get, reverse=True)[:4]
     shown = ", ".join(f"{part} {in_bytes(parts[part])}" for part in largest)
@@ -271,7 +274,8 @@ def _say_what_it_takes(
     if total > here:
         ways = {
             "--gradient-checkpointing": not args.gradient_checkpointing,
-            "--optim adafactor": args.optim != "adafactor",
+            "--lora-r 8": args.lora_r is None,
+            "--optim adafactor": args.optim != "adafactor" and args.lora_r is None,
             "a smaller --per-device-train-batch-size with more --gradient-accumulation-steps": True,
         }
         words = ", ".join(way for way, helps in ways.items() if helps)
@@ -324,7 +328,7 @@ def _run(
             if folder.is_open:
                 display.phase("saving")
                 folder.save(trainer)
-                trainer.save_pretrained(folder.policy)
+                trainer.save_pretrained(folder.policy, model_folder(settings.model))
                 folder.draw(_title(settings))
         return display.warnings
     except (TaskError, TrainingDivergedError, OSError) as error:
@@ -384,7 +388,7 @@ def _report(
     lines = [
         f"\n{'Done' if done else 'Stopped'}: {trainer.step} of {settings.max_steps} steps.",
         f"  accuracy  {_before_and_after(folder)}, sampled on {settings.eval_problems} held-out problems",
-        f"  policy    {folder.policy}, a Hugging Face folder",
+        f"  policy    {folder.policy}, {_what_it_is(trainer)}",
         f"  curves    {folder.picture}",
         f"  numbers   {folder.metrics}",
         *(f"Look at:  {words}" for words in wrong),
@@ -395,6 +399,9 @@ def _report(
         lines.append(f"Go on:    {_command(*train_on)}")
     prompt, how = _as_typed(trainer.task.held_out(1)[0].prompt, getattr(trainer.task, "chat_template_kwargs", {}))
     lines.append(f"Try it:   {_command('generate', '--model', folder.policy, '--num', 4, *how, *prompt)}")
+    if trainer.args.lora_r:
+        whole = folder.path / "fused"
+        lines.append(f"Fuse:     {_command('fuse', '--adapter', folder.policy, '--output', whole)}")
     if done:
         lines.append(f"Go on:    {_command(*train_on, '--max-steps', 2 * settings.max_steps)}")
     console.print("\n".join(lines), soft_wrap=True, markup=False)
@@ -410,6 +417,12 @@ def _as_typed(prompt: str | Sequence[Mapping[str, Any]], template: Mapping[str, 
             how += ["--system", message["content"]] if message["role"] == "system" else []
     text = prompt_text(prompt)
     return ["--", text] if text.startswith("-") else [text], how
+
+
+def _what_it_is(trainer: GRPOTrainer) -> str:
+    if trainer.args.lora_r:
+        return "adapters for mlx-lm and, in peft/, for PEFT"
+    return "a Hugging Face folder"
 
 
 def _before_and_after(folder: RunFolder) -> str:

@@ -13,8 +13,10 @@ values of a transformer block MLX's CPU back end has alive at a time was measure
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.output_logps import WHOLE, columns_of_a_chunk
@@ -23,6 +25,8 @@ from mlx_grpo_kit.grpo.optimizer import GROUP_BYTES
 from mlx_grpo_kit.grpo.processes import MESSAGE
 from mlx_grpo_kit.qwen3.cache import kv_cache_bytes_per_position
 from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.kernels import UNPACKED
+from mlx_grpo_kit.qwen3.lora import adapter_shapes
 from mlx_grpo_kit.qwen3.params import param_shapes
 
 CACHE_BYTES = 2 * 2**30
@@ -38,6 +42,7 @@ def estimate_memory(
     prompt_length: int = 64,
     max_completion_length: int | None = None,
     processes: int = 1,
+    quantization: Mapping[str, Any] | None = None,
 ) -> dict[str, int]:
     """Bytes that MLX will hold at most while `GRPOTrainer` trains, by part and in all. Nothing is computed.
 
@@ -47,6 +52,7 @@ def estimate_memory(
         prompt_length: tokens of the longest prompt.
         max_completion_length: what a task has where `args` do not say; None is TRL's 256.
         processes: how many train together. The bytes are those of one of them.
+        quantization: what a quantized model's config.json says by this name: {"bits": 4, "group_size": 64}.
 
     Returns:
         "parameters", "optimizer" and "reference" are there all the time; "KV cache" while sampling; "gradients" while
@@ -54,11 +60,14 @@ def estimate_memory(
         largest that are there at once, and less than their sum.
     """
     shapes = list(param_shapes(config).values())
-    params = FLOAT32 * sum(map(prod, shapes))
-    largest = FLOAT32 * max(map(prod, shapes))
+    trained = list(adapter_shapes(config, args.lora_r, args.lora_targets).values()) if args.lora_r else shapes
+    params = FLOAT32 * sum(map(prod, trained))
+    largest = FLOAT32 * max(map(prod, trained))
     dtype = mx.bfloat16 if args.bf16 else mx.float32
     width = dtype.size
     copies = params * width // FLOAT32 if args.bf16 else 0
+    frozen = _frozen(shapes, width, quantization) if args.lora_r else 0
+    unpacked = 3 * width * min(UNPACKED, max(map(prod, shapes))) if quantization else 0
     length = args.max_completion_length or max_completion_length or 256
 
     own_rows = args.generation_batch_size // processes
@@ -66,15 +75,15 @@ def estimate_memory(
     prompts = -(-rows // args.num_generations)
     tokens = prompts * prompt_length + rows * (length - 1)
 
-    parts = {"parameters": params, "optimizer": _moments(shapes, args.optim)}
-    parts["reference"] = params * width // FLOAT32 if args.beta else 0
+    parts = {"parameters": params + frozen, "optimizer": _moments(trained, args.optim)}
+    parts["reference"] = params * width // FLOAT32 if args.beta and not frozen else 0
     always = sum(parts.values())
 
     sampled = min(own_rows, completion_batch_size(config, args, prompt_length + length, dtype))
     cache = sampled * (prompt_length + length) * kv_cache_bytes_per_position(config, dtype)
     parts["KV cache"] = cache
     # While the cache grows its last layers exist twice, and a token is drawn from some copies of its logits.
-    sampling = copies + 2 * cache + 6 * FLOAT32 * sampled * config.vocab_size
+    sampling = unpacked + copies + 2 * cache + 6 * FLOAT32 * sampled * config.vocab_size
 
     parts["gradients"] = params
     block, kept = _block_values(config, prompt_length + length)
@@ -83,7 +92,23 @@ def estimate_memory(
     chunks = FLOAT32 * columns * (5 * rows * length + 3 * config.hidden_size)
     inputs = width * tokens * config.hidden_size * config.num_hidden_layers
     accumulates = args.gradient_accumulation_steps > 1
-    if args.gradient_checkpointing:
+    if frozen:
+        # No gradient has the output layer's size; its slopes come with it, in a few buffers of a row a token.
+        logps = FLOAT32 * (
+            columns * (7 * rows * length + 3 * config.hidden_size) + 4 * rows * length * config.hidden_size
+        )
+        kept_layers, block_values = inputs, block
+        if not args.gradient_checkpointing:
+            # Less than where all is trained, of queries and scores, whose inputs no gradient asks for.
+            queries, scores = (config.num_attention_heads * each for each in (config.head_dim, prompt_length + length))
+            kept_layers = width * tokens * (kept - 2 * queries) * config.num_hidden_layers
+            block_values = (block - 4 * queries - 6 * scores) // 2
+            table = rows * length * config.vocab_size
+            logps = 4 * FLOAT32 * table + unpacked if table <= WHOLE else logps
+        activations = kept_layers + width * tokens * block_values
+        of_a_layer = 3 * width * min(UNPACKED, config.hidden_size * config.intermediate_size) if quantization else 0
+        learning = copies + params + max(kept_layers + logps, activations + of_a_layer)
+    elif args.gradient_checkpointing:
         activations = inputs + width * tokens * block
         cast = output * width // FLOAT32 if args.bf16 else 0
         logps = chunks
@@ -137,6 +162,14 @@ def _moments(shapes: list[tuple[int, ...]], optim: str) -> int:
     if optim == "adamw":
         return 2 * FLOAT32 * sum(map(prod, shapes))
     return FLOAT32 * sum(map(sum, shapes))  # a row and a column for each matrix
+
+
+def _frozen(shapes: list[tuple[int, ...]], width: int, quantization: Mapping[str, Any] | None) -> int:
+    """Bytes of a model that is not trained; a packed number takes its bits, and its share of a scale and a bias."""
+    bits = 8 * width
+    if quantization is not None:
+        bits = quantization["bits"] + 16 * width / quantization["group_size"]
+    return sum(prod(shape) * (width if len(shape) == 1 else bits / 8) for shape in shapes).__ceil__()
 
 
 def _block_values(config: Qwen3Config, positions: int) -> tuple[int, int]:

@@ -773,7 +773,7 @@ def _refuse_quantized(params: Mapping[str, mx.array]) -> None:
     if any(name.endswith(".scales") for name in params):
         raise ValueError(
             "The model is quantized, and packed numbers cannot be trained. Train adapters beside it with lora_r=8 "
-            "(--lora-rank 8), or make float numbers of it first: dequantize(config, params)."
+            "(--lora-r 8), or make float numbers of it first: dequantize(config, params)."
         )
 
 

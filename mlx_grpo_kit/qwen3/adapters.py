@@ -106,6 +106,21 @@ def save_adapters(
     return Path(folder)
 
 
+def base_of(folder: str | os.PathLike) -> Path:
+    """The folder of the model that adapters stand beside, as their own folder names it.
+
+    Raises:
+        FileNotFoundError: there are no adapters, or no such folder.
+    """
+    named = _settings(Path(folder)).get("base_model_name_or_path")
+    if not isinstance(named, str) or not Path(named).is_dir():
+        raise FileNotFoundError(
+            f"{folder} holds adapters of a model in {named!r}, and there is no such folder. Say where it is: "
+            f"python -m mlx_grpo_kit fuse --adapter {folder} --model MODEL --output FOLDER."
+        )
+    return Path(named)
+
+
 def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
     """Read a folder of adapters that the kit, mlx-lm or PEFT wrote, for a model of this configuration.
 
@@ -116,7 +131,7 @@ def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
     """
     folder = whole_folder(folder)
     check_saved(folder, [SETTINGS, MLX_LM, PEFT])
-    settings = read_json(folder, SETTINGS)
+    settings = _settings(folder)
     base, known = settings.get("base_model_name_or_path"), settings.get("base_fingerprint")
     if (folder / MLX_LM).exists():
         lora = {kit_name(name): value for name, value in load_arrays(folder / MLX_LM).items()}
@@ -135,6 +150,13 @@ def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
     except ValueError as error:
         raise ValueError(f"The adapters in {folder} cannot be used. {error}") from error
     return Adapters(lora, scale, base if isinstance(base, str) else None, known if isinstance(known, str) else None)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    if not (folder / SETTINGS).exists():
+        what = f"no {SETTINGS}" if folder.is_dir() else "no folder of this name"
+        raise FileNotFoundError(f"There are no adapters in {folder}: {what}. The kit, mlx-lm and PEFT write one.")
+    return read_json(folder, SETTINGS)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -12,6 +12,9 @@ from mlx_grpo_kit.blas import mx
 # Added to a score that must not count; finite, so that a row with nothing to see gives no NaN. float16 ends at 65504.
 MASKED, MASKED_FLOAT16 = -1e9, -3e4
 
+UNPACKED = 2**22
+"""Numbers of a quantized matrix that are unpacked at a time on a CPU, of which MLX has three copies meanwhile."""
+
 
 def _runs_on_cpu() -> bool:
     return mx.default_device() == mx.cpu
@@ -59,19 +62,32 @@ def quantized_product(
     """x W^T of a quantized W: [..., in] -> [..., out]. Only x has a gradient.
 
     MLX's kernel unpacks the weights once for each row of x. That is what a GPU is fast at; a CPU multiplies from two
-    rows on in less time after unpacking all of them, which is done again in the backward pass and never kept.
+    rows on in less time after unpacking them, some rows of W at a time, and again in the backward pass.
     """
-    quantized = {"scales": scales, "biases": biases, "group_size": group_size, "bits": bits}
+    sizes = {"group_size": group_size, "bits": bits}
     if not _runs_on_cpu() or x.size == x.shape[-1]:
-        return mx.quantized_matmul(x, packed, transpose=True, **quantized)
+        return mx.quantized_matmul(x, packed, scales, biases, transpose=True, **sizes)
+    step = max(UNPACKED // x.shape[-1], 1)
+    blocks = [slice(start, start + step) for start in range(0, packed.shape[0], step)]
+
+    def unpacked(rows: slice, after: list[mx.array]) -> mx.array:
+        [words] = mx.depends([packed[rows]], after)  # one block after the other, or MLX begins with many
+        return mx.dequantize(words, scales[rows], biases[rows], **sizes).astype(x.dtype)
 
     @mx.custom_function
     def product(x: mx.array) -> mx.array:
-        return x @ mx.dequantize(packed, **quantized).astype(x.dtype).T
+        parts: list[mx.array] = []
+        for rows in blocks:
+            parts.append(x @ unpacked(rows, parts[-1:]).T)
+        return mx.concatenate(parts, axis=-1) if parts[1:] else parts[0]
 
     @product.vjp
     def product_vjp(x, grad, output):
-        return grad @ mx.dequantize(packed, **quantized).astype(x.dtype)
+        total: list[mx.array] = []
+        for rows in blocks:
+            part = grad[..., rows] @ unpacked(rows, total)
+            total = [total[0] + part if total else part]
+        return total[0]
 
     return product(x)
 

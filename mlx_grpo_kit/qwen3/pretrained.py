@@ -119,16 +119,10 @@ def save_arrays(file: Path, arrays: Mapping[str, mx.array]) -> None:
 
 
 def _load_merged(folder: Path, dtype: mx.Dtype | None) -> tuple[Qwen3Config, dict[str, mx.array]]:
-    from mlx_grpo_kit.qwen3.adapters import load_adapters  # which is built on this file
+    from mlx_grpo_kit.qwen3.adapters import base_of, load_adapters  # which is built on this file
     from mlx_grpo_kit.qwen3.lora import merge
 
-    named = read_json(folder, "adapter_config.json").get("base_model_name_or_path")
-    if not isinstance(named, str) or not Path(named).is_dir():
-        raise FileNotFoundError(
-            f"{folder} holds adapters of a model in {named!r}, and there is no such folder. Merge them into a copy of "
-            "it: python -m mlx_grpo_kit fuse --model MODEL --adapter FOLDER --output OUTPUT."
-        )
-    config, params = load_pretrained(named, dtype)
+    config, params = load_pretrained(base_of(folder), dtype)
     adapters = load_adapters(folder, config)
     adapters.check_base(params)
     return config, merge(params, adapters.lora, adapters.scale)
