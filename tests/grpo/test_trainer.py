@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.blas import mx
@@ -21,7 +22,7 @@ from mlx_grpo_kit.grpo import GRPOTrainer, RewardError, TrainingDivergedError, m
 from mlx_grpo_kit.grpo import gradients as module
 from mlx_grpo_kit.grpo import trainer as trainer_module
 from mlx_grpo_kit.grpo.micro_batches import micro_batches
-from mlx_grpo_kit.qwen3 import init_params, load_pretrained
+from mlx_grpo_kit.qwen3 import init_params, load_pretrained, save_pretrained
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 from mlx_grpo_kit.tasks import TaskError
 
@@ -52,16 +53,28 @@ def equal_rewards(problems, completions):
 COMPARED = ("kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean")
 
 
+def torch_name(name: str) -> str:
+    """What transformers calls a parameter, and PEFT an adapter."""
+    stem, _, kind = name.rpartition(".")
+    if not kind.startswith("lora"):
+        return hugging_face_name(name)
+    return f"base_model.model.{hugging_face_name(stem)}.lora_{kind[-1].upper()}.default.weight"
+
+
 class TorchRun:
     """The same run in torch: transformers' model, TRL's loss of the recorded completions, torch's AdamW."""
 
     def __init__(self, trainer, folder, trl):
-        trainer.save_pretrained(folder)
         self.trainer, self.args, self.trl = trainer, trainer.args, trl
+        save_pretrained(folder, trainer.config, trainer.frozen or trainer.params)
         self.model, self.reference = (Qwen3ForCausalLM.from_pretrained(folder).eval() for _ in range(2))
+        if trainer.frozen:
+            trainer.save_pretrained(folder / "adapters")
+            self.model = PeftModel.from_pretrained(self.model, folder / "adapters" / "peft", is_trainable=True).eval()
         # transformers gives the padding token's embedding no gradient, although a policy may sample that token.
-        self.model.model.embed_tokens.padding_idx = None
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=self.args.weight_decay)
+        self.model.get_input_embeddings().padding_idx = None
+        self.trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        self.optimizer = torch.optim.AdamW(self.trained.values(), weight_decay=self.args.weight_decay)
 
     def logps(self, model, completions, width):
         prompts = [self.trainer.tokenizer.encode(completion.prompt) for completion in completions]
@@ -104,7 +117,7 @@ class TorchRun:
                 logps.backward(torch.tensor(gradient))
                 losses.append(loss)
                 metrics.append(micro_batch_metrics)
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), args.max_grad_norm)
+            norm = torch.nn.utils.clip_grad_norm_(self.trained.values(), args.max_grad_norm)
             self.optimizer.step()
             means = {key: np.mean([values[key] for values in metrics]) for key in COMPARED if key in metrics[0]}
             history.append(means | {"loss": sum(losses), "grad_norm": norm.item()})
@@ -119,6 +132,10 @@ RUNS = {
         epsilon=0.001, epsilon_high=0.002, scale_rewards="none", max_grad_norm=0.05),
     "dr_grpo, micro-batches smaller than a group": dict(
         loss_type="dr_grpo", per_device_train_batch_size=2, gradient_accumulation_steps=4, scale_rewards="batch"),
+    "adapters, micro-batches, two passes, KL": dict(
+        lora_r=4, gradient_accumulation_steps=2, num_iterations=2, beta=0.1, weight_decay=0.1, temperature=1.3),
+    "adapters, layer by layer": dict(
+        lora_r=2, lora_alpha=3, lora_target_modules=["v_proj", "o_proj", "up_proj"], gradient_checkpointing=True),
 }  # fmt: skip
 
 
@@ -127,18 +144,20 @@ RUNS = {
 def test_parameters_follow_torch_and_trl(make_trainer, trl, tmp_path, name, backend):
     trainer = make_trainer(warmup_steps=1, backend=backend, **RUNS[name])
     run = TorchRun(trainer, tmp_path / "policy", trl)
-    start = arrays(trainer.params)
+    start, base = arrays(trainer.master_params), arrays(trainer.frozen or {})
     for step in trainer.train(max_steps=3):
         history = run.learn(step)
         assert set(history[0]) <= set(step.metrics)
         for metric_name in history[0]:
             theirs = np.mean([metrics[metric_name] for metrics in history])
             assert step.metrics[metric_name] == pytest.approx(theirs, rel=1e-4, abs=1e-6), (step.step, metric_name)
-    theirs = dict(run.model.named_parameters())
     moved, apart = [], []
-    for parameter_name, value in arrays(trainer.params).items():
+    for parameter_name, value in arrays(trainer.master_params).items():
         moved.append(abs(value - start[parameter_name]).ravel())
-        apart.append(abs(value - theirs[hugging_face_name(parameter_name)].detach().numpy()).ravel())
+        theirs = run.trained.pop(torch_name(parameter_name)).detach().numpy()
+        apart.append(abs(value - (theirs.T if trainer.frozen else theirs)).ravel())
+    assert not run.trained
+    np.testing.assert_equal(arrays(trainer.frozen or {}), base)
     moved, apart = np.concatenate(moved), np.concatenate(apart)
     # AdamW divides a gradient by its own size, so where that is all rounding a number may go another way: few may.
     assert moved.mean() > 1e-3
