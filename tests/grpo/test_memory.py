@@ -36,7 +36,19 @@ RUNS = {
     "many heads, sampled by eight": (MANY_HEADS, 24, dict(per_device_train_batch_size=16, completion_batch_size=8)),
     "two updates": (MANY_HEADS, 24, dict(num_iterations=2, **LAYERS)),
     "bfloat16": (DEEP, 12, dict(bf16=True, optim="adafactor", **LAYERS)),
+    "adapters, a large vocabulary": (LARGE_VOCABULARY, 16, dict(lora_r=8)),
+    "adapters, a large vocabulary, layer by layer": (LARGE_VOCABULARY, 16, dict(lora_r=8, **LAYERS)),
+    "adapters, deep": (DEEP, 16, dict(lora_r=8, per_device_train_batch_size=32)),
+    "adapters, deep, layer by layer, KL": (
+        DEEP,
+        16,
+        dict(lora_r=8, beta=0.1, per_device_train_batch_size=32, **LAYERS),
+    ),
+    "adapters, wide": (WIDE, 16, dict(lora_r=8, per_device_train_batch_size=24)),
+    "adapters, many heads": (MANY_HEADS, 24, dict(lora_r=8, per_device_train_batch_size=16, completion_batch_size=8)),
 }
+QUANTIZED = {"bits": 4, "group_size": 32}
+BESIDE_PACKED = ["adapters, a large vocabulary", "adapters, deep", "adapters, wide", "adapters, many heads"]
 
 
 class Task:
@@ -61,18 +73,24 @@ class Task:
         return False
 
 
-def measured(config, length, settings):
+def measured(config, length, settings, packed=False):
     """The most that MLX holds in a step, beyond what it held before."""
     gc.collect()
     before = mx.get_active_memory()
     tokenizer = SimpleNamespace(
-        vocab_size=64, eos_token_ids=[], encode=lambda text: [1 + int(text)] * PROMPT, decode=lambda ids: ""
+        vocab_size=64, eos_token_ids=[], encode_prompt=lambda text: [1 + int(text)] * PROMPT, decode=lambda ids: ""
     )
     args = GRPOConfig(**settings)
-    trainer = GRPOTrainer(config, init_params(config, scale=0.05), tokenizer, Task(length), args)
+    params = init_params(config, scale=0.05)
+    for name in [name for name, value in params.items() if packed and value.ndim == 2]:
+        stem = name.removesuffix(".weight")
+        params[name], params[f"{stem}.scales"], params[f"{stem}.biases"] = mx.quantize(params[name], **QUANTIZED)
+    mx.eval(params)
+    trainer = GRPOTrainer(config, params, tokenizer, Task(length), args)
+    del params
     gc.collect()
     mx.reset_peak_memory()
-    if trainer.ref_params:  # they are the policy's own until its first update
+    if trainer.ref_params and trainer.frozen is None:  # they are the policy's own until its first update
         trainer.ref_params = {name: value + 0 for name, value in trainer.ref_params.items()}
         mx.eval(trainer.ref_params)
     assert next(trainer.train(1)).metrics["grad_norm"] > 0
@@ -85,6 +103,28 @@ def test_it_is_what_mlx_measures(name):
     args, peak = measured(config, length, settings)
     estimated = estimate_memory(config, args, PROMPT, length)
     assert estimated["total"] == pytest.approx(peak, rel=0.15), estimated
+
+
+@pytest.mark.parametrize("name", BESIDE_PACKED)
+def test_it_is_what_mlx_measures_beside_a_quantized_model(name):
+    config, length, settings = RUNS[name]
+    args, peak = measured(config, length, settings, packed=True)
+    estimated = estimate_memory(config, args, PROMPT, length, quantization=QUANTIZED)
+    assert estimated["total"] == pytest.approx(peak, rel=0.15), estimated
+
+
+def test_adapters_of_qwen3():
+    """Rank 8 beside every linear map: the model itself, and little more; 4 bits and a half for each number of it."""
+    config = Qwen3Config.from_name("0.6B")
+    args = GRPOConfig(lora_r=8, gradient_checkpointing=True, beta=0.1)
+    parts = estimate_memory(config, args, 12, 64)
+    assert parts["gradients"] == parts["optimizer"] / 2 == 4 * 5_046_272
+    assert parts["parameters"] == 4 * (596_049_920 + 5_046_272)
+    assert parts["reference"] == 0
+    assert 2.4e9 < parts["total"] < 3e9
+    packed = estimate_memory(config, args, 12, 64, quantization={"bits": 4, "group_size": 64})
+    norms = 596_049_920 - 595_984_384
+    assert packed["parameters"] == 595_984_384 * 5 // 8 + 4 * (norms + 5_046_272)
 
 
 def test_parts_of_qwen3():
