@@ -120,7 +120,7 @@ def _goal(notebook: Path) -> str:
     """The first sentence of a chapter's goal."""
     header = nbformat.read(notebook, as_version=4).cells[0].source
     words = re.search(r"\*\*Goal\.\*\*\s+(.*?[.!?:])(\s|$)", header, flags=re.S)
-    return words[1].replace("\n", " ").rstrip(":") if words else ""
+    return re.sub(r":$", ".", words[1].replace("\n", " ")) if words else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
