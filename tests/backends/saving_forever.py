@@ -18,6 +18,8 @@ from tests.backends.frameworks import FRAMEWORKS
 IMPORTED = {
     "pytorch": ("mlx_grpo_kit.backends.pytorch_backend", "torch._dynamo"),  # an optimizer imports the second
     "mlx": ("mlx_grpo_kit.backends.mlx_backend",),
+    "torch_func": ("mlx_grpo_kit.backends.torch_func_backend", "torch._dynamo"),
+    "jax": ("mlx_grpo_kit.backends.jax_backend",),
 }
 """All that is imported on the way to a first step."""
 
