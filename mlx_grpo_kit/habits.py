@@ -36,7 +36,7 @@ HABITS: dict[str, str] = {
     "steps_per_eval": "--eval-every",
     # where to
     "output_dir": "trainer.save_checkpoint(folder) and trainer.save_pretrained(folder) are given it; --output",
-    "adapter_path": "--output: the run's folder has adapters too",
+    "adapter_path": "train --output: its policy/ has the adapters, and generate --model and fuse --adapter take them",
     "resume_from_checkpoint": "GRPOTrainer.resume(folder, task); --resume",
     "resume_adapter_file": "--output with --resume",
     "report_to": f"{_IN_THE_LOOP}: see the README's recipes for JSON lines, TensorBoard and Weights & Biases",

@@ -102,15 +102,12 @@ def test_all_recipes_were_run():
     assert len(RECIPES) == 5
 
 
-PLANNED = {"fuse"}
-
-
 def test_what_those_are_told_who_come_from_elsewhere_is_there():
     rows = re.findall(r"^\| (.*?) \| (.*) \|$", section("Coming from TRL or mlx-lm"), flags=re.M)[2:]
     assert len(rows) > 15
     parsers = build_parser()[1]
-    options = {option for parser in parsers.values() for option in parser._option_string_actions} | PLANNED
-    settings = {field.name for field in dataclasses.fields(GRPOConfig)} | PLANNED
+    options = {option for parser in parsers.values() for option in parser._option_string_actions}
+    settings = {field.name for field in dataclasses.fields(GRPOConfig)}
     for _, ours in rows:
         code = " ".join(re.findall(r"`([^`]*)`", ours))
         assert set(re.findall(r"(?<!\S)--[a-z][a-z-]+", code)) <= options, ours
