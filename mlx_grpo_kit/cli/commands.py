@@ -348,7 +348,7 @@ def _add_fuse(commands: Any) -> None:
     fuse = commands.add_parser(
         "fuse",
         help="make one folder of adapters and the model that they stand beside",
-        description="Make one Hugging Face folder of adapters (train --lora-rank) and the model that they stand beside.",
+        description="Make one Hugging Face folder of adapters (train --lora-r) and the model that they stand beside.",
         epilog="examples:\n"
         "  python -m mlx_grpo_kit fuse --adapter outputs/addition/policy --output outputs/fused\n"
         "  python -m mlx_grpo_kit fuse --adapter adapters --model models/Qwen3-0.6B --output outputs/fused\n",
