@@ -15,6 +15,7 @@ LEFT_OUT = {  # they learn from rewards, and a model that is never right learns 
     "14_tasks_and_rewards",
     "18_grpo_training",
     "19_variant_lab",
+    "21_scaling_up",
 }
 WITH_A_MODEL = [
     path

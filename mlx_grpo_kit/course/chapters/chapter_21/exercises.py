@@ -1,0 +1,1267 @@
+"""Exercises of notebook 21: scaling up."""
+# ruff: noqa: B905 (solutions are written as a beginner would write them)
+
+import math
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.chapters.chapter_21.ring import run_in_ring
+from mlx_grpo_kit.course.compare import Told, evaluate, same
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+
+
+def _normal(rng, *shape):
+    return mx.array(rng.normal(size=shape).astype(np.float32))
+
+
+def _peak(call):
+    """(what `call` returns, evaluated; bytes that MLX held at most beyond what it held before)."""
+    mx.synchronize()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    result = call()
+    evaluate(result)
+    return result, mx.get_peak_memory() - before
+
+
+# -- bytes by hand ----------------------------------------------------------------------------------------------------
+
+BYTES = Exercise(
+    "21.1",
+    "Bytes by hand",
+    "A model has 600 million parameters and a vocabulary of 150,000 tokens. A number in float32 has 4 bytes, one in "
+    "bfloat16 has 2, and 1 GB is 10^9 bytes. Four numbers in GB, as a tuple `(a, b, c, d)`: the parameters in float32 "
+    "(a); all that training with AdamW keeps in float32, that is parameters, their gradients and the optimizer's "
+    "two moments (b); the same, if the forward and backward pass work on a copy of the parameters in bfloat16, "
+    "beside everything that (b) counts (c); and one table of logits in float32, for 8 completions of 250 tokens (d).",
+    minutes=6,
+    difficulty=1,
+    solution=(2.4, 9.6, 10.8, 1.2),
+    hints=(
+        "(b) counts four numbers of 4 bytes for each parameter: itself, its gradient, and the two running means of "
+        "AdamW (of the gradient, and of its square).",
+        "(c) A copy comes on top: 2 bytes a parameter. Nothing goes away for it. (d) One logit for each token of the "
+        "vocabulary, at each of 8 * 250 places.",
+    ),
+    mistakes=(
+        Mistake(
+            "one moment",
+            (2.4, 7.2, 8.4, 1.2),
+            "That is three numbers a parameter. There are four: itself, its gradient, and *two* running means, of the "
+            "gradient and of its square.",
+            1,
+        ),
+        Mistake(
+            "bfloat16 instead",
+            (2.4, 9.6, 1.2, 1.2),
+            "(c) asks for everything that is held. The copy in bfloat16 stands *beside* the float32 numbers, which "
+            "the optimizer goes on with.",
+            2,
+        ),
+        Mistake(
+            "all of it in bfloat16",
+            (2.4, 9.6, 4.8, 1.2),
+            "(c) The parameters, the moments and the gradients stay in float32; only a copy of the parameters is in "
+            "bfloat16.",
+            2,
+        ),
+        Mistake(
+            "in bytes",
+            (2.4e9, 9.6e9, 10.8e9, 1.2e9),
+            "Those are bytes; the answers are in GB, 10^9 of them.",
+            1,
+        ),
+        Mistake(
+            "one completion",
+            (2.4, 9.6, 10.8, 0.15),
+            "(d) is one completion's table. There are 8 of them.",
+            2,
+        ),
+    ),
+    explain="(d) is half as much as the whole model, for a table that is looked at in one place of each row. And a "
+    "backward pass holds several such tables.",
+)
+
+
+# -- a chain that forgets ---------------------------------------------------------------------------------------------
+
+
+def checkpointed_vjp(block, weights, x, gradient_of):
+    """(gradient of x, [[gradient of each array of a block], ...]), keeping inputs alone."""
+    inputs = []
+    for own in weights:
+        inputs.append(x)
+        x = block(x, *own)
+        mx.eval(x)
+    grad, grads = gradient_of(x), []
+    for own, x in zip(reversed(weights), reversed(inputs)):
+        _, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])
+        mx.eval(grad, of_weights)
+        grads.append(of_weights)
+    return grad, grads[::-1]
+
+
+def _bent(x, weight, bias):
+    """tanh(x @ weight + bias)"""
+    return mx.tanh(x @ weight + bias)
+
+
+def _wide(x, up, down):
+    """x + tanh(x @ up) @ down, whose inside is 64 times as wide as x"""
+    return x + mx.tanh(x @ up) @ down
+
+
+def _towards_one(y):
+    """y - 1, the gradient of half the squared distance from 1"""
+    return y - 1
+
+
+def _chain(rng, num_blocks, tokens, width):
+    weights = [[_normal(rng, width, width), _normal(rng, width)] for _ in range(num_blocks)]
+    return _bent, weights, _normal(rng, tokens, width), _towards_one
+
+
+def _fat_chain(rng, num_blocks=16, tokens=64, width=4):
+    weights = [
+        [0.3 * _normal(rng, width, 64 * width), 0.1 * _normal(rng, 64 * width, width)] for _ in range(num_blocks)
+    ]
+    return _wide, weights, _normal(rng, tokens, width), _towards_one
+
+
+def _keep_everything(block, weights, x, gradient_of):
+    """Autograd of the whole chain, which keeps what it will need."""
+
+    def chain(x, *flat):
+        for own in nested(flat):
+            x = block(x, *own)
+        return x
+
+    def nested(flat):
+        flat = iter(flat)
+        return [[next(flat) for _ in own] for own in weights]
+
+    inputs = [x, *(each for own in weights for each in own)]
+    _, (grad, *of_weights) = mx.vjp(chain, inputs, [gradient_of(chain(*inputs))])
+    return grad, nested(of_weights)
+
+
+def _watch_chain(function, block, weights, x, gradient_of):
+    """The gradients; or in words, that too much was computed, or kept."""
+    calls = []
+
+    def counted(x, *own):
+        calls.append(len(own))
+        return block(x, *own)
+
+    counted.__doc__ = block.__doc__
+    mx.eval(weights, x)
+    result, peak = _peak(lambda: function(counted, weights, x, gradient_of))
+    if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[1], (tuple, list)):
+        return result
+    result = result[0], [list(own) if isinstance(own, (tuple, list)) else own for own in result[1]]
+    if block is _bent:
+        if len(calls) > 2 * len(weights) + 1 and len(weights) > 2:
+            return Told(
+                f"{len(calls)} calls of `block` for a chain of {len(weights)} (twice as many as there are blocks is "
+                "enough: once forwards, once on the way back)"
+            )
+        return result
+    # The inside of a block is what tanh gets and gives, and the gradients of the two: a few times this.
+    inside = 4 * x.shape[0] * weights[0][0].shape[1]
+    if peak > 12 * inside:
+        return Told("gradients for which the insides of many blocks were there at the same time")
+    return result
+
+
+CHAIN = Exercise(
+    "21.2",
+    "A chain that forgets",
+    "A chain of blocks: `x = block(x, *weights[0])`, then `x = block(x, *weights[1])`, and so on; `weights` is a list "
+    "with a list of arrays for each block. Write `checkpointed_vjp(block, weights, x, gradient_of)`, where "
+    "`gradient_of(end)` is the gradient of what comes out at the end. Return a tuple: the gradient of `x`, and a list "
+    "with, for each block, the list of the gradients of its arrays. Forwards, keep each block's *input* and nothing "
+    "else. Backwards, take the last block first, and compute it once more: `_, grads = mx.vjp(function, inputs, "
+    "[gradient of the output])` runs a function of a list of arrays and goes back through it. Never may the insides "
+    "of two blocks exist at the same time: evaluate on the way.",
+    minutes=15,
+    difficulty=3,
+    solution=checkpointed_vjp,
+    hints=(
+        "Two loops. The first goes forwards and appends each block's input to a list. Then `grad = gradient_of(x)`. "
+        "The second goes through the list from its end, and hands `grad` from block to block.",
+        "`_, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])`, where x is the *input* of that block, and "
+        "`own` are its weights. What comes back first is the gradient of that input: the next block's `grad`.",
+        "MLX is lazy: what waits keeps all that it waits for. `mx.eval(x)` after each block forwards, and "
+        "`mx.eval(grad, of_weights)` after each block backwards. And the last block comes first: turn the list round "
+        "at the end.",
+    ),
+    cases=(
+        *drawn(1, lambda rng: _chain(rng, 3, 2, 3)),
+        *drawn(1, lambda rng: _chain(rng, 1, 1, 2), seed=1),
+        *drawn(1, lambda rng: _chain(rng, 8, 4, 3), seed=2),
+        *drawn(1, _fat_chain),
+    ),
+    run=_watch_chain,
+    mistakes=(
+        Mistake(
+            "nothing forgotten",
+            _keep_everything,
+            "Go back through one block at a time, from its input; and evaluate after each, forwards and back: what "
+            "waits keeps all that it waits for.",
+            3,
+        ),
+        *slips(
+            checkpointed_vjp,
+            (
+                "outputs kept",
+                {
+                    "        inputs.append(x)\n        x = block(x, *own)": (
+                        "        x = block(x, *own)\n        inputs.append(x)"
+                    )
+                },
+                2,
+                "Those are the blocks' *outputs*. To compute a block once more you need what went into it.",
+            ),
+            (
+                "not turned round",
+                {"grads[::-1]": "grads"},
+                3,
+                "The last block's gradients stand first. Backwards you meet them in that order; the list is asked for "
+                "in the order of the blocks.",
+            ),
+            (
+                "gradient not handed on",
+                {
+                    "_, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])": (
+                        "_, (grad_x, *of_weights) = mx.vjp(block, [x, *own], [grad])"
+                    )
+                },
+                2,
+                "Every block got the gradient of the chain's end. What comes out of one block's backward pass, the "
+                "gradient of its input, is what goes into the next one's.",
+            ),
+            (
+                "forwards again",
+                {"zip(reversed(weights), reversed(inputs))": "zip(weights, inputs)", "grads[::-1]": "grads"},
+                1,
+                "The way back begins at the last block. A gradient arrives at the end, and nowhere else.",
+            ),
+            (
+                "weights the other way round",
+                {"reversed(weights)": "weights", "grads[::-1]": "grads"},
+                1,
+                "The inputs come from the end, and the weights from the beginning: each block was computed again with "
+                "another one's weights.",
+            ),
+            (
+                "all inputs are the first",
+                {"inputs.append(x)": "inputs.append(inputs[0] if inputs else x)"},
+                1,
+                "Every block was computed again from the chain's beginning, not from its own input.",
+            ),
+        ),
+    ),
+    explain="That is gradient checkpointing, whole. `mlx_grpo_kit/grpo/layer_by_layer.py` is this function with a "
+    "Qwen3 in it.",
+)
+
+
+# -- masters ----------------------------------------------------------------------------------------------------------
+
+
+def mixed_step(masters, gradients_of, lr):
+    """New masters, float32, after a step of SGD whose gradients were computed in bfloat16."""
+    copies = {name: value.astype(mx.bfloat16) for name, value in masters.items()}
+    grads = gradients_of(copies)
+    return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}
+
+
+def _targets(masters):
+    """Some place that is not where the masters are."""
+    return {name: 0.75 * value - 0.5 for name, value in masters.items()}
+
+
+def _move(function, masters, lr, num_steps):
+    """How far the masters moved in a few steps, in learning rates; or in words, what was in the wrong dtype."""
+    goal, start, dtypes = _targets(masters), dict(masters), set()
+
+    def gradients_of(params):
+        """the gradients at `params`, in the dtype of `params`"""
+        dtypes.update(str(value.dtype).rpartition(".")[2] for value in params.values())
+        return {name: value - goal[name].astype(value.dtype) for name, value in params.items()}
+
+    for _ in range(num_steps):
+        masters = function(masters, gradients_of, lr)
+        if not isinstance(masters, dict):
+            return masters
+        if masters.keys() != goal.keys():
+            return Told(f"masters with the names {', '.join(masters)}, expected {', '.join(goal)}")
+        wrong = {str(value.dtype).rpartition(".")[2] for value in masters.values()} - {"float32"}
+        if wrong:
+            return Told(f"masters in {wrong.pop()} (they stay in float32)")
+    if dtypes != {"bfloat16"}:
+        return Told(f"gradients that were computed in {' and '.join(sorted(dtypes))} (bfloat16 was asked for)")
+    return {name: ((value - start[name]) / lr).astype(mx.bfloat16) for name, value in masters.items()}
+
+
+MASTERS = Exercise(
+    "21.3",
+    "Masters",
+    "Write `mixed_step(masters, gradients_of, lr)`. `masters` is a dictionary of parameters in float32. "
+    "`gradients_of(params)` computes the gradients at `params`, a dictionary of arrays in the dtype of `params`; it "
+    "has to work in bfloat16. Return the new masters, a new dictionary in float32: each moved against its gradient, "
+    "value - lr * gradient.",
+    minutes=8,
+    difficulty=2,
+    solution=mixed_step,
+    hints=(
+        "`value.astype(mx.bfloat16)` is a rounded copy. The gradients are computed at the copies; which of the two "
+        "has to move?",
+        "A copy that moves by a millionth does not move at all. The master does: it has 24 bits for its digits. "
+        "`value - lr * grads[name].astype(mx.float32)`, where value is the master.",
+    ),
+    cases=(
+        ({"w": mx.array([1.0, -2.0, 0.5])}, 1e-4, 1),
+        ({"w": mx.array([1.001, 0.3333, -0.7]), "b": mx.array([[0.1, 3.14159]])}, 1e-4, 1),
+        ({"w": mx.array([1.0, 1.5])}, 1e-3, 3),
+        *drawn(2, lambda rng: ({"w": 1 + _normal(rng, 2, 3), "norm": _normal(rng, 3)}, 2e-4, 2)),
+    ),
+    run=_move,
+    mistakes=slips(
+        mixed_step,
+        (
+            "copies moved, then turned into float32",
+            {
+                "value - lr * grads[name].astype(mx.float32) for name, value in masters.items()": (
+                    "(value - lr * grads[name]).astype(mx.float32) for name, value in copies.items()"
+                )
+            },
+            2,
+            "The step was taken in bfloat16, where the next number below 1 is 0.996: a small one is rounded away, "
+            "every time, and `astype(mx.float32)` does not bring it back. Let the master move.",
+        ),
+        (
+            "copies in float32, moved",
+            {
+                "value - lr * grads[name].astype(mx.float32) for name, value in masters.items()": (
+                    "value.astype(mx.float32) - lr * grads[name].astype(mx.float32) for name, value in copies.items()"
+                )
+            },
+            2,
+            "The step starts from the rounded copy, so each step throws away the digits that the ones before had won.",
+        ),
+        (
+            "all in float32",
+            {"value.astype(mx.bfloat16)": "value"},
+            1,
+            "That is a step in float32: the gradients should be computed from copies in bfloat16.",
+        ),
+        (
+            "the other way",
+            {"value - lr": "value + lr"},
+            2,
+            "That moves up the slope: against the gradient means minus.",
+        ),
+        (
+            "learning rate left out",
+            {"lr * ": ""},
+            2,
+            "The gradient is multiplied by the learning rate before it is taken off.",
+        ),
+    ),
+    explain="The optimizer's moments are masters too: sums of many small numbers.",
+)
+
+
+# -- accumulation -----------------------------------------------------------------------------------------------------
+
+
+def accumulate(token_losses, params, micro_batches):
+    """(mean loss over all counting tokens, its gradients), a micro-batch at a time."""
+    num_tokens = sum(mask.sum().item() for _, mask in micro_batches)
+
+    def share(params, x, mask):
+        return (token_losses(params, x) * mask).sum() / num_tokens
+
+    loss, grads = mx.array(0.0), {name: mx.zeros_like(value) for name, value in params.items()}
+    for x, mask in micro_batches:
+        part, of_part = mx.value_and_grad(share)(params, x, mask)
+        loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}
+        mx.eval(loss, grads)
+    return loss, grads
+
+
+def _losses_of_tokens(params, x):
+    """(x * params["w"] + params["b"]) ** 2, summed over the last axis"""
+    return ((x * params["w"] + params["b"]) ** 2).sum(axis=-1)
+
+
+def _micro_batches(rng, sizes, lengths):
+    params = {"w": _normal(rng, 3), "b": _normal(rng, 3)}
+    batches = []
+    for rows, length in zip(sizes, lengths):
+        counts = rng.integers(1, length + 1, rows)
+        batches.append((_normal(rng, rows, length, 3), mx.array(np.arange(length) < counts[:, None])))
+    return params, batches
+
+
+def _watch_accumulation(function, params, micro_batches):
+    calls = []
+
+    def token_losses(params, x):
+        """the loss of each token, [rows, tokens]"""
+        calls.append(x.shape)
+        return _losses_of_tokens(params, x)
+
+    result = function(token_losses, params, micro_batches)
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        return result
+    if any(shape not in [x.shape for x, _ in micro_batches] for shape in calls):
+        return Told("more than one micro-batch in a call of `token_losses` (memory is for one at a time)")
+    loss, grads = result
+    return (loss if isinstance(loss, mx.array) else mx.array(loss)), grads
+
+
+def _mean_of_means(token_losses, params, micro_batches):
+    def mean(params, x, mask):
+        return (token_losses(params, x) * mask).sum() / mask.sum()
+
+    parts = [mx.value_and_grad(mean)(params, x, mask) for x, mask in micro_batches]
+    count = len(parts)
+    return (
+        sum(loss for loss, _ in parts) / count,
+        {name: sum(grads[name] for _, grads in parts) / count for name in params},
+    )
+
+
+def _by_rows(token_losses, params, micro_batches):
+    def mean(params, x, mask):
+        return (token_losses(params, x) * mask).sum() / mask.sum()
+
+    rows = sum(len(x) for x, _ in micro_batches)
+    parts = [(len(x) / rows, *mx.value_and_grad(mean)(params, x, mask)) for x, mask in micro_batches]
+    return (
+        sum(share * loss for share, loss, _ in parts),
+        {name: sum(share * grads[name] for share, _, grads in parts) for name in params},
+    )
+
+
+ACCUMULATE = Exercise(
+    "21.4",
+    "Two micro-batches, one gradient",
+    "Write `accumulate(token_losses, params, micro_batches)`. Each of `micro_batches` is a pair `(x, mask)`, and "
+    "`token_losses(params, x)` gives the loss of each of its tokens, [rows, tokens]; `mask` is true for tokens that "
+    "count. Return a tuple: the loss, which is the mean over *all* counting tokens of *all* micro-batches, and its "
+    "gradients, a dictionary with the names of `params`. Only one micro-batch may go through `token_losses` at a "
+    "time, and evaluate after each. They differ in rows, in length, and in how many tokens count.",
+    minutes=12,
+    difficulty=2,
+    solution=accumulate,
+    hints=(
+        "By hand: one micro-batch has 2 tokens with a loss of 1 each, the other 8 with a loss of 0. The mean over all "
+        "10 is 0.2; the mean of the two means is 0.5. What does each token have to be divided by?",
+        "Count first, over all micro-batches: `num_tokens = sum(mask.sum().item() for _, mask in micro_batches)`. "
+        "Then every micro-batch's loss is its *sum* divided by that, and the parts simply add up.",
+        "`mx.value_and_grad(share)(params, x, mask)` with `share = (token_losses(params, x) * mask).sum() / "
+        "num_tokens`. Add loss and gradients to what you have, then `mx.eval(loss, grads)`.",
+    ),
+    cases=(
+        *drawn(1, lambda rng: _micro_batches(rng, [2, 3], [4, 2])),
+        *drawn(1, lambda rng: _micro_batches(rng, [1], [1]), seed=1),
+        *drawn(1, lambda rng: _micro_batches(rng, [2, 2, 2], [5, 1, 3]), seed=2),
+        *drawn(1, lambda rng: _micro_batches(rng, [4, 1], [1, 6]), seed=3),
+    ),
+    run=_watch_accumulation,
+    mistakes=(
+        Mistake(
+            "mean of means",
+            _mean_of_means,
+            "That is the mean of the micro-batches' means. A token in a micro-batch of few tokens then counts more "
+            "than one among many.",
+            1,
+        ),
+        Mistake(
+            "weighted by rows",
+            _by_rows,
+            "Each micro-batch's mean counts by its *rows*. Rows differ in length: count tokens.",
+            1,
+        ),
+        *slips(
+            accumulate,
+            (
+                "summed",
+                {" / num_tokens": ""},
+                2,
+                "That is the sum over all tokens, not their mean: a batch of twice as many would step twice as far.",
+            ),
+            (
+                "means summed",
+                {"/ num_tokens": "/ mask.sum()"},
+                1,
+                "Each micro-batch was divided by its own tokens, and the means were added: with more micro-batches "
+                "the loss grows.",
+            ),
+            (
+                "padding counted",
+                {"mask.sum().item() for": "mask.size for"},
+                2,
+                "All places were counted, padding too. Only those where the mask is true count.",
+            ),
+            (
+                "padding learned from",
+                {" * mask).sum()": ").sum()"},
+                2,
+                "The losses of padding are in the sum. Multiply by the mask first.",
+            ),
+            (
+                "the last one alone",
+                {"loss + part, {name: grads[name] + of_part[name] for name in params}": "part, of_part"},
+                3,
+                "Each micro-batch took the place of the one before; they have to add up.",
+            ),
+            (
+                "gradients of the last alone",
+                {"{name: grads[name] + of_part[name] for name in params}": "of_part"},
+                3,
+                "The loss adds up, and the gradients are those of the last micro-batch alone.",
+            ),
+            (
+                "divided once more",
+                {
+                    "return loss, grads": "n = len(micro_batches)\n    return loss / n, {name: value / n for name, "
+                    "value in grads.items()}"
+                },
+                2,
+                "Divided by the number of micro-batches too. The parts are shares of one mean already.",
+            ),
+        ),
+    ),
+    explain="The same holds for processes: each needs to know how many tokens the others count.",
+)
+
+
+# -- log-probabilities in chunks --------------------------------------------------------------------------------------
+
+
+def chunked_logsumexp(hidden, weight, chunk):
+    """log(sum(exp(hidden @ weight.T))) over the vocabulary, [N], `chunk` rows at a time."""
+    top, total = mx.full(len(hidden), -math.inf), mx.zeros(len(hidden))
+    for start in range(0, len(weight), chunk):
+        logits = hidden @ weight[start : start + chunk].T
+        before, top = top, mx.maximum(top, logits.max(axis=-1))
+        total = total * mx.exp(before - top) + mx.exp(logits - top[:, None]).sum(axis=-1)
+        mx.eval(top, total)
+    return top + mx.log(total)
+
+
+def _table_limits(function, *arguments):
+    """What an answer gives; or in words, that it held the table of logits: [N, V] for hidden [N, H], weight [V, H]."""
+    hidden, weight, chunk = arguments[0], arguments[1], arguments[-1]
+    mx.eval(arguments)
+    result, peak = _peak(lambda: function(*arguments))
+    table, results = 4 * len(hidden) * len(weight), 3 * weight.nbytes
+    if chunk * 16 <= len(weight) and peak > table / 2 + results:
+        return Told(
+            f"a table of logits for much of the vocabulary, alive at once ({chunk} of {len(weight)} columns at a time "
+            "were asked for)"
+        )
+    return result
+
+
+def _draw_chunks(rng, tokens, vocabulary, chunk, scale=1.0):
+    return scale * _normal(rng, tokens, 4), _normal(rng, vocabulary, 4), chunk
+
+
+def _rising(tokens, vocabulary, chunk, slope):
+    """Logits that rise (or fall) along the vocabulary, by `slope` a token, and by 300 from row to row."""
+    weight = mx.stack([slope * mx.arange(vocabulary).astype(mx.float32), mx.full(vocabulary, 300.0)], axis=1)
+    return mx.stack([mx.ones(tokens), mx.arange(tokens).astype(mx.float32)], axis=1), weight, chunk
+
+
+CHUNKED = Exercise(
+    "21.5",
+    "A sum over the vocabulary, in chunks",
+    "Write `chunked_logsumexp(hidden, weight, chunk)` for hidden [N, H] and the output layer's weight [V, H]: "
+    "`log(sum over the vocabulary of exp(hidden @ weight.T))`, an array [N]. The table [N, V] may never exist: "
+    "multiply with `chunk` rows of `weight` at a time (fewer are left for the last), and evaluate after each. Logits "
+    "may be as large as 1000 or as small as -1000.",
+    minutes=12,
+    difficulty=2,
+    solution=chunked_logsumexp,
+    hints=(
+        "`exp(1000)` is infinite, so everything is kept relative to the largest logit *so far*, `top`: "
+        "`total = sum of exp(logit - top)`. What happens to `total` when a larger one comes?",
+        "When top grows from `before` to `top`, the old total shrinks: `total * mx.exp(before - top)`. Begin with "
+        "`top = -inf` and `total = 0`, and end with `top + mx.log(total)`.",
+        "Or let MLX do it: `mx.logsumexp(logits, axis=-1)` of each chunk, and `mx.logaddexp` to add a chunk to what "
+        "there is. `mx.eval(...)` in the loop, or all chunks wait and exist together.",
+    ),
+    cases=(
+        (mx.array([[1.0, 0.0]]), mx.array([[0.0, 1.0], [math.log(2.0), 0.0], [math.log(5.0), 1.0]]), 2),
+        _rising(2, 9, 4, 200.0),
+        _rising(3, 10, 3, -150.0),
+        *drawn(1, lambda rng: _draw_chunks(rng, 1, 1, 5)),
+        *drawn(2, lambda rng: _draw_chunks(rng, 3, 11, 4, 3.0), seed=1),
+        *drawn(1, lambda rng: _draw_chunks(rng, 5, 12, 12), seed=2),
+        *drawn(1, lambda rng: _draw_chunks(rng, 64, 8192, 256), seed=3),
+    ),
+    run=_table_limits,
+    mistakes=(
+        *slips(
+            chunked_logsumexp,
+            (
+                "total not shrunk",
+                {"total * mx.exp(before - top)": "total"},
+                2,
+                "When a larger logit comes, the old total is relative to another top: it has to be multiplied by "
+                "`exp(before - top)`.",
+            ),
+            (
+                "no top",
+                {
+                    "before, top = top, mx.maximum(top, logits.max(axis=-1))": "before = top = mx.zeros(len(hidden))",
+                },
+                1,
+                "`exp(1000)` is infinite, and `exp(-1000)` is 0. Keep the sum relative to the largest logit so far.",
+            ),
+            (
+                "one top for all rows",
+                {"logits.max(axis=-1)": "logits.max()"},
+                1,
+                "Each row has a largest logit of its own. With that of all rows, `exp` gives 0 throughout in some.",
+            ),
+            (
+                "the last chunk's top",
+                {"mx.maximum(top, logits.max(axis=-1))": "logits.max(axis=-1)"},
+                2,
+                "Top is the last chunk's alone. If an earlier chunk had a larger logit, `exp(before - top)` overflows.",
+            ),
+            (
+                "the rest left out",
+                {"range(0, len(weight), chunk)": "range(0, max(len(weight) - chunk + 1, 1), chunk)"},
+                1,
+                "The last rows were left out, where the vocabulary is no multiple of `chunk`.",
+            ),
+            (
+                "everything at once",
+                {
+                    "range(0, len(weight), chunk)": "range(0, len(weight), len(weight))",
+                    "start + chunk": "start + len(weight)",
+                },
+                1,
+                "Go through `weight` in slices of `chunk` rows, and `mx.eval` what a slice adds before the next one: "
+                "what waits, waits with its logits.",
+            ),
+            (
+                "log left out",
+                {"top + mx.log(total)": "top + total"},
+                2,
+                "The logarithm of the total is missing.",
+            ),
+        ),
+        Mistake(
+            "sum of logarithms",
+            lambda hidden, weight, chunk: sum(
+                mx.logsumexp(hidden @ weight[start : start + chunk].T, axis=-1)
+                for start in range(0, len(weight), chunk)
+            ),
+            "The chunks' logarithms were added. The sums have to be added, and then the logarithm taken: "
+            "`mx.logaddexp`.",
+            3,
+        ),
+    ),
+    explain="Online softmax. FlashAttention does the same to the scores of attention.",
+)
+
+
+def chunked_gradients(hidden, weight, targets, log_total, grad, chunk):
+    """(gradient of hidden [N, H], of weight [V, H]), `chunk` rows of weight at a time."""
+    grad_hidden, grad_rows = mx.zeros(hidden.shape), []
+    for start in range(0, len(weight), chunk):
+        rows = weight[start : start + chunk]
+        p = mx.exp(hidden @ rows.T - log_total[:, None])
+        one_hot = targets[:, None] == mx.arange(start, start + len(rows))
+        grad_logits = grad[:, None] * (one_hot - p)
+        grad_hidden = grad_hidden + grad_logits @ rows
+        grad_rows.append(grad_logits.T @ hidden)
+        mx.eval(grad_hidden, grad_rows)
+    return grad_hidden, mx.concatenate(grad_rows)
+
+
+def _draw_way_back(rng, tokens, vocabulary, chunk):
+    hidden, weight = 2 * _normal(rng, tokens, 4), _normal(rng, vocabulary, 4)
+    targets = mx.array(rng.integers(0, vocabulary, tokens))
+    log_total = mx.logsumexp(hidden @ weight.T, axis=-1)
+    return hidden, weight, targets, log_total, _normal(rng, tokens), chunk
+
+
+def _whole_table(hidden, weight, targets, log_total, grad, chunk):
+    p = mx.exp(hidden @ weight.T - log_total[:, None])
+    grad_logits = grad[:, None] * ((targets[:, None] == mx.arange(len(weight))) - p)
+    return grad_logits @ weight, grad_logits.T @ hidden
+
+
+WAY_BACK = Exercise(
+    "21.6",
+    "And back, in chunks",
+    "The log-probability of a row's target is `logits[target] - log_total`, where `logits = hidden @ weight.T` and "
+    "`log_total` [N] is what 21.5 computes. Write `chunked_gradients(hidden, weight, targets, log_total, grad, "
+    "chunk)`: `targets` [N] are whole numbers, and `grad` [N] is the gradient of each log-probability. Return a tuple "
+    "of the gradients of hidden [N, H] and of weight [V, H]. Again no table [N, V]: make each chunk's logits once "
+    "more, `chunk` rows of `weight` at a time, and evaluate after each.",
+    minutes=15,
+    difficulty=3,
+    solution=chunked_gradients,
+    hints=(
+        "17.1 without a minus in front: the gradient of a log-probability for the logits is `one_hot(target) - p`, "
+        "times `grad` of that row. For a chunk, p is `mx.exp(logits - log_total[:, None])`: log_total is the "
+        "*whole* vocabulary's.",
+        "From the logits' gradient [N, chunk] go on as in 17.2: the chunk's rows of the weight's gradient are "
+        "`grad_logits.T @ hidden`, and hidden's gradient gets `grad_logits @ rows` *added* by each chunk.",
+        "The target stands in one chunk only: `targets[:, None] == mx.arange(start, start + len(rows))`. In the end "
+        "`mx.concatenate` the rows. `mx.eval(grad_hidden, grad_rows)` in the loop.",
+    ),
+    cases=(
+        *drawn(2, lambda rng: _draw_way_back(rng, 3, 7, 3)),
+        *drawn(1, lambda rng: _draw_way_back(rng, 1, 1, 4), seed=1),
+        *drawn(1, lambda rng: _draw_way_back(rng, 4, 6, 6), seed=2),
+        *drawn(1, lambda rng: _draw_way_back(rng, 2, 9, 1), seed=3),
+        *drawn(1, lambda rng: _draw_way_back(rng, 64, 8192, 256), seed=4),
+    ),
+    run=_table_limits,
+    mistakes=(
+        Mistake(
+            "everything at once",
+            _whole_table,
+            "Go through `weight` in slices, and evaluate after each: what waits, waits with its logits.",
+            2,
+        ),
+        *slips(
+            chunked_gradients,
+            (
+                "softmax of a chunk",
+                {"mx.exp(hidden @ rows.T - log_total[:, None])": "mx.softmax(hidden @ rows.T, axis=-1)"},
+                1,
+                "That is a softmax over the chunk alone, in which each chunk's probabilities sum to 1. Divide by the "
+                "whole vocabulary's total: take off `log_total`.",
+            ),
+            (
+                "target in every chunk",
+                {"mx.arange(start, start + len(rows))": "mx.arange(len(rows))"},
+                3,
+                "The columns of a chunk were counted from 0 again, so a target stands in the wrong chunk, or in none.",
+            ),
+            (
+                "the other sign",
+                {"(one_hot - p)": "(p - one_hot)"},
+                1,
+                "The other sign. 17.1 had the gradient of *minus* the log-probability.",
+            ),
+            (
+                "grad left out",
+                {"grad[:, None] * (one_hot - p)": "one_hot - p"},
+                1,
+                "Each row's gradient has to be multiplied by `grad` of that row.",
+            ),
+            (
+                "the last chunk alone",
+                {"grad_hidden + grad_logits @ rows": "grad_logits @ rows"},
+                2,
+                "The gradient of hidden is the last chunk's. Every row of the weight has a share in it: add them up.",
+            ),
+            (
+                "target alone",
+                {"(one_hot - p)": "one_hot"},
+                1,
+                "Only the target's logit got a gradient. All others share a part: raise one, and the target's "
+                "probability falls.",
+            ),
+            (
+                "no one-hot",
+                {"(one_hot - p)": "(-p)"},
+                1,
+                "The target's own part is missing: at its logit the gradient is `1 - p`.",
+            ),
+        ),
+    ),
+    explain="One more product of matrices than before, and no table. The kit's version is "
+    "`mlx_grpo_kit/generation/output_logps.py`.",
+)
+
+
+# -- LoRA -------------------------------------------------------------------------------------------------------------
+
+
+def lora_linear(x, weight, a, b, scale):
+    """x W^T + scale * x A B: [..., in] -> [..., out], without a correction of the weight's size."""
+    return x @ weight.T + scale * ((x @ a) @ b)
+
+
+def _draw_lora(rng, *shape, inside, outside, rank, scale):
+    a, b = _normal(rng, inside, rank), _normal(rng, rank, outside)
+    return _normal(rng, *shape, inside), _normal(rng, outside, inside), a, b, scale
+
+
+def _without_product(function, x, weight, a, b, scale):
+    mx.eval(x, weight, a, b)
+    result, peak = _peak(lambda: function(x, weight, a, b, scale))
+    if weight.nbytes > 1e6 and peak > weight.nbytes / 2:
+        return Told("an array of the weight's own size (the two small products never need one)")
+    return result
+
+
+LORA = Exercise(
+    "21.7",
+    "A small correction",
+    "Write `lora_linear(x, weight, a, b, scale)` for x [..., in], weight [out, in], a [in, rank] and b [rank, out]: "
+    "what `x @ W.T` is for the corrected weight `W = weight + scale * (a @ b).T`. But neither W nor `a @ b` may be "
+    "made: they are as large as the weight.",
+    minutes=6,
+    difficulty=1,
+    solution=lora_linear,
+    hints=(
+        "`x @ (weight + scale * (a @ b).T).T` is a sum of two products. Take it apart.",
+        "Brackets decide on the sizes: `(x @ a)` is [..., rank], and `(x @ a) @ b` is [..., out].",
+    ),
+    cases=(
+        (
+            mx.array([[1.0, 2.0]]),
+            mx.array([[1.0, 0.0], [0.0, 1.0]]),
+            mx.array([[1.0], [-1.0]]),
+            mx.array([[2.0, 0.5]]),
+            0.5,
+        ),
+        *drawn(1, lambda rng: _draw_lora(rng, 2, 3, inside=4, outside=5, rank=2, scale=2.0)),
+        *drawn(1, lambda rng: _draw_lora(rng, 4, inside=3, outside=3, rank=3, scale=0.25), seed=1),
+        *drawn(1, lambda rng: _draw_lora(rng, inside=1, outside=4, rank=1, scale=-1.5), seed=2),
+        *drawn(1, lambda rng: _draw_lora(rng, 3, inside=800, outside=700, rank=2, scale=2.0), seed=3),
+    ),
+    run=_without_product,
+    mistakes=(
+        Mistake(
+            "the product made",
+            lambda x, weight, a, b, scale: x @ (weight + scale * (a @ b).T).T,
+            "`a @ b` has been made, which is as large as the weight; a gradient would need another one of its size.",
+            2,
+        ),
+        *slips(
+            lora_linear,
+            ("correction alone", {"x @ weight.T + ": ""}, 1, "That is the correction alone: the weight is missing."),
+            ("no scale", {"scale * (": "("}, 1, "The correction counts `scale` times."),
+            (
+                "scale on everything",
+                {"x @ weight.T + scale * ((x @ a) @ b)": "scale * (x @ weight.T + (x @ a) @ b)"},
+                1,
+                "`scale` belongs to the correction; the weight stays as it is.",
+            ),
+            (
+                "divided by the rank",
+                {"scale * (": "scale / len(b) * ("},
+                1,
+                "Divided by the rank as well. (Many programs call `alpha` what is divided by it; `scale` here is the "
+                "whole factor.)",
+            ),
+            ("taken off", {".T + scale": ".T - scale"}, 1, "The correction is added."),
+        ),
+    ),
+)
+
+
+def merge(params, lora, scale):
+    """`params` with every correction of `lora` in its weight: a new dictionary."""
+    merged = dict(params)
+    for name, a in lora.items():
+        if name.endswith(".lora_a"):
+            stem = name.removesuffix(".lora_a")
+            b = lora[stem + ".lora_b"]
+            merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T
+    return merged
+
+
+def _draw_params(rng, scale, adapted):
+    shapes = {"layers.0.mlp.up_proj": (4, 3), "layers.0.mlp.down_proj": (2, 5), "final_norm": (3,)}
+    params = {f"{stem}.weight": _normal(rng, *shape) for stem, shape in shapes.items()}
+    lora, rank = {}, int(rng.integers(1, 4))
+    for stem in list(shapes)[:adapted]:
+        outside, inside = shapes[stem]
+        lora |= {f"{stem}.lora_b": _normal(rng, rank, outside), f"{stem}.lora_a": _normal(rng, inside, rank)}
+    return params, lora, scale
+
+
+MERGE = Exercise(
+    "21.8",
+    "Into the weights",
+    "Write `merge(params, lora, scale)`. `params` is a dictionary of all parameters of a model. `lora` has, for some "
+    'of its matrices, two arrays each: for "layers.0.mlp.up_proj.weight" [out, in] these are '
+    '"layers.0.mlp.up_proj.lora_a" [in, rank] and "layers.0.mlp.up_proj.lora_b" [rank, out]. Return a new dictionary '
+    "with all names of `params`, in which every matrix that has such a pair has become `weight + scale * (a @ b).T`. "
+    "What you are given stays as it is.",
+    minutes=8,
+    difficulty=1,
+    solution=merge,
+    hints=(
+        "Begin with `merged = dict(params)`, a new dictionary with the same arrays in it, and replace some.",
+        'Go through the names that end with ".lora_a": `stem = name.removesuffix(".lora_a")`; the other two names '
+        'are `stem + ".lora_b"` and `stem + ".weight"`.',
+    ),
+    cases=(
+        (
+            {"w.weight": mx.array([[1.0, 0.0], [0.0, 1.0]])},
+            {"w.lora_a": mx.array([[1.0], [2.0]]), "w.lora_b": mx.array([[3.0, 4.0]])},
+            0.5,
+        ),
+        ({"w.weight": mx.array([[1.0, 0.0, 2.0]]), "norm.weight": mx.array([1.0])}, {}, 2.0),
+        *drawn(1, lambda rng: _draw_params(rng, 0.5, 1)),
+        *drawn(2, lambda rng: _draw_params(rng, 2.0, 2), seed=1),
+    ),
+    mistakes=slips(
+        merge,
+        (
+            "the correction alone",
+            {'params[stem + ".weight"] + scale': "scale"},
+            1,
+            "The weight was replaced by its correction, which belongs added to it.",
+        ),
+        ("no scale", {"scale * (a @ b).T": "(a @ b).T"}, 1, "The correction counts `scale` times."),
+        (
+            "only what has a pair",
+            {"dict(params)": "{}"},
+            1,
+            "Norms, the embedding and all that has no pair belong into the result too: it is a whole model.",
+        ),
+        (
+            "not turned over",
+            {"(a @ b).T": "(a @ b)"},
+            1,
+            "`a @ b` is [in, out], and the weight [out, in]: the transpose is missing.",
+        ),
+        (
+            "the pairs kept",
+            {"return merged": "return merged | lora"},
+            1,
+            "The small arrays are in the result as well. It should have the names of `params`, like any other model.",
+        ),
+        (
+            "written into params",
+            {"dict(params)": "params"},
+            1,
+            "The dictionary that was given was changed. The base is needed again in the next step: make a new one.",
+        ),
+    ),
+    explain="One function from the few numbers that learn to a whole model. Everything that takes `params` works with "
+    "what it returns, and gradients go through it.",
+)
+
+
+# -- a ring -----------------------------------------------------------------------------------------------------------
+
+
+def ring_sum(array, rank, size, send, receive):
+    """The sum of the arrays of all processes of a ring. A part of an array a message."""
+    parts = np.array_split(array, size)
+    for step in range(size - 1):
+        send(parts[(rank - step) % size])
+        part = (rank - step - 1) % size
+        parts[part] = parts[part] + receive()
+    for step in range(size - 1):
+        send(parts[(rank + 1 - step) % size])
+        parts[(rank - step) % size] = receive()
+    return np.concatenate(parts)
+
+
+def _run_ring(function, arrays):
+    """Every process's result; or in words, what was sent too much."""
+    results, sent, _ = run_in_ring(function, arrays)
+    size = len(arrays)
+    # Parts of an array that does not go up evenly differ by one.
+    enough = 2 * (size - 1) * math.ceil(len(arrays[0]) / size)
+    right = [sum(arrays)] * size
+    if all(each is not None for each in results) and same(list(results), right) and max(sent) > enough:
+        return Told(
+            f"the right sums, and {max(sent)} numbers sent by a process (2 * {size - 1} / {size} of an array of "
+            f"{len(arrays[0])}, about {round(2 * (size - 1) / size * len(arrays[0]))}, are enough)"
+        )
+    return list(results)
+
+
+def _ring_arrays(rng, size, length):
+    return ([rng.normal(size=length) for _ in range(size)],)
+
+
+def _whole_arrays_round(array, rank, size, send, receive):
+    total, passing = array, array
+    for _ in range(size - 1):
+        send(passing)
+        passing = receive()
+        total = total + passing
+    return total
+
+
+def _waits_first(array, rank, size, send, receive):
+    parts = np.array_split(array, size)
+    for step in range(size - 1):
+        part = (rank - step - 1) % size
+        parts[part] = parts[part] + receive()
+        send(parts[(rank - step) % size])
+    return np.concatenate(parts)
+
+
+def _nothing_sent(array, rank, size, send, receive):
+    return array * size
+
+
+RING = Exercise(
+    "21.9",
+    "A ring",
+    "Each of `size` processes has an array of its own, all of one length, and each shall have the sum of all. They "
+    "stand in a ring and can do two things: `send(part)` hands an array to the next process (from the last to the "
+    "first), and `receive()` waits for what the one before has sent. Write `ring_sum(array, rank, size, send, "
+    "receive)`, the program that each runs; `rank` is its number, from 0. Return the sum. Cut the array into `size` "
+    "parts (`np.array_split`), and never send more than one part in a message: in a first round, parts collect on "
+    "their way what each process has for them; in a second, the finished parts go round. In all a process sends "
+    "2 (size - 1) parts. Arrays may have fewer numbers than there are processes.",
+    minutes=25,
+    difficulty=3,
+    solution=ring_sum,
+    hints=(
+        "Follow one part in the picture above: it starts at the process with its number, and each next process adds "
+        "its own numbers and sends it on. After size - 1 messages it is complete. At every step *all* processes send "
+        "something, each another part.",
+        "First round, step s: process `rank` sends part `(rank - s) % size`, and receives part `(rank - s - 1) % "
+        "size`, to which it adds its own. After it, process `rank` has part `(rank + 1) % size` complete.",
+        "Second round, step s: it sends part `(rank + 1 - s) % size`, which is complete, and what it receives takes "
+        "the place of part `(rank - s) % size`. (Do not write `+=` into a part: it is a view of the array you were "
+        "given.)",
+    ),
+    cases=(
+        *drawn(1, lambda rng: _ring_arrays(rng, 2, 4)),
+        *drawn(1, lambda rng: _ring_arrays(rng, 3, 9), seed=1),
+        *drawn(1, lambda rng: _ring_arrays(rng, 1, 3), seed=2),
+        *drawn(1, lambda rng: _ring_arrays(rng, 4, 10), seed=3),
+        *drawn(1, lambda rng: _ring_arrays(rng, 5, 3), seed=4),
+        *drawn(1, lambda rng: _ring_arrays(rng, 6, 60), seed=5),
+    ),
+    run=_run_ring,
+    mistakes=(
+        Mistake(
+            "whole arrays go round",
+            _whole_arrays_round,
+            "Every array went all the way round. With 64 processes that is 63 arrays sent by each, in place of 2.",
+            1,
+        ),
+        Mistake(
+            "everybody waits",
+            _waits_first,
+            "Everybody waits for a message before sending one. Send first.",
+            2,
+        ),
+        Mistake(
+            "nothing sent",
+            _nothing_sent,
+            "No process knows the others' numbers: they have to be sent.",
+            1,
+        ),
+        *slips(
+            ring_sum,
+            (
+                "first round alone",
+                {
+                    "    for step in range(size - 1):\n        send(parts[(rank + 1 - step) % size])\n"
+                    "        parts[(rank - step) % size] = receive()\n": ""
+                },
+                3,
+                "After the first round each process has *one* complete part. The second takes them round.",
+            ),
+            (
+                "replaced, not added",
+                {"parts[part] + receive()": "receive()"},
+                2,
+                "Each part has one process's numbers in it. In the first round what is received is *added* to one's "
+                "own; and the second round starts with the part that is complete by then, `(rank + 1) % size`.",
+            ),
+            (
+                "added in both rounds",
+                {
+                    "parts[(rank - step) % size] = receive()": "parts[(rank - step) % size] = parts[(rank - step) % "
+                    "size] + receive()"
+                },
+                3,
+                "In the second round parts are complete: they take the place of one's own, and are not added to it.",
+            ),
+            (
+                "a round too short",
+                {"range(size - 1)": "range(size - 2)"},
+                2,
+                "One step is missing in each round: from the first process to the last there are size - 1 steps.",
+            ),
+            (
+                "the mean",
+                {"return np.concatenate(parts)": "return np.concatenate(parts) / size"},
+                1,
+                "That is the mean over the processes; the sum was asked for.",
+            ),
+            (
+                "added into the array",
+                {"parts[part] = parts[part] + receive()": "parts[part] += receive()"},
+                3,
+                "`+=` writes into the array that was given: its parts are views of it.",
+            ),
+        ),
+    ),
+    explain="All-reduce. MLX's `mx.distributed.all_sum` does this between machines, NCCL between GPUs.",
+)
+
+
+# -- where the seconds go ---------------------------------------------------------------------------------------------
+
+
+def step_seconds(num_params, num_tokens, machines, flops, gbits):
+    """(seconds of learning, seconds of communication) of one step on several machines."""
+    learning = 6 * num_params * num_tokens / (machines * flops)
+    sent = 2 * (machines - 1) / machines * 4 * num_params
+    return learning, sent / (gbits * 1e9 / 8)
+
+
+SECONDS = Exercise(
+    "21.10",
+    "Where the seconds go",
+    "Write `step_seconds(num_params, num_tokens, machines, flops, gbits)`: a tuple of two numbers of seconds for one "
+    "step of training that `machines` share. First, learning: a parameter and a token take 6 operations forwards and "
+    "backwards (chapter 12), the batch of `num_tokens` in all is divided evenly, and each machine does `flops` "
+    "operations a second. Second, communication: the gradients, 4 bytes a parameter, are summed in a ring, and each "
+    "machine sends `gbits` gigabits a second (10^9 bits; a byte has 8).",
+    minutes=8,
+    difficulty=2,
+    solution=step_seconds,
+    hints=(
+        "Learning: 6 times parameters times tokens are all operations of the step; `machines * flops` are done in a "
+        "second. Communication: bytes that *one* machine sends, divided by bytes a second.",
+        "In a ring of N each machine sends `2 * (N - 1) / N` of its array (21.9): `2 * (machines - 1) / machines * 4 * "
+        "num_params` bytes. `gbits * 1e9 / 8` bytes leave it in a second. One machine sends nothing.",
+    ),
+    cases=(
+        (8e9, 131_072.0, 8, 1e14, 400.0),
+        (8e9, 131_072.0, 64, 1e14, 10.0),
+        (6e8, 1000.0, 1, 1e11, 1.0),
+        *drawn(
+            3,
+            lambda rng: (
+                float(rng.uniform(1e6, 1e10)),
+                float(rng.uniform(10, 1e6)),
+                int(rng.integers(2, 100)),
+                float(rng.uniform(1e10, 1e15)),
+                float(rng.uniform(0.1, 800)),
+            ),
+        ),
+    ),
+    mistakes=slips(
+        step_seconds,
+        (
+            "bits for bytes",
+            {"(gbits * 1e9 / 8)": "(gbits * 1e9)"},
+            2,
+            "A network's speed is told in *bits*; a byte has 8 of them.",
+        ),
+        (
+            "once round",
+            {"2 * (machines - 1)": "(machines - 1)"},
+            2,
+            "The ring has two rounds: parts are collected, then the finished ones handed out.",
+        ),
+        (
+            "to all others",
+            {"2 * (machines - 1) / machines": "(machines - 1)"},
+            2,
+            "That is each machine sending its whole gradient to every other one. In a ring it is 2 (N - 1) / N "
+            "gradients, less than two however many there are.",
+        ),
+        (
+            "forwards alone",
+            {"6 * num_params": "2 * num_params"},
+            1,
+            "2 operations are those of the forward pass. Backwards takes 4 more.",
+        ),
+        (
+            "each does everything",
+            {"/ (machines * flops)": "/ flops"},
+            1,
+            "The batch is divided among the machines: each learns from its share of the tokens.",
+        ),
+        (
+            "numbers for bytes",
+            {"4 * num_params": "num_params"},
+            2,
+            "A gradient has 4 *bytes* for each parameter.",
+        ),
+        (
+            "one machine sends too",
+            {"2 * (machines - 1) / machines": "2"},
+            2,
+            "2 is the limit for many machines. With N of them it is 2 (N - 1) / N, and a single one sends nothing.",
+        ),
+        (
+            "in the other order",
+            {"return learning, sent / (gbits * 1e9 / 8)": "return sent / (gbits * 1e9 / 8), learning"},
+            1,
+            "Both are right, in the wrong order: learning first.",
+        ),
+    ),
+)
+
+BUDGET = Exercise(
+    "21.11",
+    "The budget of a run",
+    "Qwen3-8B, 8 billion parameters, 450 steps of 64 prompts with 16 completions of 1,000 tokens (a prompt's own "
+    "tokens do not count here). 8 machines do 10^14 operations a second each. Four numbers, as a tuple `(a, b, c, "
+    "d)`: millions of tokens drawn in the whole run (a); hours of learning, all machines together at work (b); seconds "
+    "that a step takes at least to *draw* its completions, if every new token reads all parameters once, in bfloat16, "
+    "at 2 * 10^12 bytes a second, and all rows of a machine are drawn side by side (c); and seconds of learning in a "
+    "step (d).",
+    minutes=10,
+    difficulty=2,
+    solution=(460.8, 7.68, 8.0, 61.44),
+    hints=(
+        "(a) 450 * 64 * 16 * 1000. (b) Six operations a parameter and token, divided by what 8 machines do in a "
+        "second, and by 3,600.",
+        "(c) Tokens of a completion come one after the other: 1,000 times 16 GB have to be read, at 2,000 GB a "
+        "second. How many rows are drawn at once, and how many machines there are, does not matter for that. (d) is "
+        "(b) in seconds, divided by 450 steps.",
+    ),
+    mistakes=(
+        Mistake(
+            "one machine",
+            (460.8, 61.44, 8.0, 491.52),
+            "(b) and (d) are those of one machine; 8 share the work.",
+            1,
+        ),
+        Mistake(
+            "forwards alone",
+            (460.8, 2.56, 8.0, 20.48),
+            "2 operations a parameter and token are the forward pass. Learning takes 6.",
+            1,
+        ),
+        Mistake(
+            "float32",
+            (460.8, 7.68, 16.0, 61.44),
+            "(c) In bfloat16 a parameter has 2 bytes, not 4.",
+            2,
+        ),
+        Mistake(
+            "machines share the reading",
+            (460.8, 7.68, 1.0, 61.44),
+            "(c) Each machine draws rows of its own with the whole model, so each reads all parameters for each of "
+            "the 1,000 tokens. More machines draw more rows, and no row faster.",
+            2,
+        ),
+        Mistake(
+            "prompts not times completions",
+            (28.8, 0.48, 8.0, 3.84),
+            "(a) Every prompt has 16 completions.",
+            1,
+        ),
+    ),
+    explain="At 8 seconds drawing looks cheap. But it is only a lower limit: attention reads the cache too, and a step "
+    "waits for its longest completion.",
+)
