@@ -206,7 +206,7 @@ def _resumed(
     saved_args = asdict(GRPOConfig(**settings.args))
     for name, value in fixed.items():
         of_the_run = saved_args[name] if name in args else getattr(settings, name)
-        value = tuple(value) if isinstance(value, list) else value
+        value, of_the_run = (list(each) if isinstance(each, tuple) else each for each in (value, of_the_run))
         if value not in (None, of_the_run):
             option = name.replace("_", "-")
             if name == "bf16":

@@ -1,0 +1,120 @@
+"""Adapters from the terminal: one command trains them, another fuses them, and others read the result."""
+
+import json
+
+import mlx_lm
+import numpy as np
+import pytest
+import torch
+from mlx_lm.generate import generate_step
+from transformers import AutoModelForCausalLM
+
+from mlx_grpo_kit.assets import TINY, TINY_CHAT
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.cli import main
+from mlx_grpo_kit.generation import SamplingConfig, generate
+from mlx_grpo_kit.qwen3 import load_adapters, load_pretrained, load_tokenizer
+from mlx_grpo_kit.qwen3.params import validate_params
+from mlx_grpo_kit.tasks import Addition
+
+
+@pytest.fixture(scope="module")
+def chat_run(tmp_path_factory):
+    """One command: the made Qwen3 with a chat template learns addition in chats, by adapters of rank 8."""
+    folder = tmp_path_factory.mktemp("lora") / "run"
+    command = ["train", "--model", "tiny-chat", "--lora-r", "8", "--max-steps", "24", "--output", str(folder)]
+    assert main([*command, "--eval-every", "24", "--eval-problems", "200"]) == 0
+    assert main(["fuse", "--adapter", str(folder / "policy"), "--output", str(folder.parent / "fused")]) == 0
+    return folder, folder.parent / "fused"
+
+
+def test_a_made_qwen3_learns_chats_by_adapters(chat_run):
+    folder, _ = chat_run
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    before, after = lines[0]["eval/accuracy"], lines[-1]["eval/accuracy"]
+    assert after > before + 0.2
+    assert json.loads((folder / "run.json").read_text())["chat"]
+
+
+def test_the_fused_policy_answers_alike_everywhere(chat_run):
+    """Greedy answers of the kit, transformers and mlx-lm, of float32 numbers and token by token."""
+    _, fused = chat_run
+    tokenizer, task = load_tokenizer(fused), Addition().in_chat(thinking=False)
+    prompts = [tokenizer.encode_prompt(problem.prompt, enable_thinking=False) for problem in task.held_out(8)]
+    config, params = load_pretrained(fused)
+    assert {value.dtype for value in load_pretrained(fused, dtype=None)[1].values()} == {mx.bfloat16}, "the base's"
+    greedy = SamplingConfig(24, temperature=0)
+    ours = generate(config, params, prompts, sampling=greedy, eos_token_ids=tokenizer.eos_token_ids).completions
+    theirs = AutoModelForCausalLM.from_pretrained(fused, dtype=torch.float32)
+    model, _ = mlx_lm.load(str(fused))
+    model.set_dtype(mx.float32)
+    for prompt, answer in zip(prompts, ours, strict=True):
+        ids = theirs.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False)[0, len(prompt) :].tolist()
+        assert ids == answer
+        steps = generate_step(mx.array(prompt), model, max_tokens=len(answer))
+        assert [int(token) for token, _ in steps] == answer
+    assert len({tuple(answer) for answer in ours}) > 4
+
+
+def test_a_policy_of_adapters_is_a_model_too(chat_run, capsys):
+    folder, fused = chat_run
+    question = ["--chat", "--no-enable-thinking", "What is 20+84? Answer as <answer>number</answer>."]
+    said = []
+    for model in (folder / "policy", fused):
+        assert main(["generate", "--model", str(model), *question]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    config, params = load_pretrained(folder / "policy")
+    validate_params(params, config)
+    named = load_adapters(folder / "policy", config)
+    assert named.base == str(TINY_CHAT)
+    assert named.scale == 4
+
+
+def train(folder, *more):
+    return main(["train", "--output", str(folder), "--max-steps", "2", "--eval-every", "2", "--eval-problems", "16",
+                 "--per-device-train-batch-size", "16", "--log-completions", "0", *more])  # fmt: skip
+
+
+def test_a_run_goes_on_beside_its_base(tmp_path, capsys):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    settings = ["--lora-rank", "2", "--lora-target-modules", "q_proj,v_proj", "--lora-alpha", "4"]
+    settings += ["--beta", "0.1", "--lr-scheduler-type", "constant"]
+    assert train(whole, *settings) == 0
+    assert train(cut, *settings, "--max-steps", "1") == 0
+    assert train(cut, "--resume", "--lora-target-modules", "q_proj,v_proj") == 0
+    assert "Fuse: " in capsys.readouterr().out
+    ours, theirs = (load_pretrained(folder / "policy")[1] for folder in (cut, whole))
+    for name, value in ours.items():
+        np.testing.assert_array_equal(np.array(value), np.array(theirs[name]), err_msg=name)
+    assert train(cut, "--resume", "--lora-r", "4") == 2
+    assert "--lora-r 4 is not what the run in" in capsys.readouterr().err
+
+
+def test_adapters_do_not_fuse_with_another_model(tmp_path, capsys):
+    assert train(tmp_path / "run", "--lora-r", "2") == 0
+    capsys.readouterr()
+    fuse = ["fuse", "--adapter", str(tmp_path / "run" / "policy"), "--output", str(tmp_path / "fused")]
+    assert main([*fuse, "--model", "tiny-chat"]) == 2  # whose layers have the same shapes
+    assert "trained beside another model" in capsys.readouterr().err
+    assert not (tmp_path / "fused").exists()
+    assert main(["fuse", "--adapter", str(TINY), "--output", str(tmp_path / "fused")]) == 2
+    assert "There are no adapters in" in capsys.readouterr().err
+    assert main([*fuse, "--model", "tiny"]) == 0
+    ours, theirs = (load_pretrained(tmp_path / name)[1] for name in ("fused", "run/policy"))
+    assert all(mx.array_equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_a_quantized_model_from_one_command(tmp_path, capsys):
+    from mlx_lm import convert
+
+    convert(str(TINY), str(tmp_path / "q"), quantize=True, q_bits=8, q_group_size=64, dtype="float32")
+    assert train(tmp_path / "all", "--model", str(tmp_path / "q")) == 2
+    assert "packed numbers cannot be trained. Train adapters beside it" in capsys.readouterr().err
+    assert train(tmp_path / "run", "--model", str(tmp_path / "q"), "--lora-r", "4") == 0
+    fuse = ["fuse", "--adapter", str(tmp_path / "run" / "policy"), "--output", str(tmp_path / "fused")]
+    assert main(fuse) == 0
+    config, params = load_pretrained(tmp_path / "fused", dtype=None)
+    validate_params(params, config)
+    assert main(["generate", "--model", str(tmp_path / "q"), "12+34="]) == 0
+    assert "12+34=" in capsys.readouterr().out
