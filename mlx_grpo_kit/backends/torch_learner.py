@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
 
 from mlx_grpo_kit.backends.pytorch_backend import use_threads
+from mlx_grpo_kit.backends.torch_products import FasterProducts, sgemm
 from mlx_grpo_kit.backends.torch_qwen3 import completion_logps
 from mlx_grpo_kit.blas import all_cores, mx
 from mlx_grpo_kit.grpo.logps import PaddedBatch
@@ -23,8 +24,8 @@ from mlx_grpo_kit.grpo.loss import GRPOLossConfig, Part, grpo_loss_and_metrics, 
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 
-# Tokens times parameters of a micro-batch, above which torch gets all cores. A fixed bound, because another number of
-# threads rounds differently: the same seed stays the same run.
+# Tokens times parameters of a micro-batch, above which torch's MKL gets all cores. A fixed bound, because another number
+# of threads rounds differently: the same seed stays the same run.
 MANY_PRODUCTS = 5e8
 
 
@@ -40,7 +41,7 @@ class TorchLearner:
 
     def score(self, params: Mapping[str, mx.array], batch: PaddedBatch, temperature: float) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
-        with _threads_for(params, batch), torch.no_grad():
+        with _at_full_speed(params, batch), torch.no_grad():
             tensors = {name: _tensor(value) for name, value in params.items()}
             logps, _ = completion_logps(self.config, tensors, *_ids_and_mask(batch), temperature)
             return mx.array(logps.numpy())
@@ -54,7 +55,7 @@ class TorchLearner:
         temperature: float,
     ) -> tuple[torch.Tensor, mx.array, dict[str, torch.Tensor]]:
         """Add a micro-batch's gradient to `grads`; returns (loss, logps [B, T], metrics)."""
-        with _threads_for(params, micro.batch):
+        with _at_full_speed(params, micro.batch):
             leaves = {name: _tensor(value).requires_grad_() for name, value in params.items()}
             logps, entropies = completion_logps(
                 self.config, leaves, *_ids_and_mask(micro.batch), temperature, loss_config.entropy_coef != 0
@@ -90,20 +91,24 @@ def _ids_and_mask(batch: PaddedBatch) -> tuple[torch.Tensor, torch.Tensor, torch
 
 
 @contextmanager
-def _threads_for(params: Mapping[str, mx.array], batch: PaddedBatch) -> Iterator[None]:
-    """torch computes on one core or on all, as the work is small or large, and afterwards on as many as before.
+def _at_full_speed(params: Mapping[str, mx.array], batch: PaddedBatch) -> Iterator[None]:
+    """torch computes with the faster products, on one core or on all; afterwards everything is as before.
 
-    MLX has one again then. OMP_NUM_THREADS, where it is set, holds for everything.
+    Where OpenBLAS has the products, one thread of it does what two of MKL's do, and the trainer says when it is to have
+    more. torch's threads spin while they wait, as OpenBLAS's do, and two kinds of them on the same cores would keep
+    each other waiting. OMP_NUM_THREADS, where it is set, holds for everything.
     """
-    if "OMP_NUM_THREADS" in os.environ:
-        yield
-        return
-    products = sum(value.size for value in params.values()) * (batch.prompt_ids.size + batch.completion_ids.size)
-    before = torch.get_num_threads()
-    with all_cores():
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        use_threads(cores if products > MANY_PRODUCTS else 1)
-        try:
+    with FasterProducts():
+        if "OMP_NUM_THREADS" in os.environ:
             yield
-        finally:
-            use_threads(before)
+            return
+        products = sum(value.size for value in params.values()) * (batch.prompt_ids.size + batch.completion_ids.size)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        alone = sgemm() is not None or products <= MANY_PRODUCTS
+        before = torch.get_num_threads()
+        with nullcontext() if alone else all_cores():
+            use_threads(1 if alone else cores)
+            try:
+                yield
+            finally:
+                use_threads(before)

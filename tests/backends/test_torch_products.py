@@ -1,0 +1,72 @@
+"""torch's linear maps by MLX's OpenBLAS: torch's own numbers, however the matrices lie in memory."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from mlx_grpo_kit.backends import torch_products
+from mlx_grpo_kit.backends.torch_products import FasterProducts, product
+
+needs_openblas = pytest.mark.skipif(torch_products.sgemm() is None, reason="here MLX is served by another library")
+
+
+def layouts(rows, columns):
+    """The same shape by rows, by columns, as a part of something larger, with gaps, and repeated."""
+    large = torch.randn(2 * rows + 3, 2 * columns + 3)
+    yield large[:rows, :columns].contiguous()
+    yield torch.randn(columns, rows).T
+    yield large[1 : rows + 1, 2 : columns + 2]
+    yield large[: 2 * rows : 2, : 2 * columns : 2]
+    yield large[:1, :columns].expand(rows, columns)
+    yield large[:rows, :1].expand(rows, columns)
+    yield torch.tensor(2.0).expand(rows, columns)
+
+
+@needs_openblas
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(5, 7, 3), (1, 4, 6), (6, 1, 4), (3, 5, 1), (1, 1, 1), (0, 3, 2)]
+)
+def test_products_are_torchs(rows, inner, columns):
+    torch.manual_seed(0)
+    for a in layouts(rows, inner):
+        for b in layouts(inner, columns):
+            before = a.clone(), b.clone()
+            torch.testing.assert_close(product(a, b), a @ b)
+            assert torch.equal(a, before[0])
+            assert torch.equal(b, before[1])
+
+
+@needs_openblas
+def test_linear_and_its_gradients_are_torchs(monkeypatch):
+    calls, real = [], torch_products.product
+    monkeypatch.setattr(torch_products, "product", lambda a, b: calls.append(1) or real(a, b))
+    torch.manual_seed(0)
+    start, ends = torch.randn(40, 16), []
+    for mode in (FasterProducts(), torch.enable_grad()):
+        x = start.clone().requires_grad_()
+        with mode:
+            y = functional.linear(functional.linear(x, x[:5]), x[:3, :5])
+            (y.sin().sum() + functional.linear(x, x).sum()).backward()
+        ends.append((y.detach(), x.grad))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=2e-4)
+    assert len(calls) == 9  # three maps, three products each
+
+
+@needs_openblas
+def test_what_is_no_pair_of_float32_matrices_is_left_to_torch(monkeypatch):
+    monkeypatch.setattr(torch_products, "product", None)
+    with FasterProducts():
+        for x, weight, bias in (
+            (torch.ones(2, 3, 4), torch.ones(5, 4), None),
+            (torch.ones(2, 4, dtype=torch.float64), torch.ones(5, 4, dtype=torch.float64), None),
+            (torch.ones(2, 4, dtype=torch.bfloat16), torch.ones(5, 4, dtype=torch.bfloat16), None),
+            (torch.ones(2, 4), torch.ones(5, 4), torch.ones(5)),
+        ):
+            assert functional.linear(x, weight, bias).shape == (*x.shape[:-1], 5)
+
+
+def test_without_openblas_nothing_changes(monkeypatch):
+    monkeypatch.setattr(torch_products, "sgemm", lambda: None)
+    x, weight = torch.randn(3, 4), torch.randn(5, 4)
+    with FasterProducts():
+        assert torch.equal(functional.linear(x, weight), x @ weight.T)
