@@ -6,7 +6,8 @@ import trio
 import trio.testing
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.backends.async_grpo import generate_together, held_out_accuracy, padded_batch, train_async
+from mlx_grpo_kit.backends.async_grpo import generate_together, held_out_accuracy, train_async
+from mlx_grpo_kit.backends.batches import padded_batch
 from mlx_grpo_kit.backends.engines import EngineError, MLXEngine
 from mlx_grpo_kit.backends.future import TrainingError
 from mlx_grpo_kit.backends.process_engine import ProcessEngine

@@ -13,7 +13,12 @@ DIGITS_OF_FLOAT64, DIGITS_OF_FLOAT32 = -17, -8  # powers of ten: the shortest ba
 
 
 def draw_agreement(
-    columns: Sequence[str], rows: Mapping[str, Sequence[float]], differences: Mapping[str, float], *, title: str
+    columns: Sequence[str],
+    rows: Mapping[str, Sequence[float]],
+    differences: Mapping[str, float],
+    *,
+    title: str,
+    measure: str = "largest difference",
 ) -> tuple[Chart, str]:
     """(chart, words): a table of numbers, and behind each row a bar for its largest difference, a digit a step.
 
@@ -22,13 +27,14 @@ def draw_agreement(
         rows: by engine, one number a column.
         differences: by engine, the largest difference of any number from those of the first.
         title: words above.
+        measure: what the differences are, if they are measured in another way.
     """
     last = FIRST + STEP * len(columns) + 10
     chart = Chart(last + BAR + 80, 76 + ROW * len(rows))
     chart.text(14, 24, title, size=15)
     for place, column in enumerate(columns):
         chart.text(FIRST + STEP * place + 4, 52, column, size=12, color="soft")
-    chart.text(last, 52, "largest difference", size=12, color="soft")
+    chart.text(last, 52, measure, size=12, color="soft")
     for number, (engine, values) in enumerate(rows.items()):
         y, difference = 78 + ROW * number, differences[engine]
         chart.text(14, y, engine, size=14)
@@ -42,4 +48,4 @@ def draw_agreement(
         chart.bar(last, y - 11, length, 13, color)
         chart.text(last + length + 8, y, f"{difference:.0e}" if difference else "0", size=13)
     words = ", ".join(f"{engine} {difference:.0e}" for engine, difference in differences.items())
-    return chart, f"{title}. Largest difference from {next(iter(rows))}: {words}."
+    return chart, f"{title}. {measure.capitalize()} from {next(iter(rows))}: {words}."

@@ -1,0 +1,1023 @@
+"""Exercises of notebook 22: training backends."""
+# ruff: noqa: B905 (solutions are written as a beginner would write them)
+
+import hashlib
+import json
+import math
+import tempfile
+import threading
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from queue import Queue
+
+import numpy as np
+import torch
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.chapters.chapter_22.toys import Desk, build, loss_of_lines
+from mlx_grpo_kit.course.compare import Told, as_numpy
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+
+# -- one thing after the other ----------------------------------------------------------------------------------------
+
+
+class Worker:
+    """A thread that calls functions one at a time, in the order in which they were submitted."""
+
+    def __init__(self):
+        self.queue = Queue()
+        threading.Thread(target=self.work, daemon=True).start()
+
+    def submit(self, function):
+        """A Future of what `function()` returns. Does not wait."""
+        future = Future()
+        self.queue.put((future, function))
+        return future
+
+    def work(self):
+        while True:
+            future, function = self.queue.get()
+            try:
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
+
+
+def _submit(make, plan):
+    """What became of functions that were submitted while the first of them was held up."""
+    calls, running, together, lock = [], [], [], threading.Lock()
+    gate, overtaken = threading.Event(), threading.Event()
+
+    def function(number, kind):
+        with lock:
+            running.append(number)
+            together.append(len(running))
+            calls.append(number)
+        if number > 0:
+            overtaken.set()
+        elif not gate.wait(0.3):
+            calls.append("submit waited for it")
+        with lock:
+            running.remove(number)
+        if kind == "raises":
+            raise KeyError(f"function {number}")
+        return 10 * number
+
+    def outcome(future, seconds):
+        try:
+            return future.result(timeout=seconds)
+        except KeyError as error:
+            return f"raised: {error.args[0]}"
+        except TimeoutError:
+            return "never set"
+
+    said, threading.excepthook = threading.excepthook, lambda error: None  # a thread that dies says so on the page
+    try:
+        worker = make()
+        futures = [worker.submit(partial(function, number, kind)) for number, kind in enumerate(plan)]
+        if any(not hasattr(future, "result") for future in futures):
+            return Told("something without a `.result()`")
+        overtaken.wait(0.02)  # who is going to jump the queue does it now
+        gate.set()
+        results = []
+        for future in futures:
+            results.append(outcome(future, 0.0 if "never set" in results else 1.0))
+    finally:
+        threading.excepthook = said
+    if max(together) > 1:
+        return Told(f"{max(together)} functions called at the same time")
+    return {"called in this order": calls, "results": results}
+
+
+class _InACaller:
+    """Called where it was submitted."""
+
+    def submit(self, function):
+        future = Future()
+        try:
+            future.set_result(function())
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class _AThreadEach:
+    """A thread for every function."""
+
+    def submit(self, function):
+        future = Future()
+
+        def call():
+            try:
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
+
+        threading.Thread(target=call, daemon=True).start()
+        return future
+
+
+WORKER = Exercise(
+    "22.1",
+    "One thing after the other",
+    "Write the class `Worker`: a thread with a queue. `submit(function)` returns a `Future` at once, without waiting "
+    "for anything. The thread calls the submitted functions **one at a time, in the order in which they were "
+    "submitted**, and sets each future: `future.set_result(value)`, or `future.set_exception(error)` where the "
+    "function raised `error`. After an error the thread goes on with the next function. (`Future` is that of "
+    "`concurrent.futures`; `Queue` that of `queue`: `queue.get()` waits until something is there. Make the thread "
+    "with `daemon=True`, so that it does not keep the program alive.)",
+    minutes=15,
+    difficulty=2,
+    solution=Worker,
+    hints=(
+        "Three pieces: `__init__` makes a `Queue` and starts a thread on a method of your own; `submit` makes a "
+        "`Future`, puts the pair (future, function) into the queue and returns the future.",
+        "The thread's method never ends: `while True: future, function = self.queue.get()`, and then it calls the "
+        "function and sets the future.",
+        "`try: future.set_result(function())`, `except Exception as error: future.set_exception(error)`. Without the "
+        "`except` the first error ends the thread, and everybody who comes later waits for ever.",
+    ),
+    cases=(
+        (["returns", "returns", "returns"],),
+        (["returns"],),
+        (["raises", "returns", "raises", "returns"],),
+        (["returns"] * 20,),
+    ),
+    mistakes=(
+        Mistake(
+            "called at once",
+            _InACaller,
+            "The function is called inside `submit`, by whoever submits it, and so `submit` waits for it. It only has "
+            "to go into the queue.",
+            1,
+        ),
+        Mistake(
+            "a thread each",
+            _AThreadEach,
+            "Every function has a thread of its own, so they overtake each other. There is one thread, and a queue in "
+            "front of it.",
+            2,
+        ),
+        *slips(
+            Worker,
+            (
+                "the last one first",
+                {"Queue()": "__import__('queue').LifoQueue()"},
+                2,
+                "What was submitted last is called first: a queue hands out what has waited longest.",
+            ),
+            (
+                "errors end the thread",
+                {
+                    "            try:\n                future.set_result(function())\n            except Exception as "
+                    "error:\n                future.set_exception(error)": "            future.set_result(function())"
+                },
+                3,
+                "The first error ends the thread: whoever waits for a later result waits for ever.",
+            ),
+            (
+                "errors as results",
+                {"future.set_exception(error)": "future.set_result(error)"},
+                3,
+                "An error has to be *raised* where the result is asked for: `future.set_exception(error)`.",
+            ),
+        ),
+    ),
+    run=_submit,
+    explain="A `ThreadPoolExecutor(max_workers=1)` does the same. The kit's own (`backends/worker.py`) adds what a "
+    "long run needs: it stops after the first error, and ends with the interpreter, however that ends.",
+)
+
+
+# -- the smallest backend ---------------------------------------------------------------------------------------------
+
+
+class SmallestBackend:
+    """Gradient descent on torch tensors, in two operations that are submitted."""
+
+    def __init__(self, worker, params, loss_fn, learning_rate):
+        self.worker, self.params, self.loss_fn, self.learning_rate = worker, params, loss_fn, learning_rate
+        self.steps = 0
+
+    def forward_backward(self, batch):
+        """A future of the loss, a float. The gradient is added to what is there."""
+
+        def operation():
+            loss = self.loss_fn(self.params, batch)
+            loss.backward()
+            return loss.item()
+
+        return self.worker.submit(operation)
+
+    def optim_step(self):
+        """A future of the number of steps done. The gradient is used up."""
+
+        def operation():
+            with torch.no_grad():
+                for param in self.params.values():
+                    param -= self.learning_rate * param.grad
+                    param.grad = None
+            self.steps += 1
+            return self.steps
+
+        return self.worker.submit(operation)
+
+
+def _follow(make, plan, learning_rate):
+    """What a backend gives for a plan of operations, on a desk where they wait until all are submitted."""
+    desk = Desk()
+    params = {name: torch.tensor(value, requires_grad=True) for name, value in (("slope", 0.5), ("height", [0.0, 1.0]))}
+    backend = make(desk, params, loss_of_lines, learning_rate)
+    futures = []
+    for operation in plan:
+        futures.append(backend.optim_step() if operation == "step" else backend.forward_backward(operation))
+    if desk.num_waiting != len(plan):
+        return Told(f"{desk.num_waiting} operations handed to the worker, of {len(plan)}")
+    if [params["slope"].item(), *params["height"].tolist()] != [0.5, 0.0, 1.0] or params["slope"].grad is not None:
+        return Told("new parameters or gradients before the worker had begun")
+    desk.work()
+    results = [future.result() for future in futures]
+    if any(isinstance(result, torch.Tensor) for result in results):
+        return Told("a tensor where a number was asked for (`.item()`)")
+    end = backend.params
+    return [float(result) for result in results], [round(end["slope"].item(), 6)], np.array(end["height"].tolist())
+
+
+SMALLEST = Exercise(
+    "22.2",
+    "The smallest backend",
+    "Write the class `SmallestBackend`. `__init__` keeps its four arguments under their names, and begins with "
+    "`self.steps = 0`. `params` is a dictionary of torch tensors that need gradients; `loss_fn(params, batch)` is a "
+    "scalar. `forward_backward(batch)` submits an operation "
+    "to the worker that computes the loss and adds its gradient to `.grad`, as `loss.backward()` does; its future is "
+    "the loss, a Python float. `optim_step()` submits one that subtracts `learning_rate` times the gradient from every "
+    "parameter (inside `with torch.no_grad():`), sets every `.grad` to None, and counts `self.steps` up; its future is "
+    "that number. Nothing may be computed before the worker calls the operation: the parameters may change until then.",
+    minutes=15,
+    difficulty=2,
+    solution=SmallestBackend,
+    hints=(
+        "Each method defines a function without arguments and ends with `return self.worker.submit(that_function)`.",
+        "In `forward_backward` all three lines belong *into* the function: the loss, `loss.backward()`, and "
+        "`return loss.item()`.",
+        "In `optim_step`: `with torch.no_grad():`, then for every parameter `param -= self.learning_rate * param.grad` "
+        "and `param.grad = None`; then `self.steps += 1` and `return self.steps`.",
+    ),
+    cases=(
+        ([(1.0, 2.0), "step"], 0.1),
+        ([(1.0, 2.0), "step", (1.0, 2.0), "step", (3.0, -1.0), "step"], 0.05),
+        ([(1.0, 2.0), (3.0, -1.0), "step", (1.5, 0.5)], 0.1),
+        ([(0.5, 0.25)], 1.0),
+        ([(2.0, 1.0), (2.0, 1.0), (2.0, 1.0), "step", (0.0, 1.0), "step"], 0.02),
+    ),
+    mistakes=slips(
+        SmallestBackend,
+        (
+            "the gradient stays",
+            {"                    param.grad = None\n": ""},
+            3,
+            "The gradient is still there after the step, and the next batch's is added to it.",
+        ),
+        (
+            "one batch only",
+            {
+                "            loss.backward()\n": "            for param in self.params.values():\n                "
+                "param.grad = None\n            loss.backward()\n"
+            },
+            2,
+            "A second `forward_backward` before the step forgets the first one's gradient. They add up: that is how a "
+            "batch that does not fit into memory is learned from in pieces.",
+        ),
+        (
+            "a step in it",
+            {
+                "            return loss.item()\n": "            with torch.no_grad():\n                for param in "
+                "self.params.values():\n                    param -= self.learning_rate * param.grad\n                "
+                "    param.grad = None\n            return loss.item()\n",
+                "                for param in self.params.values():\n                    param -= self.learning_rate * "
+                "param.grad\n                    param.grad = None\n            self.steps": "                pass\n"
+                "            self.steps",
+            },
+            2,
+            "The parameters change in `forward_backward` already, and `optim_step` does nothing. Then gradients of "
+            "several batches cannot be added up, and nobody can look at a gradient before it is used.",
+        ),
+        (
+            "computed at once",
+            {
+                "        def operation():\n            loss = self.loss_fn(self.params, batch)\n            "
+                "loss.backward()\n            return loss.item()\n\n        return self.worker.submit(operation)": (
+                    "        loss = self.loss_fn(self.params, batch)\n        loss.backward()\n        return "
+                    "self.worker.submit(loss.item)"
+                )
+            },
+            1,
+            "The gradient is computed when the operation is *submitted*, with the parameters of that moment. A step "
+            "that is still waiting in the queue would come too late for it.",
+        ),
+        (
+            "uphill",
+            {"param -= ": "param += "},
+            3,
+            "The step goes uphill: `learning_rate` times the gradient is *subtracted*.",
+        ),
+        (
+            "steps not counted",
+            {"self.steps += 1": "self.steps = 1"},
+            3,
+            "The future of `optim_step` is how many steps have been done so far.",
+        ),
+    ),
+    run=_follow,
+    explain="These are the two operations that all five backends of the kit have. What is around them, order, errors, "
+    "checkpoints, is the same code for all five (`backends/base.py`).",
+)
+
+
+# -- when each operation runs -----------------------------------------------------------------------------------------
+
+
+def schedule(submitted, durations):
+    """(start, end) of each operation of a worker that does one at a time."""
+    times, free = [], 0.0
+    for moment, duration in zip(submitted, durations):
+        start = max(moment, free)
+        free = start + duration
+        times.append((start, free))
+    return times
+
+
+def _draw_times(rng):
+    count = int(rng.integers(1, 7))
+    return np.cumsum(rng.exponential(1.0, count)).round(3).tolist(), rng.exponential(1.2, count).round(3).tolist()
+
+
+SCHEDULE = Exercise(
+    "22.3",
+    "When each operation runs",
+    "Write `schedule(submitted, durations)`: two lists of seconds. Operation k was submitted at `submitted[k]` (never "
+    "before the one before it) and takes `durations[k]`. The worker does one at a time, in order, and is free at 0. "
+    "Return the list of pairs (start, end).",
+    minutes=6,
+    difficulty=1,
+    solution=schedule,
+    hints=(
+        "An operation begins when it has been submitted *and* the worker is free: the later of the two moments.",
+        "Keep the moment at which the worker will be free: `start = max(moment, free)`, `free = start + duration`.",
+    ),
+    cases=(
+        ([0.0, 0.0, 0.0], [1.0, 2.0, 0.5]),
+        ([0.0, 5.0], [1.0, 1.0]),
+        ([0.5, 1.0, 10.0], [2.0, 0.25, 0.0]),
+        ([3.0], [1.5]),
+        ([], []),
+        *drawn(3, _draw_times),
+    ),
+    mistakes=slips(
+        schedule,
+        (
+            "never idle",
+            {"max(moment, free)": "free"},
+            1,
+            "An operation starts before it was submitted: a worker with nothing to do waits.",
+        ),
+        (
+            "all at once",
+            {"max(moment, free)": "moment"},
+            1,
+            "Operations start the moment they are submitted, and run side by side. The worker does one at a time.",
+        ),
+        (
+            "durations for ends",
+            {"times.append((start, free))": "times.append((start, duration))"},
+            2,
+            "The second number is the moment at which the operation ends, not how long it takes.",
+        ),
+        (
+            "free from its submission on",
+            {"free = start + duration": "free = moment + duration"},
+            2,
+            "An operation that had to wait ends later too: its end is its *start* plus its duration.",
+        ),
+        (
+            "submitted for start",
+            {"times.append((start, free))": "times.append((moment, free))"},
+            1,
+            "The first number is when it starts, not when it was submitted.",
+        ),
+    ),
+    run=lambda function, *case: [tuple(map(float, pair)) for pair in function(*case)],
+)
+
+
+# -- state that is replaced -------------------------------------------------------------------------------------------
+
+
+def functional_step(params, velocity, grads, learning_rate, momentum):
+    """(new params, new velocity); what was given stays what it was."""
+    velocity = {name: momentum * velocity[name] + grads[name] for name in params}
+    return {name: params[name] - learning_rate * velocity[name] for name in params}, velocity
+
+
+def _descend(function, start, grads_of_steps, learning_rate, momentum):
+    """All steps, and what the first parameters are afterwards."""
+    params = {name: mx.array(value) for name, value in start.items()}
+    velocity = {name: mx.zeros_like(value) for name, value in params.items()}
+    first, kept = (params, velocity), [np.array(value) for value in (*params.values(), *velocity.values())]
+    for grads in grads_of_steps:
+        result = function(
+            params, velocity, {name: mx.array(value) for name, value in grads.items()}, learning_rate, momentum
+        )
+        if not (
+            isinstance(result, (tuple, list)) and len(result) == 2 and all(isinstance(each, dict) for each in result)
+        ):
+            return result
+        params, velocity = result
+    now = [np.array(value) for tree in first for value in tree.values()]
+    if list(map(len, first)) != [len(start)] * 2 or not all(map(np.array_equal, now, kept)):
+        return Told("the right type, but the dictionaries that were given have other numbers in them now")
+    return dict(params), dict(velocity)
+
+
+def _in_place(params, velocity, grads, learning_rate, momentum):
+    for name in params:
+        velocity[name] = momentum * velocity[name] + grads[name]
+        params[name] = params[name] - learning_rate * velocity[name]
+    return params, velocity
+
+
+def _draw_steps(rng):
+    shapes = {"w": (2, 3), "b": (1,), "gain": ()}
+    trees = [{name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(4)]
+    return trees[0], trees[1:], 0.1, 0.8
+
+
+FUNCTIONAL = Exercise(
+    "22.4",
+    "A step that changes nothing",
+    "Write `functional_step(params, velocity, grads, learning_rate, momentum)` for three dictionaries of MLX arrays "
+    "with the same names. The new velocity is `momentum` times the old one plus the gradient; the new parameters are "
+    "the old ones minus `learning_rate` times the **new** velocity. Return both as a tuple of **new** dictionaries: "
+    "the ones that were given keep what they hold.",
+    minutes=8,
+    difficulty=1,
+    solution=functional_step,
+    hints=(
+        "Two comprehensions over the names: `{name: ... for name in params}`.",
+        "`params[name] = ...` would change the caller's dictionary. A comprehension makes a new one.",
+    ),
+    cases=(
+        ({"w": np.float32([1.0, 2.0])}, [{"w": np.float32([0.5, -1.0])}], 0.1, 0.9),
+        ({"w": np.float32([1.0, 2.0])}, [{"w": np.float32([0.5, -1.0])}] * 3, 0.1, 0.9),
+        (
+            {"w": np.float32([[1.0]]), "b": np.float32(0.5)},
+            [{"w": np.float32([[2.0]]), "b": np.float32(1.0)}] * 2,
+            0.5,
+            0.0,
+        ),
+        *drawn(2, _draw_steps),
+    ),
+    mistakes=(
+        Mistake(
+            "in place",
+            _in_place,
+            "The caller's dictionaries were filled with the new arrays. Whoever kept the old policy, for a comparison, "
+            "for a reference, or to go back after an error, has lost it.",
+            2,
+        ),
+        *slips(
+            functional_step,
+            (
+                "the old velocity",
+                {
+                    "    velocity = {name: momentum * velocity[name] + grads[name] for name in params}\n    return {": (
+                        "    new = {name: momentum * velocity[name] + grads[name] for name in params}\n    return {"
+                    ),
+                    "for name in params}, velocity": "for name in params}, new",
+                },
+                1,
+                "The parameters move by the *old* velocity, which is 0 in the first step.",
+            ),
+            (
+                "no momentum",
+                {"momentum * velocity[name] + grads[name]": "grads[name]"},
+                1,
+                "The velocity forgets what it was: `momentum` times the old one belongs to it.",
+            ),
+            (
+                "a mean",
+                {"momentum * velocity[name] + grads[name]": "momentum * velocity[name] + (1 - momentum) * grads[name]"},
+                1,
+                "That is the running mean of Adam: here the gradient is added as a whole.",
+            ),
+            (
+                "the rate in it",
+                {
+                    "+ grads[name] for": "+ learning_rate * grads[name] for",
+                    "- learning_rate * velocity[name]": "- velocity[name]",
+                },
+                1,
+                "The learning rate is in the velocity. The steps are the same as long as the rate is; the velocity "
+                "that is returned is not.",
+            ),
+            (
+                "uphill",
+                {"params[name] - learning_rate": "params[name] + learning_rate"},
+                1,
+                "The step goes uphill.",
+            ),
+        ),
+    ),
+    run=_descend,
+    explain="torch.optim.SGD(momentum=...) has the same numbers, and writes them over the old ones. JAX's optax and "
+    "torch's torchopt are written as yours is.",
+)
+
+
+# -- how far apart ----------------------------------------------------------------------------------------------------
+
+
+def relative_difference(grads, others):
+    """The length of the difference of two gradients, as a share of the length of the first."""
+    difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)
+    length = sum(float((np.asarray(grads[name]) ** 2).sum()) for name in grads)
+    return math.sqrt(difference) / math.sqrt(length)
+
+
+def _draw_gradients(rng):
+    shapes = {"w": (3, 2), "b": (4,), "gain": ()}
+    grads = {name: rng.normal(size=shape) * rng.exponential(3.0) for name, shape in shapes.items()}
+    return grads, {name: value + 0.01 * rng.normal(size=value.shape) for name, value in grads.items()}
+
+
+DIFFERENCE = Exercise(
+    "22.5",
+    "How far apart are two gradients?",
+    "Write `relative_difference(grads, others)` for two dictionaries of NumPy arrays with the same names, in any "
+    "order. All numbers of a dictionary together are one long vector. Return the length of the difference of the two "
+    "vectors divided by the length of the first: a Python float. The length is the square root of the sum of squares.",
+    minutes=6,
+    difficulty=1,
+    solution=relative_difference,
+    hints=(
+        "Add up squares over all arrays first, and take the root once, at the end.",
+        "`sum(((grads[name] - others[name]) ** 2).sum() for name in grads)` is the square of the length of the "
+        "difference.",
+    ),
+    cases=(
+        ({"w": np.array([3.0, 4.0])}, {"w": np.array([3.0, 4.5])}),
+        ({"w": np.array([3.0]), "b": np.array([4.0])}, {"b": np.array([4.0]), "w": np.array([3.0])}),
+        ({"w": np.array([1.0, -2.0]), "b": np.array([[0.5]])}, {"b": np.array([[0.25]]), "w": np.array([1.5, -1.0])}),
+        ({"w": np.array([1e-9, 0.0]), "b": np.array([1.0])}, {"w": np.array([2e-9, 0.0]), "b": np.array([1.0])}),
+        ({"w": np.array(2.0)}, {"w": np.array(-2.0)}),
+        *drawn(3, _draw_gradients),
+    ),
+    mistakes=slips(
+        relative_difference,
+        (
+            "no root",
+            {"math.sqrt(difference) / math.sqrt(length)": "difference / length"},
+            1,
+            "That is the square of it: 1e-6 would look like 1e-12.",
+        ),
+        (
+            "absolute",
+            {" / math.sqrt(length)": ""},
+            1,
+            "That is the length of the difference. Whether it is small depends on how long the gradient is.",
+        ),
+        (
+            "divided by the second",
+            {"(np.asarray(grads[name]) ** 2)": "(np.asarray(others[name]) ** 2)"},
+            2,
+            "It is a share of the length of the *first*.",
+        ),
+        (
+            "lengths subtracted",
+            {
+                "((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()": "(np.asarray(grads[name]) ** 2 - "
+                "np.asarray(others[name]) ** 2).sum()",
+                "math.sqrt(difference)": "math.sqrt(abs(difference))",
+            },
+            2,
+            "Two vectors may be equally long and point in opposite directions: subtract first, then square.",
+        ),
+        (
+            "paired by place",
+            {"np.asarray(others[name])) ** 2": "np.asarray([*others.values()][[*grads].index(name)])) ** 2"},
+            2,
+            "The names stand in another order in the second dictionary: take its arrays by their names.",
+        ),
+    ),
+    run=lambda function, *case: float(as_numpy(function(*case))),
+)
+
+
+# -- what an error poisons --------------------------------------------------------------------------------------------
+
+
+def outcomes(operations):
+    """What becomes of operations that are called in order: (word, value or message) of each."""
+    found, first = [], None
+    for operation in operations:
+        if first is not None:
+            found.append(("refused", first))
+            continue
+        try:
+            found.append(("done", operation()))
+        except Exception as error:
+            first = str(error)
+            found.append(("failed", first))
+    return found
+
+
+def _outcomes(function, plan):
+    """What it says of operations, and which of them were called."""
+    called, operations = [], []
+    for number, what in enumerate(plan):
+        operations.append(build(called, number, what))
+    result = function(operations)
+    result = [tuple(each) for each in result] if isinstance(result, (list, tuple)) else result
+    return result, called
+
+
+def _all_go_on(operations):
+    found = []
+    for operation in operations:
+        try:
+            found.append(("done", operation()))
+        except Exception as error:
+            found.append(("failed", str(error)))
+    return found
+
+
+POISON = Exercise(
+    "22.6",
+    "Poison",
+    "Write `outcomes(operations)`: what becomes of a list of functions without arguments that a backend calls in "
+    'order. Return a list with a pair for each: `("done", value)` for what it returned; `("failed", message)` for the '
+    'first one that raises, with `message = str(error)`; and `("refused", message)`, with the message of the one that '
+    "failed, for **all** after it, which are not called any more.",
+    minutes=8,
+    difficulty=1,
+    solution=outcomes,
+    hints=(
+        "Remember the first message in a variable that is None as long as all goes well.",
+        'At the top of the loop: `if first is not None:`, append `("refused", first)` and `continue`.',
+        "Not `if first:`, for a message may be empty.",
+    ),
+    cases=(
+        (["1", "2", "3"],),
+        (["1", "raises nan", "3", "4"],),
+        (["raises out of memory", "raises nan", "3"],),
+        (["1", "raises "],),
+        (["raises ", "2", "3"],),
+        (["None", "raises late"],),
+        ([],),
+    ),
+    mistakes=(
+        Mistake(
+            "all go on",
+            _all_go_on,
+            "After an error the next operation is called all the same. An `optim_step` would take its step with half "
+            "a gradient.",
+            1,
+        ),
+        *slips(
+            outcomes,
+            (
+                "an empty message",
+                {"if first is not None:": "if first:"},
+                3,
+                "An error without a message poisons too: ask whether there was one, not whether it said something.",
+            ),
+            (
+                "ends at the error",
+                {'            found.append(("refused", first))\n            continue': "            break"},
+                2,
+                "Whoever waits for a later operation has to be told something: each gets a pair.",
+            ),
+            (
+                "failed, all of them",
+                {'("refused", first)': '("failed", first)'},
+                2,
+                "Only the first has failed. Those after it were never called: they are refused.",
+            ),
+            (
+                "the number of the error",
+                {"first = str(error)": "first = repr(error)"},
+                1,
+                "The message is `str(error)`.",
+            ),
+            (
+                "one is let through",
+                {"            continue\n": "            first = None\n            continue\n"},
+                1,
+                "After one refusal it goes on as if nothing had happened. Poison stays.",
+            ),
+        ),
+    ),
+    run=_outcomes,
+)
+
+
+# -- an order that loses nothing --------------------------------------------------------------------------------------
+
+ORDER = Exercise(
+    "22.7",
+    "An order in which nothing is lost",
+    "A checkpoint of step 100 is there, and is to be replaced by another one of step 100. The machine may lose power "
+    "after any of these five actions, or in the middle of one. In which order do they have to be done, so that at "
+    "every moment a whole checkpoint can be found, and a folder that is called `step_0100` is whole? Answer with the "
+    'five letters, such as `"ABCDE"`.\n\n'
+    "A: give the new folder the name `step_0100` (the old one is moved aside by the same action).  B: write the "
+    "weights and the optimizer's state into a new folder beside it.  C: wait until everything in the new folder is on "
+    "the disk (`fsync`).  D: write `metadata.json`, with the hash of every file, into the new folder.  E: delete the "
+    "old folder.",
+    minutes=5,
+    difficulty=2,
+    solution="BDCAE",
+    hints=(
+        "What is deleted first cannot be gone back to. What is renamed before it is on the disk may be empty after a "
+        "power cut, with its right name on it.",
+        "The metadata says that everything else is there: it cannot come before that.",
+    ),
+    mistakes=(
+        Mistake(
+            "delete first",
+            "EBDCA",
+            "Between E and A there is no checkpoint of step 100 at all, and writing weights is what takes longest.",
+            1,
+        ),
+        Mistake(
+            "delete before the rename",
+            "BDCEA",
+            "Between E and A no folder has the name. It is a short moment, and it will come.",
+            1,
+        ),
+        Mistake(
+            "rename before the disk",
+            "BDACE",
+            "A file that was written is in memory first. A power cut between A and C leaves a folder of the right name "
+            "whose files may be empty: the rename may reach the disk before what it names.",
+            1,
+        ),
+        Mistake(
+            "metadata first",
+            "DBCAE",
+            "The hashes of files that are not written yet are not known; and a kill in B would leave metadata that "
+            "speaks of files that are not there.",
+            2,
+        ),
+        Mistake(
+            "metadata after the disk",
+            "BCDAE",
+            "Then the metadata itself need not be on the disk when the folder gets its name.",
+            1,
+        ),
+        Mistake(
+            "metadata after the name",
+            "BCADE",
+            "Between A and D the folder has the name and no metadata: it is not whole, and the old one is out of its "
+            "place.",
+            2,
+        ),
+    ),
+    explain="The kit's `replaced_folder` does this, in this order, for everything that it saves.",
+)
+
+
+# -- what is whole ----------------------------------------------------------------------------------------------------
+
+
+def newest_whole(folder):
+    """The name of the checkpoint with the highest step that is whole, or None."""
+    steps = {}
+    for path in folder.glob("step_*"):
+        if path.name.removeprefix("step_").isdigit():
+            steps[int(path.name.removeprefix("step_"))] = path
+    for step in sorted(steps, reverse=True):
+        try:
+            files = json.loads((steps[step] / "metadata.json").read_text())["files"]
+            found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}
+            if all(found[name] == files[name]["sha256"] for name in files):
+                return steps[step].name
+        except (OSError, ValueError, KeyError):
+            continue
+    return None
+
+
+def _write_checkpoint(folder, state):
+    """A checkpoint of two small files, in a state that a save may leave."""
+    folder.mkdir()
+    if state == "empty":
+        return
+    contents = {"weights.bin": f"weights of {folder.name}".encode(), "optimizer.bin": b"moments" * 3}
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    if state == "no metadata":
+        return
+    files = {
+        name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+    }
+    metadata = {"step": 1, "files": files}
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    if state == "both cut off":
+        (folder / "optimizer.bin").write_bytes(contents["optimizer.bin"][:-2])
+    if state in ("cut off", "both cut off"):
+        (folder / "weights.bin").write_bytes(contents["weights.bin"][:-2])
+    if state == "flipped":
+        flipped = bytes([contents["optimizer.bin"][0] ^ 1]) + contents["optimizer.bin"][1:]
+        (folder / "optimizer.bin").write_bytes(flipped)
+    if state == "a file lost":
+        (folder / "optimizer.bin").unlink()
+    if state == "half metadata":
+        (folder / "metadata.json").write_text(json.dumps(metadata)[:20])
+    if state == "other metadata":
+        (folder / "metadata.json").write_text("{}")
+
+
+def _look(function, checkpoints):
+    with tempfile.TemporaryDirectory() as name:
+        for each, state in checkpoints.items():
+            _write_checkpoint(Path(name) / each, state)
+        found = function(Path(name))
+        return found.name if isinstance(found, Path) else found
+
+
+WHOLE = Exercise(
+    "22.8",
+    "The newest that is whole",
+    "Write `newest_whole(folder)` for a `Path`. Checkpoints are folders in it, called `step_0100`: `step_` and the "
+    'number. A checkpoint\'s `metadata.json` holds `{"files": {name: {"size": ..., "sha256": ...}, ...}}`, and it is '
+    "**whole** if every listed file is there and has its hash: "
+    "`hashlib.sha256(path.read_bytes()).hexdigest()`. Return the name of the whole one with the highest step, or None "
+    "where none is whole. What has no metadata, or metadata that cannot be read or has no `files`, is passed over, as "
+    "is anything with another name (`step_0100.tmp`).",
+    minutes=15,
+    difficulty=2,
+    solution=newest_whole,
+    hints=(
+        "First find the folders and their numbers; then go through them from the highest down, and return the first "
+        "that is whole.",
+        "As texts, `step_9999` comes after `step_10000`. Sort by `int(name.removeprefix('step_'))`.",
+        "Everything that can go wrong with one checkpoint, a missing file (`OSError`), broken JSON (`ValueError`), no "
+        "`files` (`KeyError`), means the same: pass over it. One `try` around all of it will do.",
+    ),
+    cases=(
+        ({"step_0001": "whole", "step_0002": "whole"},),
+        ({"step_9999": "whole", "step_10000": "whole"},),
+        ({"step_0001": "whole", "step_0002": "cut off"},),
+        ({"step_0001": "whole", "step_0002": "flipped", "step_0003": "a file lost"},),
+        ({"step_0007": "whole", "step_0008": "no metadata", "step_0009": "half metadata", "step_0010": "empty"},),
+        ({"step_0003": "whole", "step_0004.tmp": "whole", "other": "whole"},),
+        ({"step_0003": "other metadata", "step_0002": "whole"},),
+        ({"step_0001": "whole", "step_0002": "both cut off"},),
+        ({"step_0001": "flipped"},),
+        ({},),
+    ),
+    mistakes=slips(
+        newest_whole,
+        (
+            "sorted as text",
+            {"for step in sorted(steps, reverse=True)": "for step in sorted(steps, key=str, reverse=True)"},
+            2,
+            "The steps are compared as texts, in which 9999 comes after 10000. Compare numbers.",
+        ),
+        (
+            "the newest, whole or not",
+            {
+                "found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}": "",
+                "if all(": "if True or all(",
+            },
+            1,
+            "The hashes are not looked at. A file that was cut off or changed would be loaded without a word.",
+        ),
+        (
+            "existence for wholeness",
+            {
+                "found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}": (
+                    "found = {name: (steps[step] / name).exists() for name in files}"
+                ),
+                'found[name] == files[name]["sha256"]': "found[name]",
+            },
+            3,
+            "That the files are there is not enough: one that was cut off is there too. Compare the hashes.",
+        ),
+        (
+            "the oldest",
+            {", reverse=True": ""},
+            1,
+            "That is the oldest one.",
+        ),
+        (
+            "only the newest is tried",
+            {"            continue\n": "            return None\n"},
+            3,
+            "If the newest one is broken, an older one may be whole: go on to it.",
+        ),
+        (
+            "any file",
+            {"if all(": "if any("},
+            1,
+            "*Every* listed file has to have its hash.",
+        ),
+    ),
+    run=_look,
+)
+
+
+# -- ahead of the learner ---------------------------------------------------------------------------------------------
+
+
+def async_times(write, learn, num_steps, max_lag):
+    """(write start, write end, learn start, learn end) of every batch."""
+    times, writer, learner, learned = [], 0.0, 0.0, []
+    for number in range(num_steps):
+        needed = number - max_lag
+        start = max(writer, learned[needed - 1] if needed > 0 else 0.0)
+        writer = start + write
+        begin = max(writer, learner)
+        learner = begin + learn
+        learned.append(learner)
+        times.append((start, writer, begin, learner))
+    return times
+
+
+def _draw_run(rng):
+    return (*rng.exponential(1.0, 2).round(3).tolist(), int(rng.integers(1, 8)), int(rng.integers(0, 4)))
+
+
+ASYNC = Exercise(
+    "22.9",
+    "Ahead of the learner",
+    "Write `async_times(write, learn, num_steps, max_lag)`. Batch k (from 0) is written in `write` seconds, by a "
+    "writer that writes one after the other, and learned from in `learn` seconds, by a learner that does one update "
+    "after the other. Update k needs batch k to be written. And the writer may begin batch k only when `k - max_lag` "
+    "updates are done, so that its weights are at most `max_lag` updates old. Both begin as early as they may, from 0 "
+    "on. Return a list with four moments for each batch: (write start, write end, learn start, learn end).",
+    minutes=12,
+    difficulty=3,
+    solution=async_times,
+    hints=(
+        "Batch k begins when the writer is done with the one before *and* enough updates are done; update k begins "
+        "when its batch is written *and* the learner is done with the one before. Each is a `max` of two moments.",
+        "Keep a list of the moments at which updates ended. When are `n` updates done, for n of 1 or more? At "
+        "`ended[n - 1]`. For n of 0 or less there is nothing to wait for.",
+        "With `max_lag` 0 batch k waits for k updates: all of those before it. Then the two take turns, and a step "
+        "takes `write + learn`.",
+    ),
+    cases=(
+        (1.0, 2.0, 4, 0),
+        (1.0, 2.0, 4, 1),
+        (2.0, 1.0, 4, 1),
+        (1.0, 3.0, 6, 2),
+        (1.0, 3.0, 6, 9),
+        (0.5, 0.5, 1, 0),
+        *drawn(4, _draw_run),
+    ),
+    mistakes=slips(
+        async_times,
+        (
+            "no bound",
+            {"max(writer, learned[needed - 1] if needed > 0 else 0.0)": "writer"},
+            1,
+            "The writer never waits for the learner: its lead, and with it the lag, grows without end.",
+        ),
+        (
+            "one too many",
+            {"needed = number - max_lag": "needed = number - max_lag - 1"},
+            2,
+            "The weights are one update older than allowed: with `max_lag` 0 batch 1 has to wait for the first update.",
+        ),
+        (
+            "one too few",
+            {"needed = number - max_lag": "needed = number - max_lag + 1"},
+            2,
+            "The writer waits for one update more than it has to.",
+        ),
+        (
+            "two learners",
+            {"begin = max(writer, learner)": "begin = writer"},
+            1,
+            "An update begins although the one before it is not over.",
+        ),
+        (
+            "before it is written",
+            {"begin = max(writer, learner)": "begin = learner"},
+            1,
+            "An update begins before its batch is written.",
+        ),
+        (
+            "the first update, always",
+            {"learned[needed - 1] if needed > 0": "learned[0] if needed > 0"},
+            2,
+            "Every batch waits for the first update only: batch k waits for `k - max_lag` of them.",
+        ),
+    ),
+    run=lambda function, *case: [tuple(map(float, each)) for each in function(*case)],
+    explain="The slower of the two sets the pace as soon as `max_lag` is 1. More lag helps only where times vary.",
+)

@@ -1,0 +1,479 @@
+"""Chapter 22 against torch and simulation, answers in other styles, what the prose says, and without its packages."""
+
+import heapq
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+
+import mlx.optimizers as optim
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.chapters.chapter_22 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_22 import parts
+from mlx_grpo_kit.course.chapters.chapter_22.toys import loss_of_lines
+from mlx_grpo_kit.qwen3 import load_pretrained
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "22_training_backends.ipynb"
+
+# Ground truth.
+
+
+def test_the_smallest_backend_is_torchs_sgd():
+    params = {"slope": torch.tensor(0.5, requires_grad=True), "height": torch.tensor([0.0, 1.0], requires_grad=True)}
+    theirs = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
+    with ThreadPoolExecutor(1) as worker:
+        backend = chapter.SmallestBackend(worker, params, loss_of_lines, 0.05)
+        optimizer = torch.optim.SGD(theirs.values(), lr=0.05)
+        for plan in ([(1.0, 2.0)], [(3.0, -1.0), (0.5, 0.25)]):
+            for batch in plan:
+                future = backend.forward_backward(batch)
+                loss = loss_of_lines(theirs, batch)
+                loss.backward()
+                assert future.result() == pytest.approx(loss.item())
+            backend.optim_step().result()
+            optimizer.step()
+            optimizer.zero_grad()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(backend.params[name].detach(), value.detach(), rtol=1e-6)
+
+
+def test_the_functional_step_is_torchs_and_mlxs_momentum():
+    rng = np.random.default_rng(0)
+    start, grads = ({"w": rng.normal(size=(3, 2)).astype(np.float32)} for _ in range(2))
+    params, velocity = {"w": mx.array(start["w"])}, {"w": mx.zeros((3, 2))}
+    weight = torch.tensor(start["w"], requires_grad=True)
+    sgd, theirs = torch.optim.SGD([weight], lr=0.1, momentum=0.9), optim.SGD(0.1, momentum=0.9)
+    of_mlx = {"w": mx.array(start["w"])}
+    for _ in range(4):
+        params, velocity = chapter.functional_step(params, velocity, {"w": mx.array(grads["w"])}, 0.1, 0.9)
+        weight.grad = torch.tensor(grads["w"])
+        sgd.step()
+        of_mlx = theirs.apply_gradients({"w": mx.array(grads["w"])}, of_mlx)
+    np.testing.assert_allclose(np.array(params["w"]), weight.detach(), rtol=1e-5)
+    np.testing.assert_allclose(np.array(params["w"]), np.array(of_mlx["w"]), rtol=1e-5)
+
+
+def simulated(write, learn, num_steps, max_lag):
+    """The same by events: whoever may begin does, the earliest first."""
+    times = [[None] * 4 for _ in range(num_steps)]
+    events, written, learned, writing, learning, now = [], deque(), 0, 0, False, 0.0
+    busy = False
+    while learned < num_steps:
+        if not busy and writing < num_steps and learned >= writing - max_lag:
+            busy, times[writing][0] = True, now
+            heapq.heappush(events, (now + write, 0, writing))
+            writing += 1
+        if not learning and written:
+            number = written.popleft()
+            learning, times[number][2] = True, now
+            heapq.heappush(events, (now + learn, 1, number))
+        now, kind, number = heapq.heappop(events)
+        times[number][1 + 2 * kind] = now
+        if kind == 0:
+            busy = False
+            written.append(number)
+        else:
+            learning, learned = False, learned + 1
+    return [tuple(each) for each in times]
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 2, 5])
+def test_the_times_of_an_asynchronous_run_are_those_of_a_simulation(max_lag):
+    for write, learn in ((1.0, 2.0), (2.0, 1.0), (1.0, 1.0), (0.3, 3.1)):
+        found = np.array(chapter.async_times(write, learn, 8, max_lag))
+        np.testing.assert_allclose(found, np.array(simulated(write, learn, 8, max_lag)))
+        _, lags = parts.asynchronous(found)
+        assert 0 <= min(lags) <= max(lags) <= max_lag
+
+
+def test_what_the_prose_says():
+    def step_time(prepare, compute, ahead):
+        bars = parts.pipeline(chapter.schedule, prepare, compute, ahead, 30)
+        ends = [bar.end for bar in bars if bar.kind == "learns from it"]
+        return ends[-1] - ends[-2]
+
+    # 40 and 60 ms: the sum at 0 ahead, the longer at 1, and nothing more is won.
+    assert [step_time(40, 60, ahead) for ahead in range(5)] == pytest.approx([100, 60, 60, 60, 60])
+    assert [step_time(60, 40, ahead) for ahead in range(3)] == pytest.approx([100, 60, 60])
+
+    def pace(write, learn, max_lag):
+        times = chapter.async_times(write, learn, 30, max_lag)
+        return times[-1][3] - times[-2][3], max(parts.asynchronous(times)[1])
+
+    assert pace(1.0, 1.5, 0) == (pytest.approx(2.5), 0)
+    assert [pace(1.0, 1.5, lag)[0] for lag in (1, 2, 4)] == pytest.approx([1.5] * 3)
+    assert pace(1.0, 1.5, 4)[1] == 4, "the batches only get staler"
+    assert pace(2.0, 0.5, 4)[1] <= 1, "a slow engine does not use up the lag"
+    _, params = load_pretrained(TINY)
+    size = sum(value.nbytes for value in params.values())
+    assert 9e6 < 8 * size < 11e6  # ten million bits
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    [text] = [
+        "".join(output["data"]["text/plain"])
+        for cell in notebook.cells
+        if cell.id == "22-matrix"
+        for output in cell.outputs
+    ]
+    assert text.count("checkpoint 3.") == 5, "about three times the model's 1.2 MB"
+    assert size == pytest.approx(1.2e6, rel=0.05)
+
+
+# Answers in other styles.
+
+
+class Pool:
+    def __init__(self):
+        self.pool = ThreadPoolExecutor(max_workers=1)
+
+    def submit(self, function):
+        return self.pool.submit(function)
+
+
+class WithACondition:
+    def __init__(self):
+        self.waiting, self.changed = deque(), threading.Condition()
+        threading.Thread(target=self.work, daemon=True).start()
+
+    def submit(self, function):
+        future = Future()
+        with self.changed:
+            self.waiting.append((future, function))
+            self.changed.notify()
+        return future
+
+    def work(self):
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.waiting)
+                future, function = self.waiting.popleft()
+            try:
+                result = function()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+
+class ReplacingBackend:
+    """New tensors in the dictionary in place of changed ones."""
+
+    def __init__(self, worker, params, loss_fn, learning_rate):
+        self.worker, self.params, self.loss_fn, self.learning_rate, self.steps = (
+            worker,
+            params,
+            loss_fn,
+            learning_rate,
+            0,
+        )
+
+    def forward_backward(self, batch):
+        return self.worker.submit(lambda: self._loss(batch))
+
+    def _loss(self, batch):
+        loss = self.loss_fn(self.params, batch)
+        loss.backward()
+        return loss.item()
+
+    def optim_step(self):
+        return self.worker.submit(self._step)
+
+    def _step(self):
+        for name, param in list(self.params.items()):
+            self.params[name] = (param - self.learning_rate * param.grad).detach().requires_grad_()
+        self.steps += 1
+        return self.steps
+
+
+class WithOptim(ReplacingBackend):
+    """torch's own optimizer."""
+
+    def _step(self):
+        optimizer = torch.optim.SGD(self.params.values(), lr=self.learning_rate)
+        optimizer.step()
+        optimizer.zero_grad()
+        self.steps = self.steps + 1
+        return self.steps
+
+
+def schedule_by_recursion(submitted, durations):
+    if not submitted:
+        return []
+    before = schedule_by_recursion(submitted[:-1], durations[:-1])
+    start = max(submitted[-1], before[-1][1]) if before else submitted[-1]
+    return [*before, (start, start + durations[-1])]
+
+
+def schedule_as_array(submitted, durations):
+    found = np.zeros((len(submitted), 2))
+    for k in range(len(submitted)):
+        found[k, 0] = max(submitted[k], found[k - 1, 1] if k else 0)
+        found[k, 1] = found[k, 0] + durations[k]
+    return found
+
+
+def functional_by_tree_map(params, velocity, grads, learning_rate, momentum):
+    from mlx.utils import tree_map
+
+    velocity = tree_map(lambda v, g: momentum * v + g, velocity, grads)
+    return [tree_map(lambda p, v: p - learning_rate * v, params, velocity), velocity]
+
+
+def functional_by_loop(params, velocity, grads, learning_rate, momentum):
+    new, moving = dict(params), dict(velocity)
+    for name, grad in grads.items():
+        moving[name] = moving[name] * momentum + grad
+        new[name] = new[name] - moving[name] * learning_rate
+    return new, moving
+
+
+def difference_by_norm(grads, others):
+    flat = [np.concatenate([np.ravel(each[name]) for name in sorted(grads)]) for each in (grads, others)]
+    return np.linalg.norm(flat[0] - flat[1]) / np.linalg.norm(flat[0])
+
+
+def difference_by_torch(grads, others):
+    ours, theirs = (torch.cat([torch.tensor(each[name]).reshape(-1) for name in grads]) for each in (grads, others))
+    return (ours - theirs).norm() / ours.norm()
+
+
+def outcomes_by_index(operations):
+    found = []
+    for operation in operations:
+        failed = [each for each in found if each[0] == "failed"]
+        if failed:
+            found.append(["refused", failed[0][1]])
+        else:
+            try:
+                value = operation()
+            except ValueError as error:
+                found.append(["failed", f"{error}"])
+            else:
+                found.append(["done", value])
+    return tuple(found)
+
+
+def newest_by_iterdir(folder):
+    from hashlib import sha256
+
+    found = []
+    for path in folder.iterdir():
+        number = path.name[5:]
+        if path.name[:5] != "step_" or not number.isdecimal():
+            continue
+        try:
+            metadata = json.loads((path / "metadata.json").read_bytes())
+            for name, entry in metadata["files"].items():
+                assert sha256((path / name).read_bytes()).hexdigest() == entry["sha256"]
+        except Exception:
+            continue
+        found.append((int(number), path.name))
+    return max(found)[1] if found else None
+
+
+def async_by_recursion(write, learn, num_steps, max_lag):
+    times = []
+    for k in range(num_steps):
+        start = times[k - 1][1] if k else 0
+        if k - max_lag > 0:
+            start = max(start, times[k - max_lag - 1][3])
+        done = start + write
+        begin = max(done, times[k - 1][3]) if k else done
+        times.append([start, done, begin, begin + learn])
+    return np.array(times).tolist()
+
+
+OTHERS = [
+    ("22.1", Pool),
+    ("22.1", WithACondition),
+    ("22.2", ReplacingBackend),
+    ("22.2", WithOptim),
+    ("22.3", schedule_by_recursion),
+    ("22.3", schedule_as_array),
+    ("22.4", functional_by_tree_map),
+    ("22.4", functional_by_loop),
+    ("22.5", difference_by_norm),
+    ("22.5", difference_by_torch),
+    ("22.6", outcomes_by_index),
+    ("22.7", ["B", "D", "C", "A", "E"]),
+    ("22.7", "b d c a e"),
+    ("22.8", newest_by_iterdir),
+    ("22.9", async_by_recursion),
+    ("22.9", simulated),
+]
+
+
+@pytest.mark.parametrize(("id", "answer"), OTHERS, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_right_answers_in_other_styles_pass(id, answer):
+    note = check(id, answer)
+    assert note.passed, note
+
+
+# Wrong ones, beside those that the exercises bring along.
+
+
+class TwoThreads(chapter.Worker):
+    def __init__(self):
+        self.queue = Queue()
+        for _ in range(2):
+            threading.Thread(target=self.work, daemon=True).start()
+
+
+class ResultsForFutures(Pool):
+    def submit(self, function):
+        return 3
+
+
+class StepsEveryTime(ReplacingBackend):
+    def forward_backward(self, batch):
+        future = super().forward_backward(batch)
+        self.optim_step()
+        return future
+
+
+class TensorLoss(ReplacingBackend):
+    def _loss(self, batch):
+        loss = self.loss_fn(self.params, batch)
+        loss.backward()
+        return loss
+
+
+def starts_only(submitted, durations):
+    return [start for start, _ in chapter.schedule(submitted, durations)]
+
+
+def in_lists_that_were_given(submitted, durations):
+    found = chapter.schedule(submitted, durations)
+    for k, (start, _) in enumerate(found):
+        submitted[k] = start
+    return found
+
+
+def params_only(params, velocity, grads, learning_rate, momentum):
+    return {name: params[name] - learning_rate * grads[name] for name in params}
+
+
+def largest_difference(grads, others):
+    return max(abs(grads[name] - others[name]).max() for name in grads)
+
+
+def mean_of_relative(grads, others):
+    return np.mean([np.linalg.norm(grads[name] - others[name]) / np.linalg.norm(grads[name]) for name in grads])
+
+
+def all_called(operations):
+    found, first = [], None
+    for operation in operations:
+        try:
+            value = operation()
+            found.append(("done", value) if first is None else ("refused", first))
+        except Exception as error:
+            found.append(("failed", str(error)) if first is None else ("refused", first))
+            first = first if first is not None else str(error)
+    return found
+
+
+def by_time(folder):
+    found = [path for path in folder.glob("step_*") if (path / "metadata.json").exists()]
+    return max(found, key=lambda path: path.stat().st_mtime).name if found else None
+
+
+def path_for_name(folder):
+    name = chapter.newest_whole(folder)
+    return [folder / name] if name else None
+
+
+def synchronous(write, learn, num_steps, max_lag):
+    return chapter.async_times(write, learn, num_steps, 0)
+
+
+def three_moments(write, learn, num_steps, max_lag):
+    return [each[:3] for each in chapter.async_times(write, learn, num_steps, max_lag)]
+
+
+WRONG = [
+    ("22.1", TwoThreads, "functions called at the same time|expected"),
+    ("22.1", ResultsForFutures, r"something without a `.result\(\)`"),
+    ("22.2", StepsEveryTime, "operations handed to the worker"),
+    ("22.2", TensorLoss, "a tensor where a number was asked for"),
+    ("22.3", starts_only, "raised TypeError"),
+    ("22.3", in_lists_that_were_given, "new numbers in what it was given"),
+    ("22.4", params_only, "expected"),
+    ("22.5", largest_difference, "expected"),
+    ("22.5", mean_of_relative, "expected"),
+    ("22.6", all_called, "expected"),
+    ("22.7", "BDCAEE", "not a string of 5 letters"),
+    ("22.7", "ABCDE", "are right|is right"),
+    ("22.8", by_time, "expected"),
+    ("22.8", path_for_name, "expected"),
+    ("22.9", synchronous, "expected"),
+    ("22.9", three_moments, "expected"),
+]
+
+
+@pytest.mark.parametrize(("id", "answer", "said"), WRONG, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_wrong_answers_are_told(id, answer, said):
+    note = check(id, answer)
+    assert not note.passed
+    assert re.search(said, note.text), note.text
+
+
+# Without the packages.
+
+HIDDEN = ("jax", "optax", "orbax", "torchopt", "torchax", "trio")
+
+RUN = """
+import importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+import nbformat
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in nbformat.read({notebook!r}, as_version=4).cells:
+    if cell.cell_type == "code":
+        print("##", cell.id)
+        result = shell.run_cell(cell.source)
+        if not result.success:
+            print("FAILED", cell.id)
+            sys.exit(1)
+"""
+
+
+def test_the_chapter_runs_without_its_packages_and_says_what_it_skips(tmp_path):
+    program = RUN.format(hidden=HIDDEN, notebook=str(NOTEBOOK))
+    environment = os.environ | {"MLX_GRPO_KIT_PROGRESS": str(tmp_path / "progress.json"), "IPYTHONDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    for words in (
+        "torch.func  skipped: torchopt is not installed (pip install 'mlx_grpo_kit[backends]')",
+        "JAX         skipped: jax is not installed",
+        "torchax     skipped: jax is not installed",
+    ):
+        assert words in done.stdout
+    assert done.stdout.count("skipped: trio is not installed") == 2
+    assert "PyTorch     gradient of length" in done.stdout
+    assert "MLX         gradient of length" in done.stdout
+
+
+def test_what_is_installed_here_is_not_skipped():
+    assert [parts.absent(name) for name in (*parts.PACKAGES, "trio")] == [""] * 6
+    assert "skipped: no_such_package is not installed" in parts.absent("no_such_package")
