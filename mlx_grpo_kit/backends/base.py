@@ -96,7 +96,7 @@ class Backend(ABC):
         """Go on from what `_read` found to be right."""
 
     def _begin_thread(self) -> Callable[[], None]:
-        """What the backend's thread does first, such as setting what a thread has of its own; holds no backend."""
+        """What the backend's thread does first, such as setting what a thread has of its own."""
         return lambda: None
 
     @staticmethod  # noqa: B027

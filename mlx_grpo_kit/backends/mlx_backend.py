@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 
 from mlx_grpo_kit.autograd.gradients import check_parameters
 from mlx_grpo_kit.backends.base import Backend, logits_of
+from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "training_state.safetensors"
@@ -63,6 +64,7 @@ class MLXTrainingBackend(Backend):
         mx.eval(self.params, self.optimizer.state)  # what is evaluated may cross to another thread
 
     def forward_backward(self, batch: Mapping[str, Any]):
+        refuse_after_fork()
         if isinstance(batch, Mapping):
             mx.eval(list(batch.values()))
         return super().forward_backward(batch)
@@ -132,6 +134,7 @@ class MLXTrainingBackend(Backend):
         _set_random_state(state[STATE]["random"])
 
     def _begin_thread(self) -> Callable[[], None]:
+        refuse_after_fork()
         state = mx.random.state[0]
         mx.eval(state)
         return partial(_set_random_state, state)

@@ -30,12 +30,14 @@ class Worker:
 
     Args:
         name: of the thread.
-        at_start, at_end: called in the thread, first and last. They must not hold the worker, nor who holds it.
+        at_start: called in the thread, first; what it raises poisons, like an operation that fails.
+        at_end: called in the thread, last. It must not hold the worker, nor who holds it.
     """
 
     def __init__(self, name: str, at_start: Callable[[], None], at_end: Callable[[], None]):
         self._line = _Line()
-        self._thread = threading.Thread(target=self._line.work, args=[at_start, at_end], name=name, daemon=True)
+        self._at_start = at_start
+        self._thread = threading.Thread(target=self._line.work, args=[at_end], name=name, daemon=True)
         self._process: int | None = None
         self._submitting = threading.Lock()
         self._closed = False
@@ -102,6 +104,7 @@ class Worker:
             self._process = os.getpid()
             _RUNNING.add(self._line)
             self._thread.start()
+            self._line.items.put((self, TrainFuture("start", self._thread), self._at_start))
         elif self._process != os.getpid():
             raise RuntimeError(
                 "This process was forked from one that had used this backend, and a fork leaves its thread behind. "
@@ -129,9 +132,8 @@ class _Line:
         self.dropping = self.dropping or drop
         self.items.put(None)
 
-    def work(self, at_start: Callable[[], None], at_end: Callable[[], None]) -> None:
+    def work(self, at_end: Callable[[], None]) -> None:
         try:
-            at_start()
             while (item := self.items.get()) is not None:
                 worker, future, function = item
                 if self.dropping:

@@ -307,6 +307,11 @@ class TestTheEnd:
         worker.close()
         assert calls == [inside, inside]
 
+    def test_a_thread_that_cannot_begin_poisons(self):
+        worker = Worker("test", lambda: 1 / 0, nothing)
+        with pytest.raises(TrainingError, match=r"first cannot be done: start failed before it \(ZeroDivisionError"):
+            worker.submit("first", nothing).wait()
+
     @pytest.mark.parametrize("poisoned", [False, True])
     def test_a_worker_that_nobody_has_ends_its_thread(self, poisoned):
         class Backend:

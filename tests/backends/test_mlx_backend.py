@@ -2,6 +2,7 @@
 
 from mlx_grpo_kit.blas import mx  # isort: skip
 import json
+import os
 
 import mlx.optimizers as optim
 import numpy as np
@@ -14,6 +15,7 @@ from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, qwen3_forward
 from tests.backends.frameworks import FRAMEWORKS, first_weights, make_mlx, masked_cross_entropy_mlx
 from tests.backends.test_checkpoints import reseal
+from tests.backends.test_future_and_worker import message, run_in_child
 
 [MLX] = [each for each in FRAMEWORKS if each.name == "mlx"]
 
@@ -166,6 +168,13 @@ def test_what_is_not_right_is_named(tmp_path):
         MLXTrainingBackend(len, {}, optim.SGD(0.1), masked_cross_entropy_mlx, tmp_path)
     with pytest.raises(ValueError, match="'w' has dtype"):
         MLXTrainingBackend(len, {"w": mx.zeros(2, mx.int32)}, optim.SGD(0.1), masked_cross_entropy_mlx, tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_told_and_does_not_hang(tmp_path):
+    batch, unused = MLX.batch(), make_mlx(tmp_path)
+    said = run_in_child(lambda: [message(lambda: unused.forward_backward(batch)), message(lambda: make_mlx(tmp_path))])
+    assert said.count("This process was forked from one that had used MLX") == 2
 
 
 def test_an_array_of_another_thread_poisons_with_mlxs_own_words(tmp_path):
