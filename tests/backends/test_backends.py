@@ -154,8 +154,8 @@ class TestFailures:
         ("spoil", "words"),
         [
             (lambda loss, logits: {}["gone"], "KeyError: 'gone'"),
-            (lambda loss, logits: loss * float("nan"), "The loss is nan"),
-            (lambda loss, logits: loss * float("inf"), "The loss is inf"),
+            (lambda loss, logits: loss * float("nan"), r"The loss is nan\. Look"),
+            (lambda loss, logits: loss * float("inf"), r"The loss is inf\. Look"),
             (lambda loss, logits: logits.sum(-1), r"The loss has shape \(3, 5\); expected a scalar"),
             (lambda loss, logits: loss.reshape(1), r"The loss has shape \(1,\); expected a scalar"),
             (lambda loss, logits: None, "returned NoneType; expected a scalar"),
