@@ -112,6 +112,13 @@ def test_the_map_shows_every_chapter_and_says_every_link_in_words():
     assert "24 chapters in 6 parts" in words
 
 
+def test_the_map_that_chapter_00_is_stored_with_is_of_this_course():
+    notebook = json.loads((NOTEBOOKS / f"{COURSE[0].file}.ipynb").read_text(encoding="utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    words = ["".join(output.get("data", {}).get("text/plain", [])) for output in outputs]
+    assert describe_course(PARTS) in words  # if not: make notebooks
+
+
 def test_progress_shows_the_whole_course():
     view = progress()
     assert [row[0] for row in view.rows] == [chapter.number for chapter in COURSE]
