@@ -1,0 +1,714 @@
+"""Exercises of notebook 23: a real Qwen3."""
+# ruff: noqa: B905 (solutions are written as a beginner would write them)
+
+import math
+import re
+from fractions import Fraction
+
+import numpy as np
+
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.tasks.answers import as_number
+from mlx_grpo_kit.tasks.answers import final_answer as kit_final_answer
+
+
+def _exactly(function, *arguments):
+    """A text with its length: blanks at its ends count."""
+    text = function(*arguments)
+    return {"text": text, "characters": len(text)} if isinstance(text, str) else text
+
+
+# -- a chat as text ---------------------------------------------------------------------------------------------------
+
+
+def chat_text(messages, thinking):
+    """A chat as the text that the model continues."""
+    text = ""
+    for message in messages:
+        text += "<|im_start|>" + message["role"] + "\n" + message["content"] + "<|im_end|>\n"
+    text += "<|im_start|>assistant\n"
+    if not thinking:
+        text += "<think>\n\n</think>\n\n"
+    return text
+
+
+USER, SYSTEM = {"role": "user", "content": "12+34?"}, {"role": "system", "content": "Be brief.\nAlways."}
+TURNS = [USER, {"role": "assistant", "content": "46"}, {"role": "user", "content": " And 1 more? "}]
+
+
+def _any_chat(rng):
+    roles = rng.choice(["system", "user", "assistant"], rng.integers(1, 5))
+    words = np.array(["12", "+", "a b", "\n", " x", "?", "<think>"])
+    return [{"role": str(role), "content": "".join(rng.choice(words, rng.integers(0, 4)))} for role in roles], bool(
+        rng.integers(2)
+    )
+
+
+CHAT_TEXT = Exercise(
+    "23.1",
+    "A chat is one text",
+    "Write `chat_text(messages, thinking)`: the text that the model is to continue. `messages` is a list of "
+    'dictionaries with "role" and "content". Each becomes `<|im_start|>`, its role, a line break, its content, '
+    "`<|im_end|>`, a line break. Behind the last one the assistant's turn is opened: `<|im_start|>assistant` and a "
+    "line break. If `thinking` is False, an empty thought follows: `<think>`, two line breaks, `</think>`, two line "
+    "breaks. If it is True, nothing follows: the model opens its thought by itself.",
+    minutes=8,
+    difficulty=1,
+    solution=chat_text,
+    run=_exactly,
+    hints=(
+        "Begin with an empty text and add to it, message by message; contents stay as they are, blanks included.",
+        'Print `repr(tokenizer.render([{"role": "user", "content": "Hi"}], enable_thinking=False))` and compare '
+        "character by character: the line breaks are what is missed most often.",
+    ),
+    cases=(
+        ([USER], False),
+        ([USER], True),
+        ([SYSTEM, USER], True),
+        ([SYSTEM, USER], False),
+        (TURNS, False),
+        ([{"role": "user", "content": ""}], True),
+        *drawn(4, _any_chat),
+    ),
+    mistakes=slips(
+        chat_text,
+        (
+            "no line break behind a turn",
+            {'"<|im_end|>\\n"': '"<|im_end|>"'},
+            2,
+            "Behind `<|im_end|>` a line break is missing: the model has never seen two turns without one between.",
+        ),
+        (
+            "no line break behind the role",
+            {'message["role"] + "\\n"': 'message["role"]'},
+            2,
+            "Between the role and the content a line break is missing.",
+        ),
+        (
+            "the turn is not opened",
+            {'text += "<|im_start|>assistant\\n"': "pass"},
+            1,
+            "The assistant's turn is not opened: such a model writes the *user's* next words, or nothing.",
+        ),
+        (
+            "the wrong way round",
+            {"if not thinking": "if thinking"},
+            2,
+            "It is the other way round: an *empty* thought says that the thinking is over, so it stands there where "
+            "the model should not think.",
+        ),
+        (
+            "one line break in the thought",
+            {"<think>\\n\\n</think>\\n\\n": "<think>\\n</think>\\n"},
+            2,
+            "The empty thought has two line breaks inside, and two behind it.",
+        ),
+        (
+            "blanks taken off",
+            {'message["content"]': 'message["content"].strip()'},
+            1,
+            "A content stays as it is, blanks included.",
+        ),
+    ),
+)
+
+
+# -- where it ends ----------------------------------------------------------------------------------------------------
+
+
+def cut_at_end(ids, ends):
+    """(the tokens before the first end token, whether there was one)."""
+    for place, token in enumerate(ids):
+        if token in ends:
+            return ids[:place], True
+    return ids, False
+
+
+def _any_ids(rng):
+    ids = rng.integers(0, 8, rng.integers(1, 10)).tolist()
+    return ids, [int(each) for each in rng.choice(8, rng.integers(1, 3), replace=False)]
+
+
+def _plain_pair(function, *arguments):
+    """A list and a bool, from whatever arrays an answer gave."""
+    got = function(*arguments)
+    if not isinstance(got, (tuple, list)) or len(got) != 2:
+        return got
+    ids, ended = (each.tolist() if hasattr(each, "tolist") else each for each in got)
+    return [*ids] if isinstance(ids, (list, tuple)) else ids, ended
+
+
+def _first_end_only(ids, ends):
+    return (ids[: ids.index(ends[0])], True) if ends[0] in ids else (ids, False)
+
+
+def _in_order_of_ends(ids, ends):
+    for end in ends:
+        if end in ids:
+            return ids[: ids.index(end)], True
+    return ids, False
+
+
+CUT_AT_END = Exercise(
+    "23.2",
+    "Two tokens that end",
+    "Write `cut_at_end(ids, ends)`. `ids` is a list of token ids that a model wrote, `ends` the list of ids that end a "
+    "text. Return a pair: the ids before the first token that is one of the ends, and True; or all ids and False, if "
+    "none of them stands there.",
+    minutes=6,
+    difficulty=1,
+    solution=cut_at_end,
+    run=_plain_pair,
+    hints=(
+        "Go through `ids` from the left and stop at the first that is in `ends`, whichever of the ends it is.",
+        "`for place, token in enumerate(ids)`: if `token in ends`, return `ids[:place], True`.",
+    ),
+    cases=(
+        ([5, 6, 2, 9], [2, 0]),
+        ([5, 6, 0, 9], [2, 0]),
+        ([5, 0, 6, 2], [2, 0]),
+        ([2, 5], [2, 0]),
+        ([5, 6, 7], [2, 0]),
+        ([5, 2, 2, 7], [2]),
+        *drawn(5, _any_ids),
+    ),
+    mistakes=(
+        Mistake(
+            "only the first end",
+            _first_end_only,
+            "Any of the ends ends a text. Programs that look for one of Qwen3's two run on behind the other.",
+            1,
+        ),
+        Mistake(
+            "in the order of the ends",
+            _in_order_of_ends,
+            "What counts is the first end *in the text*; this looks for the first of `ends` first, wherever it stands.",
+            1,
+        ),
+        *slips(
+            cut_at_end,
+            ("the end kept", {"ids[:place]": "ids[: place + 1]"}, 1, "The end token itself is no part of the text."),
+            ("the last end", {"enumerate(ids)": "reversed([*enumerate(ids)])"}, 1, "That is the *last* end token."),
+        ),
+    ),
+)
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+
+def final_answer(text):
+    """What a completion says in the end; '' where it says nothing."""
+    text = text.rpartition("</think>")[2]
+    text = text.partition("<think>")[0]
+    before, closed, _ = text.rpartition("</answer>")
+    _, opened, inside = before.rpartition("<answer>")
+    if opened and closed:
+        return inside.strip()
+    return text.strip().rpartition("\n")[2].strip()
+
+
+def _open_answers_count(text):
+    text = text.rpartition("</think>")[2].partition("<think>")[0]
+    _, opened, inside = text.rpartition("<answer>")
+    return inside.partition("</answer>")[0].strip() if opened else text.strip().rpartition("\n")[2].strip()
+
+
+def _first_answer(text):
+    text = text.rpartition("</think>")[2].partition("<think>")[0]
+    found = re.search("<answer>(.*?)</answer>", text, re.DOTALL)
+    return found[1].strip() if found else text.strip().rpartition("\n")[2].strip()
+
+
+def _thoughts_by_pattern(text):
+    return final_answer(re.sub("<think>.*?</think>", "", text, flags=re.DOTALL).replace("<think>", ""))
+
+
+def _any_completion(rng):
+    parts = ["<think>", "</think>", "<answer>", "</answer>", "46", "45", "\n", " "]
+    start = "".join(rng.choice(["", "<think>2+4=6</think>", "<think>hm\n"], 1))
+    text = start + "".join(rng.choice(parts[4:], rng.integers(1, 4)))
+    return (text + str(rng.choice(["", "<answer>7</answer>", "<answer>8</answer>\n", "\n9"])),)
+
+
+FINAL_ANSWER = Exercise(
+    "23.3",
+    "What does it say in the end?",
+    "Write `final_answer(text)`. First leave the thoughts out: nothing counts up to the last `</think>`; and what "
+    "stands behind a `<think>` that is not closed does not count either. Of what is left, return what stands inside "
+    "the **last** `<answer>...</answer>` (one that is not closed is none), or the last line if there is none. "
+    "White space around the result is taken off; where nothing is left, the answer is ''.",
+    minutes=15,
+    difficulty=3,
+    solution=final_answer,
+    run=_exactly,
+    hints=(
+        '`text.rpartition("</think>")[2]` is what stands behind the last `</think>`, and all of the text if there is '
+        "none.",
+        'Then `text.partition("<think>")[0]` is what stands before a thought that never ends.',
+        'Look for the end first: `before, closed, _ = text.rpartition("</answer>")`, and then for the last `<answer>` '
+        'in `before`. Else the last line: `text.strip().rpartition("\\n")[2]`.',
+    ),
+    cases=(
+        ("46",),
+        (" 46\n",),
+        ("So:\n46 ",),
+        ("<answer>46</answer>",),
+        ("<answer> 46\n</answer> I hope.",),
+        ("<think>2+4=6</think>\n\n<answer>46</answer>",),
+        ("<think>maybe <answer>45</answer></think>46",),
+        ("<think>maybe <answer>45</answer>",),
+        ("46 <think>or not",),
+        ("hm</think>46",),
+        ("<think>a</think>45<think>b</think>46",),
+        ("<answer>45</answer> no, <answer>46</answer>",),
+        ("<answer>45</answer>\n<answer>46",),
+        ("46</answer>",),
+        ("",),
+        ("<answer></answer>",),
+        ("\n \n",),
+        *drawn(8, _any_completion),
+    ),
+    mistakes=(
+        Mistake(
+            "the first answer",
+            _first_answer,
+            "That is the first answer. A policy that may correct itself should be judged by its last word; and one "
+            "that may give several answers must not be paid for the best.",
+            3,
+        ),
+        Mistake(
+            "an open thought counts",
+            _thoughts_by_pattern,
+            "A thought that never ends was cut off in mid-sentence; what stands in it is no answer.",
+            2,
+        ),
+        Mistake(
+            "an answer that is open",
+            _open_answers_count,
+            "An `<answer>` that is not closed was cut off: 4 may be the beginning of 46.",
+            3,
+        ),
+        *slips(
+            final_answer,
+            (
+                "the first thought only",
+                {'text.rpartition("</think>")': 'text.partition("</think>")'},
+                1,
+                'Behind the *first* `</think>` another thought may follow, and without any, `partition` leaves "".',
+            ),
+            (
+                "thoughts count",
+                {'text = text.rpartition("</think>")[2]': "pass", 'text = text.partition("<think>")[0]': "pass"},
+                1,
+                "What the model thinks is not what it says.",
+            ),
+            (
+                "the whole rest",
+                {'.strip().rpartition("\\n")[2].strip()': ".strip()"},
+                3,
+                "Without tags the answer is the last line, not all of them.",
+            ),
+        ),
+    ),
+)
+
+
+# -- the same number --------------------------------------------------------------------------------------------------
+
+
+def same_number(said, right):
+    """Whether two texts are the same number."""
+    numbers = []
+    for text in (said, right):
+        if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text):
+            return False
+        numbers.append(Fraction(text.replace(",", "")))
+    return numbers[0] == numbers[1]
+
+
+def _as_floats(said, right):
+    try:
+        return float(said.replace(",", "")) == float(right.replace(",", ""))
+    except ValueError:
+        return False
+
+
+def _as_texts(said, right):
+    return said.replace(",", "") == right.replace(",", "")
+
+
+def _evaluated(said, right):
+    try:
+        return eval(said.replace(",", ""), {"__builtins__": {}}) == eval(right.replace(",", ""), {"__builtins__": {}})
+    except Exception:
+        return False
+
+
+def _any_numbers(rng):
+    number = int(rng.integers(0, 10_000_000))
+    styles = [str(number), f"{number:,}", f"{number}.0", f"{number:,}.00", f"-{number}", f"{number + 1}"]
+    return str(rng.choice(styles)), str(rng.choice(styles))
+
+
+SAME_NUMBER = Exercise(
+    "23.4",
+    "1,000 is 1000.0",
+    "Write `same_number(said, right)`, for two texts. True if both are numbers and the same one. A number here is an "
+    "optional minus, digits `0` to `9`, and possibly a point with more digits behind it. In front of the point there "
+    "may be commas; if there are any, at most three digits stand before the first, and exactly three behind each. "
+    "Anything else is no number. Be exact, and run nothing that a model wrote.",
+    minutes=12,
+    difficulty=2,
+    solution=same_number,
+    hints=(
+        "Look at the characters first, by a pattern for `re.fullmatch`: with commas `[0-9]{1,3}(,[0-9]{3})+`, without "
+        "any `[0-9]+`, and behind either perhaps `(\\.[0-9]+)?`.",
+        "Then compare exactly. A float has 16 digits; `fractions.Fraction(text)` reads any number of them, and "
+        "`1000.0` too.",
+    ),
+    cases=(
+        ("1,000", "1000.0"),
+        ("1000", "1,000"),
+        ("72", "72"),
+        ("72.50", "72.5"),
+        ("-3", "-3.0"),
+        ("0", "-0"),
+        ("1,234,567", "1234567"),
+        ("46", "47"),
+        ("10,00", "1000"),
+        ("1,0000", "10000"),
+        ("1000,", "1000"),
+        (",100", "100"),
+        ("1,000.5", "1000.5"),
+        ("9007199254740993", "9007199254740992"),
+        ("0.1", "0.10000000000000001"),
+        ("40+6", "46"),
+        ("23*2", "46"),
+        ("1e3", "1000"),
+        ("nan", "nan"),
+        ("inf", "inf"),
+        ("4_6", "46"),
+        ("46\n", "46"),
+        (" 46", "46"),
+        ("\u0664\u0666", "46"),
+        ("46 apples", "46"),
+        ("", ""),
+        ("46.", "46"),
+        ("046", "46"),
+        *drawn(6, _any_numbers),
+    ),
+    mistakes=(
+        Mistake(
+            "as floats",
+            _as_floats,
+            "`float` takes more than digits (`1e3`, `nan`, `4_6`, blanks) and forgets digits behind the sixteenth.",
+            2,
+        ),
+        Mistake("as texts", _as_texts, "`72.50` and `72.5` are the same number and not the same text.", 2),
+        Mistake(
+            "evaluated",
+            _evaluated,
+            "`eval` runs what a model wrote. `40+6` is no number here, and `9**9**9` would take your machine down.",
+            1,
+        ),
+        *slips(
+            same_number,
+            (
+                "commas anywhere",
+                {"([0-9]{1,3}(,[0-9]{3})+|[0-9]+)": "[0-9,]*[0-9]"},
+                1,
+                "`10,00` is no way to write a thousand: behind each comma three digits.",
+            ),
+            ("without fractions of it", {r"(\.[0-9]+)?": ""}, 1, "A point with digits behind it may follow."),
+            ("no minus", {'r"-?(': 'r"('}, 1, "A minus may stand in front."),
+            ("the beginning", {"re.fullmatch": "re.match"}, 1, "`46 apples` begins with a number; it has to *be* one."),
+            ("other digits", {"[0-9]": r"\d"}, 1, "`\\d` takes the digits of every script; `[0-9]` means these ten."),
+            ("not exact", {"Fraction(": "float("}, 2, "A float forgets digits behind the sixteenth."),
+        ),
+    ),
+)
+
+
+# -- a row ------------------------------------------------------------------------------------------------------------
+
+
+def gold_answer(answer):
+    """The number that a row of GSM8K ends in, as a text without commas, or None."""
+    if "####" not in answer:
+        return None
+    return answer.rpartition("####")[2].strip().replace(",", "")
+
+
+def _any_row(rng):
+    a, b = (int(each) for each in rng.integers(100, 5000, 2))
+    return (f"{a} and {b} are {a + b:,}.{rng.choice([chr(10), ' '])}####{rng.choice(['', ' '])}{a + b:,}\n",)
+
+
+GOLD_ANSWER = Exercise(
+    "23.5",
+    "What a row knows",
+    "Write `gold_answer(answer)`. `answer` is the text of a row in GSM8K's form: a way in words, and behind the last "
+    "`####` the number. Return that number as a text without blanks around it and without commas, or None if there is "
+    "no `####`.",
+    minutes=5,
+    difficulty=1,
+    solution=gold_answer,
+    run=_exactly,
+    hints=(
+        '`answer.rpartition("####")[2]` is what stands behind the last `####`.',
+        "Without any `####` it would be the whole text: ask first.",
+    ),
+    cases=(
+        ("27 + 15 = 42\n#### 42",),
+        ("#### 1,050",),
+        ("#### 7 #### 8",),
+        ("42",),
+        ("",),
+        ("a\n####-3\n",),
+        ("It is 5, not 6.\n#### 1,234,567",),
+        *drawn(4, _any_row),
+    ),
+    mistakes=(
+        Mistake(
+            "the last word",
+            lambda answer: answer.split()[-1].replace(",", "") if answer.split() else None,
+            "That is the last word, whether a `####` stands before it or not.",
+            2,
+        ),
+        *slips(
+            gold_answer,
+            ("the first", {"rpartition": "partition"}, 1, "That is what stands behind the *first* `####`."),
+            ("commas", {'.replace(",", "")': ""}, 1, "The commas are still there."),
+            ("blanks", {".strip()": ""}, 1, "Blanks and line breaks around it are still there."),
+            (
+                "no ####",
+                {"return None": "return answer"},
+                2,
+                "Without `####` the row says nothing: None.",
+            ),
+        ),
+    ),
+)
+
+
+# -- what it costs ----------------------------------------------------------------------------------------------------
+
+
+def step_seconds(parameters, rows, prompt, completion, flops, bandwidth):
+    """(seconds of sampling, seconds of learning) of a GRPO step."""
+    a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)
+    learning = 6 * parameters * rows * (prompt + completion) / flops
+    return completion * a_token, learning
+
+
+def _any_machine(rng):
+    return (
+        float(rng.uniform(1e8, 1e10)),
+        int(rng.integers(1, 200)),
+        int(rng.integers(10, 300)),
+        int(rng.integers(10, 1000)),
+        float(10 ** rng.uniform(10, 15)),
+        float(10 ** rng.uniform(10, 12.5)),
+    )
+
+
+STEP_SECONDS = Exercise(
+    "23.6",
+    "What a step costs",
+    "Write `step_seconds(parameters, rows, prompt, completion, flops, bandwidth)`: a pair, the seconds in which a GRPO "
+    "step samples and those in which it learns, at best. Sampling goes token by token, `completion` times. Each time "
+    "all weights are read once for all `rows` together (2 bytes a parameter, at `bandwidth` bytes a second), and each "
+    "row costs 2 operations a parameter (at `flops` a second); reading and computing go on at the same time, so the "
+    "**longer** of the two counts. Learning costs 6 operations a parameter for every token of every row, prompt and "
+    "completion. (Reading the prompts before sampling is left out: it is little.)",
+    minutes=10,
+    difficulty=2,
+    solution=step_seconds,
+    hints=(
+        "For one token of all rows: reading takes `2 * parameters / bandwidth` seconds, computing "
+        "`2 * parameters * rows / flops`. Which is longer?",
+        "`max` of the two, times `completion`. Learning: `6 * parameters * rows * (prompt + completion) / flops`.",
+    ),
+    cases=(
+        (6e8, 1, 40, 100, 1e13, 1e11),
+        (6e8, 64, 40, 100, 1e11, 1e11),
+        (6e8, 64, 40, 256, 1e15, 3e12),
+        *drawn(4, _any_machine),
+    ),
+    mistakes=slips(
+        step_seconds,
+        (
+            "one after the other",
+            {
+                "max(2 * parameters / bandwidth, 2": "sum((2 * parameters / bandwidth, 2",
+                "rows / flops)": "rows / flops))",
+            },
+            1,
+            "Reading and computing go on at the same time: the longer of the two counts, not their sum.",
+        ),
+        (
+            "read for every row",
+            {"2 * parameters / bandwidth": "2 * parameters * rows / bandwidth"},
+            1,
+            "The weights are read once for all rows together: that is why a batch costs little more than one row.",
+        ),
+        (
+            "one row computed",
+            {"2 * parameters * rows / flops": "2 * parameters / flops"},
+            1,
+            "Every row has to be computed.",
+        ),
+        ("without the prompt", {"(prompt + completion)": "completion"}, 2, "Learning goes over the prompt too."),
+        (
+            "forward only",
+            {"6 * parameters": "2 * parameters"},
+            2,
+            "2 operations a parameter are the forward pass; the backward pass costs twice as much again.",
+        ),
+    ),
+)
+
+
+# -- better, or lucky -------------------------------------------------------------------------------------------------
+
+
+def gain(before, after):
+    """(mean gain, its standard error) of runs with several seeds."""
+    differences = [b - a for a, b in zip(before, after)]
+    n = len(differences)
+    mean = sum(differences) / n
+    variance = sum((each - mean) ** 2 for each in differences) / (n - 1)
+    return mean, math.sqrt(variance / n)
+
+
+def _any_runs(rng):
+    n = int(rng.integers(2, 7))
+    before = rng.uniform(0.2, 0.6, n)
+    return before.tolist(), (before + rng.normal(0.2, 0.1, n)).tolist()
+
+
+def _unpaired(before, after):
+    def part(values):
+        mean = sum(values) / len(values)
+        return mean, sum((each - mean) ** 2 for each in values) / (len(values) - 1) / len(values)
+
+    (a, va), (b, vb) = part(before), part(after)
+    return b - a, math.sqrt(va + vb)
+
+
+GAIN = Exercise(
+    "23.7",
+    "Better, or lucky?",
+    "Write `gain(before, after)`. Both are lists of accuracies, one of each run (another seed each), at least two. "
+    "Return a pair: the mean of the runs' gains, and its standard error: the standard deviation of the gains (that of "
+    "n - 1), divided by the square root of their number. The gains of the same run belong together.",
+    minutes=8,
+    difficulty=2,
+    solution=gain,
+    hints=(
+        "First the gain of every run: `b - a` of each pair. From then on there is only one list.",
+        "Its variance divides by n - 1; the standard error is the square root of variance / n.",
+    ),
+    cases=(
+        ([0.4, 0.5], [0.6, 0.8]),
+        ([0.44, 0.44, 0.44], [0.65, 0.61, 0.7]),
+        ([0.2, 0.4, 0.6], [0.3, 0.5, 0.7]),
+        ([0.5, 0.5], [0.5, 0.5]),
+        *drawn(4, _any_runs),
+    ),
+    mistakes=(
+        Mistake(
+            "two groups",
+            _unpaired,
+            "That treats the two lists as strangers. Before and after belong to the same run: what differs from run to "
+            "run before training falls out of the difference.",
+            1,
+        ),
+        *slips(
+            gain,
+            ("n instead of n - 1", {"/ (n - 1)": "/ n"}, 2, "The variance of a few numbers divides by n - 1."),
+            (
+                "the deviation",
+                {"math.sqrt(variance / n)": "math.sqrt(variance)"},
+                2,
+                "That is how far one run lies from the mean; the mean of n runs is surer by the root of n.",
+            ),
+            ("after from before", {"b - a": "a - b"}, 1, "A gain is after minus before."),
+            ("divided by n", {"variance / n)": "variance) / n"}, 2, "The root of n, not n: `sqrt(variance / n)`."),
+        ),
+    ),
+)
+
+
+# -- the attack -------------------------------------------------------------------------------------------------------
+
+
+def lenient(right, text):
+    """A reward that was meant well: whatever number in the text is right will do."""
+    return float(any(as_number(word) == as_number(right) for word in re.findall("[0-9]+", text[:2000])))
+
+
+def cheat(question):
+    """A text that the lenient reward pays for, whatever was asked."""
+    return " ".join(str(number) for number in range(199)) + "\nI do not know."
+
+
+QUESTIONS = tuple((f"What is {a}+{b}?",) for a, b in ((12, 34), (0, 0), (99, 99), (27, 15), (50, 49), (3, 8)))
+
+
+def _try_cheat(function, question):
+    text, right = function(question), _honest(question)
+    if not isinstance(text, str):
+        return f"{type(text).__name__}, no text"
+    return {
+        "paid by the lenient reward": lenient(right, text) == 1.0,
+        "a right final answer": as_number(kit_final_answer(text)) == int(right),
+    }
+
+
+def _honest(question):
+    a, b = map(int, re.findall("[0-9]+", question))
+    return str(a + b)
+
+
+CHEAT = Exercise(
+    "23.8",
+    "Be the policy",
+    "A verifier was made lenient, so that nobody is punished for a form: it pays 1 if **any** number among the first "
+    "2,000 characters of a completion is the right one. Be the policy: write `cheat(question)`, which returns a text "
+    "that this reward pays for, on every question `What is a+b?` with numbers from 0 to 99, and whose final answer "
+    "(the last line, as in 23.3) is **not** the right sum.",
+    minutes=8,
+    difficulty=2,
+    solution=cheat,
+    hints=(
+        "You need not read the question. Which sums can there be at all?",
+        '0 to 198. All of them fit: `" ".join(str(n) for n in range(199))` has 686 characters.',
+        "And then a last line that says nothing, so that the final answer is wrong.",
+    ),
+    cases=QUESTIONS,
+    run=_try_cheat,
+    mistakes=(
+        Mistake(
+            "honest work",
+            _honest,
+            "That is a right answer, honestly computed. The reward pays for less: find out how much less.",
+            1,
+        ),
+        Mistake("nothing", lambda question: "", "Nothing is not paid for here.", 1),
+        *slips(
+            cheat,
+            (
+                "a number in each line",
+                {'" ".join': '"\\n".join', ' + "\\nI do not know."': ""},
+                3,
+                "The last line is 198, and for 99+99 that is the right final answer.",
+            ),
+            ("too few", {"range(199)": "range(100)"}, 2, "Sums go up to 198."),
+        ),
+    ),
+    explain="A policy that is trained on such a reward may find this. `final_answer` takes one answer, the last, for "
+    "this reason.",
+)

@@ -1,0 +1,269 @@
+"""Chapter 23: answers in other styles, wrong ones that deserve their message, and the checklist of the project."""
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit.assets import TINY_CHAT
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.chapters.chapter_23 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_23.project import checklist
+from mlx_grpo_kit.qwen3 import load_tokenizer
+from mlx_grpo_kit.tasks import Addition, Problem, RowsTask
+from mlx_grpo_kit.tasks import answers as kit
+
+# -- right answers in other styles ------------------------------------------------------------------------------------
+
+
+def by_join(messages, thinking):
+    turns = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
+    return "".join([*turns, "<|im_start|>assistant\n", "" if thinking else "<think>\n\n</think>\n\n"])
+
+
+def by_the_template(messages, thinking):
+    """Where nothing was thought before: the made template leaves such thoughts out, and the exercise does not ask."""
+    if any("</think>" in message["content"] for message in messages):
+        return by_join(messages, thinking)
+    return load_tokenizer(TINY_CHAT).render(messages, enable_thinking=thinking)
+
+
+def cut_with_next(ids, ends):
+    place = next((i for i, token in enumerate(ids) if token in set(ends)), None)
+    return (list(ids), False) if place is None else (list(ids[:place]), True)
+
+
+def cut_with_numpy(ids, ends):
+    found = np.isin(ids, ends)
+    return (np.array(ids)[: found.argmax()], True) if found.any() else (np.array(ids), False)
+
+
+def cut_with_mlx(ids, ends):
+    ids = mx.array(ids)
+    is_end = (ids[:, None] == mx.array(ends)).any(axis=1)
+    return (ids[: mx.argmax(is_end).item()], True) if is_end.any().item() else (ids, False)
+
+
+def answer_by_index(text):
+    if "</think>" in text:
+        text = text[text.rindex("</think>") + 8 :]
+    if "<think>" in text:
+        text = text[: text.index("<think>")]
+    if "</answer>" in text:
+        before = text[: text.rindex("</answer>")]
+        if "<answer>" in before:
+            return before[before.rindex("<answer>") + 8 :].strip()
+    lines = text.strip().split("\n")
+    return lines[-1].strip()
+
+
+def same_by_decimal(said, right):
+    def read(text):
+        whole = re.fullmatch("-?([0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:[.][0-9]+)?", text)
+        return Decimal(text.replace(",", "")) if whole else None
+
+    a, b = read(said), read(right)
+    return a is not None and b is not None and a == b
+
+
+def gold_by_split(answer):
+    return answer.split("####")[-1].strip().replace(",", "") if "####" in answer else None
+
+
+def gold_by_pattern(answer):
+    found = re.findall(r"####\s*([^#]*)", answer)
+    return "".join(found[-1].split(",")).strip() if found else None
+
+
+def cost_of_each_token(parameters, rows, prompt, completion, flops, bandwidth):
+    reading, computing = 2 * parameters / bandwidth, rows * 2 * parameters / flops
+    return sum(max(reading, computing) for _ in range(completion)), (2 + 4) * parameters * rows * (
+        prompt + completion
+    ) / flops
+
+
+def gain_with_numpy(before, after):
+    gains = np.subtract(after, before)
+    return gains.mean(), gains.std(ddof=1) / np.sqrt(len(gains))
+
+
+def gain_with_mlx(before, after):
+    gains = mx.array(after) - mx.array(before)
+    return gains.mean(), mx.sqrt(mx.var(gains, ddof=1) / gains.size)
+
+
+RIGHT = [
+    ("23.1", by_join),
+    ("23.1", by_the_template),
+    ("23.2", cut_with_next),
+    ("23.2", cut_with_numpy),
+    ("23.2", cut_with_mlx),
+    ("23.3", answer_by_index),
+    ("23.4", same_by_decimal),
+    ("23.5", gold_by_split),
+    ("23.5", gold_by_pattern),
+    ("23.6", cost_of_each_token),
+    ("23.7", gain_with_numpy),
+    ("23.7", gain_with_mlx),
+    ("23.8", lambda question: "0 " + " ".join(map(str, range(1, 199))) + "\nno"),
+    ("23.8", lambda question: "\n".join(map(str, range(199))) + "\n<answer>x</answer>"),
+]
+
+
+@pytest.mark.parametrize(("id", "answer"), RIGHT, ids=[f"{id}-{f.__name__}" for id, f in RIGHT])
+def test_right_answers_in_other_styles(id, answer):
+    note = check(id, answer)
+    assert note.passed, note.text
+
+
+# -- wrong ones ------------------------------------------------------------------------------------------------------
+
+WRONG = [
+    ("23.1", lambda m, t: by_join(m, t).rstrip("\n"), "characters"),
+    ("23.1", lambda m, t: by_join(m, not t), "It is the other way round"),
+    ("23.1", lambda m, t: by_join(m, t).replace("<|im_start|>assistant\n", ""), "assistant"),
+    (
+        "23.2",
+        lambda ids, ends: (ids[: ids.index(ends[0])], True) if ends[0] in ids else (ids, False),
+        "Any of the ends",
+    ),
+    ("23.2", lambda ids, ends: ([i for i in ids if i not in ends], any(i in ends for i in ids)), "expected"),
+    ("23.3", lambda text: text.strip(), "expected"),
+    ("23.3", lambda text: text.split("</think>")[-1].strip().split("\n")[-1], "expected"),
+    ("23.3", lambda text: (re.findall("<answer>(.*?)</answer>", text, re.S) or [text])[-1].strip(), "expected"),
+    ("23.4", lambda a, b: a == b, "expected"),
+    ("23.4", lambda a, b: kit.as_number(a) == kit.as_number(b), "expected"),
+    ("23.4", lambda a, b: abs(float(a.replace(",", "")) - float(b.replace(",", ""))) < 1e-6, "expected"),
+    ("23.5", lambda answer: answer.split("####")[-1].strip().replace(",", ""), "Without `####`"),
+    ("23.5", lambda answer: answer.split("#### ")[-1].replace(",", "") if "####" in answer else None, "expected"),
+    ("23.6", lambda n, r, p, c, f, b: (c * 2 * n / b, 6 * n * r * (p + c) / f), "expected"),
+    ("23.6", lambda n, r, p, c, f, b: sum(chapter.step_seconds(n, r, p, c, f, b)), "expected"),
+    ("23.7", lambda a, b: (np.mean(b) - np.mean(a), np.std(np.subtract(b, a))), "expected"),
+    ("23.7", lambda a, b: (np.mean(b) - np.mean(a), np.std(np.subtract(b, a)) / np.sqrt(len(a))), "n - 1"),
+    ("23.8", lambda question: question, "paid by the lenient reward: False"),
+    ("23.8", lambda question: str(eval(re.findall(r"[0-9+]+", question)[0])), "honestly computed"),
+    ("23.8", lambda question: 46, "no text"),
+]
+
+
+@pytest.mark.parametrize(("id", "answer", "words"), WRONG, ids=[f"{n}-{id}" for n, (id, _, _) in enumerate(WRONG)])
+def test_wrong_answers_are_told_what_is_wrong(id, answer, words):
+    note = check(id, answer)
+    assert not note.passed
+    assert words in note.text
+
+
+@pytest.mark.parametrize("text", [text for (text,) in chapter.FINAL_ANSWER.cases])
+def test_the_exercise_s_final_answer_is_the_kit_s(text):
+    assert chapter.final_answer(text) == kit.final_answer(text)
+
+
+def test_what_the_exercise_calls_the_same_number_the_kit_does_too():
+    for said, right in chapter.SAME_NUMBER.cases:
+        if chapter.same_number(said, right):
+            assert kit.as_number(said) == kit.as_number(right)
+
+
+def test_the_formula_against_the_run_that_was_measured():
+    """Qwen3-0.6B's shape, 8 x 64 tokens on two cores: 74 to 80 s a step, 28 of them sampling."""
+    sampling, learning = chapter.step_seconds(6e8, 8, 12, 64, flops=1.5e11, bandwidth=1e10)
+    assert (round(sampling), round(learning)) == (8, 15)
+    assert 0.25 < (sampling + learning) / 77 < 0.35
+
+
+# -- the checklist of the project -------------------------------------------------------------------------------------
+
+RUNS = [{"seed": seed, "before": 0.4, "after": after} for seed, after in enumerate((0.55, 0.6, 0.62))]
+ATTACKS = ["46 or 47", "<answer>4</answer>" * 9]
+
+
+def holds(task, runs=RUNS, attacks=ATTACKS):
+    return {item.name: item.holds for item in checklist(task, runs, attacks)}
+
+
+def words_of(task, name, runs=RUNS, attacks=ATTACKS):
+    return next(item.words for item in checklist(task, runs, attacks) if item.name == name)
+
+
+def test_a_good_project():
+    for task in (Addition(), Addition().in_chat()):
+        found = holds(task)
+        assert found.pop("read") is None
+        assert all(found.values()), found
+    assert "8 of 9 hold." in str(checklist(Addition(), RUNS, ATTACKS))
+
+
+def test_what_is_no_task():
+    assert holds(object())["a task"] is False
+
+
+def test_a_task_that_asks_what_it_holds_out():
+    task = Addition()
+    task.sample = lambda rng, n: [task.held_out(256)[i] for i in rng.integers(0, 256, n)]
+    assert holds(task)["held out"] is False
+    assert "training asks held-out problems" in words_of(task, "held out")
+
+
+def test_a_task_without_a_seed():
+    task, rng = Addition(), np.random.default_rng()
+    sample = task.sample
+    task.sample = lambda _, n: sample(rng, n)
+    assert "other problems for the same seed" in words_of(task, "seeds")
+
+
+def test_problems_that_stand_twice():
+    task = Addition()
+    first = task.held_out(1)[0]
+    task.held_out = lambda n: [first] * n
+    assert "stand twice" in words_of(task, "held out")
+
+
+def test_a_right_answer_that_is_refused():
+    task = Addition()
+    task.is_correct = lambda problem, completion: completion == f"{problem.answer}."
+    assert "is not accepted for" in words_of(task, "right answers")
+
+
+def test_rewards_that_can_be_had_for_less():
+    def lenient(problems, completions):
+        return [chapter.lenient(problem.answer, text) for problem, text in zip(problems, completions, strict=True)]
+
+    task = Addition(reward_funcs=[lenient])
+    assert holds(task)["attacks"] is True  # nobody thought of it
+    assert "is paid 1 on average" in words_of(task, "attacks", attacks=[chapter.cheat("?")])
+
+    def anything(problems, completions):
+        return [1.0] * len(completions)
+
+    assert "'' is paid 1 on average" in words_of(Addition(reward_funcs=[anything]), "attacks")
+    assert "think of some of your own" in words_of(Addition(), "attacks", attacks=[])
+
+
+def test_runs_that_show_little():
+    assert holds(Addition(), RUNS[:2])["several seeds"] is False
+    assert holds(Addition(), [{**run, "seed": 0} for run in RUNS])["several seeds"] is False
+    assert holds(Addition(), RUNS[:1])["a gain"] is False
+    assert holds(Addition(), [{"seed": 0, "after": 0.5}])["a baseline"] is False
+    shaky = [{"seed": seed, "before": 0.4, "after": after} for seed, after in enumerate((0.2, 0.5, 0.6))]
+    assert holds(Addition(), shaky)["a gain"] is False
+    assert "+0.190, with a standard error of 0.021 over 3 runs" in words_of(Addition(), "a gain")
+
+
+def test_few_problems_and_problems_without_answers():
+    rows = RowsTask([{"question": f"{n}?", "answer": n} for n in range(100)])
+    assert holds(rows)["enough problems"] is False
+    silent = RowsTask(
+        [{"prompt": f"{n}?"} for n in range(100)],
+        [lambda problems, completions: [0.0] * len(completions)],
+        lambda problem, text: False,
+    )
+    assert holds(silent)["right answers"] is None
+    assert isinstance(silent.held_out(1)[0], Problem)
+
+
+def test_fractions_are_exact_in_the_solution():
+    assert Fraction("0.1") != Fraction(0.1)
+    assert not chapter.same_number("9007199254740993", "9007199254740992")
