@@ -23,8 +23,10 @@ def test_panels_follow(open_notebook):
     notebook.wait_for_words("8B: 64 completions of up to 256 tokens in a step. sampling: parameters 32.8 GB")
     memory.locator("input[type=checkbox]").nth(1).check()
     notebook.wait_for_words("reference 32.8 GB")
-    memory.locator("select").nth(1).select_option("adafactor")
+    memory.locator("select").nth(2).select_option("adafactor")
     notebook.wait_for_words("optimizer 13.4 MB")
+    memory.locator("select").nth(1).select_option("LoRA, rank 8")
+    notebook.wait_for_words("gradients 87.3 MB")
     memory.locator(".noUi-handle").first.press("ArrowLeft")
     notebook.wait_for_words("8B: 32 completions of up to 256 tokens")
 

@@ -476,6 +476,8 @@ def test_what_the_switches_of_the_panel_do():
         for total, settings in zip(totals, (rows, rows | CHECKPOINTING, parts | CHECKPOINTING), strict=True):
             estimated = estimate_memory(Qwen3Config.from_name(model), GRPOConfig(**settings), plan.PROMPT, 256)
             assert estimated["total"] / 1e9 == pytest.approx(total, abs=0.6)
+    few = estimate_memory(Qwen3Config.from_name("8B"), GRPOConfig(**parts, **CHECKPOINTING, lora_r=8), plan.PROMPT, 256)
+    assert few["total"] / 1e9 == pytest.approx(36, abs=1)
 
 
 def test_activations_are_most_of_a_long_step():

@@ -547,7 +547,7 @@ ACCUMULATE = Exercise(
 
 def chunked_logsumexp(hidden, weight, chunk):
     """log(sum(exp(hidden @ weight.T))) over the vocabulary, [N], `chunk` rows at a time."""
-    top, total = mx.full(len(hidden), -math.inf), mx.zeros(len(hidden))
+    top, total = mx.full(len(hidden), -mx.inf), mx.zeros(len(hidden))
     for start in range(0, len(weight), chunk):
         logits = hidden @ weight[start : start + chunk].T
         before, top = top, mx.maximum(top, logits.max(axis=-1))

@@ -29,7 +29,7 @@ def memory_panel(config: Qwen3Config, name: str = "the shipped one") -> Panel:
     """A panel for `config`, called `name`, and the published models. It begins with Qwen3-0.6B."""
     models = {name: config} | {each: Qwen3Config.from_name(each) for each in PUBLISHED}
 
-    def plan(model, completions, parts, tokens, gradient_checkpointing, optim, reference, bf16):
+    def plan(model, learns, completions, parts, tokens, gradient_checkpointing, optim, reference, bf16):
         args = GRPOConfig(
             per_device_train_batch_size=completions // parts,
             gradient_accumulation_steps=parts,
@@ -37,6 +37,7 @@ def memory_panel(config: Qwen3Config, name: str = "the shipped one") -> Panel:
             optim=optim,
             beta=0.04 if reference else 0.0,
             bf16=bf16,
+            lora_r=learns,
         )
         bytes_of = estimate_memory(models[model], args, PROMPT, tokens)
         title = f"{model}: {completions} completions of up to {tokens} tokens in a step"
@@ -45,6 +46,7 @@ def memory_panel(config: Qwen3Config, name: str = "the shipped one") -> Panel:
     return Panel(
         plan,
         model=Dropdown(options=list(models), value="0.6B", description="model"),
+        learns=Dropdown(options={"all of it": None, "LoRA, rank 8": 8}, description="what learns"),
         completions=SelectionSlider(options=[8, 16, 32, 64, 128, 256], value=64, description="completions"),
         parts=SelectionSlider(options=[1, 2, 4, 8], value=1, description="in so many parts"),
         tokens=SelectionSlider(options=[16, 64, 256, 1024, 4096], value=256, description="tokens"),
