@@ -24,8 +24,8 @@ from mlx_grpo_kit.grpo.loss import GRPOLossConfig, Part, grpo_loss_and_metrics, 
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 
-# Tokens times parameters of a micro-batch, above which torch's MKL gets all cores. A fixed bound, because another number
-# of threads rounds differently: the same seed stays the same run.
+# Tokens times parameters of a micro-batch, above which torch's MKL gets all cores. A fixed bound, because another
+# number of threads rounds differently: the same seed stays the same run.
 MANY_PRODUCTS = 5e8
 
 

@@ -66,10 +66,12 @@ class Digits:
         return False
 
 
-def kit_steps(model) -> Iterator:
+def kit_steps(model, backend: str = "mlx") -> Iterator:
     tokenizer = load_tokenizer(model.folder)
     tokenizer.eos_token_ids = []  # nothing ends a row
-    args = GRPOConfig(learning_rate=LEARNING_RATE, num_generations=GROUP, per_device_train_batch_size=ROWS)
+    args = GRPOConfig(
+        learning_rate=LEARNING_RATE, num_generations=GROUP, per_device_train_batch_size=ROWS, backend=backend
+    )
     trainer = GRPOTrainer(model.config, model.params, tokenizer, Digits(), args)
     for step in trainer.train(max_steps=10**9):
         yield step, trainer.params
@@ -243,6 +245,25 @@ def test_grpo_step(model, race, benchmark, tmp_path, monkeypatch):
         assert weights.keys() == before[peer].keys()
         for name, weight in weights.items():
             assert moved(before[peer][name], weight), (peer, name)
+
+
+def test_grpo_step_through_torch(model, race, tmp_path):
+    """`backend="torch"`: MLX samples, torch computes the gradient."""
+    trl, all_mlx, steps = TRL(model, tmp_path), kit_steps(model), kit_steps(model, "torch")
+    before = trl.weights()
+
+    step, params = race(
+        lambda: next(steps),
+        {"TRL 1.16, torch CPU": trl.turn, "the kit, all of it in MLX": lambda: next(all_mlx)},
+        targets={"TRL 1.16, torch CPU": {"tiny": 1.4, "m": 1.1}[model.name], "the kit, all of it in MLX": 1.0},
+        rounds=15,
+    )
+    assert [len(completion.completion_ids) for completion in step.completions] == [NEW] * ROWS
+    assert trl.completion_lengths() == [NEW] * ROWS
+    for name in params:
+        assert moved(model.params[name], params[name]), name
+    for name, weight in trl.weights().items():
+        assert moved(before[name], weight), name
 
 
 def moved(before, after) -> bool:
