@@ -35,3 +35,8 @@ def two_sided() -> Colormap:
 def three_digits(value: float) -> str:
     """Three significant digits, of a constant width while a number changes: 0.71 is "0.710"."""
     return f"{value:#.3g}".rstrip(".")
+
+
+def short_number(value: float) -> str:
+    """Three significant digits, and all those before the point: 1234.5 is "1,234"."""
+    return f"{value:,.0f}" if value >= 100 else three_digits(value)

@@ -31,7 +31,7 @@ def test_the_loop_gets_ahead_and_the_weights_grow_old(open_notebook):
     notebook.wait_for_words("1 ahead: 520 ms, loop busy 62%, backend's thread busy 92%")
     handle(panel, "learn (ms)").press("Home")
     notebook.wait_for_words("1 ahead: 325 ms")
-    handle(panel, "prepare (ms)").press("Home")
+    handle(panel, "fetch (ms)").press("Home")
     notebook.wait_for_words("1 ahead: 40.0 ms, loop busy 0%, backend's thread busy 100%")
 
     panel = open_panel(notebook, "lag-panel")

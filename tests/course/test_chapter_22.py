@@ -100,8 +100,8 @@ def test_the_times_of_an_asynchronous_run_are_those_of_a_simulation(max_lag):
 
 
 def test_what_the_prose_says():
-    def step_time(prepare, compute, ahead):
-        bars = parts.pipeline(chapter.schedule, prepare, compute, ahead, 30)
+    def step_time(fetch, compute, ahead):
+        bars = parts.pipeline(chapter.schedule, fetch, compute, ahead, 30)
         ends = [bar.end for bar in bars if bar.kind == "learns from it"]
         return ends[-1] - ends[-2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import POSITIVE, three_digits
+from mlx_grpo_kit.viz.style import POSITIVE, short_number
 
 ROW, FIRST, NUMBER = 30, 150, 66  # pixels: a row's height, where columns begin, room for a number
 
@@ -32,21 +32,17 @@ def draw_table(
             if value is None:
                 chart.text(left, y, "\N{EN DASH}", size=13, color="soft")
                 continue
-            chart.text(left + NUMBER - 12, y, _words(value), size=13, anchor="end")
+            chart.text(left + NUMBER - 12, y, short_number(value), size=13, anchor="end")
             chart.bar(left + NUMBER - 4, y - 11, max((step - NUMBER - 12) * value / (largest or 1), 1.5), 13, POSITIVE)
     for number, name in enumerate(rows):
         chart.text(14, 84 + ROW * number, name, size=13.5)
     said = "; ".join(
         f"{name}: "
         + ", ".join(
-            f"{column} {_words(value)} {unit}".rstrip()
+            f"{column} {short_number(value)} {unit}".rstrip()
             for (column, unit), value in zip(columns.items(), values, strict=True)
             if value is not None
         )
         for name, values in rows.items()
     )
     return chart, f"{title}. {said}."
-
-
-def _words(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else three_digits(value)

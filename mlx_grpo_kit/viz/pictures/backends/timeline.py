@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart, ticks
-from mlx_grpo_kit.viz.style import COLORS, three_digits
+from mlx_grpo_kit.viz.style import COLORS, short_number
 
 WIDTH, LEFT, RIGHT = 1000, 150, 24  # pixels: of the page, of the lanes' names, free at the end
 LANE, BAR = 30, 22
@@ -59,7 +59,7 @@ def draw_timeline(
         total = max((bar.end for bar in run), default=0.0)
         lanes = [*dict.fromkeys(bar.lane for bar in run)]
         chart.text(14, top + 20, name, size=13.5, bold=True)
-        chart.text(LEFT + total * scale, top + 20, f"{three_digits(total)} {unit}", size=12.5, anchor="end", bold=True)
+        chart.text(LEFT + total * scale, top + 20, f"{short_number(total)} {unit}", size=12.5, anchor="end", bold=True)
         for bar in run:
             y = top + 30 + LANE * lanes.index(bar.lane)
             left, width = LEFT + bar.start * scale, max((bar.end - bar.start) * scale, 1.0)
@@ -72,6 +72,6 @@ def draw_timeline(
         for row, lane in enumerate(lanes):
             chart.text(LEFT - 8, top + 30 + LANE * row + 15, lane, size=12.5, anchor="end")
         shares = ", ".join(f"{lane} busy {busy[lane] / (total or 1):.0%}" for lane in lanes)
-        said.append(f"{name}: {three_digits(total)} {unit}, {shares}")
+        said.append(f"{name}: {short_number(total)} {unit}, {shares}")
         top += height
     return chart, f"{title}. {'. '.join(said)}."
