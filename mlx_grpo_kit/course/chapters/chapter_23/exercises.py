@@ -580,7 +580,7 @@ def gain(before, after):
     n = len(differences)
     mean = sum(differences) / n
     variance = sum((each - mean) ** 2 for each in differences) / (n - 1)
-    return mean, math.sqrt(variance / n)
+    return mean, (variance / n) ** 0.5
 
 
 def _any_runs(rng):
@@ -631,12 +631,17 @@ GAIN = Exercise(
             ("n instead of n - 1", {"/ (n - 1)": "/ n"}, 2, "The variance of a few numbers divides by n - 1."),
             (
                 "the deviation",
-                {"math.sqrt(variance / n)": "math.sqrt(variance)"},
+                {"(variance / n) ** 0.5": "variance**0.5"},
                 2,
                 "That is how far one run lies from the mean; the mean of n runs is surer by the root of n.",
             ),
             ("after from before", {"b - a": "a - b"}, 1, "A gain is after minus before."),
-            ("divided by n", {"variance / n)": "variance) / n"}, 2, "The root of n, not n: `sqrt(variance / n)`."),
+            (
+                "divided by n",
+                {"(variance / n) ** 0.5": "variance**0.5 / n"},
+                2,
+                "The root of n, not n: `(variance / n) ** 0.5`.",
+            ),
         ),
     ),
 )

@@ -1,0 +1,63 @@
+"""math-verify as a reward: where it is installed also in threads, elsewhere refused in words."""
+
+import importlib.util
+import threading
+
+import pytest
+
+from mlx_grpo_kit.tasks import Problem, RowsTask, TaskError
+from mlx_grpo_kit.tasks import math_verify as judge
+
+HALF = Problem("?", r"\frac{1}{2}")
+
+
+def test_without_it_one_is_told(monkeypatch):
+    monkeypatch.setattr(judge, "find_spec", lambda name: None)
+    monkeypatch.setattr(judge, "_judge", judge._Judge())
+    with pytest.raises(TaskError, match="math-verify is not installed"):
+        judge.math_verified([HALF], ["0.5"])
+
+
+needs_it = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="pip install math-verify")
+
+
+@needs_it
+@pytest.mark.parametrize(
+    ("answer", "said", "right"),
+    [
+        (r"\frac{1}{2}", r"It is \boxed{0.5}.", True),
+        (r"\frac{1}{2}", "$1/2$", True),
+        (r"\frac{1}{2}", r"\boxed{2}", False),
+        (r"\frac{1}{2}", r"<think>\boxed{0.5}", False),
+        ("46", "46", True),
+        ("46", "", False),
+        (r"x^2+2x+1", r"$(x+1)^2$", True),
+    ],
+)
+def test_formulas(answer, said, right):
+    assert judge.is_math_equal(Problem("?", answer), said) == right
+
+
+@needs_it
+def test_in_a_thread_and_in_a_task():
+    rows = [{"question": f"Half of {n}?", "answer": rf"\frac{{{n}}}{{2}}"} for n in range(1, 40, 2)]
+    task = RowsTask(rows, [judge.math_verified], judge.is_math_equal)
+    problem, found = task.held_out(1)[0], []
+    n = int(problem.data["question"].split()[-1][:-1])
+    thread = threading.Thread(target=lambda: found.extend(task.reward_funcs[0]([problem] * 2, [f"${n / 2}$", "$7$"])))
+    thread.start()
+    thread.join()
+    assert found == [1.0, 0.0]
+
+
+@needs_it
+def test_hostile_completions_score_zero(hostile_text):
+    assert not judge.is_math_equal(Problem("?", "1234"), hostile_text)
+
+
+@needs_it
+def test_a_judge_that_is_gone_is_begun_again():
+    assert judge.is_math_equal(HALF, "$0.5$")
+    judge._judge._process.kill()
+    judge._judge._process.wait()
+    assert judge.is_math_equal(HALF, "$0.5$")
