@@ -486,6 +486,8 @@ def test_activations_are_most_of_a_long_step():
     for phase, there in plan.phases(parts).items():
         assert set(there) <= set(parts), phase
         assert parts["total"] > 0.9 * sum(there.values())
+    assert set().union(*plan.phases(parts).values()) == set(parts) - {"total"}
+    assert ["gradients" in there for there in plan.phases(parts).values()] == [False, True, True]
 
 
 def test_the_numbers_of_the_budget_by_hand():
