@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from mlx_grpo_kit.backends.pytorch_backend import use_threads
-from mlx_grpo_kit.backends.torch_products import FasterProducts, sgemm
+from mlx_grpo_kit.backends.torch_operations import FasterOperations, sgemm
 from mlx_grpo_kit.backends.torch_qwen3 import completion_logps
 from mlx_grpo_kit.blas import all_cores, mx
 from mlx_grpo_kit.grpo.logps import PaddedBatch
@@ -92,13 +92,13 @@ def _ids_and_mask(batch: PaddedBatch) -> tuple[torch.Tensor, torch.Tensor, torch
 
 @contextmanager
 def _at_full_speed(params: Mapping[str, mx.array], batch: PaddedBatch) -> Iterator[None]:
-    """torch computes with the faster products, on one core or on all; afterwards everything is as before.
+    """torch computes with the faster operations, on one core or on all; afterwards everything is as before.
 
     Where OpenBLAS has the products, one thread of it does what two of MKL's do, and the trainer says when it is to have
     more. torch's threads spin while they wait, as OpenBLAS's do, and two kinds of them on the same cores would keep
     each other waiting. OMP_NUM_THREADS, where it is set, holds for everything.
     """
-    with FasterProducts():
+    with FasterOperations():
         if "OMP_NUM_THREADS" in os.environ:
             yield
             return

@@ -34,7 +34,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    return functional.rms_norm(x, weight.shape, weight, eps)
 
 
 def rope_table(config: Qwen3Config, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,13 @@
-"""torch's linear maps by MLX's OpenBLAS: torch's own numbers, however the matrices lie in memory."""
+"""Linear maps by MLX's OpenBLAS and RMSNorm by hand: torch's own numbers, however matrices lie in memory."""
 
 import pytest
 import torch
 from torch.nn import functional
 
-from mlx_grpo_kit.backends import torch_products
-from mlx_grpo_kit.backends.torch_products import FasterProducts, product
+from mlx_grpo_kit.backends import torch_operations
+from mlx_grpo_kit.backends.torch_operations import FasterOperations, product
 
-needs_openblas = pytest.mark.skipif(torch_products.sgemm() is None, reason="here MLX is served by another library")
+needs_openblas = pytest.mark.skipif(torch_operations.sgemm() is None, reason="here MLX is served by another library")
 
 
 def layouts(rows, columns):
@@ -38,11 +38,11 @@ def test_products_are_torchs(rows, inner, columns):
 
 @needs_openblas
 def test_linear_and_its_gradients_are_torchs(monkeypatch):
-    calls, real = [], torch_products.product
-    monkeypatch.setattr(torch_products, "product", lambda a, b: calls.append(1) or real(a, b))
+    calls, real = [], torch_operations.product
+    monkeypatch.setattr(torch_operations, "product", lambda a, b: calls.append(1) or real(a, b))
     torch.manual_seed(0)
     start, ends = torch.randn(40, 16), []
-    for mode in (FasterProducts(), torch.enable_grad()):
+    for mode in (FasterOperations(), torch.enable_grad()):
         x = start.clone().requires_grad_()
         with mode:
             y = functional.linear(functional.linear(x, x[:5]), x[:3, :5])
@@ -54,8 +54,8 @@ def test_linear_and_its_gradients_are_torchs(monkeypatch):
 
 @needs_openblas
 def test_what_is_no_pair_of_float32_matrices_is_left_to_torch(monkeypatch):
-    monkeypatch.setattr(torch_products, "product", None)
-    with FasterProducts():
+    monkeypatch.setattr(torch_operations, "product", None)
+    with FasterOperations():
         for x, weight, bias in (
             (torch.ones(2, 3, 4), torch.ones(5, 4), None),
             (torch.ones(2, 4, dtype=torch.float64), torch.ones(5, 4, dtype=torch.float64), None),
@@ -66,7 +66,22 @@ def test_what_is_no_pair_of_float32_matrices_is_left_to_torch(monkeypatch):
 
 
 def test_without_openblas_nothing_changes(monkeypatch):
-    monkeypatch.setattr(torch_products, "sgemm", lambda: None)
+    monkeypatch.setattr(torch_operations, "sgemm", lambda: None)
     x, weight = torch.randn(3, 4), torch.randn(5, 4)
-    with FasterProducts():
+    with FasterOperations():
         assert torch.equal(functional.linear(x, weight), x @ weight.T)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (3, 2, 8), (1, 6)])
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_rms_norm_and_its_gradients_are_torchs(shape, scale):
+    torch.manual_seed(0)
+    start, weights, grad, ends = torch.randn(shape) * scale, torch.randn(shape[-1]), torch.randn(shape), []
+    for mode in (FasterOperations(), torch.enable_grad()):
+        x, weight = (each.clone().requires_grad_() for each in (start, weights))
+        with mode:
+            y = functional.rms_norm(x, weight.shape, weight, 1e-6)
+        ends.append((y.grad_fn.name(), [y.detach(), *torch.autograd.grad(y, [x, weight], grad)]))
+    assert ends[0][0] != ends[1][0]
+    for ours, theirs in zip(ends[0][1], ends[1][1], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6 * theirs.abs().max().item())

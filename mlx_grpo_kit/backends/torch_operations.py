@@ -1,7 +1,8 @@
-"""torch's linear maps by the library that serves MLX, where that is faster than torch's own: AMD with AVX-512.
+"""Two of torch's operations as a CPU computes them faster: linear maps and RMSNorm, which take most of a learning pass.
 
-torch's MKL uses AVX-512 on Intel's processors only, and `mlx_grpo_kit/openblas.py` has found an OpenBLAS that uses it
-here too. A learning pass is products for two thirds of its time.
+torch's MKL uses AVX-512 on Intel's processors only. On AMD's `mlx_grpo_kit/openblas.py` has found an OpenBLAS that uses
+it, and serves MLX with it; here it serves torch too. RMSNorm's two passes are written out by hand, in half as many
+visits to memory as the automatic rule makes.
 """
 
 from __future__ import annotations
@@ -34,21 +35,52 @@ def sgemm() -> Callable | None:
     return function
 
 
-class FasterProducts(TorchFunctionMode):
-    """While this is entered, `functional.linear` of float32 matrices goes through `sgemm`, forwards and backwards.
+class FasterOperations(TorchFunctionMode):
+    """While this is entered, `functional.linear` and `functional.rms_norm` of float32 on the CPU are those below.
 
-    As many threads work on it as on MLX's products. Where there is no `sgemm`, nothing changes.
+    Linear maps go through `sgemm`, where there is one, on as many threads as MLX's products.
     """
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if function is functional.linear and sgemm() is not None and _are_matrices(args):
             return _Linear.apply(*args)
+        if function is functional.rms_norm and _fits(args[0]) and len(args[1]) == 1:
+            weight, eps = kwargs["weight"], kwargs["eps"]  # torch hands the first two on by place
+            if weight is not None and eps is not None:
+                return _RMSNorm.apply(args[0], weight, eps)
         return function(*args, **(kwargs or {}))
 
 
+def _fits(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.device.type == "cpu"
+
+
 def _are_matrices(arrays: tuple) -> bool:
-    fits = (each.ndim == 2 and each.dtype == torch.float32 and each.device.type == "cpu" for each in arrays)
-    return len(arrays) == 2 and all(fits)
+    return len(arrays) == 2 and all(each.ndim == 2 and _fits(each) for each in arrays)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """n * weight, where n = x / rms and rms = sqrt(mean(x^2) + eps), over the last axis.
+
+    To x the gradient is (g - n * mean(g * n)) / rms, where g is what reaches n.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        mean_square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1])
+        inverse = mean_square.add_(eps).rsqrt_()
+        normed = x * inverse
+        ctx.save_for_backward(normed, weight, inverse)
+        return normed * weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        normed, weight, inverse = ctx.saved_tensors
+        products = grad * normed
+        mean = (products @ weight).div_(weight.numel())[..., None]
+        of_x = torch.addcmul(grad * weight, normed, mean, value=-1).mul_(inverse)
+        return of_x, products.flatten(0, -2).sum(0), None
 
 
 class _Linear(torch.autograd.Function):
