@@ -3,7 +3,6 @@
 
 import hashlib
 import json
-import math
 import tempfile
 import threading
 from concurrent.futures import Future
@@ -543,7 +542,7 @@ def relative_difference(grads, others):
     """The length of the difference of two gradients, as a share of the length of the first."""
     difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)
     length = sum(float((np.asarray(grads[name]) ** 2).sum()) for name in grads)
-    return math.sqrt(difference) / math.sqrt(length)
+    return difference**0.5 / length**0.5
 
 
 def _draw_gradients(rng):
@@ -578,13 +577,13 @@ DIFFERENCE = Exercise(
         relative_difference,
         (
             "no root",
-            {"math.sqrt(difference) / math.sqrt(length)": "difference / length"},
+            {"difference**0.5 / length**0.5": "difference / length"},
             1,
             "That is the square of it: 1e-6 would look like 1e-12.",
         ),
         (
             "absolute",
-            {" / math.sqrt(length)": ""},
+            {" / length**0.5": ""},
             1,
             "That is the length of the difference. Whether it is small depends on how long the gradient is.",
         ),
@@ -599,7 +598,7 @@ DIFFERENCE = Exercise(
             {
                 "((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()": "(np.asarray(grads[name]) ** 2 - "
                 "np.asarray(others[name]) ** 2).sum()",
-                "math.sqrt(difference)": "math.sqrt(abs(difference))",
+                "difference**0.5": "abs(difference) ** 0.5",
             },
             2,
             "Two vectors may be equally long and point in opposite directions: subtract first, then square.",
