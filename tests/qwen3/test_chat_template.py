@@ -31,6 +31,7 @@ TEMPLATES = {
 {%- set ns.multi = false %}{%- endif %}{%- endfor %}
 {%- for message in messages -%}
   {%- if loop.index > 5 %}{% break %}{% endif %}
+  {%- if message.tool_calls is defined %}CALLS{% endif %}
   {%- if message.content is string and message['role'] in ['user', 'system'] %}
     {%- generation %}{{ turn(message.role, message.content) ~ '\n' }}{% endgeneration %}
   {% else %}
@@ -121,6 +122,10 @@ TOO_LARGE = "makes a value larger than"
 NEVER_DONE = "is not done after"
 FORBIDDEN = "tries what the sandbox forbids"
 HOSTILE = {
+    "loops without calls": (
+        "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
+        NEVER_DONE,
+    ),
     "loops": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", NEVER_DONE),
     "calls": ("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(80) }}", NEVER_DONE),
     "calls itself": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
