@@ -139,7 +139,10 @@ def checkpoint(make_any_backend):
 
 
 def test_every_backends_checkpoint_is_served(checkpoint, engine, tiny):
-    """By several engines at once, and what they say is what transformers would: the weights times 1.5."""
+    """Acceptance criterion: "Integration with D5 weight sync (decoupled, user-orchestrated)".
+
+    By several engines at once; what they write is what the weights times 1.5 write.
+    """
     config, params, _ = tiny
     with MLXEngine(config, name="second") as second:
         served = trio.run(sync_weights_to_engines, [engine, second], str(checkpoint))
