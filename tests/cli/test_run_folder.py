@@ -49,7 +49,7 @@ class Counter:
     def evaluate(self, num_problems):
         return {"eval/accuracy": self.args.seed + self.step / 100}
 
-    def save_pretrained(self, folder):
+    def save_pretrained(self, folder, base=None):
         with replaced_folder(folder) as new:
             (new / "config.json").write_text(json.dumps({"policy": self.policy}))
 
@@ -59,7 +59,7 @@ class Counter:
             (new / "trainer_state.json").write_text(json.dumps({"step": self.step, "args": asdict(self.args)}))
 
     @classmethod
-    def resume(cls, folder, task, world=None, **changes):
+    def resume(cls, folder, task, world=None, base=None, **changes):
         if read_manifest(folder) is None:
             raise FileNotFoundError(f"{folder} is no checkpoint")
         check_saved(folder, read_manifest(folder))
