@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlx_grpo_kit.qwen3 import dequantize, load_adapters, load_pretrained, load_tokenizer, merge, save_pretrained
 from mlx_grpo_kit.qwen3.adapters import base_of
+from mlx_grpo_kit.qwen3.params import check_finite
 
 
 def fuse(adapter: str | os.PathLike, output: str | os.PathLike, model: str | os.PathLike | None = None) -> Path:
@@ -21,12 +22,24 @@ def fuse(adapter: str | os.PathLike, output: str | os.PathLike, model: str | os.
 
     Raises:
         FileNotFoundError: a folder or a file is missing.
-        ValueError: the adapters are another model's.
+        ValueError: the adapters are another model's, `output` is one of the two, or numbers overflow.
         FileExistsError: `output` holds anything that the kit did not write.
     """
     model = base_of(adapter) if model is None else model
+    for what, folder in (("the adapters", adapter), ("the model that they stand beside", model)):
+        if _is_within(Path(folder), Path(output)):
+            raise ValueError(f"--output {output} would replace {what}, in {folder}. Give another folder.")
     config, params = load_pretrained(model, dtype=None)
     adapters = load_adapters(adapter, config)
     adapters.check_base(params)
     fused = dequantize(config, merge(params, adapters.lora, adapters.scale))
+    try:
+        check_finite(fused)
+    except ValueError as error:
+        raise ValueError(f"What {adapter} makes of {model} cannot be used. {error}") from error
     return save_pretrained(output, config, fused, tokenizer=load_tokenizer(model))
+
+
+def _is_within(folder: Path, other: Path) -> bool:
+    folder, other = folder.resolve(), other.resolve()
+    return other == folder or other in folder.parents

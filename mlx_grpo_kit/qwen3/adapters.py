@@ -30,6 +30,18 @@ from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 
 SETTINGS, MLX_LM, PEFT = "adapter_config.json", "adapters.safetensors", "adapter_model.safetensors"
 IN_PEFT = "base_model.model."
+LONGEST_PATH = 4096
+LARGEST = 3e38
+"""A larger scale is infinite in float32."""
+
+NOT_PLAIN = (
+    "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out", "lora_bias", "use_qalora",
+    "target_parameters", "trainable_token_indices", "layer_replication", "alora_invocation_tokens", "arrow_config",
+)  # fmt: skip
+"""Settings of PEFT's that make something else of a model than W + scale (A B)^T."""
+
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
+"""Ways of PEFT's to begin that take the first adapters away from the base: they stand beside no model of a folder."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ def save_adapters(
     check_adapters(adapters.lora, config)
     names = {name.rpartition(".")[0] for name in adapters.lora}
     modules = sorted({name.split(".", 2)[2] for name in names})
-    rank = next(value.shape[1] for name, value in adapters.lora.items() if name.endswith(".lora_a"))
+    rank = _rank(adapters.lora)
     settings = {
         "fine_tune_type": "lora",
         "num_layers": config.num_hidden_layers,
@@ -111,11 +123,24 @@ def base_of(folder: str | os.PathLike) -> Path:
 
     Raises:
         FileNotFoundError: there are no adapters, or no such folder.
+        ValueError: adapters stand beside adapters, and those beside the first again.
     """
-    named = _settings(Path(folder)).get("base_model_name_or_path")
-    if not isinstance(named, str) or not Path(named).is_dir():
+    base, passed = _named_base(folder), [Path(folder).resolve()]
+    further = base
+    while (further / SETTINGS).exists():
+        if further.resolve() in passed:
+            raise ValueError(f"{folder} holds adapters of a model in {str(base)!r}, which leads back to {further}.")
+        passed.append(further.resolve())
+        further = _named_base(further)
+    return base
+
+
+def _named_base(folder: str | os.PathLike) -> Path:
+    settings = _settings(Path(folder))
+    named = settings.get("base_model_name_or_path") or settings.get("model")  # mlx-lm writes down its --model
+    if not isinstance(named, str) or len(named) > LONGEST_PATH or not Path(named).is_dir():
         raise FileNotFoundError(
-            f"{folder} holds adapters of a model in {named!r}, and there is no such folder. Say where it is: "
+            f"{folder} holds adapters of a model in {named!r:.200}, and there is no such folder. Say where it is: "
             f"python -m mlx_grpo_kit fuse --adapter {folder} --model MODEL --output FOLDER."
         )
     return Path(named)
@@ -134,17 +159,23 @@ def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
     settings = _settings(folder)
     base, known = settings.get("base_model_name_or_path"), settings.get("base_fingerprint")
     if (folder / MLX_LM).exists():
-        lora = {kit_name(name): value for name, value in load_arrays(folder / MLX_LM).items()}
-        scale = _mlx_lm_scale(folder, settings)
+        stored = load_arrays(folder / MLX_LM)
+        lora = {kit_name(name): value for name, value in stored.items()}
+        scale, rank = _mlx_lm_scale(folder, settings)
     elif (folder / PEFT).exists():
         stored = load_arrays(folder / PEFT)
         lora = {_from_peft_name(name): mx.contiguous(value.T) for name, value in stored.items()}
-        scale = _peft_scale(folder, settings)
+        scale, rank = _peft_scale(folder, settings)
     else:
         raise FileNotFoundError(f"{folder} has neither {MLX_LM} (mlx-lm's) nor {PEFT} (PEFT's): no adapters.")
-    lora = {name: lora[name].astype(mx.float32) for name in sorted(lora)}
     try:
+        if len(lora) < len(stored):
+            raise ValueError("An adapter is there twice, under two names.")
+        lora = {name: lora[name] for name in sorted(lora)}
         check_adapters(lora, config)
+        if rank not in (None, _rank(lora)):
+            raise ValueError(f"They have rank {_rank(lora)}, and {SETTINGS} says {rank}: the two are not of one save.")
+        lora = {name: value.astype(mx.float32) for name, value in lora.items()}
         mx.eval(lora)
         check_finite(lora)
     except ValueError as error:
@@ -163,26 +194,39 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _mlx_lm_scale(folder: Path, settings: Mapping[str, Any]) -> float:
+def _rank(lora: Mapping[str, mx.array]) -> int:
+    """The one rank that all of them have. Raises ValueError where they have several."""
+    ranks = sorted({value.shape[1] for name, value in lora.items() if name.endswith(".lora_a")})
+    if len(ranks) > 1:
+        raise ValueError(f"Adapters have the ranks {ranks}; expected one for all.")
+    return ranks[0]
+
+
+def _mlx_lm_scale(folder: Path, settings: Mapping[str, Any]) -> tuple[float, object]:
+    """Scale, and the rank where it is said."""
     kind, parameters = settings.get("fine_tune_type", "lora"), settings.get("lora_parameters")
     if kind != "lora":
         raise ValueError(f"{folder / SETTINGS} has fine_tune_type {kind!r}; expected 'lora'.")
-    return _number(folder, "scale", parameters.get("scale") if isinstance(parameters, dict) else None)
+    parameters = parameters if isinstance(parameters, dict) else {}
+    return _number(folder, "scale", parameters.get("scale")), parameters.get("rank")
 
 
-def _peft_scale(folder: Path, settings: Mapping[str, Any]) -> float:
+def _peft_scale(folder: Path, settings: Mapping[str, Any]) -> tuple[float, object]:
+    """Scale and rank."""
     if settings.get("peft_type") != "LORA":
         raise ValueError(f"{folder / SETTINGS} has peft_type {settings.get('peft_type')!r}; expected 'LORA'.")
-    for name in ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out"):
+    begins = str(settings.get("init_lora_weights")).lower().startswith(CHANGES_BASE)
+    with_bias = settings.get("bias") not in (None, "none")
+    for name in (*NOT_PLAIN, *["init_lora_weights"] * begins, *["bias"] * with_bias):
         if settings.get(name):
             raise ValueError(f"{folder / SETTINGS} has {name} {settings[name]!r}; expected LoRA without it.")
     rank, alpha = (_number(folder, name, settings.get(name)) for name in ("r", "lora_alpha"))
-    return alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
+    return alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank), settings["r"]
 
 
 def _number(folder: Path, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"{folder / SETTINGS} has {value!r} for {name}; expected a number above 0.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
+        raise ValueError(f"{folder / SETTINGS} has {value!r:.60} for {name}; expected a number above 0.")
     return float(value)
 
 

@@ -55,7 +55,7 @@ class ChatTemplate:
         self._lock = threading.Lock()  # the sandbox has one clock
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+        self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> str:
         """The chat as one text; `kwargs` are the template's own, such as `enable_thinking=False`.
 
@@ -63,6 +63,8 @@ class ChatTemplate:
             ChatTemplateError: see there; the message says which.
         """
         chat, given = _checked(messages), _plain("the template's settings", kwargs)
+        if "messages" in given:
+            raise ChatTemplateError("'messages' is no setting of a chat template: it is the chat.")
         with self._lock:
             template, sandbox = self._compiled
             sandbox.begin()

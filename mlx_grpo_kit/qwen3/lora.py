@@ -76,10 +76,12 @@ def init_lora(
         targets: which linear maps of every layer get one, some of `TARGETS`.
 
     Raises:
-        ValueError: `params` are not `config`'s, or rank or targets are none.
+        ValueError: `params` are not `config`'s, or rank, targets or seed are none.
     """
     check_weights(params, config)
     shapes = adapter_shapes(config, rank, targets)
+    if not (isinstance(seed, int) and 0 <= seed < 2**64):
+        raise ValueError(f"The seed of adapters is {seed!r}; expected a whole number from 0.")
     keys = mx.random.split(mx.random.key(seed), len(shapes))
     lora = {}
     for key, (name, shape) in zip(keys, shapes.items(), strict=True):
@@ -153,7 +155,12 @@ def check_adapters(lora: Mapping[str, mx.array], config: Qwen3Config) -> None:
             raise ValueError(f"{name!r} stands alone; expected {stem}.lora_a and {stem}.lora_b.")
         rank = value.shape[1 if kind == "lora_a" else 0] if value.ndim == 2 else 0
         expected = (base[1], rank) if kind == "lora_a" else (rank, base[0])
-        if value.ndim != 2 or value.shape != expected or (kind == "lora_a" and partner.shape[:1] != (rank,)):
+        if (
+            value.ndim != 2
+            or not rank
+            or value.shape != expected
+            or (kind == "lora_a" and partner.shape[:1] != (rank,))
+        ):
             raise ValueError(
                 f"Adapter {name!r} has shape {tuple(value.shape)}, beside a linear map from {base[1]} to {base[0]} "
                 f"numbers: expected {'(' + str(base[1]) + ', rank)' if kind == 'lora_a' else f'(rank, {base[0]})'}, of "

@@ -71,7 +71,12 @@ class Tokenizer:
         Raises:
             ValueError: the tokenizer has no token for a part of the text.
         """
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        try:
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        except TypeError:  # the package's, for what it cannot write as UTF-8
+            if not isinstance(text, str):
+                raise
+            raise ValueError(f"The text {text!r:.80} is no Unicode: half of a character of UTF-16 is in it.") from None
         if self.unk_token_id is not None and self.unk_token_id in encoding.ids:
             start, end = encoding.offsets[encoding.ids.index(self.unk_token_id)]
             raise ValueError(
@@ -81,7 +86,7 @@ class Tokenizer:
         return encoding.ids
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+        self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> str:
         """A chat as the text that the model continues, by the folder's own template.
 
@@ -132,7 +137,7 @@ class Tokenizer:
 
 
 def load_tokenizer(folder: Path | str) -> Tokenizer:
-    """Reads the tokenizer of a Hugging Face model folder.
+    """Reads the tokenizer of a Hugging Face model folder; of adapters without one, that of the model they stand beside.
 
     Needs `tokenizer.json`. The EOS ids are `eos_token_id` (an int or a list) of `generation_config.json`, else of
     `config.json`, else the `eos_token` of `tokenizer_config.json`: the order in which transformers' `generate` looks.
@@ -145,6 +150,10 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     folder = whole_folder(folder)
     check_saved(folder, ["config.json", *FILES])
     path = folder / "tokenizer.json"
+    if not path.exists() and (folder / "adapter_config.json").exists():
+        from mlx_grpo_kit.qwen3.adapters import base_of  # which is built on this file
+
+        return load_tokenizer(base_of(folder))
     if not path.exists():
         what = "has no tokenizer.json" if folder.is_dir() else "is not a folder"
         raise FileNotFoundError(

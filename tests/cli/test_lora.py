@@ -13,7 +13,7 @@ from mlx_grpo_kit.assets import TINY, TINY_CHAT
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.generation import SamplingConfig, generate
-from mlx_grpo_kit.qwen3 import load_adapters, load_pretrained, load_tokenizer
+from mlx_grpo_kit.qwen3 import Adapters, init_lora, load_adapters, load_pretrained, load_tokenizer, save_adapters
 from mlx_grpo_kit.qwen3.params import validate_params
 from mlx_grpo_kit.tasks import Addition
 
@@ -103,6 +103,29 @@ def test_adapters_do_not_fuse_with_another_model(tmp_path, capsys):
     assert main([*fuse, "--model", "tiny"]) == 0
     ours, theirs = (load_pretrained(tmp_path / name)[1] for name in ("fused", "run/policy"))
     assert all(mx.array_equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_fuse_replaces_nothing_that_it_reads(tmp_path, capsys):
+    base = tmp_path / "base"
+    assert train(tmp_path / "full") == 0
+    (tmp_path / "full" / "policy").rename(base)  # which the kit wrote, and so would replace
+    assert train(tmp_path / "run", "--lora-r", "2", "--model", str(base)) == 0
+    policy = tmp_path / "run" / "policy"
+    before = {file: file.read_bytes() for folder in (base, policy) for file in folder.rglob("*.*")}
+    for output in (base, policy, policy.parent, base / ".." / "base"):
+        assert main(["fuse", "--adapter", str(policy), "--output", str(output)]) == 2
+        assert "would replace the " in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in before} == before
+    assert main(["generate", "--model", str(policy), "1+1="]) == 0
+
+
+def test_a_policy_that_overflows_is_not_written(tmp_path, capsys):
+    config, params = load_pretrained(TINY)
+    lora = {name: mx.full(value.shape, 1e30) for name, value in init_lora(config, params, 2).items()}
+    save_adapters(tmp_path / "adapters", config, Adapters(lora, 1.0, str(TINY)))
+    assert main(["fuse", "--adapter", str(tmp_path / "adapters"), "--output", str(tmp_path / "fused")]) == 2
+    assert "NaN or infinite" in capsys.readouterr().err
+    assert not (tmp_path / "fused").exists()
 
 
 def test_a_quantized_model_from_one_command(tmp_path, capsys):

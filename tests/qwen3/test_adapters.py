@@ -239,7 +239,7 @@ def test_adapters_of_another_model(base, saved, tmp_path):
         same = {name: value.astype(mx.bfloat16).astype(dtype) for name, value in params.items()}
         load_adapters(saved, config).check_base(same)
     nowhere = save_adapters(tmp_path / "n", config, Adapters(lora, SCALE, str(tmp_path / "gone")))
-    with pytest.raises(FileNotFoundError, match=r"there is no such folder\. Merge them .* fuse --model"):
+    with pytest.raises(FileNotFoundError, match=r"there is no such folder\. .* fuse --adapter .* --model"):
         load_pretrained(nowhere)
     moved = save_adapters(tmp_path / "m", config, Adapters(lora, SCALE, str(folder), fingerprint(other)))
     with pytest.raises(ValueError, match="trained beside another model"):
@@ -253,6 +253,9 @@ def test_adapters_of_another_model(base, saved, tmp_path):
         ({"lora_parameters": {"rank": 4}}, "has None for scale; expected a number above 0"),
         ({"lora_parameters": {"scale": "20"}}, "has '20' for scale"),
         ({"lora_parameters": {"scale": 0.0}}, "has 0.0 for scale"),
+        ({"lora_parameters": {"scale": 10**400}}, "for scale; expected a number above 0"),
+        ({"lora_parameters": {"scale": 1e39}}, "for scale; expected a number above 0"),
+        ({"lora_parameters": {"scale": 2.5, "rank": 8}}, r"have rank 4, and adapter_config\.json says 8"),
     ],
 )
 def test_settings_of_mlx_lms_that_are_not_plain_lora(base, copy, change, words):
@@ -270,6 +273,11 @@ def test_settings_of_mlx_lms_that_are_not_plain_lora(base, copy, change, words):
         ({"rank_pattern": {"q_proj": 2}}, "has rank_pattern"),
         ({"modules_to_save": ["lm_head"]}, "has modules_to_save"),
         ({"r": 0}, "has 0 for r; expected a number above 0"),
+        ({"r": 2}, r"have rank 4, and adapter_config\.json says 2"),  # which would double what they add
+        ({"lora_alpha": 10**400}, "for lora_alpha; expected a number above 0"),
+        ({"bias": "all"}, "has bias 'all'"),
+        ({"alora_invocation_tokens": [5]}, r"has alora_invocation_tokens \[5\]"),
+        ({"init_lora_weights": "pissa_niter_16"}, "has init_lora_weights 'pissa_niter_16'"),
     ],
 )
 def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
@@ -297,6 +305,25 @@ def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
             "160 of 160 numbers that are NaN",
         ),
         (lambda lora: lora.clear(), "There are no adapters"),
+        (
+            lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((24, 4), mx.int32)}),
+            "dtype mlx.core.int32",
+        ),
+        (
+            lambda lora: lora.update(
+                {name: value[:, :0] if name[-1] == "a" else value[:0] for name, value in lora.items()}
+            ),
+            r"shape \(40, 0\)",
+        ),
+        (
+            lambda lora: lora.update(
+                {
+                    f"layers.0.mlp.up_proj.lora_{each}": mx.zeros(shape)
+                    for each, shape in (("a", (24, 2)), ("b", (2, 40)))
+                }
+            ),
+            r"have the ranks \[2, 4\]; expected one for all",
+        ),
     ],
 )
 def test_arrays_that_do_not_fit(base, copy, change, words):
@@ -307,6 +334,42 @@ def test_arrays_that_do_not_fit(base, copy, change, words):
     mx.save_safetensors(str(copy / MLX_LM), {hugging_face_name(name): value for name, value in lora.items()})
     with pytest.raises(ValueError, match=words):
         load_adapters(copy, base[1])
+
+
+def test_an_adapter_under_two_names(base, copy):
+    lora = dict(mx.load(str(copy / MLX_LM)))
+    name = next(iter(lora))
+    mx.save_safetensors(str(copy / MLX_LM), lora | {name.removeprefix("model."): lora[name] * 7})
+    with pytest.raises(ValueError, match="there twice, under two names"):
+        load_adapters(copy, base[1])
+
+
+def test_a_base_that_leads_back(saved, tmp_path):
+    """Beside themselves, and beside adapters that stand beside the first."""
+    first, second = (shutil.copytree(saved, tmp_path / name) for name in "ab")
+    for folder, other in ((first, first), (first, second), (second, first)):
+        (folder / "mlx_grpo_kit.json").unlink(missing_ok=True)
+        settings = json.loads((folder / SETTINGS).read_text())
+        (folder / SETTINGS).write_text(json.dumps(settings | {"base_model_name_or_path": str(other)}))
+        if folder is other or folder is second:
+            with pytest.raises(ValueError, match="which leads back to"):
+                load_pretrained(first)
+    (first / SETTINGS).write_text(json.dumps(settings | {"base_model_name_or_path": "x" * 10_000}))
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        load_pretrained(first)
+
+
+def test_a_folder_that_mlx_lm_left_behind(base, copy):
+    """It has no tokenizer, and says under "model" what it stands beside."""
+    _, _, params, folder, lora = base
+    for each in copy.glob("*token*.json"):
+        each.unlink()
+    settings = json.loads((copy / SETTINGS).read_text())
+    settings = {name: value for name, value in settings.items() if not name.startswith("base_")}
+    (copy / SETTINGS).write_text(json.dumps(settings | {"model": str(folder)}))
+    _, merged = load_pretrained(copy)
+    assert all(mx.array_equal(merged[name], value) for name, value in merge(params, lora, SCALE).items())
+    assert load_tokenizer(copy).encode("12+34=") == load_tokenizer(folder).encode("12+34=")
 
 
 def test_files_that_are_gone_or_were_changed(base, saved, copy, tmp_path):
@@ -326,6 +389,9 @@ def test_ranks_and_targets(base):
             init_lora(config, params, rank)
     with pytest.raises(ValueError, match=r"no linear map 'q_prj' in a layer.* Did you mean 'q_proj'"):
         init_lora(config, params, 2, ["q_prj"])
+    for seed in (-1, 2**70, None):
+        with pytest.raises(ValueError, match="seed of adapters is"):
+            init_lora(config, params, 2, seed=seed)
     for targets in ([], "q_proj"):
         with pytest.raises(ValueError, match="targets of adapters are"):
             init_lora(config, params, 2, targets)
