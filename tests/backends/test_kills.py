@@ -22,9 +22,7 @@ from tests.backends.frameworks import FRAMEWORKS
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-@pytest.mark.parametrize(
-    ("name", "kills"), [("pytorch", 50), ("mlx", 12), ("torch_func", 4), ("jax", 6), ("torchax", 4)]
-)
+@pytest.mark.parametrize(("name", "kills"), [("pytorch", 50), ("mlx", 12), ("torch_func", 4), ("jax", 6)])
 def test_kills_lose_nothing_that_was_saved(request, name, kills, tmp_path):
     [framework] = [each for each in FRAMEWORKS if each.name == name]
     if name == "jax":
