@@ -1,16 +1,19 @@
 """Chapter 22 against torch and simulation, answers in other styles, what the prose says, and without its packages."""
 
+import contextlib
+import hashlib
 import heapq
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 
 import mlx.optimizers as optim
 import nbformat
@@ -258,7 +261,7 @@ def outcomes_by_index(operations):
         else:
             try:
                 value = operation()
-            except ValueError as error:
+            except BaseException as error:
                 found.append(["failed", f"{error}"])
             else:
                 found.append(["done", value])
@@ -331,6 +334,77 @@ class TwoThreads(chapter.Worker):
             threading.Thread(target=self.work, daemon=True).start()
 
 
+class InTurnByALock:
+    """A thread each, that takes turns."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def submit(self, function):
+        future = Future()
+
+        def call():
+            with self.lock:
+                future.set_result(function())
+
+        threading.Thread(target=call, daemon=True).start()
+        return future
+
+
+class NoneIsNoResult(chapter.Worker):
+    def work(self):
+        while True:
+            future, function = self.queue.get()
+            result = function()
+            if result is not None:
+                future.set_result(result)
+
+
+class EndsWhenIdle(chapter.Worker):
+    def __init__(self):
+        self.queue, self.begun = Queue(), False
+
+    def submit(self, function):
+        future = super().submit(function)
+        if not self.begun:
+            self.begun = True
+            threading.Thread(target=self.work, daemon=True).start()
+        return future
+
+    def work(self):
+        while not self.queue.empty():
+            future, function = self.queue.get()
+            try:
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
+
+
+class AllAtTheEnd(chapter.Worker):
+    """Results when nothing waits any more."""
+
+    def work(self):
+        while True:
+            done = []
+            while not done or not self.queue.empty():
+                future, function = self.queue.get()
+                done.append((future, function()))
+            for future, result in done:
+                future.set_result(result)
+
+
+class KeepsTheProgramAlive(chapter.Worker):
+    def __init__(self):
+        self.queue = Queue()
+        threading.Thread(target=self.work).start()
+
+    def work(self):
+        with contextlib.suppress(Empty):  # at last it ends, for this test's sake
+            while True:
+                future, function = self.queue.get(timeout=2)
+                future.set_result(function())
+
+
 class ResultsForFutures(Pool):
     def submit(self, function):
         return 3
@@ -341,6 +415,36 @@ class StepsEveryTime(ReplacingBackend):
         future = super().forward_backward(batch)
         self.optim_step()
         return future
+
+
+class WaitsForIt(ReplacingBackend):
+    """Would hang if the check's worker let it."""
+
+    def forward_backward(self, batch):
+        future = super().forward_backward(batch)
+        future.result()
+        return future
+
+
+class ZeroForNone(WithOptim):
+    def _step(self):
+        steps = super()._step()
+        for param in self.params.values():
+            param.grad = torch.zeros_like(param)
+        return steps
+
+
+class CountedAhead(WithOptim):
+    def optim_step(self):
+        self.steps += 1
+        number = self.steps
+
+        def operation():
+            self._step()
+            self.steps = number
+            return number
+
+        return self.worker.submit(operation)
 
 
 class TensorLoss(ReplacingBackend):
@@ -365,6 +469,11 @@ def params_only(params, velocity, grads, learning_rate, momentum):
     return {name: params[name] - learning_rate * grads[name] for name in params}
 
 
+def paired_by_order(params, velocity, grads, learning_rate, momentum):
+    moving = {name: momentum * velocity[name] + grad for name, grad in zip(params, grads.values(), strict=True)}
+    return {name: params[name] - learning_rate * moving[name] for name in params}, moving
+
+
 def largest_difference(grads, others):
     return max(abs(grads[name] - others[name]).max() for name in grads)
 
@@ -383,6 +492,75 @@ def all_called(operations):
             found.append(("failed", str(error)) if first is None else ("refused", first))
             first = first if first is not None else str(error)
     return found
+
+
+def one_kind_of_error(operations):
+    found, first = [], None
+    for operation in operations:
+        if first is not None:
+            found.append(("refused", first))
+            continue
+        try:
+            found.append(("done", operation()))
+        except ValueError as error:
+            first = str(error)
+            found.append(("failed", first))
+    return found
+
+
+def arguments_for_message(operations):
+    found = []
+    for number, operation in enumerate(operations):
+        try:
+            found.append(("done", operation()))
+        except Exception as error:
+            message = error.args[0]
+            return [*found, ("failed", message), *[("refused", message)] * (len(operations) - number - 1)]
+    return found
+
+
+def whole_ones(folder, pattern=r"step_\d+"):
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            files = json.loads((path / "metadata.json").read_text())["files"]
+            hashes = {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in files}
+            if re.fullmatch(pattern, path.name) and all(hashes[name] == files[name]["sha256"] for name in files):
+                yield path
+
+
+def number_of(path):
+    return int(path.name.rpartition("_")[2])
+
+
+def newest_by_clock(folder):
+    return max(whole_ones(folder), key=lambda path: path.stat().st_mtime).name
+
+
+def newest_as_path(folder):
+    return max(whole_ones(folder), key=number_of, default=None)
+
+
+def newest_after_step_0(folder):
+    newest = max(whole_ones(folder), key=number_of, default=None)
+    return newest.name if newest and number_of(newest) else None
+
+
+def newest_with_four_digits(folder):
+    steps = [number_of(path) for path in whole_ones(folder)]
+    return f"step_{max(steps):04d}" if steps else None
+
+
+def newest_of_any_name(folder):
+    newest = max(whole_ones(folder, r".*step_\d+"), key=number_of, default=None)
+    return newest.name if newest else None
+
+
+def newest_of_what_is_left(folder):
+    kept = [path.name for path in whole_ones(folder)]
+    for path in folder.glob("step_*"):
+        if path.name not in kept:
+            shutil.rmtree(path)
+    return chapter.newest_whole(folder)
 
 
 def by_time(folder):
@@ -405,17 +583,34 @@ def three_moments(write, learn, num_steps, max_lag):
 
 WRONG = [
     ("22.1", TwoThreads, "functions called at the same time|expected"),
+    ("22.1", InTurnByALock, "3 threads that called functions"),
+    ("22.1", NoneIsNoResult, "not set yet when the next function began"),
+    ("22.1", EndsWhenIdle, r"called in this order: \[0\], results: \[0, 'never set'\]"),
+    ("22.1", AllAtTheEnd, "not set yet when the next function began"),
+    ("22.1", KeepsTheProgramAlive, "not made with `daemon=True`"),
     ("22.1", ResultsForFutures, r"something without a `.result\(\)`"),
     ("22.2", StepsEveryTime, "operations handed to the worker"),
+    ("22.2", WaitsForIt, "waited for where the future had to be returned"),
+    ("22.2", ZeroForNone, "a `.grad` that is not None after the step"),
+    ("22.2", CountedAhead, "`steps` at 1 before the worker had begun"),
     ("22.2", TensorLoss, "a tensor where a number was asked for"),
     ("22.3", starts_only, "raised TypeError"),
     ("22.3", in_lists_that_were_given, "new numbers in what it was given"),
     ("22.4", params_only, "expected"),
+    ("22.4", paired_by_order, "expected"),
     ("22.5", largest_difference, "expected"),
     ("22.5", mean_of_relative, "expected"),
     ("22.6", all_called, "expected"),
+    ("22.6", one_kind_of_error, "KeyError"),
+    ("22.6", arguments_for_message, "'weights'"),
     ("22.7", "BDCAEE", "not a string of 5 letters"),
     ("22.7", "ABCDE", "are right|is right"),
+    ("22.8", newest_by_clock, "gave 'step_0001', expected 'step_0002'"),
+    ("22.8", newest_as_path, r"its name was asked for \(`path.name`\)"),
+    ("22.8", newest_after_step_0, "expected 'step_0000'"),
+    ("22.8", newest_with_four_digits, "gave 'step_0012'"),
+    ("22.8", newest_of_any_name, "gave 'old_step_0009'"),
+    ("22.8", newest_of_what_is_left, "files have come or gone"),
     ("22.8", by_time, "expected"),
     ("22.8", path_for_name, "expected"),
     ("22.9", synchronous, "expected"),
@@ -469,7 +664,7 @@ def test_the_chapter_runs_without_its_packages_and_says_what_it_skips(tmp_path):
         "torchax     skipped: jax is not installed",
     ):
         assert words in done.stdout
-    assert done.stdout.count("skipped: trio is not installed") == 2
+    assert done.stdout.count("skipped: trio is not installed") == 3
     assert "PyTorch     gradient of length" in done.stdout
     assert "MLX         gradient of length" in done.stdout
 

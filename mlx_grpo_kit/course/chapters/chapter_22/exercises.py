@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import os
 import tempfile
 import threading
 from concurrent.futures import Future
@@ -45,15 +46,19 @@ class Worker:
 
 
 def _submit(make, plan):
-    """What became of functions that were submitted while the first of them was held up."""
+    """What became of functions that were submitted while the first of them was held up, and of those "later"."""
     calls, running, together, lock = [], [], [], threading.Lock()
     gate, overtaken = threading.Event(), threading.Event()
+    futures, threads, unset = [], [], []
 
     def function(number, kind):
         with lock:
             running.append(number)
             together.append(len(running))
+            called = [each for each in calls if each != "submit waited for it"]
+            unset.extend(each for each in called if hasattr(futures[each], "done") and not futures[each].done())
             calls.append(number)
+            threads.append(threading.current_thread())
         if number > 0:
             overtaken.set()
         elif not gate.wait(0.3):
@@ -62,7 +67,7 @@ def _submit(make, plan):
             running.remove(number)
         if kind == "raises":
             raise KeyError(f"function {number}")
-        return 10 * number
+        return None if kind == "returns None" else 10 * number
 
     def outcome(future, seconds):
         try:
@@ -75,7 +80,13 @@ def _submit(make, plan):
     said, threading.excepthook = threading.excepthook, lambda error: None  # a thread that dies says so on the page
     try:
         worker = make()
-        futures = [worker.submit(partial(function, number, kind)) for number, kind in enumerate(plan)]
+        for number, kind in enumerate(plan):
+            if "later" in kind:  # when the thread has long had nothing to do
+                gate.set()
+                futures[-1].result(timeout=1.0)
+                for thread in set(threads) - {threading.current_thread()}:
+                    thread.join(0.02)
+            futures.append(worker.submit(partial(function, number, kind)))
         if any(not hasattr(future, "result") for future in futures):
             return Told("something without a `.result()`")
         overtaken.wait(0.02)  # who is going to jump the queue does it now
@@ -85,8 +96,16 @@ def _submit(make, plan):
             results.append(outcome(future, 0.0 if "never set" in results else 1.0))
     finally:
         threading.excepthook = said
-    if max(together) > 1:
+    if max(together, default=0) > 1:
         return Told(f"{max(together)} functions called at the same time")
+    if len(set(threads)) > 1:
+        return Told(f"{len(set(threads))} threads that called functions")
+    if unset:
+        return Told("a future that was not set yet when the next function began")
+    del worker  # with which a ThreadPoolExecutor ends its thread
+    for thread in set(threads) - {threading.current_thread()}:
+        if not thread.daemon and (thread.join(0.2) or thread.is_alive()):
+            return Told("a thread that keeps the program alive: it was not made with `daemon=True`")
     return {"called in this order": calls, "results": results}
 
 
@@ -140,7 +159,8 @@ WORKER = Exercise(
     ),
     cases=(
         (["returns", "returns", "returns"],),
-        (["returns"],),
+        (["returns", "returns later"],),
+        (["returns None", "returns"],),
         (["raises", "returns", "raises", "returns"],),
         (["returns"] * 20,),
     ),
@@ -234,6 +254,8 @@ def _follow(make, plan, learning_rate):
         futures.append(backend.optim_step() if operation == "step" else backend.forward_backward(operation))
     if desk.num_waiting != len(plan):
         return Told(f"{desk.num_waiting} operations handed to the worker, of {len(plan)}")
+    if backend.steps != 0:
+        return Told(f"`steps` at {backend.steps} before the worker had begun")
     if [params["slope"].item(), *params["height"].tolist()] != [0.5, 0.0, 1.0] or params["slope"].grad is not None:
         return Told("new parameters or gradients before the worker had begun")
     desk.work()
@@ -241,6 +263,8 @@ def _follow(make, plan, learning_rate):
     if any(isinstance(result, torch.Tensor) for result in results):
         return Told("a tensor where a number was asked for (`.item()`)")
     end = backend.params
+    if plan[-1] == "step" and any(param.grad is not None for param in end.values()):
+        return Told("a `.grad` that is not None after the step")
     return [float(result) for result in results], [round(end["slope"].item(), 6)], np.array(end["height"].tolist())
 
 
@@ -457,9 +481,9 @@ FUNCTIONAL = Exercise(
     "22.4",
     "A step that changes nothing",
     "Write `functional_step(params, velocity, grads, learning_rate, momentum)` for three dictionaries of MLX arrays "
-    "with the same names. The new velocity is `momentum` times the old one plus the gradient; the new parameters are "
-    "the old ones minus `learning_rate` times the **new** velocity. Return both as a tuple of **new** dictionaries: "
-    "the ones that were given keep what they hold.",
+    "with the same names, in any order. The new velocity is `momentum` times the old one plus the gradient; the new "
+    "parameters are the old ones minus `learning_rate` times the **new** velocity. Return both as a tuple of **new** "
+    "dictionaries: the ones that were given keep what they hold.",
     minutes=8,
     difficulty=1,
     solution=functional_step,
@@ -475,6 +499,12 @@ FUNCTIONAL = Exercise(
             [{"w": np.float32([[2.0]]), "b": np.float32(1.0)}] * 2,
             0.5,
             0.0,
+        ),
+        (
+            {"w": np.float32([1.0, 2.0]), "b": np.float32([3.0, 4.0])},
+            [{"b": np.float32([0.5, -1.0]), "w": np.float32([0.25, 2.0])}],
+            0.5,
+            0.9,
         ),
         *drawn(2, _draw_steps),
     ),
@@ -674,6 +704,7 @@ POISON = Exercise(
         (["1", "raises "],),
         (["raises ", "2", "3"],),
         (["None", "raises late"],),
+        (["1", "lacks weights", "3"],),
         ([],),
     ),
     mistakes=(
@@ -813,7 +844,7 @@ def _write_checkpoint(folder, state):
     folder.mkdir()
     if state == "empty":
         return
-    contents = {"weights.bin": f"weights of {folder.name}".encode(), "optimizer.bin": b"moments" * 3}
+    contents = {"weights.bin": f"weights of {folder.name}".encode() + b"\xff\r\n", "optimizer.bin": b"moments" * 3}
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     if state == "no metadata":
@@ -841,10 +872,14 @@ def _write_checkpoint(folder, state):
 
 def _look(function, checkpoints):
     with tempfile.TemporaryDirectory() as name:
-        for each, state in checkpoints.items():
+        for moment, (each, state) in enumerate(checkpoints.items()):
             _write_checkpoint(Path(name) / each, state)
+            os.utime(Path(name) / each, (1e9 + moment, 1e9 + moment))
+        before = sorted(Path(name).rglob("*"))
         found = function(Path(name))
-        return found.name if isinstance(found, Path) else found
+        if sorted(Path(name).rglob("*")) != before:
+            return Told("a folder in which files have come or gone")
+        return Told("a path: its name was asked for (`path.name`)") if isinstance(found, Path) else found
 
 
 WHOLE = Exercise(
@@ -872,7 +907,10 @@ WHOLE = Exercise(
         ({"step_0001": "whole", "step_0002": "cut off"},),
         ({"step_0001": "whole", "step_0002": "flipped", "step_0003": "a file lost"},),
         ({"step_0007": "whole", "step_0008": "no metadata", "step_0009": "half metadata", "step_0010": "empty"},),
-        ({"step_0003": "whole", "step_0004.tmp": "whole", "other": "whole"},),
+        ({"step_0003": "whole", "step_0004.tmp": "whole", "other": "whole", "old_step_0009": "whole"},),
+        ({"step_0002": "whole", "step_0001": "whole"},),
+        ({"step_0000": "whole", "step_0001": "flipped"},),
+        ({"step_9": "whole", "step_12": "whole"},),
         ({"step_0003": "other metadata", "step_0002": "whole"},),
         ({"step_0001": "whole", "step_0002": "both cut off"},),
         ({"step_0001": "flipped"},),

@@ -7,6 +7,15 @@ from concurrent.futures import Future
 from typing import Any
 
 
+class _Receipt(Future):
+    """A future that does not let anybody wait for what nobody is going to do."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            raise RuntimeError("the result was waited for where the future had to be returned")
+        return super().result(timeout)
+
+
 class Desk:
     """A worker that does nothing until it is told to, so that one can look at what is waiting."""
 
@@ -19,7 +28,7 @@ class Desk:
 
     def submit(self, function: Callable[[], Any]) -> Future:
         """A future of what `function()` will return."""
-        future: Future = Future()
+        future = _Receipt()
         self._waiting.append((future, function))
         return future
 
@@ -37,13 +46,15 @@ def loss_of_lines(params: dict[str, Any], batch: tuple[float, float]) -> Any:
 
 
 def build(called: list[int], number: int, what: str) -> Callable[[], Any]:
-    """An operation that returns a number, or raises the rest of "raises ..."; it is noted when it is called."""
+    """An operation that returns a number, or raises the rest of "raises ..." or "lacks ..."; its call is noted."""
+    errors = {"raises": ValueError, "lacks": KeyError}
+    word, _, message = what.partition(" ")
 
     def operation() -> Any:
         called.append(number)
-        if what.startswith("raises "):
-            raise ValueError(what.removeprefix("raises "))
+        if word in errors:
+            raise errors[word](message)
         return None if what == "None" else int(what)
 
-    operation.__doc__ = f"raise ValueError({what[7:]!r})" if what.startswith("raises ") else f"return {what}"
+    operation.__doc__ = f"raise {errors[word].__name__}({message!r})" if word in errors else f"return {what}"
     return operation
