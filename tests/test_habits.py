@@ -70,6 +70,7 @@ def test_the_way_a_trainer_is_made_elsewhere_is_answered_with_the_way_here():
     [
         ("--report-to=wandb", "unknown option --report-to; here: the trainer is an iterator"),
         ("--iters", "unknown option --iters; here: trainer.train(max_steps=...) has it; --max-steps."),
+        ("--bf16", "unknown option --bf16; here: --dtype bfloat16."),
         ("--max-step", "unknown option --max-step; did you mean --max-steps?"),
         ("--zzzzz", "unknown option --zzzzz; see --help."),
     ],

@@ -398,6 +398,8 @@ def _unknown(argument: str, parser: Parser) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; see --help."
     option = argument.partition("=")[0]
+    if option == "--bf16":  # the one setting whose option has another name
+        return "unknown option --bf16; here: --dtype bfloat16."
     return f"unknown option {option}; {not_known(option, parser._option_string_actions) or 'see --help.'}"
 
 

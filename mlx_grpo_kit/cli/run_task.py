@@ -12,12 +12,18 @@ from mlx_grpo_kit.cli.run_folder import RunSettings
 from mlx_grpo_kit.grpo import GRPOConfig
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks import Task, get_task
+from mlx_grpo_kit.tasks.catalogue import TASKS
 
 
 def named_task(options: argparse.Namespace) -> tuple[str | None, dict[str, Any] | None]:
     """The task's name and arguments as they were given, with paths that hold in any folder; None where not."""
     name, args = options.task, dict(options.task_args or [])
     if options.data:
+        if name in TASKS:
+            raise ValueError(
+                f"--data is given and --task {name}, which makes its own problems. Leave one of the two; a task of "
+                "your own, file.py:Class, is called with path=FILE."
+            )
         name, args = name or "rows", {"path": options.data} | args
     if name and name.rpartition(":")[0].endswith(".py"):
         name = os.path.abspath(name)

@@ -204,6 +204,12 @@ class GRPOConfig:
                 )
         if not 0 < self.lora_alpha < math.inf:
             raise ValueError(f"lora_alpha is {self.lora_alpha}; expected more than 0.")
+        if self.lora_r is None and (self.lora_target_modules is not None or self.lora_alpha != GRPOConfig.lora_alpha):
+            name = "lora_target_modules" if self.lora_target_modules is not None else "lora_alpha"
+            raise ValueError(
+                f"{name} is set without lora_r: all parameters would be trained. Set lora_r (--lora-r), for example to "
+                f"8, or leave {name}."
+            )
         if self.lora_target_modules is not None:
             check_targets(self.lora_target_modules)
             object.__setattr__(self, "lora_target_modules", tuple(self.lora_target_modules))  # a file has a list

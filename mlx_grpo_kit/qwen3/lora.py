@@ -56,6 +56,7 @@ def check_targets(targets: Collection[str]) -> None:
         if target not in TARGETS:
             near = get_close_matches(str(target), TARGETS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = " All of them are what there is without a choice." if target == "all-linear" else hint  # PEFT's
             raise ValueError(f"There is no linear map {target!r} in a layer; expected {', '.join(TARGETS)}.{hint}")
 
 

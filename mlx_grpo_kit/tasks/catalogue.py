@@ -68,10 +68,13 @@ def _import(name: str, module_name: str, class_name: str) -> Callable[..., Task]
     sys.modules[spec.name] = module  # where pickle and dataclasses look for what the file defines
     try:
         spec.loader.exec_module(module)
-        return getattr(module, class_name)
     except Exception as error:
         sys.modules.pop(spec.name, None)
         raise ValueError(f"Task '{name}': {path} raised {type(error).__name__}: {error}") from error
+    if not hasattr(module, class_name):
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == spec.name]
+        raise ValueError(f"Task '{name}': {path} has no {class_name!r}; it has {', '.join(own) or 'nothing'}.")
+    return getattr(module, class_name)
 
 
 def validate_task(task: object) -> None:

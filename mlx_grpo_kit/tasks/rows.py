@@ -15,6 +15,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -201,7 +202,7 @@ def _problems(
         right = ""
         if needs_answer or (answer or "") in row or any(each in row for each in ANSWERS):
             right = _answer(row[_column(row, where, "answer", answer, ANSWERS)], where)
-        key = asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True)
+        key = _key(asked, where)
         problems.setdefault(key, Problem(asked, right, dict(row)))
     if not problems:
         raise TaskError(f"{name} has no rows; expected at least two.")
@@ -230,10 +231,27 @@ def _prompt(value: Any, where: str) -> str | list[dict[str, Any]]:
     )
 
 
+def _key(asked: str | list[dict[str, Any]], where: str) -> str:
+    """What makes two prompts one problem. Raises TaskError for what JSON or UTF-8 cannot hold."""
+    try:
+        key = asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True, ensure_ascii=False)
+        key.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TaskError(f"{where} has a prompt that is no text: {error}.") from error
+    return key
+
+
 def _answer(value: Any, where: str) -> str:
     """An answer as a short text: what stands behind `####`, or in a box, or all of it."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+    if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):  # NumPy's numbers too
         return str(value)
+    right = _short_answer(value, where)
+    if not right:
+        raise TaskError(f"{where} has the answer {value!r:.60}, and nothing behind its #### or in its box.")
+    return right
+
+
+def _short_answer(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise TaskError(f"{where} has the answer {value!r:.60}; expected a text or a finite number.")
     if "####" in value:

@@ -129,6 +129,10 @@ def test_a_task_of_ones_own_in_a_file(tmp_path, data, capsys, monkeypatch):
     [
         (["--data", "no_such_file.jsonl"], "no_such_file.jsonl"),
         (["--task", "no_such_file.py:Task"], "there is no file"),
+        (["--task", "addition", "--data", "rows.jsonl"], "--data is given and --task addition, which makes its own"),
+        (["--task", f"{__file__}:WordProblem"], "has no 'WordProblem'; it has "),
+        (["--lora-target-modules", "q_proj"], "lora_target_modules is set without lora_r"),
+        (["--chat-template-kwargs", '{"messages": []}'], "'messages' is no setting of a chat template"),
         (["--task", "rows"], "does not take no arguments: missing a required argument: 'path'"),
         (["--task", "addition", "--task-args", "max_operand=5"], "expected 9 to 999"),
     ],

@@ -219,7 +219,11 @@ def test_settings():
     with pytest.raises(ValueError, match="sync_ref_model is set, which moves a second copy of the policy"):
         GRPOConfig(lora_r=8, sync_ref_model=True, beta=0.1)
     assert GRPOConfig(lora_r=8).lora_scale == 4
-    assert GRPOConfig(lora_target_modules=["q_proj"]) == GRPOConfig(lora_target_modules=("q_proj",))
+    targets = [GRPOConfig(lora_r=8, lora_target_modules=each(["q_proj"])) for each in (list, tuple)]
+    assert targets[0] == targets[1]
+    for name, value in (("lora_target_modules", ["q_proj"]), ("lora_alpha", 16)):
+        with pytest.raises(ValueError, match=f"{name} is set without lora_r: all parameters would be trained"):
+            GRPOConfig(**{name: value})
 
 
 def test_adapters_get_ten_times_the_learning_rate():

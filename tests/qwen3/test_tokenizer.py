@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm import tokenizer_utils
 
+from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.qwen3.tokenizer import CHARACTERS, FILES, load_tokenizer, save_character_tokenizer
 
 CONFIG = {"model_type": "qwen3", "vocab_size": 64, "eos_token_id": 1, "pad_token_id": 0}
@@ -164,6 +165,11 @@ def test_an_unknown_character_is_an_error_that_lists_the_known_ones(folder):
         load_tokenizer(folder).encode("12+A=")
     with pytest.raises(ValueError, match=r"Token id 64 is not in the vocabulary, whose ids are 0 to 63"):
         load_tokenizer(folder).token(64)
+
+
+def test_half_a_character_is_no_text():
+    with pytest.raises(ValueError, match=r"The text '12\\udcff' is no Unicode"):  # bytes of a terminal, not UTF-8
+        load_tokenizer(TINY).encode("12\udcff")
 
 
 def test_missing_files(tmp_path):

@@ -175,6 +175,9 @@ BAD_FILES = {
     "no text": ([LINE, '{"question": 3, "answer": "1"}'], "line 2 has the prompt 3; expected a text"),
     "no answer's kind": ([LINE, '{"question": "1?", "answer": [1]}'], r"line 2 has the answer \[1\]; expected a text"),
     "an empty answer": ([LINE, '{"question": "1?", "answer": null}'], "line 2 has the answer None"),
+    "nothing behind ####": ([LINE, '{"question": "1?", "answer": "so ####"}'], "line 2 has the answer .* behind its"),
+    "an empty box": ([LINE, '{"question": "1?", "answer": "$\\\\boxed{}$"}'], "line 2 has the answer .* in its box"),
+    "half a character": ([LINE, '{"question": "\\ud800", "answer": "1"}'], "line 2 has a prompt that is no text"),
     "brackets without end": ([LINE, "[" * 100_000], "line 2 is not JSON"),
 }  # fmt: skip
 
@@ -192,6 +195,10 @@ def test_bad_files_are_refused_by_line(lines, words, tmp_path):
         ([GSM8K[0], "text"], "Row 2 of rows is a str; expected a dictionary"),
         ([GSM8K[0], {"question": "?", "answer": math.nan}], "Row 2 of rows has the answer nan"),
         ([GSM8K[0], {"question": "?", "answer": True}], "Row 2 of rows has the answer True"),
+        (
+            [{"prompt": [{"role": "user", "content": {1, 2}}], "answer": "1"}],
+            "Row 1 of rows has a prompt that is no text",
+        ),
         ({"train": GSM8K}, "It has the splits train"),
         ("problems.jsonl", "are a str; expected an iterable"),
         (5, "are a int; expected an iterable"),
@@ -200,6 +207,13 @@ def test_bad_files_are_refused_by_line(lines, words, tmp_path):
 def test_bad_rows_are_refused(rows, words):
     with pytest.raises(TaskError, match=words):
         RowsTask(rows)
+
+
+def test_numbers_of_numpy_are_answers():
+    rows = [{"question": f"{i}?", "answer": kind(i)} for i, kind in enumerate((np.int64, np.float32, np.uint8))]
+    task = RowsTask(rows)
+    problems = [*task.held_out(1), *task.sample(np.random.default_rng(0), 20)]
+    assert all(task.is_correct(problem, problem.text[0]) for problem in problems)
 
 
 def test_files_that_are_none(tmp_path):
