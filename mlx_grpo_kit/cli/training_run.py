@@ -21,7 +21,7 @@ from rich.console import Console
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.processes import LOST, end_with_parent
-from mlx_grpo_kit.cli.run_folder import RunFolder, RunSettings
+from mlx_grpo_kit.cli.run_folder import CHECKPOINTS, POLICY, RunFolder, RunSettings
 from mlx_grpo_kit.cli.run_task import fitted, in_words, named_task, put_as_chat, task_of
 from mlx_grpo_kit.files import read_json
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError, estimate_memory
@@ -175,6 +175,12 @@ def _fresh(
     if world.rank == 0:
         folder.check_free(options.overwrite)
     model = _name_of(options.model or TINY_NAME)
+    replaced = [(folder.path / name).resolve() for name in (CHECKPOINTS, POLICY)]
+    if any(model_folder(model).resolve().is_relative_to(each) for each in replaced):
+        raise ValueError(
+            f"--model {options.model} is part of what the run would write in {folder.path}, and would be gone with it. "
+            "Give another --output, or copy the model first."
+        )
     task_name, task_args = named_task(options)
     settings = RunSettings(
         model=model,

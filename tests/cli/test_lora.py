@@ -119,6 +119,17 @@ def test_fuse_replaces_nothing_that_it_reads(tmp_path, capsys):
     assert main(["generate", "--model", str(policy), "1+1="]) == 0
 
 
+def test_a_run_does_not_write_over_its_base(tmp_path, capsys):
+    """Adapters whose base is gone are worth nothing."""
+    assert train(tmp_path / "run") == 0
+    weights = (tmp_path / "run" / "policy" / "model.safetensors").read_bytes()
+    capsys.readouterr()
+    again = ["--lora-r", "2", "--model", str(tmp_path / "run" / "policy"), "--overwrite"]
+    assert train(tmp_path / "run", *again) == 2
+    assert "would be gone with it. Give another --output" in capsys.readouterr().err
+    assert (tmp_path / "run" / "policy" / "model.safetensors").read_bytes() == weights
+
+
 def test_a_policy_that_overflows_is_not_written(tmp_path, capsys):
     config, params = load_pretrained(TINY)
     lora = {name: mx.full(value.shape, 1e30) for name, value in init_lora(config, params, 2).items()}
