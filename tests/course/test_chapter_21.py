@@ -314,6 +314,7 @@ def _seconds_in_bytes(num_params, num_tokens, machines, flops, gbits):
         ("21.8", _merge_in_a_comprehension),
         ("21.9", _ring_of_lists),
         ("21.10", _seconds_in_bytes),
+        ("21.10", lambda *arguments: np.array(chapter.step_seconds(*arguments))),
         ("21.11", (460.8, 7.68, 8, 61.44)),
     ],
 )
@@ -383,6 +384,19 @@ def _chunks_that_wait(hidden, weight, targets, log_total, grad, chunk):
     return function(hidden, weight, targets, log_total, grad, chunk)
 
 
+def _micro_batches_that_wait(token_losses, params, micro_batches):
+    return edited(chapter.accumulate, {"        mx.eval(loss, grads)\n": ""})(token_losses, params, micro_batches)
+
+
+def _merged_by_adding_into(params, lora, scale):
+    merged = dict(params)
+    for name in lora:
+        if name.endswith(".lora_a"):
+            stem = name.removesuffix(".lora_a")
+            merged[stem + ".weight"] += scale * (lora[name] @ lora[stem + ".lora_b"]).T
+    return merged
+
+
 def _nobody_sends(array, rank, size, send, receive):
     return array + receive()
 
@@ -413,15 +427,40 @@ def _every_part_whole(array, rank, size, send, receive):
         ),
         ("21.4", _all_at_once, "more than one micro-batch in a call"),
         ("21.4", edited(chapter.accumulate, {"mx.array(0.0)": "mx.array(1.0)"}), "expected"),
+        ("21.4", chapter._all_at_once, "what waits keeps all that it waits for"),
+        ("21.4", _micro_batches_that_wait, "what waits keeps all that it waits for"),
+        (
+            "21.5",
+            edited(chapter.chunked_logsumexp, {"mx.full(len(hidden), -mx.inf)": "mx.zeros(len(hidden))"}),
+            "Top begins at 0",
+        ),
+        (
+            "21.5",
+            edited(chapter.chunked_logsumexp, {"mx.full(len(hidden), -mx.inf)": "mx.full(len(hidden), -900.0)"}),
+            "expected array([-1000, -500])",
+        ),
         ("21.5", _logsumexp_of_the_table, "Go through `weight` in slices"),
+        (
+            "21.6",
+            edited(
+                chapter.chunked_gradients,
+                {"rows.T - log_total[:, None])": "rows.T) / mx.exp(log_total)[:, None]"},
+            ),
+            "infinite by infinite",
+        ),
         ("21.6", _chunks_that_wait, "waits with its logits"),
         ("21.6", edited(chapter.chunked_gradients, {"mx.concatenate(grad_rows)": "grad_rows[0]"}), "part 2"),
-        ("21.7", edited(chapter.lora_linear, {"(x @ a) @ b": "x @ (a @ b)"}), "`a @ b` has been made"),
+        ("21.7", edited(chapter.lora_linear, {"(x @ a) @ b": "x @ (a @ b)"}), "such as `a @ b`"),
         ("21.8", edited(chapter.merge, {"dict(params)": "params.copy() | {'more': 1}"}), "expected"),
+        ("21.8", chapter._paired_by_place, "belong together by their *names*"),
+        ("21.8", edited(chapter.merge, {"removesuffix": "rstrip"}), "`rstrip` takes off every letter"),
+        ("21.8", _merged_by_adding_into, "by `+=`"),
         ("21.9", _nobody_sends, "every process that still runs waits for a message"),
         ("21.9", _every_part_whole, "Every array went all the way round"),
         ("21.10", edited(chapter.step_seconds, {"6 *": "4 *"}), "expected"),
         ("21.10", edited(chapter.step_seconds, {"1e9 / 8": "2**30 / 8"}), "expected"),
+        ("21.11", (460.8, 7.7, 8.0, 61.4), "Those are rounded"),
+        ("21.11", (460.8, 61.44, 8.0, 61.44), "the sum of 8 machines' hours"),
         ("21.11", (460.8, 7.68, 8.0, 8.0), "3 of the 4 are right"),
     ],
 )

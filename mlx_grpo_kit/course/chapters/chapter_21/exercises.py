@@ -74,6 +74,25 @@ BYTES = Exercise(
             1,
         ),
         Mistake(
+            "in MB",
+            (2400.0, 9600.0, 10800.0, 1200.0),
+            "Those are MB; the answers are in GB, 1,000 of them.",
+            1,
+        ),
+        Mistake(
+            "powers of two",
+            (2.4e9 / 2**30, 9.6e9 / 2**30, 10.8e9 / 2**30, 1.2e9 / 2**30),
+            "Those are GiB, 2^30 bytes. Here a GB is 10^9 bytes, as in the rest of the chapter.",
+            1,
+        ),
+        Mistake(
+            "the copy in place of the parameters",
+            (2.4, 9.6, 8.4, 1.2),
+            "(c) The copy in bfloat16 does not take the place of the parameters: the optimizer's small steps need them "
+            "in float32.",
+            2,
+        ),
+        Mistake(
             "one completion",
             (2.4, 9.6, 10.8, 0.15),
             "(d) is one completion's table. There are 8 of them.",
@@ -424,6 +443,16 @@ def _watch_accumulation(function, params, micro_batches):
     return (loss if isinstance(loss, mx.array) else mx.array(loss)), grads
 
 
+def _watch_its_memory(function, params, micro_batches):
+    """As `_watch_accumulation`; or in words, that many micro-batches were alive at once."""
+    mx.eval(params, micro_batches)
+    result, peak = _peak(lambda: _watch_accumulation(function, params, micro_batches))
+    # One micro-batch, forwards and back, is 4 to 6 times its x; 8 of them at once are 24 times and more.
+    if len(micro_batches) > 6 and peak > 12 * max(x.nbytes for x, _ in micro_batches):
+        return Told("gradients for which the insides of many micro-batches were there at the same time")
+    return result
+
+
 def _mean_of_means(token_losses, params, micro_batches):
     def mean(params, x, mask):
         return (token_losses(params, x) * mask).sum() / mask.sum()
@@ -446,6 +475,13 @@ def _by_rows(token_losses, params, micro_batches):
         sum(share * loss for share, loss, _ in parts),
         {name: sum(share * grads[name] for share, _, grads in parts) for name in params},
     )
+
+
+def _all_at_once(token_losses, params, micro_batches):
+    num_tokens = sum(mask.sum().item() for _, mask in micro_batches)
+    return mx.value_and_grad(
+        lambda params: sum((token_losses(params, x) * mask).sum() for x, mask in micro_batches) / num_tokens
+    )(params)
 
 
 ACCUMULATE = Exercise(
@@ -472,9 +508,17 @@ ACCUMULATE = Exercise(
         *drawn(1, lambda rng: _micro_batches(rng, [1], [1]), seed=1),
         *drawn(1, lambda rng: _micro_batches(rng, [2, 2, 2], [5, 1, 3]), seed=2),
         *drawn(1, lambda rng: _micro_batches(rng, [4, 1], [1, 6]), seed=3),
+        *drawn(1, lambda rng: _micro_batches(rng, [16] * 16, [200] * 16), seed=4),
     ),
-    run=_watch_accumulation,
+    run=_watch_its_memory,
     mistakes=(
+        Mistake(
+            "all at once",
+            _all_at_once,
+            "Differentiate one micro-batch's loss at a time, add it to what there is, and `mx.eval` before the next: "
+            "what waits keeps all that it waits for.",
+            3,
+        ),
         Mistake(
             "mean of means",
             _mean_of_means,
@@ -495,6 +539,12 @@ ACCUMULATE = Exercise(
                 {" / num_tokens": ""},
                 2,
                 "That is the sum over all tokens, not their mean: a batch of twice as many would step twice as far.",
+            ),
+            (
+                "gradients summed",
+                {" / num_tokens": "", "return loss, grads": "return loss / num_tokens, grads"},
+                2,
+                "The loss is the mean; the gradients are those of the sum: divide them by the number of tokens too.",
             ),
             (
                 "means summed",
@@ -596,12 +646,13 @@ CHUNKED = Exercise(
         "When top grows from `before` to `top`, the old total shrinks: `total * mx.exp(before - top)`. Begin with "
         "`top = -inf` and `total = 0`, and end with `top + mx.log(total)`.",
         "Or let MLX do it: `mx.logsumexp(logits, axis=-1)` of each chunk, and `mx.logaddexp` to add a chunk to what "
-        "there is. `mx.eval(...)` in the loop, or all chunks wait and exist together.",
+        "there is. `mx.eval(...)` in the loop, or many chunks wait, and exist together.",
     ),
     cases=(
         (mx.array([[1.0, 0.0]]), mx.array([[0.0, 1.0], [math.log(2.0), 0.0], [math.log(5.0), 1.0]]), 2),
         _rising(2, 9, 4, 200.0),
         _rising(3, 10, 3, -150.0),
+        (mx.array([[1.0], [0.5]]), mx.array([[-1000.0], [-1200.0]]), 1),
         *drawn(1, lambda rng: _draw_chunks(rng, 1, 1, 5)),
         *drawn(2, lambda rng: _draw_chunks(rng, 3, 11, 4, 3.0), seed=1),
         *drawn(1, lambda rng: _draw_chunks(rng, 5, 12, 12), seed=2),
@@ -625,6 +676,13 @@ CHUNKED = Exercise(
                 },
                 1,
                 "`exp(1000)` is infinite, and `exp(-1000)` is 0. Keep the sum relative to the largest logit so far.",
+            ),
+            (
+                "top from 0",
+                {"mx.full(len(hidden), -mx.inf)": "mx.zeros(len(hidden))"},
+                2,
+                "Top begins at 0, and stays there where all logits are far below it: then every `exp` is 0. Begin with "
+                "`-mx.inf`.",
             ),
             (
                 "one top for all rows",
@@ -697,6 +755,25 @@ def _draw_way_back(rng, tokens, vocabulary, chunk):
     return hidden, weight, targets, log_total, _normal(rng, tokens), chunk
 
 
+def _far_way_back():
+    """Logits up to 906, each a whole number, and targets of which two are the same."""
+    hidden = mx.array([[1.0, 300.0 * row] for row in range(4)])
+    weight = mx.array([[1.0 * row, 1.0] for row in range(7)])
+    targets, grad = mx.array([5, 0, 5, 6]), mx.array([1.0, -0.5, 2.0, 0.25])
+    return hidden, weight, targets, mx.logsumexp(hidden @ weight.T, axis=-1), grad, 3
+
+
+def _one_row_a_target(hidden, weight, targets, log_total, grad, chunk):
+    _, of_weight = chunked_gradients(hidden, weight, targets, log_total, mx.zeros_like(grad), chunk)
+    of_hidden, _ = chunked_gradients(hidden, weight, targets, log_total, grad, chunk)
+    of_weight[targets] = grad[:, None] * hidden
+    for start in range(0, len(weight), chunk):
+        p = mx.exp(hidden @ weight[start : start + chunk].T - log_total[:, None])
+        of_weight[start : start + chunk] = of_weight[start : start + chunk] - (grad[:, None] * p).T @ hidden
+        mx.eval(of_weight)
+    return of_hidden, of_weight
+
+
 def _whole_table(hidden, weight, targets, log_total, grad, chunk):
     p = mx.exp(hidden @ weight.T - log_total[:, None])
     grad_logits = grad[:, None] * ((targets[:, None] == mx.arange(len(weight))) - p)
@@ -728,6 +805,7 @@ WAY_BACK = Exercise(
         *drawn(1, lambda rng: _draw_way_back(rng, 1, 1, 4), seed=1),
         *drawn(1, lambda rng: _draw_way_back(rng, 4, 6, 6), seed=2),
         *drawn(1, lambda rng: _draw_way_back(rng, 2, 9, 1), seed=3),
+        _far_way_back(),
         *drawn(1, lambda rng: _draw_way_back(rng, 64, 8192, 256), seed=4),
     ),
     run=_table_limits,
@@ -738,8 +816,25 @@ WAY_BACK = Exercise(
             "Go through `weight` in slices, and evaluate after each: what waits, waits with its logits.",
             2,
         ),
+        Mistake(
+            "one row a target",
+            _one_row_a_target,
+            "Where several rows have the same target, that row of the weight's gradient got one of them alone: an "
+            "assignment to `[targets]` keeps the last. They have to add up (`.at[targets].add(...)`).",
+            3,
+        ),
         *slips(
             chunked_gradients,
+            (
+                "exponentials first",
+                {
+                    "mx.exp(hidden @ rows.T - log_total[:, None])": (
+                        "mx.exp(hidden @ rows.T) / mx.exp(log_total)[:, None]"
+                    )
+                },
+                1,
+                "`exp(900)` is infinite, and infinite by infinite is no number. Take off `log_total` before `exp`.",
+            ),
             (
                 "softmax of a chunk",
                 {"mx.exp(hidden @ rows.T - log_total[:, None])": "mx.softmax(hidden @ rows.T, axis=-1)"},
@@ -843,7 +938,7 @@ LORA = Exercise(
         Mistake(
             "the product made",
             lambda x, weight, a, b, scale: x @ (weight + scale * (a @ b).T).T,
-            "`a @ b` has been made, which is as large as the weight; a gradient would need another one of its size.",
+            "Something as large as the weight has been made, such as `a @ b`; its gradient would be as large again.",
             2,
         ),
         *slips(
@@ -890,6 +985,22 @@ def _draw_params(rng, scale, adapted):
     return params, lora, scale
 
 
+def _draw_mixed(rng):
+    """Names that end with letters of ".lora_a", and pairs that do not stand in the order of each other."""
+    params = {"extra.weight": _normal(rng, 3, 2), "router.weight": _normal(rng, 3, 2)}
+    lora = {f"{stem}.lora_a": _normal(rng, 2, 1) for stem in ("router", "extra")}
+    return params, lora | {f"{stem}.lora_b": _normal(rng, 1, 3) for stem in ("extra", "router")}, 1.5
+
+
+def _paired_by_place(params, lora, scale):
+    merged = dict(params)
+    firsts, seconds = ([name for name in lora if name.endswith(end)] for end in (".lora_a", ".lora_b"))
+    for first, second in zip(firsts, seconds):
+        name = first.removesuffix("lora_a") + "weight"
+        merged[name] = params[name] + scale * (lora[first] @ lora[second]).T
+    return merged
+
+
 MERGE = Exercise(
     "21.8",
     "Into the weights",
@@ -915,39 +1026,57 @@ MERGE = Exercise(
         ({"w.weight": mx.array([[1.0, 0.0, 2.0]]), "norm.weight": mx.array([1.0])}, {}, 2.0),
         *drawn(1, lambda rng: _draw_params(rng, 0.5, 1)),
         *drawn(2, lambda rng: _draw_params(rng, 2.0, 2), seed=1),
+        *drawn(1, _draw_mixed, seed=2),
     ),
-    mistakes=slips(
-        merge,
-        (
-            "the correction alone",
-            {'params[stem + ".weight"] + scale': "scale"},
-            1,
-            "The weight was replaced by its correction, which belongs added to it.",
+    mistakes=(
+        Mistake(
+            "paired by their places",
+            _paired_by_place,
+            "A and B of one matrix belong together by their *names*; they may stand anywhere in `lora`.",
+            2,
         ),
-        ("no scale", {"scale * (a @ b).T": "(a @ b).T"}, 1, "The correction counts `scale` times."),
-        (
-            "only what has a pair",
-            {"dict(params)": "{}"},
-            1,
-            "Norms, the embedding and all that has no pair belong into the result too: it is a whole model.",
-        ),
-        (
-            "not turned over",
-            {"(a @ b).T": "(a @ b)"},
-            1,
-            "`a @ b` is [in, out], and the weight [out, in]: the transpose is missing.",
-        ),
-        (
-            "the pairs kept",
-            {"return merged": "return merged | lora"},
-            1,
-            "The small arrays are in the result as well. It should have the names of `params`, like any other model.",
-        ),
-        (
-            "written into params",
-            {"dict(params)": "params"},
-            1,
-            "The dictionary that was given was changed. The base is needed again in the next step: make a new one.",
+        *slips(
+            merge,
+            (
+                "letters taken off",
+                {"removesuffix": "rstrip"},
+                2,
+                "`rstrip` takes off every letter at the end that is among those given: of router.lora_a it leaves "
+                "route. `removesuffix` takes off the ending as a whole.",
+            ),
+            (
+                "the correction alone",
+                {'params[stem + ".weight"] + scale': "scale"},
+                1,
+                "The weight was replaced by its correction, which belongs added to it.",
+            ),
+            ("no scale", {"scale * (a @ b).T": "(a @ b).T"}, 1, "The correction counts `scale` times."),
+            (
+                "only what has a pair",
+                {"dict(params)": "{}"},
+                1,
+                "Norms, the embedding and all that has no pair belong into the result too: it is a whole model.",
+            ),
+            (
+                "not turned over",
+                {"(a @ b).T": "(a @ b)"},
+                1,
+                "`a @ b` is [in, out], and the weight [out, in]: the transpose is missing.",
+            ),
+            (
+                "the pairs kept",
+                {"return merged": "return merged | lora"},
+                1,
+                "The small arrays are in the result as well. It should have the names of `params`, like any "
+                "other model.",
+            ),
+            (
+                "written into params",
+                {"dict(params)": "params"},
+                1,
+                "Written into the dictionary that was given, or (by `+=`) into an array that it shares with its copy. "
+                "The base is needed again in the next step: make a new dictionary, and new arrays.",
+            ),
         ),
     ),
     explain="One function from the few numbers that learn to a whole model. Everything that takes `params` works with "
@@ -1097,6 +1226,28 @@ RING = Exercise(
                 "One step is missing in each round: from the first process to the last there are size - 1 steps.",
             ),
             (
+                "the rest left out",
+                {
+                    "np.array_split(array, size)": "[array[n * (len(array) // size) : (n + 1) * (len(array) // size)] "
+                    "for n in range(size)]"
+                },
+                1,
+                "Parts of `len(array) // size` numbers leave out the last ones where it does not go up evenly. "
+                "`np.array_split` gives them to the first parts.",
+            ),
+            (
+                "against the ring",
+                {
+                    "send(parts[(rank - step) % size])": "send(parts[(rank + step) % size])",
+                    "(rank - step - 1)": "(rank + step + 1)",
+                    "(rank + 1 - step)": "(rank - 1 + step)",
+                    "parts[(rank - step) % size] = receive()": "parts[(rank + step) % size] = receive()",
+                },
+                2,
+                "The numbers of the parts run against the ring. What comes is what the process *before* sent: in step "
+                "s that is part `(rank - 1 - s) % size`.",
+            ),
+            (
                 "the mean",
                 {"return np.concatenate(parts)": "return np.concatenate(parts) / size"},
                 1,
@@ -1122,6 +1273,12 @@ def step_seconds(num_params, num_tokens, machines, flops, gbits):
     learning = 6 * num_params * num_tokens / (machines * flops)
     sent = 2 * (machines - 1) / machines * 4 * num_params
     return learning, sent / (gbits * 1e9 / 8)
+
+
+def _two_numbers(function, *arguments):
+    """What `function` gives; a NumPy array of two numbers is as good as a tuple."""
+    result = function(*arguments)
+    return result.tolist() if isinstance(result, np.ndarray) else result
 
 
 SECONDS = Exercise(
@@ -1156,6 +1313,7 @@ SECONDS = Exercise(
             ),
         ),
     ),
+    run=_two_numbers,
     mistakes=slips(
         step_seconds,
         (
@@ -1168,7 +1326,8 @@ SECONDS = Exercise(
             "once round",
             {"2 * (machines - 1)": "(machines - 1)"},
             2,
-            "The ring has two rounds: parts are collected, then the finished ones handed out.",
+            "Half of what is sent. The ring has two rounds: parts are collected, then the finished ones handed out. "
+            "And each number has 4 bytes.",
         ),
         (
             "to all others",
@@ -1215,10 +1374,10 @@ BUDGET = Exercise(
     "The budget of a run",
     "Qwen3-8B, 8 billion parameters, 450 steps of 64 prompts with 16 completions of 1,000 tokens (a prompt's own "
     "tokens do not count here). 8 machines do 10^14 operations a second each. Four numbers, as a tuple `(a, b, c, "
-    "d)`: millions of tokens drawn in the whole run (a); hours of learning, all machines together at work (b); seconds "
-    "that a step takes at least to *draw* its completions, if every new token reads all parameters once, in bfloat16, "
-    "at 2 * 10^12 bytes a second, and all rows of a machine are drawn side by side (c); and seconds of learning in a "
-    "step (d).",
+    "d)`: millions of tokens drawn in the whole run (a); hours that learning takes in it, with all machines at work "
+    "at the same time (b); seconds that a step takes at least to *draw* its completions, if every new token reads all "
+    "parameters once, in bfloat16, at 2 * 10^12 bytes a second, and all rows of a machine are drawn side by side (c); "
+    "and seconds of learning in a step (d). None of them needs rounding.",
     minutes=10,
     difficulty=2,
     solution=(460.8, 7.68, 8.0, 61.44),
@@ -1235,6 +1394,36 @@ BUDGET = Exercise(
             (460.8, 61.44, 8.0, 491.52),
             "(b) and (d) are those of one machine; 8 share the work.",
             1,
+        ),
+        Mistake(
+            "hours of all machines",
+            (460.8, 61.44, 8.0, 61.44),
+            "(b) is the sum of 8 machines' hours. They work at the same time: how many hours pass?",
+            1,
+        ),
+        Mistake(
+            "tokens",
+            (460.8e6, 7.68, 8.0, 61.44),
+            "(a) asks for millions of tokens.",
+            1,
+        ),
+        Mistake(
+            "rounded",
+            (460.8, 7.7, 8.0, 61.4),
+            "Those are rounded. Give every digit: there are few.",
+            1,
+        ),
+        Mistake(
+            "one token",
+            (460.8, 7.68, 0.008, 61.44),
+            "(c) is one token's time. A completion has 1,000, one after the other.",
+            2,
+        ),
+        Mistake(
+            "a row after the other",
+            (460.8, 7.68, 1024.0, 61.44),
+            "(c) Side by side means that one reading of the parameters serves all 128 rows of a machine.",
+            2,
         ),
         Mistake(
             "forwards alone",
