@@ -106,6 +106,8 @@ RIGHT = [
     ("23.5", gold_by_split),
     ("23.5", gold_by_pattern),
     ("23.6", cost_of_each_token),
+    ("23.4", lambda said, right: np.bool_(same_by_decimal(said, right))),
+    ("23.6", lambda *arguments: np.array(cost_of_each_token(*arguments))),
     ("23.7", gain_with_numpy),
     ("23.7", gain_with_mlx),
     ("23.8", lambda question: "0 " + " ".join(map(str, range(1, 199))) + "\nno"),
@@ -137,6 +139,16 @@ WRONG = [
     ("23.4", lambda a, b: a == b, "expected"),
     ("23.4", lambda a, b: kit.as_number(a) == kit.as_number(b), "expected"),
     ("23.4", lambda a, b: abs(float(a.replace(",", "")) - float(b.replace(",", ""))) < 1e-6, "expected"),
+    ("23.2", lambda ids, ends: cut_with_next(ids, ends[:2]), "expected"),
+    ("23.3", lambda text: answer_by_index(text).replace(" ", ""), "expected"),
+    ("23.4", lambda a, b: same_by_decimal(a.lstrip("+"), b), "expected"),
+    ("23.4", lambda a, b: same_by_decimal(a.lstrip("-"), b.lstrip("-")), "expected"),
+    ("23.4", lambda a, b: same_by_decimal("0" + a if a[:1] == "." else a, b), "expected"),
+    ("23.4", lambda a, b: same_by_decimal(a, b.split()[0] if b else b), "expected"),
+    ("23.4", lambda a, b: same_by_decimal(a.replace("1,000000", "1000000"), b), "expected"),
+    ("23.4", lambda a, b: same_by_decimal(a[:30], b[:30]), "expected"),
+    ("23.5", lambda answer: str(int(float(gold_by_split(answer)))) if "####" in answer else None, "expected"),
+    ("23.6", lambda n, r, p, c, f, b: (c * max(2 * n / b, 2 * n * r / f), max(6 * n * r * (p + c) / f, 2 * n / b)), ""),
     ("23.5", lambda answer: answer.split("####")[-1].strip().replace(",", ""), "Without `####`"),
     ("23.5", lambda answer: answer.split("#### ")[-1].replace(",", "") if "####" in answer else None, "expected"),
     ("23.6", lambda n, r, p, c, f, b: (c * 2 * n / b, 6 * n * r * (p + c) / f), "expected"),
@@ -240,6 +252,12 @@ def test_rewards_that_can_be_had_for_less():
 
     assert "'' is paid 1 on average" in words_of(Addition(reward_funcs=[anything]), "attacks")
     assert "think of some of your own" in words_of(Addition(), "attacks", attacks=[])
+
+
+def test_one_text_that_is_right_everywhere():
+    task = Addition()
+    task.is_correct = lambda problem, completion: problem.answer in completion.split()
+    assert "counts as right on 100%" in words_of(task, "attacks", attacks=[chapter.cheat("?")])
 
 
 def test_runs_that_show_little():

@@ -68,6 +68,7 @@ CHAT_TEXT = Exercise(
         ([SYSTEM, USER], True),
         ([SYSTEM, USER], False),
         (TURNS, False),
+        ([USER, {"role": "tool", "content": "so<|im_end|>it is"}], True),
         ([{"role": "user", "content": ""}], True),
         *drawn(4, _any_chat),
     ),
@@ -171,6 +172,7 @@ CUT_AT_END = Exercise(
         ([2, 5], [2, 0]),
         ([5, 6, 7], [2, 0]),
         ([5, 2, 2, 7], [2]),
+        ([5, 6, 3, 9], [2, 0, 3]),
         *drawn(5, _any_ids),
     ),
     mistakes=(
@@ -268,6 +270,8 @@ FINAL_ANSWER = Exercise(
         ("",),
         ("<answer></answer>",),
         ("\n \n",),
+        ("<answer>3 Apples</answer>",),
+        ("So:\nIt is X",),
         *drawn(8, _any_completion),
     ),
     mistakes=(
@@ -328,6 +332,12 @@ def same_number(said, right):
     return numbers[0] == numbers[1]
 
 
+def _plain_bool(function, *arguments):
+    """NumPy's True is True."""
+    got = function(*arguments)
+    return bool(got) if isinstance(got, np.bool_) else got
+
+
 def _as_floats(said, right):
     try:
         return float(said.replace(",", "")) == float(right.replace(",", ""))
@@ -362,6 +372,7 @@ SAME_NUMBER = Exercise(
     minutes=12,
     difficulty=2,
     solution=same_number,
+    run=_plain_bool,
     hints=(
         "Look at the characters first, by a pattern for `re.fullmatch`: with commas `[0-9]{1,3}(,[0-9]{3})+`, without "
         "any `[0-9]+`, and behind either perhaps `(\\.[0-9]+)?`.",
@@ -397,6 +408,14 @@ SAME_NUMBER = Exercise(
         ("", ""),
         ("46.", "46"),
         ("046", "46"),
+        ("+46", "46"),
+        (".5", "0.5"),
+        ("46", "46 apples"),
+        ("1,000000", "1000000"),
+        ("1000,000", "1000000"),
+        ("0.123,456", "0.123456"),
+        ("-46", "46"),
+        ("1" * 40, "1" * 39 + "2"),
         *drawn(6, _any_numbers),
     ),
     mistakes=(
@@ -468,6 +487,7 @@ GOLD_ANSWER = Exercise(
         ("",),
         ("a\n####-3\n",),
         ("It is 5, not 6.\n#### 1,234,567",),
+        ("half of it\n#### 2.50",),
         *drawn(4, _any_row),
     ),
     mistakes=(
@@ -503,6 +523,12 @@ def step_seconds(parameters, rows, prompt, completion, flops, bandwidth):
     return completion * a_token, learning
 
 
+def _plain_numbers(function, *arguments):
+    """A pair of numbers, from an array of two."""
+    got = function(*arguments)
+    return tuple(got.tolist()) if getattr(got, "shape", None) == (2,) else got
+
+
 def _any_machine(rng):
     return (
         float(rng.uniform(1e8, 1e10)),
@@ -526,6 +552,7 @@ STEP_SECONDS = Exercise(
     minutes=10,
     difficulty=2,
     solution=step_seconds,
+    run=_plain_numbers,
     hints=(
         "For one token of all rows: reading takes `2 * parameters / bandwidth` seconds, computing "
         "`2 * parameters * rows / flops`. Which is longer?",
@@ -535,6 +562,7 @@ STEP_SECONDS = Exercise(
         (6e8, 1, 40, 100, 1e13, 1e11),
         (6e8, 64, 40, 100, 1e11, 1e11),
         (6e8, 64, 40, 256, 1e15, 3e12),
+        (6e8, 1, 2, 4, 1e15, 1e10),
         *drawn(4, _any_machine),
     ),
     mistakes=slips(

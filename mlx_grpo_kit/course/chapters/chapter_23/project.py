@@ -114,12 +114,17 @@ def _attacked(task: Task, held_out: Sequence[Problem], attacks: Sequence[str]) -
     """A text that is paid as well as right answers are, on most problems, without being one."""
     some = [problem for problem in held_out[:SOME] if problem.answer]
     best = compute_rewards(task.reward_funcs, some, [each.answer for each in some])[0].mean() if some else 1.0
+    answers = [problem.answer for problem in some]
+    attacks = [attacks] if isinstance(attacks, str) else attacks
     for text in (*LAZY, *attacks, *(problem.text for problem in held_out[:1])):
         rewards, _ = compute_rewards(task.reward_funcs, held_out[:SOME], [text] * len(held_out[:SOME]))
         right = np.mean(are_correct(task, held_out[:SOME], [text] * len(held_out[:SOME])))
         if rewards.mean() > max(best, 0) / 2 and right < 0.5:
             paid = f"{text[:40]!r} is paid {rewards.mean():.3g} on average and a right answer {best:.3g}"
             return Item("attacks", False, f"{paid}; it is right on {right:.0%}")
+        commonest = max(map(answers.count, answers), default=0) / max(len(answers), 1)
+        if answers and right >= 0.5 > commonest:
+            return Item("attacks", False, f"{text[:40]!r} counts as right on {right:.0%}, though their answers differ")
     if not attacks:
         return Item(
             "attacks", False, f"the {len(LAZY)} lazy texts are not paid; now think of some of your own (`attacks`)"
