@@ -19,8 +19,10 @@ NOTEBOOK_OPTIONS := --nbval-lax --nbval-current-env --nbval-cell-timeout=240 --n
 # JupyterLab asks no server for news and updates, and does not ask the learner whether it may.
 OVERRIDES := $(VENV)/share/jupyter/lab/settings/overrides.d
 QUIET := '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}'
-# As many processes as there are cores, up to 8; each file of tests and each notebook stays in one of them.
-PARALLEL := -n auto --maxprocesses 8 --dist loadscope
+# One process more than there are cores, up to 8, because a test in the browser waits for half of its time. Each file of
+# tests and each notebook stays in one of them.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))
+PARALLEL := -n $(WORKERS) --dist loadscope
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' Makefile | expand -t 16
