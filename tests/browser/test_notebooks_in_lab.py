@@ -1,6 +1,7 @@
-"""Every notebook as stored, as run with each answer filled in, and as opened again after its kernel is gone.
+"""Every notebook as stored, when its kernel is gone, and as run with each answer filled in.
 
-Each picture is there, with words, and each answer passes. (Untouched, as it is stored, nbval runs it.)
+Each picture is there, with words, and each answer passes. (Untouched, as it is stored, nbval runs it. That panels, plots
+and widgets leave pictures which stay after closing and opening, their own tests beside this one look at.)
 """
 
 import contextlib
@@ -88,10 +89,7 @@ def check(open_notebook, root, solved, name):
         assert float(page.text(len(cells) - 2)) < 2 * int(stated[1])
     assert int(name[:2]) in {0, *range(FIRST_WITH_MLX, 100)} or "False" in page.text(len(cells) - 1)
     assert look_at_pictures(page, cells) == stored  # the live things, and not their still pictures as well
-
     page.close()
-    again = open_notebook(copy)
-    assert look_at_pictures(again, cells) == stored
 
 
 def _chapter(name):
