@@ -1,7 +1,7 @@
 """Every notebook as stored, when its kernel is gone, and as run with each answer filled in.
 
-Each picture is there, with words, and each answer passes. (Untouched, as it is stored, nbval runs it. That panels, plots
-and widgets leave pictures which stay after closing and opening, their own tests beside this one look at.)
+Each picture is there, with words, and each answer passes. (Untouched, as it is stored, nbval runs it. That panels,
+plots and widgets leave pictures which stay after closing and opening, their own tests beside this one look at.)
 """
 
 import contextlib
