@@ -11,7 +11,6 @@ folder of this name is whole, unless somebody has changed it since. That is what
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.files import MANIFEST, check_regular, check_saved, read_json, replaced_folder, whole_folder
-from mlx_grpo_kit.files.manifest import IGNORED, write_manifest
+from mlx_grpo_kit.files.manifest import IGNORED, sha256_of, write_manifest
 
 METADATA = "metadata.json"
 WAY_OUT = "Take another checkpoint: newest_checkpoint(folder) finds the newest that is whole."
@@ -38,7 +37,7 @@ def write_checkpoint(folder: Path, about: Mapping[str, Any], write: Callable[[Pa
         write(new)
         for inner in sorted((path for path in new.rglob("*") if path.is_dir()), reverse=True):
             write_manifest(inner)
-        files = {name: {"size": (new / name).stat().st_size, "sha256": _sha256(new / name)} for name in _files(new)}
+        files = {name: {"size": (new / name).stat().st_size, "sha256": sha256_of(new / name)} for name in _files(new)}
         metadata = {**about, "timestamp": time.time(), "files": files}
         (new / METADATA).write_text(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
 
@@ -71,7 +70,7 @@ def read_metadata(folder: str | os.PathLike) -> dict[str, Any]:
         size = check_regular(path).st_size
         if size != expected["size"]:
             raise ValueError(f"{path} has {size:,} bytes; {expected['size']:,} were saved. {WAY_OUT}")
-        if _sha256(path) != expected["sha256"]:
+        if sha256_of(path) != expected["sha256"]:
             raise ValueError(f"{path} is not what was saved: its sha256 differs. It is corrupt or changed. {WAY_OUT}")
     return metadata
 
@@ -151,8 +150,3 @@ def _files(folder: Path) -> list[str]:
         if not is_folder and path.name not in (MANIFEST, *IGNORED) and name != METADATA:
             names.append(name)
     return names
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

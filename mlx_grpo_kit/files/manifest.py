@@ -24,7 +24,7 @@ IGNORED = (".DS_Store",)  # what a Mac leaves in a folder that somebody looked a
 def write_manifest(folder: Path) -> None:
     """List what is in a folder. The folders in it have lists already."""
     names = [f"{path.name}/{MANIFEST}" if path.is_dir() else path.name for path in sorted(folder.iterdir())]
-    files = {name: _sha256(folder / name) for name in names}
+    files = {name: sha256_of(folder / name) for name in names}
     (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=2) + "\n")
 
 
@@ -58,7 +58,7 @@ def check_saved(folder: Path, names: Iterable[str]) -> None:
             raise FileNotFoundError(f"{folder} has lost {name}, which was saved there. {way_out}")
         if exists and name not in saved:
             raise ValueError(f"{folder / name} came after the rest was saved: {MANIFEST} does not list it. {way_out}")
-        if exists and _sha256(folder / name) != saved[name]:
+        if exists and sha256_of(folder / name) != saved[name]:
             raise ValueError(f"{folder / name} is not what was saved: it is cut off, corrupt or changed. {way_out}")
 
 
@@ -107,7 +107,8 @@ def _delete(folder: Path) -> None:
     folder.rmdir()
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """The hash of a file's content. Raises ValueError for what is no regular file."""
     check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
