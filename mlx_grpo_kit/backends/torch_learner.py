@@ -58,7 +58,12 @@ class TorchLearner:
         with _at_full_speed(params, micro.batch):
             leaves = {name: _tensor(value).requires_grad_() for name, value in params.items()}
             logps, entropies = completion_logps(
-                self.config, leaves, *_ids_and_mask(micro.batch), temperature, loss_config.entropy_coef != 0
+                self.config,
+                leaves,
+                *_ids_and_mask(micro.batch),
+                temperature,
+                entropy_gradient=loss_config.entropy_coef != 0,
+                again=FasterOperations,
             )
             mask, part = _tensor(micro.batch.completion_mask), Part(*map(_tensor, micro.part))
             loss, metrics = grpo_loss_and_metrics(

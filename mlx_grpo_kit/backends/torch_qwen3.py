@@ -14,6 +14,7 @@ Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and value
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,7 @@ def completion_logps(
     prompt_mask: Tensor | None = None,
     temperature: float = 1.0,
     entropy_gradient: bool = False,
+    again: Callable[[], AbstractContextManager] = nullcontext,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of every completion token, and the entropy of what it was drawn from: [B, T] twice.
 
@@ -223,6 +225,8 @@ def completion_logps(
         prompt_ids, completion_ids, prompt_mask: as in `completion_hidden_states`.
         temperature: the one that the completions were sampled with.
         entropy_gradient: whether the entropy has a gradient.
+        again: makes what is entered while the backward pass computes something again. A function mode that was on in
+            the forward pass has to be given here too, because torch leaves every mode for a backward pass.
     """
     hidden = completion_hidden_states(config, params, prompt_ids, completion_ids, prompt_mask).flatten(0, 1)
     weight, labels = output_weight(config, params), completion_ids.flatten().long()
@@ -239,7 +243,8 @@ def completion_logps(
         found = of_tokens(hidden, weight, labels)
     else:
         chunks = zip(hidden.split(num_tokens), labels.split(num_tokens), strict=True)
-        parts = [checkpoint(of_tokens, chunk, weight, ids, use_reentrant=False) for chunk, ids in chunks]
+        modes = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), again())}
+        parts = [checkpoint(of_tokens, chunk, weight, ids, **modes) for chunk, ids in chunks]
         found = (torch.cat(each) for each in zip(*parts, strict=True))
     logps, entropies = (each.view(completion_ids.shape) for each in found)
     return logps, entropies

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit import backends
+from mlx_grpo_kit.backends import torch_qwen3
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
@@ -105,6 +106,13 @@ def test_ten_steps_follow_mlx(make, backend, name):
     assert apart.mean() < 1e-3 * moved.mean()
     norm = np.linalg.norm(np.concatenate([value.ravel() for value in ours.values()]))
     assert np.linalg.norm(apart) < 1e-4 * norm
+
+
+def test_a_large_vocabulary_a_few_tokens_at_a_time(make, monkeypatch):
+    whole = [metrics(step) for step in make("torch", **RUNS["entropy"]).train(2)]
+    monkeypatch.setattr(torch_qwen3, "WHOLE", 7 * CONFIG.vocab_size)
+    for step, expected in zip(make("torch", **RUNS["entropy"]).train(2), whole, strict=True):
+        assert metrics(step) == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_the_seed_decides_the_run_and_it_resumes_to_the_same_numbers(make, backend, tmp_path):
