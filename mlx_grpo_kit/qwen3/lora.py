@@ -34,17 +34,23 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 def adapter_shapes(config: Qwen3Config, rank: int, targets: Collection[str] = TARGETS) -> dict[str, tuple[int, int]]:
     """Every adapter array's name and shape, in the forward pass's order.
 
-    Raises ValueError for a rank that is none, and for targets that no layer has.
+    Raises ValueError for a rank that is none or larger than that of the maps themselves, and for targets that no layer
+    has.
     """
     if not (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1):
         raise ValueError(f"The rank of adapters is {rank!r}; expected a whole number of at least 1, such as 8.")
     check_targets(targets)
+    maps = {name.removesuffix(".weight"): shape for name, shape in param_shapes(config).items()}
+    maps = {stem: shape for stem, shape in maps.items() if stem.rpartition(".")[2] in targets}
+    largest = max(min(shape) for shape in maps.values())
+    if rank > largest:
+        raise ValueError(
+            f"The rank of adapters is {rank}; expected at most {largest}, the largest rank of a linear map of this "
+            "model: a product A B of that rank is any matrix already. Usual is 8."
+        )
     shapes = {}
-    for name, shape in param_shapes(config).items():
-        stem = name.removesuffix(".weight")
-        if stem.rpartition(".")[2] in targets:
-            out_features, in_features = shape
-            shapes |= {f"{stem}.lora_a": (in_features, rank), f"{stem}.lora_b": (rank, out_features)}
+    for stem, (out_features, in_features) in maps.items():
+        shapes |= {f"{stem}.lora_a": (in_features, rank), f"{stem}.lora_b": (rank, out_features)}
     return shapes
 
 
@@ -109,19 +115,40 @@ def merge(params: Mapping[str, mx.array], lora: Mapping[str, mx.array], scale: f
 
     The sum is taken in float32, and has the dtype of W. A quantized W gives float numbers; what has no adapter stays
     what it is.
+
+    Raises ValueError for adapters that do not fit `params`: other names, other shapes, an A without its B.
     """
     merged = dict(params)
-    for name, a in lora.items():
-        stem, is_a, _ = name.rpartition(ADAPTER[0])
-        if not is_a:
-            continue
-        base = matrix(params, stem, a.shape[0])
+    for stem in sorted({name.rpartition(".")[0] for name in lora}):
+        base, a, b = _fitting(params, lora, stem)
         if isinstance(base, QuantizedMatrix):
             base = base[:]
             del merged[f"{stem}.scales"], merged[f"{stem}.biases"]
-        product = (a.astype(mx.float32) @ lora[stem + ADAPTER[1]].astype(mx.float32)).T
+        product = (a.astype(mx.float32) @ b.astype(mx.float32)).T
         merged[f"{stem}.weight"] = (base.astype(mx.float32) + scale * product).astype(base.dtype)
     return merged
+
+
+def _fitting(
+    params: Mapping[str, mx.array], lora: Mapping[str, mx.array], stem: str
+) -> tuple[mx.array | QuantizedMatrix, mx.array, mx.array]:
+    """A linear map, and the two arrays of its adapter. Raises ValueError where they do not fit each other."""
+    names = [f"{stem}.weight", *(stem + end for end in ADAPTER)]
+    missing = [name for name in names if name not in {**params, **lora}]
+    if missing:
+        there = next(name for name in lora if name.rpartition(".")[0] == stem)
+        raise ValueError(f"{there!r} has no {missing[0]!r} beside it. Are these the adapters of another model?")
+    a, b = (lora[name] for name in names[1:])
+    base = matrix(params, stem, a.shape[0]) if a.ndim == b.ndim == 2 and a.size else None
+    whole = base is not None and (not isinstance(base, QuantizedMatrix) or base.is_whole)
+    if not whole or tuple(base.shape) != (b.shape[1], a.shape[0]) or a.shape[1] != b.shape[0]:
+        packed = ", packed" * (f"{stem}.scales" in params)
+        raise ValueError(
+            f"The adapter of {stem!r} has the shapes {tuple(a.shape)} and {tuple(b.shape)}, beside a weight of shape "
+            f"{tuple(params[names[0]].shape)}{packed}: expected (in, rank) and (rank, out) beside (out, in). Are these "
+            "the adapters of another model?"
+        )
+    return base, a, b
 
 
 def dequantize(config: Qwen3Config, params: Mapping[str, mx.array]) -> dict[str, mx.array]:

@@ -20,8 +20,9 @@ MAX_NUMBER = 64
 BLANKS = " \t\r\n"
 """White space around an answer. Python's `strip` takes two dozen other characters for it."""
 
-_NUMBER = re.compile(r"(-?)((?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?)(?:/([0-9]+))?", re.ASCII)
-_LATEX_FRACTION = re.compile(r"(-?)\\d?frac\{([0-9]+)\}\{([0-9]+)\}", re.ASCII)
+_WITH_COMMAS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+"
+_NUMBER = re.compile(rf"([+-]?)((?:{_WITH_COMMAS}|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:/([0-9]+))?", re.ASCII)
+_LATEX_FRACTION = re.compile(r"([+-]?)\\d?frac\{([0-9]+)\}\{([0-9]+)\}", re.ASCII)
 _SIGNS = {"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-", r"\times": "*", r"\cdot": "*", r"\div": "/"}
 
 
@@ -37,8 +38,9 @@ def final_answer(text: str) -> str:
     r"""The answer that a completion ends in, without white space around it; '' where there is none.
 
     Thoughts are left out. What is left is searched for the last `<answer>...</answer>`, for the last `\boxed{...}` (in
-    the answer's tags too), and has its last line taken where there is neither. What never closes is no
-    tag or box. There is one answer, the last, so that a policy cannot give several and be paid for the best.
+    the answer's tags too), and has its last line taken where there is neither, or what stands there behind `####`. What
+    never closes is no tag or box. There is one answer, the last, so that a policy cannot give several and be paid for
+    the best.
     """
     if len(text) > MAX_CHARACTERS:
         return ""
@@ -49,7 +51,8 @@ def final_answer(text: str) -> str:
         text = text[start + len("<answer>") : end]
     if (box := _last_box(text)) is not None:
         text = box
-    return text.strip(BLANKS).rpartition("\n")[2].strip(BLANKS)
+    last_line = text.strip(BLANKS).rpartition("\n")[2]
+    return last_line.rpartition("####")[2].strip(BLANKS)
 
 
 def _last_box(text: str) -> str | None:
@@ -67,13 +70,15 @@ def _last_box(text: str) -> str | None:
 
 
 def as_number(text: str) -> Fraction | None:
-    """The number that `text` is, exactly, or None: `-3`, `1,000`, `1000.0`, `3/4`, `$72`, `\\frac{3}{4}`.
+    """The number that `text` is, exactly, or None: `-3`, `+3`, `1,000`, `1000.0`, `.5`, `3/4`, `$72`, `\\frac{3}{4}`.
 
-    Commas have to stand before three digits each, digits are ASCII, and there are at most `MAX_NUMBER` characters. A
-    full stop at the end, and `$`, `*` and spaces around the number, as chat models write them, are no part of it. What
-    stands before an equals sign is none either: `12 + 34 = 46` is 46.
+    Commas have to stand before three digits each, digits are ASCII, a minus may be Unicode's, and there are at most
+    `MAX_NUMBER` characters. A full stop at the end, and `$`, `*` and spaces around the number, as chat models write
+    them, are no part of it, nor is a percent sign: `42%` is 42. What stands before an equals sign is none either:
+    `12 + 34 = 46` is 46.
     """
     text = unadorned(text.rpartition("=")[2] if len(text) <= MAX_CHARACTERS else "")
+    text = text.removesuffix("%").removesuffix("\\").rstrip(" \t").replace("\u2212", "-", 1)
     if len(text) > MAX_NUMBER:
         return None
     if (found := _LATEX_FRACTION.fullmatch(text)) or (found := _NUMBER.fullmatch(text)):
@@ -83,7 +88,7 @@ def as_number(text: str) -> Fraction | None:
     if below is not None and not int(below):
         return None
     value = Fraction(above.replace(",", "")) / int(below or 1)
-    return -value if sign else value
+    return -value if sign == "-" else value
 
 
 def unadorned(text: str) -> str:

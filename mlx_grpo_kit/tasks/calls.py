@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 
-from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
+from mlx_grpo_kit.tasks.task import Problem, Task, TaskError, is_chat
 
 T = TypeVar("T")
 
@@ -37,19 +37,13 @@ def _problems(task: Task, call: str, ask: Callable[[], Iterable[Problem]], n: in
         way_out = " If it holds no more back, evaluate with fewer." if call.startswith("held_out") else ""
         raise TaskError(f"Task {task.name!r}: {call} returned {returned} problems; expected {n}.{way_out}")
     for place, problem in enumerate(problems):
-        if not _is_prompt(getattr(problem, "prompt", None)):
+        prompt = getattr(problem, "prompt", None)
+        if not (isinstance(prompt, str) or is_chat(prompt)):
             raise TaskError(
                 f"Task {task.name!r}: {call} returned {type(problem).__name__} at place {place}; expected a Problem, "
-                "whose prompt is a text, or a list of messages with a role and a content."
+                "whose prompt is a text, or a list of messages with a role and a content, both texts."
             )
     return problems
-
-
-def _is_prompt(prompt: object) -> bool:
-    if isinstance(prompt, str):
-        return True
-    is_list = isinstance(prompt, Sequence) and len(prompt) > 0
-    return is_list and all(isinstance(each, Mapping) and isinstance(each.get("role"), str) for each in prompt)
 
 
 def _call(task: Task, call: str, ask: Callable[[], T]) -> T:

@@ -25,7 +25,7 @@ from mlx_grpo_kit.files import check_regular
 from mlx_grpo_kit.tasks.answers import as_number, final_answer
 from mlx_grpo_kit.tasks.chat import ANSWER_TOKENS, IN_TAGS, InChat
 from mlx_grpo_kit.tasks.split import split_by_hash
-from mlx_grpo_kit.tasks.task import Problem, RewardFunc, TaskError
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc, TaskError, is_chat
 
 MAX_LINE = 2**20
 """Bytes of a line; a longer one is no problem that a small model reads."""
@@ -223,11 +223,11 @@ def _column(row: Mapping[str, Any], where: str, what: str, name: str | None, usu
 def _prompt(value: Any, where: str) -> str | list[dict[str, Any]]:
     if isinstance(value, str) and value.strip():
         return value
-    messages = value if isinstance(value, Sequence) and not isinstance(value, str) else []
-    if messages and all(isinstance(each, Mapping) and isinstance(each.get("role"), str) for each in messages):
-        return [dict(each) for each in messages]
+    if is_chat(value):
+        return [dict(each) for each in value]
     raise TaskError(
-        f"{where} has the prompt {value!r:.60}; expected a text, or a list of messages with role and content."
+        f"{where} has the prompt {value!r:.60}; expected a text, or a list of messages with a role and a content, both "
+        "texts."
     )
 
 

@@ -40,6 +40,21 @@ def prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
     return prompt if isinstance(prompt, str) else str(prompt[-1].get("content", ""))
 
 
+def is_chat(prompt: object) -> bool:
+    """Whether a prompt is a chat: messages with a role and a content, both texts; who calls tools may say nothing.
+
+    Content in parts, as models that see pictures have it, is refused: Qwen3's template makes an empty text of it.
+    """
+    if not isinstance(prompt, Sequence) or isinstance(prompt, str) or not prompt:
+        return False
+    return all(
+        isinstance(each, Mapping)
+        and isinstance(each.get("role"), str)
+        and isinstance(each.get("content", "" if each.get("tool_calls") else None), str)
+        for each in prompt
+    )
+
+
 RewardFunc = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
 """Scores completions, one number each. `__name__` is the metric's name (`rewards/{name}/mean`).
 

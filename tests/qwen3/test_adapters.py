@@ -397,6 +397,40 @@ def test_ranks_and_targets(base):
             init_lora(config, params, 2, targets)
 
 
+def test_a_rank_beyond_the_maps_own(base):
+    _, config, params, _, _ = base
+    assert len(init_lora(config, params, 24)) == 28  # of q_proj, from 24 numbers to 32
+    with pytest.raises(ValueError, match=r"rank of adapters is 25; expected at most 24, the largest rank of a linear"):
+        init_lora(config, params, 25)
+    with pytest.raises(ValueError, match="rank of adapters is 24; expected at most 16"):
+        init_lora(config, params, 24, ["k_proj", "v_proj"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"layers.0.mlp.up_proj.lora_b": None}, r"up_proj\.lora_a' has no 'layers\.0\.mlp\.up_proj\.lora_b' beside it"),
+        (
+            {"layers.7.mlp.up_proj.lora_b": (4, 40)},
+            r"has no 'layers\.7\.mlp\.up_proj\.weight' beside it",
+        ),
+        ({"lora_a": (24, 4)}, r"'lora_a' has no '.weight' beside it"),
+        ({"layers.0.mlp.up_proj.lora_a": (25, 4)}, r"'layers\.0\.mlp\.up_proj' has the shapes \(25, 4\) and \(4, 40\)"),
+        ({"layers.0.mlp.up_proj.lora_a": (24, 5)}, r"shapes \(24, 5\) and \(4, 40\), .* expected \(in, rank\)"),
+        ({"layers.0.mlp.up_proj.lora_b": (4, 1)}, r"and \(4, 1\), beside a weight of shape \(40, 24\): expected"),
+        ({"layers.0.mlp.up_proj.lora_b": (40,)}, r"and \(40,\), beside a weight"),
+        ({"layers.0.mlp.up_proj.lora_a": (0, 4)}, r"shapes \(0, 4\) and"),
+    ],
+)
+def test_adapters_that_do_not_fit_are_not_merged(base, change, words):
+    _, _, params, _, lora = base
+    lora = dict(lora) | {name: mx.zeros(shape) for name, shape in change.items() if shape}
+    for name in [name for name, shape in change.items() if not shape]:
+        del lora[name]
+    with pytest.raises(ValueError, match=words):
+        merge(params, lora)
+
+
 def test_who_wants_parameters_alone_says_so(base, tmp_path):
     _, config, params, _, lora = base
     with pytest.raises(ValueError, match=r"lora_a' .*It is an adapter.*merge\(params, lora, scale\)"):

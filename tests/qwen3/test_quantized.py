@@ -139,6 +139,9 @@ def test_a_merged_policy_has_float_weights_where_it_had_adapters(folder):
     np.testing.assert_allclose(
         qwen3_forward(config, merge(dequantize(config, params), lora, 2.0), ids), expected, rtol=1e-4, atol=1e-4
     )
+    longer = {name: mx.zeros((100, 4)) if name.endswith("lora_a") else value for name, value in lora.items()}
+    with pytest.raises(ValueError, match=r"shapes \(100, 4\) and .*, packed: expected \(in, rank\)"):
+        merge(params, longer)
 
 
 @pytest.mark.parametrize("rows", [1, 5])

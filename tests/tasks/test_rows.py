@@ -119,6 +119,8 @@ def test_rows_without_an_answer_and_rows_that_are_chats():
     task = RowsTask(rows, [lambda problems, completions: [0.0] * len(completions)], lambda problem, text: True)
     assert task.held_out(1)[0].text.startswith("Say")
     assert task.in_chat().held_out(2) == task.held_out(2)
+    called = [*rows[0]["prompt"], {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}]
+    assert RowsTask([*rows, {"prompt": called}], task.reward_funcs, task.is_correct)
     with pytest.raises(
         TaskError, match=r"Row 1 of rows has no answer: it has 'prompt'; expected one of 'answer', 'solution'"
     ):
@@ -196,8 +198,19 @@ def test_bad_files_are_refused_by_line(lines, words, tmp_path):
         ([GSM8K[0], {"question": "?", "answer": math.nan}], "Row 2 of rows has the answer nan"),
         ([GSM8K[0], {"question": "?", "answer": True}], "Row 2 of rows has the answer True"),
         (
-            [{"prompt": [{"role": "user", "content": {1, 2}}], "answer": "1"}],
+            [{"prompt": [{"role": "user", "content": "?", "more": {1, 2}}], "answer": "1"}],
             "Row 1 of rows has a prompt that is no text",
+        ),
+        *(
+            ([GSM8K[0], {"prompt": chat, "answer": "1"}], "Row 2 of rows has the prompt .*; expected a text, or a list")
+            for chat in (
+                [],
+                [{"role": "user"}],
+                [{"content": "?"}],
+                [{"role": "user", "content": None}],
+                [{"role": "user", "content": [{"type": "text", "text": "?"}]}],
+                [{"role": "user", "content": "?"}, "and?"],
+            )
         ),
         ({"train": GSM8K}, "It has the splits train"),
         ("problems.jsonl", "are a str; expected an iterable"),
