@@ -56,7 +56,7 @@ def read_json(folder: Path, name: str) -> dict:
     if not path.exists():
         raise FileNotFoundError(
             f"{folder} has no {name}; expected a Hugging Face model folder: "
-            "config.json, model.safetensors, tokenizer.json."
+            f"config.json, model.safetensors, tokenizer.json.{one_further_in(folder, name)}"
         )
     text = read_file(path)
     try:
@@ -66,6 +66,12 @@ def read_json(folder: Path, name: str) -> dict:
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds {type(content).__name__}; expected a JSON object.")
     return content
+
+
+def one_further_in(folder: Path, name: str) -> str:
+    """Words for who gave the folder around the one meant, such as a run's, whose model is its policy/; or none."""
+    found = sorted(folder.glob(f"*/{name}"))
+    return f" {found[0].parent} has one: give that folder." if found else ""
 
 
 def _check_kind(path: Path, found: os.stat_result) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.files import check_saved, read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.files import check_saved, one_further_in, read_json, replaced_folder, whole_folder
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.lora import check_adapters, fingerprint
 from mlx_grpo_kit.qwen3.params import check_finite
@@ -186,7 +186,8 @@ def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
 def _settings(folder: Path) -> dict[str, Any]:
     if not (folder / SETTINGS).exists():
         what = f"no {SETTINGS}" if folder.is_dir() else "no folder of this name"
-        raise FileNotFoundError(f"There are no adapters in {folder}: {what}. The kit, mlx-lm and PEFT write one.")
+        way_out = one_further_in(folder, SETTINGS) or " The kit, mlx-lm and PEFT write one."
+        raise FileNotFoundError(f"There are no adapters in {folder}: {what}.{way_out}")
     return read_json(folder, SETTINGS)
 
 

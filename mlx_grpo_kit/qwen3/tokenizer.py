@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from mlx_grpo_kit.files import check_saved, read_file, read_json, whole_folder
+from mlx_grpo_kit.files import check_saved, one_further_in, read_file, read_json, whole_folder
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.qwen3.chat_template import ChatTemplate
@@ -156,10 +156,11 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         return load_tokenizer(base_of(folder))
     if not path.exists():
         what = "has no tokenizer.json" if folder.is_dir() else "is not a folder"
-        raise FileNotFoundError(
-            f"{folder} {what}. Expected a Hugging Face model folder; one with only vocab.json and merges.txt can be "
-            "converted: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
+        way_out = one_further_in(folder, path.name) or (
+            " One with only vocab.json and merges.txt can be converted: "
+            "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
         )
+        raise FileNotFoundError(f"{folder} {what}; expected a Hugging Face model folder.{way_out}")
     content = read_file(path)
     try:
         tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))

@@ -76,6 +76,16 @@ def train(folder, *more):
                  "--per-device-train-batch-size", "16", "--log-completions", "0", *more])  # fmt: skip
 
 
+def test_a_runs_folder_is_not_its_policy_and_says_where_that_is(chat_run, tmp_path, capsys):
+    folder, _ = chat_run
+    for command in (["generate", "1+1=", "--model"], ["train", "--output", str(tmp_path / "x"), "--model"],
+                    ["fuse", "--output", str(tmp_path / "x"), "--adapter"]):  # fmt: skip
+        assert main([*command, str(folder)]) == 2
+        assert f"{folder / 'policy'} has one: give that folder." in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="policy has one: give that folder"):
+        load_pretrained(folder)
+
+
 def test_a_run_goes_on_beside_its_base(tmp_path, capsys):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     settings = ["--lora-rank", "2", "--lora-target-modules", "q_proj,v_proj", "--lora-alpha", "4"]

@@ -85,7 +85,7 @@ def test_games_that_are_not(countdown, text):
 
 
 # What white space and a sentence's marks are to a chat, and `46.0` and `046` are the number 46 there.
-READ_IN_CHAT = {"46.0", "046", "46\n", "\t46"}
+READ_IN_CHAT = {"46.0", "+46", "046", "46\n", "\t46"}
 
 
 def test_hostile_completions_score_zero(addition, countdown, hostile_text):
