@@ -28,6 +28,7 @@ from mlx_grpo_kit.course.catalogue import find
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS_TO_START = 90
+SIZE = {"width": 1280, "height": 1000}
 
 
 def find_browser():
@@ -115,16 +116,21 @@ def _wait_until_up(server, url, log):
 class NotebookPage:
     """A notebook opened in JupyterLab, as far as the tests need it. Cells count from 0, code and text alike."""
 
-    def __init__(self, page, url, path):
+    def __init__(self, page, path):
         self.page, self.path = page, path
-        page.goto(f"{url}/lab/workspaces/{path.stem}/tree/{path.name}?reset")
-        page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
+        # What a widget of another notebook left in the page would dress the pictures of this one.
+        page.evaluate("() => document.querySelectorAll('style[id^=mlx_grpo_kit]').forEach(sheet => sheet.remove())")
+        page.set_viewport_size(SIZE)
+        page.mouse.move(0, 0)
+        page.evaluate("path => { jupyterapp.commands.execute('docmanager:open', {path}); }", path.name)
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         page.wait_for_function(
-            "() => { const c = jupyterapp.shell.currentWidget?.sessionContext;"
-            " return c?.session?.kernel?.status === 'idle'; }",
+            "path => { const shown = jupyterapp.shell.currentWidget;"
+            " return shown?.context?.path === path && shown.sessionContext.session?.kernel?.status === 'idle'; }",
+            arg=path.name,
             timeout=60_000,
         )
+        self.open = True
 
     def command(self, name):
         """Run one of JupyterLab's commands without waiting for it to end."""
@@ -214,16 +220,49 @@ class NotebookPage:
         return nbformat.read(self.path, as_version=4)
 
     def close(self):
-        """Shut the kernel down and close the page."""
-        self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-        self.page.close()
+        """Shut the kernel down and close the notebook, unsaved."""
+        self.page.evaluate(
+            "async () => { const shown = jupyterapp.shell.currentWidget; await shown.sessionContext.shutdown();"
+            " shown.context.model.dirty = false; shown.close(); }"
+        )
+        self.page.locator(".jp-Notebook").wait_for(state="detached", timeout=10_000)
+        self.open = False
+
+
+class Tab:
+    """JupyterLab in a tab of the browser, loaded once for many notebooks: to load it takes longer than most tests."""
+
+    def __init__(self, browser, url):
+        self.browser, self.url, self.context = browser, url, None
+
+    @property
+    def page(self):
+        if self.context is None:
+            self.context = self.browser.new_context(viewport=SIZE)
+            page = self.context.new_page()
+            page.goto(f"{self.url}/lab?reset")
+            page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
+            page.evaluate("() => jupyterapp.restored.then(() => {})")
+        return self.context.pages[0]
+
+    def close(self):
+        """The next test gets a new one."""
+        if self.context is not None:
+            self.context.close()
+            self.context = None
+
+
+@pytest.fixture(scope="session")
+def tab(lab, browser):
+    tab = Tab(browser, lab[0])
+    yield tab
+    tab.close()
 
 
 @pytest.fixture
-def open_notebook(lab, browser):
-    """Open a notebook: one of the course by its name, or a new one made of the given code cells."""
-    url, root = lab
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+def open_notebook(lab, tab, request):
+    """Open a notebook, one at a time: one of the course by its name, or a new one made of the given code cells."""
+    _, root = lab
     opened = []
 
     def open_notebook(name, *cells):
@@ -232,14 +271,18 @@ def open_notebook(lab, browser):
             code = [nbformat.v4.new_code_cell(source) for source in cells]
             kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
             nbformat.write(nbformat.v4.new_notebook(cells=code, metadata={"kernelspec": kernelspec}), path)
-        opened.append(NotebookPage(context.new_page(), url, path))
+        opened.append(NotebookPage(tab.page, path))
         return opened[-1]
 
+    failed_before = request.session.testsfailed
     yield open_notebook
-    for notebook in opened:
-        if not notebook.page.is_closed():
-            notebook.close()
-    context.close()
+    try:
+        for notebook in opened:
+            if notebook.open:
+                notebook.close()
+    finally:
+        if request.session.testsfailed > failed_before or any(notebook.open for notebook in opened):
+            tab.close()  # who knows what it shows
 
 
 CHECK = re.compile(r'^check\("(\d\d\.\d+)", (\w+)\)$', flags=re.M)

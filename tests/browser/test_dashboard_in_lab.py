@@ -209,6 +209,7 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
         points = [] if share is None else [dict(zip("xy", board.at(0, share), strict=True))]
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     board.wait_for_step(8)
+    touch.detach()
     done = board.done
 
     # JupyterLab looks for the widgets of a kernel that goes on, but not long; in another cell they are there at once.

@@ -58,13 +58,11 @@ def test_the_flow_opens_follows_and_stays(open_notebook, lab, browser):
     notebook.close()
 
     # Opened where no cell was run: no script, no style sheet, and the boxes open by the keyboard all the same.
-    again = open_notebook("flow_downloaded", SET_UP, SHOW)
-    text = notebook.path.read_text(encoding="utf-8")
-    again.page.close()
-    again.path.write_text(re.sub(r'"id": "', '"id": "x', text), encoding="utf-8")
-    url, _ = lab
+    url, root = lab
+    downloaded = root / "flow_downloaded.ipynb"
+    downloaded.write_text(re.sub(r'"id": "', '"id": "x', notebook.path.read_text(encoding="utf-8")), encoding="utf-8")
     page = browser.new_page(viewport={"width": 1000, "height": 700})
-    page.goto(f"{url}/lab/workspaces/downloaded/tree/{again.path.name}?reset")
+    page.goto(f"{url}/lab/workspaces/downloaded/tree/{downloaded.name}?reset")
     still = page.locator(".kit-still .kit-flow > details").first
     still.wait_for(timeout=60_000)
     assert page.locator(".kit-still style, .kit-still script").count() == 0
