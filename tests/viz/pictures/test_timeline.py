@@ -2,7 +2,8 @@
 
 import re
 
-from mlx_grpo_kit.viz.pictures.backends.timeline import LANE, LEFT, RIGHT, WIDTH, Bar, draw_timeline
+from mlx_grpo_kit.viz.chart import ticks
+from mlx_grpo_kit.viz.pictures.backends.timeline import GRID, LANE, LEFT, RIGHT, WIDTH, Bar, draw_timeline
 
 RUNS = {
     "one": [Bar("loop", "prepares", 0, 10, "1"), Bar("thread", "learns", 10, 40, "a long label for this bar")],
@@ -28,6 +29,17 @@ def test_bars_stand_where_their_times_say():
     assert bars[0][3] == bars[4][3] != bars[1][3] == bars[2][3], "a colour for each kind"
     assert bars[3][3] not in (bars[0][3], bars[1][3])
     assert all(x + width <= WIDTH for x, _, width, _ in bars)
+
+
+def test_the_grid_stands_beside_the_lanes_and_crosses_no_words():
+    svg = draw_timeline(RUNS, title="t", unit="s")[0].svg("")
+    lines = re.findall(rf'y="([\d.]+)" width="0.8" height="([\d.]+)" fill="{GRID}"', svg)
+    headings = [float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*font-weight', svg)]
+    assert len(lines) == len(set(lines)) * len(ticks((0, 80), False, 10))
+    assert len(headings) == 2 * len(set(lines)) == 4, "a name and a time for each run"
+    for y, height in {tuple(map(float, line)) for line in lines}:
+        assert not any(y < heading < y + height for heading in headings)
+        assert height >= LANE
 
 
 def test_words_and_names():

@@ -11,6 +11,7 @@ from mlx_grpo_kit.viz.style import COLORS, short_number
 WIDTH, LEFT, RIGHT = 1000, 150, 24  # pixels: of the page, of the lanes' names, free at the end
 LANE, BAR = 30, 22
 PALE = "#c9c9ce"
+GRID = "#8c959f59"  # lets a third of it through: faint on a white page and on a black one
 
 
 class Bar(NamedTuple):
@@ -50,9 +51,8 @@ def draw_timeline(
         x += 44 + CHARACTER * 12.5 * len(kind)
     top, said = 66.0, []
     bottom = top + sum(heights)
-    for number, words in ticks((0, end), False, 10):
-        at = LEFT + number * scale
-        chart.bar(at, 62, 0.8, bottom - 62, "#d9d9d9")
+    grid = [(LEFT + number * scale, words) for number, words in ticks((0, end), False, 10)]
+    for at, words in grid:
         chart.text(at, bottom + 16, words, size=11, anchor="middle", color="soft")
     chart.text(LEFT + (WIDTH - LEFT - RIGHT) / 2, bottom + 36, f"time ({unit})", size=12, anchor="middle")
     for (name, run), height in zip(runs.items(), heights, strict=True):
@@ -60,6 +60,8 @@ def draw_timeline(
         lanes = [*dict.fromkeys(bar.lane for bar in run)]
         chart.text(14, top + 20, name, size=13.5, bold=True)
         chart.text(LEFT + total * scale, top + 20, f"{short_number(total)} {unit}", size=12.5, anchor="end", bold=True)
+        for at, _ in grid:  # beside the lanes: names and times stand above them
+            chart.bar(at, top + 28, 0.8, height - 28, GRID)
         for bar in run:
             y = top + 30 + LANE * lanes.index(bar.lane)
             left, width = LEFT + bar.start * scale, max((bar.end - bar.start) * scale, 1.0)
