@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,7 +59,7 @@ class MLXTrainingBackend(Backend):
         if not isinstance(self.optimizer, optim.Optimizer):
             raise TypeError(f"optimizer is of type {type(self.optimizer).__name__}; expected one of mlx.optimizers.")
         super().__post_init__()
-        self.params = dict(self.params)
+        self.params = {name: self._copy(array) for name, array in self.params.items()}
         self._grads: dict[str, mx.array] | None = None
         self.optimizer.init(self.params)
         mx.eval(self.params, self.optimizer.state)  # what is evaluated may cross to another thread
@@ -102,10 +103,10 @@ class MLXTrainingBackend(Backend):
         return self.params
 
     def _set_weights(self, weights: dict[str, mx.array]) -> None:
-        self.params = weights
+        self.params = {name: self._copy(array) for name, array in weights.items()}
 
     def _copy(self, array: mx.array) -> mx.array:
-        return array  # nobody changes it: every step makes new ones
+        return copy.copy(array)  # of the same memory, until `+=` or an index assigns to one of the two
 
     def _numpy(self, array: mx.array) -> np.ndarray:
         return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)

@@ -237,6 +237,18 @@ class TestLoadingWeights:
         for name, array in first_weights().items():
             np.testing.assert_array_equal(backend._numpy(given[name]), array)
 
+    def test_and_what_the_giver_does_with_it_afterwards_changes_nothing(self, framework, backend):
+        """Nor what is done with weights that were handed out."""
+        given = {name: framework.array(array) for name, array in first_weights().items()}
+        loading = backend.load_weights(given)
+        arrays = [*given.values()]
+        given.clear()
+        loading.wait()
+        for array in (*arrays, *backend.get_weights().wait().values()):
+            array *= 0  # in place, where a framework's arrays can be changed
+        for name, array in as_numpy(backend, backend.get_weights().wait()).items():
+            np.testing.assert_array_equal(array, first_weights()[name])
+
     def test_gradients_of_the_old_ones_are_cleared(self, framework, backend):
         backend.forward_backward(framework.batch()).wait()
         backend.load_weights(first_weights()).wait()

@@ -56,6 +56,16 @@ def test_the_users_dictionary_and_arrays_stay_what_they_are(tmp_path):
         np.testing.assert_array_equal(given[name], array)
 
 
+def test_and_what_the_user_does_with_them_is_none_of_the_backends(tmp_path):
+    params = {name: mx.array(array) for name, array in first_weights().items()}
+    parts = lambda params, ids: params["embedding.weight"][ids] @ params["output.weight"].T, params, optim.SGD(0.1)
+    backend = MLXTrainingBackend(*parts, masked_cross_entropy_mlx, tmp_path)
+    for array in params.values():
+        array[:] = 0
+    params.clear()
+    assert step(backend)["grad_norm"] > 0
+
+
 def test_random_numbers_follow_the_seed_and_go_on_from_a_checkpoint(tmp_path):
     def make():
         mx.random.seed(7)
