@@ -20,9 +20,9 @@ NOTEBOOK_OPTIONS := --nbval-lax --nbval-current-env --nbval-cell-timeout=240 --n
 OVERRIDES := $(VENV)/share/jupyter/lab/settings/overrides.d
 QUIET := '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}'
 # One process more than there are cores, up to 8, because a test in the browser waits for half of its time. Each file of
-# tests and each notebook stays in one of them.
+# tests and each notebook stays in one of them, and they begin in the order of tests/conftest.py.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))
-PARALLEL := -n $(WORKERS) --dist loadscope
+PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' Makefile | expand -t 16
@@ -41,6 +41,9 @@ lab: $(VENV)/lab.done ## Build .venv, check this machine, open JupyterLab on the
 
 train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns addition by GRPO
 	@$(PY) -m mlx_grpo_kit train --output $(OUTPUT) $(ARGS)
+
+# Compiled once, and not by every kernel and every process of a test where Python is told to keep nothing.
+test unit: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), browser, notebooks
 	$(PY) -m pytest $(PARALLEL) --durations 25 --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests

@@ -21,6 +21,13 @@ import mlx_grpo_kit.blas  # noqa: F401  (before a test imports a library that im
 settings.register_profile("kit", deadline=None, derandomize=True)
 settings.load_profile("kit")
 
+BEGIN_WITH = ("test_notebooks_in_lab.py", ".ipynb")  # a minute or two each
+
+
+def pytest_collection_modifyitems(items):
+    """What takes long begins first: at the end of a run no process is left alone with it while the others wait."""
+    items.sort(key=lambda item: next((i for i, name in enumerate(BEGIN_WITH) if item.path.name.endswith(name)), 9))
+
 
 @pytest.fixture(scope="session")
 def make_qwen3(tmp_path_factory):
