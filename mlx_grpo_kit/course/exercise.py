@@ -93,10 +93,10 @@ class Exercise:
         return self._examine_function(answer)
 
     def _examine_value(self, answer: Any) -> Result:
+        if isinstance(self.solution, (tuple, str)) and getattr(answer, "shape", ()):
+            answer = answer.tolist()
         if isinstance(self.solution, str):
             answer = _letters(answer)
-        if isinstance(self.solution, tuple) and getattr(answer, "shape", ()):
-            answer = answer.tolist()
         if same(answer, self.solution):
             return Result(self, "passed", self.explain)
         for mistake in self.mistakes:

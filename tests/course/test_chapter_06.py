@@ -240,6 +240,7 @@ def as_a_generator(differs, numbers):
         ("06.6", as_a_generator),
         ("06.6", lambda differs, numbers: set(chapter_06.culprits(differs, numbers))),
         ("06.7", "f, e, g, c"),
+        ("06.7", np.array(list("FEGC"))),
     ],
 )
 def test_other_ways_to_the_answer_pass(id, answer):

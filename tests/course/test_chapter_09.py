@@ -299,6 +299,10 @@ def rule_as_dictionary(primals, cotangent, output):
     return dict(zip(("gate", "up"), chapter.gated_silu_rule(primals, cotangent, output), strict=True))
 
 
+def rule_in_numpy(primals, cotangent, output):
+    return tuple(map(np.array, chapter.gated_silu_rule(primals, cotangent, output)))
+
+
 def loss_of_probabilities(params, images, labels):
     scores = mx.maximum(images @ params["w1"] + params["b1"], 0) @ params["w2"] + params["b2"]
     return -mx.log(mx.softmax(scores, axis=1)[mx.arange(len(labels)), labels]).mean()
@@ -329,6 +333,7 @@ WRONG = [
     ("09.3", lambda params, images, labels: mx.zeros(3), "a loss of shape (3,) (a gradient is taken of one number"),
     ("09.3", lambda params, images, labels: chapter.digits_loss(params, images, labels)[None], "a loss of shape (1,)"),
     ("09.2", lambda params, grads, lr: {n: np.array(params[n] - lr * grads[n]) for n in params}, "of type ndarray"),
+    ("09.2", lambda params, grads, lr: {n: (params[n] - lr * grads[n]).tolist() for n in params}, "of type list"),
     ("09.3", loss_of_probabilities, "A probability of exp(-200) is 0"),
     ("09.3", loss_with_a_little_more, "Something small was added to a probability"),
     ("09.4", train_every_third, "still waited when a step began"),
@@ -344,10 +349,13 @@ WRONG = [
     ("09.7", rule_summed, "gradients of shapes () and ()"),
     ("09.7", rule_of_one, "a rule that returned array (a tuple of two gradients was asked for"),
     ("09.7", rule_as_dictionary, "a rule that returned dict"),
+    ("09.7", rule_in_numpy, "a gradient of type ndarray"),  # MLX itself would end the process
+    ("09.7", lambda primals, cotangent, output: (None, cotangent), "a gradient of type NoneType"),
     ("09.8", along_by_rows, "That is the Hessian, row by row"),
     ("09.8", along_by_all_rows_at_once, "held an array of the size of the Hessian"),
     ("09.8", along_by_differences, "expected"),
     ("09.8", lambda loss_fn, x, v: mx.grad(loss_fn)(x) * v, "expected"),
+    ("09.8", lambda loss_fn, x, v: chapter.curvature_along(loss_fn, x, v).tolist(), "a list (the next cell needs"),
 ]
 
 

@@ -85,7 +85,7 @@ NUMERIC_GRADIENT = Exercise(
         (products_of_rows, GRID),
         (waves, np.array([[1, 2], [3, -1]])),
         (waves, np.array(0.7)),
-        (sum_of_cubes, np.array([0.5, -1.0]), 0.25),
+        (sum_of_cubes, np.array([0.5, -2.0]), 0.25),
         *drawn(2, lambda rng: (products_of_rows, rng.normal(size=(3, 2, 1)))),
     ),
     mistakes=(
@@ -151,6 +151,16 @@ NUMERIC_GRADIENT = Exercise(
                 3,
                 "`h` is an argument: take the step that you are given in place of 1e-5.",
             ),
+            (
+                "a step that grows with x",
+                {
+                    "    for index": "    step = h\n    for index",
+                    "        ahead,": "        h = step * max(1, abs(x[index]))\n        ahead,",
+                },
+                3,
+                "The step is longer where x is larger. For numbers of many sizes that is a good rule, but here `h` is "
+                "an argument: take the step that you are given.",
+            ),
         ),
         Mistake(
             "never puts back",
@@ -215,6 +225,7 @@ CLOSE = Exercise(
         (np.array([1.0]), np.array([1.25]), 0.22, 0.0),
         (np.array([1.25]), np.array([1.0]), 0.22, 0.0),
         (np.array([0.0, 2.5]), np.array([0.0, 2.0]), 0.25, 0.0),
+        (np.array([1.0 + 1e-9]), np.array([1.0]), 1e-12, 0.0),
         *drawn(6, _nearly_alike),
     ),
     mistakes=(
@@ -288,6 +299,12 @@ CLOSE = Exercise(
                 2,
                 "A nan passed! `nan > tolerance` is False, so none is too large. "
                 "Ask instead whether all are small enough.",
+            ),
+            (
+                "in float32",
+                {"np.abs(analytic - numeric)": "np.abs(np.float32(analytic) - np.float32(numeric))"},
+                1,
+                "1 and 1.000000001 are the same number in float32. Compare them as they are, in float64.",
             ),
             (
                 "errors cancel",
@@ -474,6 +491,11 @@ SICK = (
             "softmax", x=lambda g, out, axis: 2 * out * (g - np.sum(g * out, axis=axis, keepdims=True))
         ),
     ),
+    _patient(
+        T.tanh,
+        "tanh(x), whose gradient arrives in the wrong places, the last first",
+        lambda: T.replaced_gradient("tanh", x=lambda g, out: np.flip(g * (1 - out * out))),
+    ),
     *map(_wrong_at, np.ndindex(GRID.shape)),
 )
 
@@ -563,6 +585,15 @@ OWN_GRADCHECK = Exercise(
                 },
                 4,
                 "A gradient with the wrong sign got through: compare the numbers, not their sizes.",
+            ),
+            (
+                "places do not matter",
+                {
+                    "leaf.grad, ": "np.sort(leaf.grad, axis=None), ",
+                    "numeric_gradient(weighted_sum, x)": "np.sort(numeric_gradient(weighted_sum, x), axis=None)",
+                },
+                4,
+                "The right numbers in the wrong places got through: compare each element with its own.",
             ),
             (
                 "without .data",
@@ -731,6 +762,14 @@ def _first_half_only(differs, numbers):
     return _first_half_only(differs, numbers[:half] if differs(numbers[:half]) else numbers[half:])
 
 
+def _guilty_unless_asked(differs, numbers):
+    if len(numbers) <= 1:
+        return numbers
+    half = len(numbers) // 2
+    guilty = [part for part in (numbers[:half], numbers[half:]) if differs(part)]
+    return [each for part in guilty for each in _guilty_unless_asked(differs, part)]
+
+
 def _with_a_bill(function, wrong, numbers):
     asked = []
 
@@ -774,6 +813,7 @@ CULPRITS = Exercise(
         ({3, 500, 999}, list(range(1000))),
         (set(), list(range(1000))),
         ({0}, [0]),
+        (set(), [5]),
         ({4, 5}, list(range(7))),
         ({20, 21}, [17, 18, 20, 21, 30]),
         *drawn(3, _a_few_wrong),
@@ -812,6 +852,13 @@ CULPRITS = Exercise(
             _first_half_only,
             "It stops at the first one. When one half has a culprit, the other may have one too.",
             hint=2,
+        ),
+        Mistake(
+            "guilty unless asked",
+            _guilty_unless_asked,
+            "A list of one number that is clean came back as guilty: nobody had asked about it. Ask before you return "
+            "it.",
+            hint=3,
         ),
         Mistake(
             "places for numbers",

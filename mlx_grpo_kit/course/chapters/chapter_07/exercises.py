@@ -721,6 +721,18 @@ def nearly_tied_kernels():
     return {"kernels": ours, "bias": np.zeros(1)}, {"kernels": theirs, "bias": np.ones(1)}
 
 
+def the_same_nan_in_both():
+    """as equal_arrays, but ["weight"][0, 1] is nan in both"""
+    ours, theirs = ({name: array.copy() for name, array in each.items()} for each in equal_arrays())
+    ours["weight"][0, 1] = theirs["weight"][0, 1] = np.nan
+    return ours, theirs
+
+
+def names_in_another_order():
+    """{"a": [1], "b": [2]} and {"b": [2], "a": [1]}"""
+    return {"a": np.array([1.0]), "b": np.array([2.0])}, {"b": np.array([2.0]), "a": np.array([1.0])}
+
+
 def a_larger_one_later():
     """two arrays of one element: "a" is off by 1e-6, and "b" by 1"""
     return {"a": np.array([1.0]), "b": np.array([1.0])}, {"a": np.array([1.0 + 1e-6]), "b": np.array([2.0])}
@@ -738,7 +750,7 @@ FIRST_DIFFERENCE = Exercise(
     "Write `first_difference(ours, theirs, tolerance)`. Both are dicts of arrays with the same names and shapes. Go "
     "through the names in order; at the first array in which some element differs by more than `tolerance`, return its "
     'name and the index of the element that differs most, as a tuple: `("weight", (1, 2))`. If there is none return '
-    "`None`. And a `nan` is a difference.",
+    "`None`. And a `nan` is a difference, even where both have one.",
     minutes=8,
     difficulty=3,
     solution=first_difference,
@@ -759,6 +771,8 @@ FIRST_DIFFERENCE = Exercise(
         (a_weight_much_too_small, 1e-9),
         (nearly_tied_kernels, 1e-9),
         (a_larger_one_later, 1e-9),
+        (the_same_nan_in_both, 1e-9),
+        (names_in_another_order, 1e-9),
     ),
     mistakes=(
         Mistake(
@@ -776,6 +790,24 @@ FIRST_DIFFERENCE = Exercise(
                 2,
                 "A nan went unnoticed: `nan > tolerance` is False, like every comparison with nan. Ask whether the "
                 "difference is *not* `<= tolerance`.",
+            ),
+            (
+                "two nans are equal",
+                {
+                    "np.abs(ours[name] - theirs[name])": "np.abs(ours[name] - theirs[name])\n"
+                    "        difference[np.isnan(ours[name]) & np.isnan(theirs[name])] = 0"
+                },
+                2,
+                "Where both have a nan, both are lost, and nothing says that they agree: that is a difference too.",
+            ),
+            (
+                "by place",
+                {
+                    "for name in ours:": "for name, own, other in zip(ours, ours.values(), theirs.values()):",
+                    "ours[name] - theirs[name]": "own - other",
+                },
+                1,
+                "Look both arrays up by their name: two dicts with the same names may have them in another order.",
             ),
             (
                 "or equal",

@@ -499,7 +499,7 @@ MAX_POOL = Exercise(
         (TIES, np.array([[10.0, 20.0]]), 2),
         (np.zeros((4, 4)), np.array([[1.0, 2.0], [3.0, 4.0]]), 2),
         (_integers(6, 9, seed=8), _integers(2, 3, seed=9), 3),
-        (-1 - np.arange(4.0).reshape(2, 2), np.array([[0.5]]), 2),
+        (np.arange(4.0).reshape(2, 2) - 5, np.array([[0.5]]), 2),
         *drawn(3, _nearly_equal),
     ),
     mistakes=(
@@ -539,6 +539,13 @@ MAX_POOL = Exercise(
                 "The winner gets the gradient `grad[i, j]`, not its own value.",
             ),
             ("row and column", {"row, column =": "column, row ="}, 2, "Row and column of the winner are swapped."),
+            (
+                "begins at 0",
+                {"np.argmax(window)": "np.argmax(np.maximum(window, 0))"},
+                2,
+                "In a window of negative numbers the largest is negative too. Whoever looks for it has to begin with a "
+                "pixel of the window, or with -inf, and not with 0.",
+            ),
             (
                 "whole numbers",
                 {"np.zeros(image.shape)": "np.zeros(image.shape, dtype=int)"},
@@ -609,10 +616,18 @@ BATCH_NORM = Exercise(
         (np.array([[[[1.0, 2.0]]], [[[3.0, 6.0]]]]), np.array([1.0]), np.array([4.0]), False),
         (_integers(2, 3, 2, 2, seed=10), np.array([0.5, 0.0, -1.0]), np.array([1.0, 2.0, 0.5]), True, 0.3),
         (_integers(2, 3, 2, 2, seed=11), np.zeros(3), np.ones(3), True, 0.1, 0.5),
+        (np.array([[[[1.0, 4.0], [2.0, 5.0]]]]), np.array([1.0]), np.array([2.0]), True),
         *drawn(4, _channels),
     ),
     mistakes=slips(
         batch_norm,
+        (
+            "one image is no batch",
+            {"    if training:": "    if training and len(x) > 1:"},
+            3,
+            "One image has a mean and a variance too, those of its pixels. In training they are used and remembered, "
+            "however many images there are.",
+        ),
         (
             "unbiased used",
             {"n / (n - 1)\n": "n / (n - 1)\n        var = var * n / (n - 1)\n"},
@@ -812,7 +827,7 @@ RESIDUAL_BLOCK = Exercise(
         "There are two relus, one inside f and one around the sum: `T.relu(x + f)`.",
     ),
     cases=(
-        ([1.0, -3.0, 2.0], double, minus_one, negate, plus_three),
+        ([1.0, -4.0, 2.0], double, minus_one, negate, plus_three),
         ([0.25, -1.0, 4.0], negate, plus_three, double, minus_one),
         ([-2.0, 1.0, -0.5], double, plus_three, minus_one, negate),
         *drawn(2, lambda rng: (rng.normal(size=(2, 3)).tolist(), minus_one, double, plus_three, negate)),
@@ -893,7 +908,7 @@ BLOCK_PARAMETERS = Exercise(
         "The shortcut, where there is one, has b * a numbers in its convolution and 2 * b in its batch norm: "
         "`if stride != 1 or in_channels != out_channels:`.",
     ),
-    cases=((64, 64, 1), (64, 128, 2), (16, 16, 2), (3, 8, 1), (8, 3, 1), (7, 5, 3), (1, 1, 1)),
+    cases=((64, 64, 1), (64, 128, 2), (16, 16, 2), (3, 8, 1), (8, 3, 1), (7, 5, 3), (1, 1, 1), (8, 8, 3)),
     mistakes=slips(
         block_parameters,
         (
@@ -909,6 +924,12 @@ BLOCK_PARAMETERS = Exercise(
             {CHANGES: "stride != 1"},
             3,
             "With stride 1 the shape changes too where the channels differ: 3 channels cannot be added to 8.",
+        ),
+        (
+            "stride 2 alone",
+            {CHANGES: CHANGES.replace("stride != 1", "stride == 2")},
+            3,
+            "A stride of 3 changes the shape as well: every stride but 1 does.",
         ),
         (
             "only if both",

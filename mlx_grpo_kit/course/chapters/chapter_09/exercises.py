@@ -67,7 +67,7 @@ def _in_mlx(function, *arguments):
     """The result, whose arrays later cells need as MLX's."""
     result = function(*arguments)
     other = [value for value in result.values() if not isinstance(value, mx.array)] if isinstance(result, dict) else []
-    if other and hasattr(other[0], "shape"):
+    if other:
         return Told(f"a dictionary with values of type {type(other[0]).__name__} (later cells need arrays of MLX)")
     return result
 
@@ -498,7 +498,8 @@ def _compiled_twice(function, params, velocity, grads, lr):
 
 def _momentum_case(rng):
     shapes = dict(w=(2, 3), b=(3,), g=())
-    return _arrays(rng, **shapes), _arrays(rng, **shapes), _arrays(rng, **shapes), float(rng.uniform(0.05, 0.3))
+    turned = dict(reversed(shapes.items()))
+    return _arrays(rng, **shapes), _arrays(rng, **shapes), _arrays(rng, **turned), float(rng.uniform(0.05, 0.3))
 
 
 MOMENTUM = Exercise(
@@ -565,6 +566,15 @@ MOMENTUM = Exercise(
             "The learning rate is an argument: use lr.",
         ),
         (
+            "by order",
+            {
+                "0.9 * velocity[name] + grads[name] for name in params": "0.9 * old + grad "
+                "for name, old, grad in zip(params, velocity.values(), grads.values())"
+            },
+            1,
+            "Look gradients up by their names: they may come in another order.",
+        ),
+        (
             "lr in the velocity",
             {"+ grads[name]": "+ lr * grads[name]", "- lr *": "-"},
             1,
@@ -594,15 +604,23 @@ def _as_custom_function(function, gate, up, weights):
 
     def rule(primals, cotangent, output):
         result = function(primals, cotangent, output)
-        if isinstance(result, (tuple, list)) and len(result) == 2:
+        if not isinstance(result, (tuple, list)):
+            odd.append(type(result).__name__)
+        elif len(result) != 2:
+            odd.append(f"{len(result)} results")
+        elif other := [each for each in result if not isinstance(each, mx.array)]:  # MLX would end the kernel
+            odd.append(f"a gradient of type {type(other[0]).__name__}")
+        else:
             return result
-        odd.append(type(result).__name__ if not isinstance(result, (tuple, list)) else f"{len(result)} results")
         return [mx.zeros_like(primal) for primal in primals]
 
     gated_silu.vjp(rule)
     grads = mx.grad(lambda gate, up: (gated_silu(gate, up) * weights).sum(), argnums=(0, 1))(gate, up)
     if odd:
-        return Told(f"a rule that returned {odd[0]} (a tuple of two gradients was asked for, of gate and of up)")
+        return Told(
+            f"a rule that returned {odd[0]} (a tuple of two gradients was asked for, of gate and of up, "
+            "both arrays of MLX)"
+        )
     shapes = [tuple(grad.shape) for grad in grads]
     if shapes != [tuple(gate.shape), tuple(up.shape)]:
         return Told(f"gradients of shapes {shapes[0]} and {shapes[1]}, for inputs of shape {tuple(gate.shape)}")
@@ -717,6 +735,8 @@ def _by_two_gradients(function, loss_fn, x, v):
     mx.reset_peak_memory()
     before = mx.get_active_memory()
     result = function(counted, x, v)
+    if isinstance(result, list):
+        return Told("a list (the next cell needs an array)")
     if isinstance(result, mx.array):
         mx.eval(result)
     if len(calls) > 4:

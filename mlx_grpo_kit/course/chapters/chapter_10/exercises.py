@@ -527,6 +527,7 @@ ANGLES = Exercise(
         (mx.array([0.0, 1.0, 2.0]), 4, 10000.0),
         (mx.array([3.0]), 2, 100.0),
         (mx.array([0.0, 5.0, 9.0, 2.0]), 8, 16.0),
+        (mx.array([4097.0, 30001.0]), 4, 1e6),
         *drawn(
             3,
             lambda rng: (
@@ -573,6 +574,13 @@ ANGLES = Exercise(
             {"theta **": "10000.0 **"},
             1,
             "theta was ignored. 10,000 is the usual one, and Qwen3's is 1,000,000.",
+        ),
+        (
+            "in half precision",
+            {"positions[:, None] * speeds": "(positions[:, None] * speeds).astype(mx.bfloat16)"},
+            2,
+            "Half precision has two or three digits, and position 4,097 becomes 4,096: an angle that is wrong by a "
+            "radian. Compute angles in float32.",
         ),
         (
             "places in the list",
@@ -838,6 +846,7 @@ STREAM = Exercise(
     cases=(
         *drawn(1, lambda rng: _record(rng, 1)),
         *drawn(2, lambda rng: _record(rng, 3), seed=1),
+        *drawn(1, lambda rng: _record(rng, 11), seed=2),
     ),
     mistakes=slips(
         stream_parts,
@@ -883,6 +892,14 @@ STREAM = Exercise(
             {"return parts": "return parts[:1] + [parts[n + d] for n in range(1, len(parts), 2) for d in (1, 0)]"},
             3,
             "All are there, in another order: in each layer attention writes first, and then the MLP.",
+        ),
+        (
+            "sorted as texts",
+            {
+                "for layer in range(num_layers):": "for layer in sorted(map(str, range(num_layers))):",
+            },
+            3,
+            'Layer 10 comes before layer 2 here: as texts, "10" is before "2". Count with `range(num_layers)`.',
         ),
         (
             "one for each layer",
