@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, TypeVar
 
+from mlx_grpo_kit.viz.style import ORANGE
+
 Area = TypeVar("Area")  # has parts(), its markup
 INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
 DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
@@ -31,7 +33,8 @@ STYLE = """<style>
 .kit-chart tspan.ink {fill: var(--ink); stroke: none} .kit-chart tspan.soft {fill: var(--soft); stroke: none}
 .kit-chart text.ink {fill: var(--ink); stroke: none} .kit-chart text.soft {fill: var(--soft); stroke: none}
 .kit-chart .page {fill: var(--page)}
-</style>"""
+[data-jp-theme-light="false"] .kit-chart text[fill="ORANGE"] {fill: #ffb561}
+</style>""".replace("ORANGE", ORANGE)
 
 
 class Chart:

@@ -9,6 +9,7 @@ import pytest
 from mlx_grpo_kit.viz.chart import Chart, ticks
 from mlx_grpo_kit.viz.live.curves import chart_curves
 from mlx_grpo_kit.viz.picture import SvgPicture, as_picture
+from mlx_grpo_kit.viz.style import ORANGE
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -31,6 +32,14 @@ def test_points_land_where_the_axes_say():
     chart = Chart(300, 200)
     plane(chart, x=(1e-4, 1), y=(1e-2, 1e2), log_x=True, log_y=True).dots([1e-4, 1e-2, 1], [1, 1e-2, 0], "ink")
     assert paths(chart) == [[("0.0", "50.0"), ("100.0", "100.0"), ("200.0", "100.0")]]  # 0 lies at the end of the axis
+
+
+def test_orange_words_are_lighter_on_a_dark_page():
+    chart = Chart(300, 200)
+    chart.text(10, 10, "their sum", color=ORANGE)
+    style, words = chart.svg("words").split("</style>")
+    assert f'[data-jp-theme-light="false"] .kit-chart text[fill="{ORANGE}"] {{fill: #ffb561}}' in style
+    assert f'fill="{ORANGE}"' in words
 
 
 def test_what_is_not_finite_is_a_gap():

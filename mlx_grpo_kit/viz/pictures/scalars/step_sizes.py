@@ -102,12 +102,12 @@ def _draw_curves(
         xlabel="step h",
     )
     plane.upright(now[0])
-    for method, color, style in zip(METHODS, (COLORS[2], COLORS[0], COLORS[4]), ("-", "-", "--"), strict=True):
+    for method, color, style in zip(METHODS, (COLORS[2], COLORS[0], COLORS[3]), ("-", "-", "--"), strict=True):
         errors = slope_errors(f, df, x, method, dtype)
         strong = method == chosen
         if strong:
             step, least = best_step(errors)
-        look = {"width": 2.4, "opacity": 1.0} if strong else {"width": 1.2, "opacity": 0.5}
+        look = {"width": 2.4, "opacity": 1.0} if strong else {"width": 1.2, "opacity": 0.7}
         plane.line(STEPS, np.maximum(errors, FLOOR), color, style=style, label=method, **look)
     if least < 1e-2:
         where = "any shorter step" if chosen == "complex step" else f"h near {step:.0e}"
