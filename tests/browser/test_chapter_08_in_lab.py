@@ -8,7 +8,7 @@ pytestmark = pytest.mark.timeout(180)
 SET_UP, PANEL = 1, 3
 
 
-def test_a_kernel_slides_over_a_digit(open_notebook):
+def test_a_kernel_slides_over_a_digit_by_hand_and_by_itself(open_notebook):
     notebook = open_notebook("08_convolutions")
     notebook.run_cell(SET_UP)
     notebook.show(PANEL)
@@ -36,13 +36,7 @@ def test_a_kernel_slides_over_a_digit(open_notebook):
     three = digits.test_images[digits.test_labels == 3][0, 0]
     notebook.wait_for_words(f"The output reaches from 0 to {2 * three[::2, ::2].max():.2f}.")
 
-
-def test_play_slides_by_itself(open_notebook):
-    notebook = open_notebook("08_convolutions")
-    notebook.run_cell(SET_UP)
-    notebook.show(PANEL)
     notebook.run_cell(PANEL)
-    notebook.cell(PANEL).locator(".widget-html svg[role=img]").wait_for(timeout=60_000)
     notebook.wait_for_words("at stop 15 of 36")
-    notebook.cell(PANEL).locator(".widget-play button").first.click()
+    panel.locator(".widget-play button").first.click()
     notebook.wait_for_words("at stop 17 of 36")

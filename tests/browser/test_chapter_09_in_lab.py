@@ -6,17 +6,18 @@ pytestmark = pytest.mark.timeout(180)
 SET_UP, WAITING, CURVATURE = 1, 10, 46
 
 
-def open_panel(open_notebook, cell):
-    notebook = open_notebook("09_mlx")
-    notebook.run_cell(SET_UP)
+def open_panel(notebook, cell):
     notebook.show(cell)
     notebook.run_cell(cell)
     notebook.cell(cell).locator(".widget-html svg[role=img]").wait_for(timeout=90_000)
-    return notebook, notebook.cell(cell)
+    return notebook.cell(cell)
 
 
-def test_what_waits_follows_the_slider(open_notebook):
-    notebook, panel = open_panel(open_notebook, WAITING)
+def test_what_waits_follows_the_slider_and_curvature_the_point_and_the_direction(open_notebook):
+    notebook = open_notebook("09_mlx")
+    notebook.run_cell(SET_UP)
+
+    panel = open_panel(notebook, WAITING)
     notebook.wait_for_words("evaluated after every 8. Up to 144 operations wait")
     handle = panel.locator(".noUi-handle")
     handle.press("ArrowRight")
@@ -26,9 +27,7 @@ def test_what_waits_follows_the_slider(open_notebook):
     handle.press("End")
     notebook.wait_for_words("evaluated after every 40. Up to 720 operations wait")
 
-
-def test_curvature_follows_the_point_and_the_direction(open_notebook):
-    notebook, panel = open_panel(open_notebook, CURVATURE)
+    panel = open_panel(notebook, CURVATURE)
     notebook.wait_for_words("at (-0.80, 0.50). Its Hessian is (30.4, 16.0; 16.0, 10.0)")
     handles = panel.locator(".noUi-handle")
     handles.nth(1).press("ArrowRight")

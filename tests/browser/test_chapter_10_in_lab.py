@@ -12,9 +12,7 @@ def cell_with(notebook, words):
     return next(number for number, cell in enumerate(cells) if cell.cell_type == "code" and words in cell.source)
 
 
-def open_panel(open_notebook, words):
-    notebook = open_notebook("10_transformer_parts")
-    notebook.run_cell(cell_with(notebook, "# Set-up"))
+def open_panel(notebook, words):
     number = cell_with(notebook, words)
     notebook.show(number)
     notebook.run_cell(number)
@@ -26,11 +24,14 @@ def open_panel(open_notebook, words):
         for _ in range(times):
             handle.press(key)
 
-    return notebook, press
+    return press
 
 
-def test_only_the_distance_moves_the_product(open_notebook):
-    notebook, press = open_panel(open_notebook, "def turn(query_at")
+def test_only_the_distance_moves_the_product_and_gates_and_norms_follow(open_notebook):
+    notebook = open_notebook("10_transformer_parts")
+    notebook.run_cell(cell_with(notebook, "# Set-up"))
+
+    press = open_panel(notebook, "def turn(query_at")
     notebook.wait_for_words("a query at position 10 and a key at position 3, 7 apart")
     notebook.wait_for_words("Their product is 3.69; all 16 pairs give 6.01")
     press("both further by", "ArrowRight", 2)
@@ -41,17 +42,12 @@ def test_only_the_distance_moves_the_product(open_notebook):
     press("pair", "ArrowLeft")
     notebook.wait_for_words("Pair 0 goes round once in 6.28 positions")
 
-
-def test_gates_and_norms_follow(open_notebook):
-    notebook, press = open_panel(open_notebook, "Panel(draw_gate")
+    press = open_panel(notebook, "Panel(draw_gate")
     notebook.wait_for_words("A gate of 2.00: silu is 1.76")
     press("gate", "ArrowRight")
     notebook.wait_for_words("A gate of 2.10: silu is 1.87")
 
-    norms = cell_with(notebook, "draw_norms([a, b, c]")
-    notebook.show(norms)
-    notebook.run_cell(norms)
+    press = open_panel(notebook, "draw_norms([a, b, c]")
     notebook.wait_for_words("RMSNorm makes 0.33, \N{MINUS SIGN}0.33, 1.67 of it")
-    handle = notebook.cell(norms).locator(".widget-hslider", has_text="eps").locator(".noUi-handle")
-    handle.press("End")
+    press("eps", "End")
     notebook.wait_for_words("RMSNorm makes 0.10, \N{MINUS SIGN}0.10, 0.48 of it")

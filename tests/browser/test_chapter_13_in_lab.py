@@ -11,9 +11,9 @@ def run(notebook, *ids):
         notebook.wait_until_idle(120)
 
 
-def test_filters_and_temperature_reshape_the_distribution(open_notebook):
+def test_filters_reshape_the_distribution_and_the_cost_follows_the_length(open_notebook):
     notebook = open_notebook("13_generation")
-    run(notebook, "setup", "steps", "greedy-use", "draw-use")
+    run(notebook, "setup", "steps", "whole", "greedy-use", "draw-use")
     at = notebook.place_of("panel")
     notebook.show(at)
     run(notebook, "panel")
@@ -34,12 +34,8 @@ def test_filters_and_temperature_reshape_the_distribution(open_notebook):
     notebook.wait_for_words("after 12+34=4 at temperature 1.4")
     text.fill("")
     text.press("Enter")
-    panel.get_by_text("There has to be a text to continue.").wait_for()
+    panel.get_by_role("status").get_by_text("There has to be a text to continue.").wait_for()
 
-
-def test_the_cost_of_a_token_follows_its_slider(open_notebook):
-    notebook = open_notebook("13_generation")
-    run(notebook, "setup", "whole")
     at = notebook.place_of("cost")
     notebook.show(at)
     run(notebook, "cost")

@@ -11,9 +11,11 @@ def run(notebook, *ids):
         notebook.wait_until_idle(120)
 
 
-def test_an_exhibit_is_chosen_by_keyboard_and_the_picture_and_its_words_follow(open_notebook):
+def test_the_exhibits_a_sick_run_and_a_mystery(open_notebook):
     notebook = open_notebook("20_failure_museum")
     run(notebook, "setup")
+
+    # An exhibit is chosen by keyboard, and the picture and its words follow.
     at = notebook.place_of("museum")
     notebook.show(at)
     run(notebook, "museum")
@@ -33,10 +35,7 @@ def test_an_exhibit_is_chosen_by_keyboard_and_the_picture_and_its_words_follow(o
     assert picture.get_by_text("What was changed").is_visible()
     assert picture.bounding_box()["width"] <= panel.bounding_box()["width"]
 
-
-def test_a_sick_run_is_told_so_under_its_status_and_the_words_stay(open_notebook):
-    notebook = open_notebook("20_failure_museum")
-    run(notebook, "setup")
+    # A sick run is told so under its status, and the words stay.
     at = notebook.place_of("live-run")
     notebook.show(at)
     run(notebook, "live-run")
@@ -46,10 +45,8 @@ def test_a_sick_run_is_told_so_under_its_status_and_the_words_stay(open_notebook
     assert "finished: step 25 of 25" in saved
     assert "The gradient is exactly 0 since step 1" in saved
 
-
-def test_a_mystery_opens_in_the_dashboard_and_its_table_shows_the_step_under_the_cursor(open_notebook):
-    notebook = open_notebook("20_failure_museum")
-    run(notebook, "setup", "mystery")
+    # A mystery opens in the dashboard, and its table shows the step under the cursor.
+    run(notebook, "mystery")
     at = notebook.place_of("mystery-4")
     notebook.show(at)
     run(notebook, "mystery-4")
