@@ -162,7 +162,7 @@ def show(value: Any, digits: int = DIGITS) -> str:
     """
     if isinstance(value, BaseException):
         return f"a {type(value).__name__}"
-    if isinstance(value, float):
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):  # NumPy's floats too
         return f"{value:.{digits}g}"
     if inspect.isgenerator(value):
         return "a generator (make a tuple or an array of it)"

@@ -231,7 +231,7 @@ def is_stub(answer: Any) -> bool:
     """Whether a function has no code of its own: a docstring, `...` or `pass`. A class: whether none of its own has."""
     if inspect.isclass(answer):
         own = [each for each in vars(answer).values() if inspect.isfunction(each)]
-        return all(map(is_stub, own))
+        return all(map(is_stub, own)) and (bool(own) or answer.__bases__ == (object,))
     if not inspect.isfunction(answer):
         return False
     constants = (None, ..., answer.__doc__)

@@ -284,7 +284,69 @@ class LinearAtWidthOne(chapter_03.MLP):
             neuron.nonlin = False
 
 
+AddsInPlace = edited(
+    chapter_02.Num,
+    {
+        'other = other if isinstance(other, Num) else Num(other)\n        return self.combine("+"': (
+            "if not isinstance(other, Num):\n            self.data += other\n            return self\n"
+            '        return self.combine("+"'
+        )
+    },
+)
+
+
+REMEMBERED_VALUES = {}
+
+
+def one_value_for_each_number(x):
+    return REMEMBERED_VALUES.setdefault(x.data, chapter_02.softplus(x))
+
+
+class NarrowStart(chapter_03.Neuron):
+    def __init__(self, nin, nonlin=True):
+        super().__init__(nin, nonlin)
+        for w in self.w:
+            w.data *= 0.7
+
+
+class CutsItsScore(chapter_03.MLP):
+    def __call__(self, x):
+        return Value(super().__call__(x).data)
+
+
+class InsertsTheFirstSize(chapter_03.MLP):
+    def __init__(self, nin, nouts):
+        super().__init__(nin, nouts)
+        nouts.insert(0, nin)
+
+
+def the_outer_parents_alone(root):
+    order = []
+
+    def visit(value):
+        if not any(value is each for each in order):
+            for parent in (*value.parents[:1], *value.parents[1:][-1:]):
+                visit(parent)
+            order.append(value)
+
+    visit(root)
+    return order
+
+
+def remembers_the_inner_point(df, g, dg, x):
+    return df(remembered.setdefault(("g", x), g(x))) * dg(x)
+
+
 REFUSED = [
+    ("01.5", remembers_the_inner_point, "`cube`"),
+    ("01.5", lambda df, g, dg, x: df(g(x)) * dg(x) if x else 0.0, "`x + 1`"),
+    ("02.3", lambda root: chapter_02.topological_order(root) if root.parents else [], "a list without the root"),
+    ("02.3", the_outer_parents_alone, "a list without a result"),
+    ("02.4", lambda order: chapter_02.backward(order) if len(order) > 1 else None, "`a`"),
+    ("02.5", one_value_for_each_number, "whose parent is another Value than the x"),
+    ("02.6", AddsInPlace, "(3 + b)"),
+    ("03.2", NarrowStart, "where -1 to 1 was asked for"),
+    ("03.4", InsertsTheFirstSize, "work on a copy"),
     ("01.1", over_the_rounded_way, "The way is h"),
     ("01.1", over_the_length, "divide by h itself"),
     ("01.4", moves_the_number_and_back, "Work on copies"),
@@ -401,6 +463,10 @@ def scores_after(steps, *, seed, width, learning_rate):
 
 def share_right(scores):
     return sum((score > 0) == (label > 0) for score, label in zip(scores, moons()[1], strict=True)) / len(scores)
+
+
+def test_a_cut_score_is_not_said_to_touch_gradients():
+    assert "Asking for a score" not in check("03.4", CutsItsScore).text
 
 
 @pytest.mark.parametrize("seed", [0, 4, 7])

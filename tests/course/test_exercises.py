@@ -209,8 +209,11 @@ def test_a_class_without_code_is_a_stub():
         def area(self):
             return 1
 
+    class Inherits(Started): ...
+
     assert is_stub(Empty)
     assert not is_stub(Started)
+    assert not is_stub(Inherits)
 
 
 @pytest.mark.parametrize("ends_the_cell", [True, False])

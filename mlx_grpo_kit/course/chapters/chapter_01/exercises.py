@@ -44,6 +44,16 @@ def always_three(x):
     return 3.0
 
 
+def one_more(x):
+    """x + 1"""
+    return x + 1
+
+
+def always_one(x):
+    """1"""
+    return 1.0
+
+
 def _point_and_step(rng):
     return cube, rng.normal(), rng.normal()
 
@@ -160,6 +170,7 @@ BOTH_SIDES = Exercise(
         (cube, 2.0, 0.5),
         (cube, -1.0, 0.01),
         (three, 2.0, -0.25),
+        (three, 2.0, 1e-6),
         (square, 1.0, 1e-17),
         (square, -0.5, 0.5),
         *drawn(2, _point_and_step),
@@ -167,6 +178,13 @@ BOTH_SIDES = Exercise(
     mistakes=(
         *slips(
             central_slope,
+            (
+                "a little more than the way",
+                {"(2 * h)": "(2 * h + 1e-8)"},
+                2,
+                "Nothing has to keep h from being 0 here, and what is added is missing in the slope as soon as h is "
+                "as small. The way is 2 * h.",
+            ),
             (
                 "size only",
                 {"return (f(x + h) - f(x - h)) / (2 * h)": "return abs((f(x + h) - f(x - h)) / (2 * h))"},
@@ -450,8 +468,9 @@ CHAIN = Exercise(
     cases=(
         (two_x, three, always_three, 2.0),
         (three_x_squared, square, two_x, 1.5),
+        (two_x, cube, three_x_squared, 1.5),
         (two_x, cube, three_x_squared, -0.5),
-        (three_x_squared, square, two_x, 0.0),
+        (two_x, one_more, always_one, 0.0),
         (two_x, square, two_x, 1e9),
         *drawn(2, lambda rng: (two_x, cube, three_x_squared, rng.normal())),
     ),

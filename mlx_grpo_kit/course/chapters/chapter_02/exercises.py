@@ -7,7 +7,7 @@ import math
 from mlx_grpo_kit.course.compare import Told, same, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
-from mlx_grpo_kit.scalar import Value
+from mlx_grpo_kit.scalar import Value, dot
 
 
 def _leaves(*numbers):
@@ -63,6 +63,19 @@ def doubled_thirty_times():
     return a
 
 
+def a_leaf():
+    """a"""
+    (a,) = _leaves(2.5)
+    return a
+
+
+def many_parents():
+    """a * b + b * c + c, as one operation with five parents, where b = a * c"""
+    a, c = _leaves(0.5, -2.0)
+    b = a * c
+    return dot([a, b], [b, c], c)
+
+
 GRAPHS = (
     (one_product,),
     (twice_doubled,),
@@ -71,6 +84,8 @@ GRAPHS = (
     (equal_numbers,),
     (minus_itself,),
     (doubled_thirty_times,),
+    (a_leaf,),
+    (many_parents,),
 )
 
 
@@ -174,13 +189,13 @@ RULES = Exercise(
         ("-", 2.0, 5.0),
         ("*", 2.0, 5.0),
         ("/", 3.0, -2.0),
-        ("/", 1.0, 4.0),
+        ("/", -1.0, 4.0),
         ("+", 1e12, 1.0),
         ("*", 3e11, 0.1),
         ("/", 1.0, 2.5e-4),
         ("/", 3e-4, 7.0),
         ("+", 2.0, 0.0),
-        ("*", 3.0, 0.0),
+        ("*", -3.0, 0.0),
         *[case for op in "+-*/" for case in drawn(1, lambda rng, op=op: (op, rng.normal(), rng.normal()))],
     ),
     run=_rule_or_measurement,
@@ -199,6 +214,18 @@ RULES = Exercise(
                 {"-a / b": "a / b"},
                 2,
                 "When b grows, a / b gets smaller (for positive a and b): the slope for b has a minus sign.",
+            ),
+            (
+                "size of the numerator",
+                {"-a / b": "-abs(a) / b"},
+                2,
+                "For a negative a the quotient rises where b grows: a keeps its sign, without abs.",
+            ),
+            (
+                "size of the factor",
+                {"return b, a": "return b, abs(a)"},
+                2,
+                "When b grows by 1, a * b changes by a, and falls where a is negative: no abs.",
             ),
             (
                 "quotient without brackets",
@@ -622,6 +649,7 @@ def _of_several_values(x):
 
 
 def _number_and_gradient(function, number):
+    function(Value(number))  # what an answer remembers of it makes no difference
     x = Value(number)
     result = function(x)
     if not isinstance(result, Value):
@@ -634,6 +662,8 @@ def _number_and_gradient(function, number):
         return Told(f"a Value with {len(result.parents)} parents and {len(result.derivatives)} derivatives")
     if not all(isinstance(parent, Value) for parent in result.parents):
         return Told("a Value whose parent is a plain number, not x itself")
+    if len(result.parents) == 1 and not result.parents[0].parents and result.parents[0] is not x:
+        return Told("a Value whose parent is another Value than the x that it was given")
     if result.parents and not (len(result.parents) == 1 and result.parents[0] is x):
         return Told("a Value with other parents than x alone")
     if result.parents and not result.op:
@@ -757,8 +787,8 @@ def sum_and_product(a, b):
 
 
 def with_plain_numbers(a, b):
-    """2 * a + (b + 1) * 0.5"""
-    return 2 * a + (b + 1) * 0.5
+    """2 * a + (b + 1) * -0.5 + (3 + b)"""
+    return 2 * a + (b + 1) * -0.5 + (3 + b)
 
 
 def plain_numbers_first(a, b):
@@ -829,7 +859,7 @@ ENGINE = Exercise(
         (plain_numbers_first, (1.5, 1.5), 1),
         (two_results_alike, (2.0, 2.0), 1),
         (used_at_two_depths, (0.5, -2.0), 1),
-        (used_at_two_depths, (0.3, 0.7), 2),
+        (used_at_two_depths, (0.3, 0.7), 3),
         *drawn(2, lambda rng: (used_at_two_depths, tuple(rng.normal(size=2).tolist()), 2)),
     ),
     run=_use_engine,
@@ -857,6 +887,13 @@ ENGINE = Exercise(
             1,
             "A plain number on the left does not know Num, so Python asks the Num on the right: `__radd__` for "
             "`1 + num`, `__rmul__` for `2 * num`.",
+        ),
+        (
+            "the Num itself on the left of a plain number",
+            {"return self + other": "return self"},
+            1,
+            "`sum` begins with 0 + num, which is num. But the number on the left need not be 0: `__radd__` has to add "
+            "it.",
         ),
         (
             "slope of tanh",

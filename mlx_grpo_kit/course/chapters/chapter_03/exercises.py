@@ -140,7 +140,7 @@ def _keep_random(run):
 @_keep_random
 def _use_neuron(make, weights, bias, inputs, nonlin):
     """How neurons start, and what one with given numbers gives."""
-    many = [make(len(weights), **({} if nonlin else {"nonlin": False})) for _ in range(50)]
+    many = [make(len(weights), **({} if nonlin else {"nonlin": False})) for _ in range(200)]
     neuron = many[0]
     complaint = _about_start([w for each in many for w in each.w], neuron, len(weights))
     if complaint:
@@ -183,7 +183,7 @@ def _about_start(all_weights, neuron, nin):
         return "weights that start alike, where each should get a random number of its own"
     if min(numbers) < -1 or max(numbers) > 1:
         return "a weight that starts outside of -1 to 1"
-    if min(numbers) > -0.5 or max(numbers) < 0.5:
+    if min(numbers) > -0.8 or max(numbers) < 0.8:
         return f"weights that start between {min(numbers):.1f} and {max(numbers):.1f}, where -1 to 1 was asked for"
     if not isinstance(neuron.b, Value) or neuron.b.data != 0:
         return "a neuron whose `b` does not start as Value(0.0)"
@@ -327,7 +327,7 @@ def _set_weights(neurons, rng):
 
 @_keep_random
 def _use_layer(make, nin, nout, nonlin, inputs):
-    layer = make(nin, nout, nonlin)
+    layer = make(nin, nout, **({} if nonlin else {"nonlin": False}))
     count = len({id(neuron) for neuron in layer.neurons})
     if count != nout:
         return Told(f"a layer with {count} different neuron{'s' * (count > 1)}, where {nout} were asked for")
@@ -341,9 +341,13 @@ def _use_layer(make, nin, nout, nonlin, inputs):
         return Told(f"{what} for the outputs, where a list of {nout} Value{'s' * (nout > 1)} was asked for")
     if outputs:
         sum(outputs).backward()
+    gradients = [parameter.grad for parameter in wanted]
+    values = [Value(number) for number in inputs]
+    sum(layer(values)).backward()
     return {
         "outputs": [output.data for output in outputs],
-        "gradients": [parameter.grad for parameter in wanted],
+        "gradients": gradients,
+        "of inputs that are Values": [value.grad for value in values],
         "parameters": parameters,
     }
 
@@ -385,6 +389,19 @@ LAYER = Exercise(
             "nout neurons with nin weights each, not the other way round.",
         ),
         ("nonlin lost", {"Neuron(nin, nonlin)": "Neuron(nin)"}, 2, "Hand `nonlin` on to each Neuron."),
+        (
+            "no relu by default",
+            {"nonlin=True": "nonlin=False"},
+            1,
+            "`Layer(nin, nout)` has relus: it is without them only where nonlin=False is said.",
+        ),
+        (
+            "inputs cut from their graph",
+            {"neuron(x) for": "neuron([getattr(each, 'data', each) for each in x]) for"},
+            2,
+            "The inputs of a second layer are Values, made by the first, and their gradients have to reach it: hand "
+            "on the Values themselves, not their .data.",
+        ),
         (
             "a chain",
             {"return [neuron(x) for neuron in self.neurons]": "return [self.neurons[0](x)]"},
@@ -436,7 +453,10 @@ class MLP:
 
 @_keep_random
 def _use_mlp(make, nin, nouts, inputs):
-    model = make(nin, nouts)
+    given = list(nouts)
+    model = make(nin, given)
+    if given != nouts:
+        return Told("a network, and the list of sizes that it was given has changed (work on a copy of it)")
     shape = [(len(layer.neurons), len(layer.neurons[0].w)) for layer in model.layers]
     sizes = [nin, *nouts]
     if shape != list(zip(nouts, sizes)):
@@ -447,9 +467,11 @@ def _use_mlp(make, nin, nouts, inputs):
     if not isinstance(score, Value):
         return _not_a_value(score)
     score.backward()
-    model(inputs)  # the gradients are still there after it
     wanted = [p for layer in model.layers for neuron in layer.neurons for p in [*neuron.w, neuron.b]]
     length = math.hypot(*[p.grad for p in wanted])
+    model(inputs)
+    if [length] != [math.hypot(*[p.grad for p in wanted])]:
+        return Told("a network whose gradients are other ones after the next call")
     numbers = [p.data for p in wanted]
     returned = model.zero_grad()
     if numbers != [p.data for p in wanted]:

@@ -678,7 +678,7 @@ TRAINING_STEP = Exercise(
     difficulty=2,
     solution=train_step,
     hints=(
-        "The same four parts as in exercise 03.4. `p.grad = None` for each p; `loss = compute_loss()`; "
+        "The same four parts as in exercise 03.7. `p.grad = None` for each p; `loss = compute_loss()`; "
         "`loss.backward()`; the update.",
         "The update changes numbers and should leave no trace in a graph: `p.data -= learning_rate * p.grad`. "
         "Or `with T.no_grad(): p -= learning_rate * p.grad`.",

@@ -417,6 +417,7 @@ RMS_NORM = Exercise(
         (_array([[2, 2], [3, -1]]), _array([[0.5, 1], [-2, 4]])),
         (_array([[1, -2, 0.5], [1, 2, 3]]), _array([[1e-3, -2e-3, 5e-4], [0, 0, 0]])),
         (_array([[1, 3]]), _array([[1, 2]]), 0.5),
+        (_array([[1, -2, 0.5]]), _array([[3e-6, 1e-6, -2e-6]]), 1e-14),
         *drawn(4, _g_and_x),
     ),
     mistakes=slips(
@@ -528,7 +529,7 @@ LOGSUMEXP = Exercise(
         (_array([[1000, 1000, 999]]),),
         (_array([[1000, 999], [-1000, -1001]]),),
         (_array([[1000, -1000, 0], [0, 1, 2]]),),
-        (_array([[2.5], [-1e5]]),),
+        (_array([[0], [-1e5]]),),
         (_array([[0, 1000], [-1000, 5]]),),
         (np.array([[0, 1, 0], [3, 1, 2]]),),
         *drawn(3, lambda rng: (100 * rng.normal(size=(3, 1)) + rng.normal(size=(3, 4)),)),
@@ -759,7 +760,8 @@ TWO_WHERES = Exercise(
     cases=(
         ([4.0, 0.0, 1.0],),
         ([0.25, -1.0],),
-        ([1e-14, 2.25, -1e-14],),
+        ([1e-300, 2.25, -1e-300],),
+        ([1e-14, 4.0],),
         *drawn(2, lambda rng: (rng.normal(size=(2, 3)).tolist(),)),
     ),
     mistakes=slips(
@@ -863,7 +865,7 @@ POWER = Exercise(
         (_array([1, 10, 100]), _array([2, 3, 0.5]), _array([3, -1, 0.5])),
         (_array([1, 1, 1]), _array([0, 0, 0]), _array([0, 1, 2])),
         (_array([1]), _array([0]), _array([-1])),
-        (_array([1, 2]), _array([-2, -3]), _array([3, 0])),
+        (_array([1, 2]), _array([-2, -3]), _array([2, 0])),
         (_array([[2, -1], [0.5, 3]]), _array([[0, 1e-9], [1e-9, 0]]), _array([[0.5, 0.5], [2, 1e-9]])),
         *drawn(2, lambda rng: (rng.normal(size=(2, 3)), rng.uniform(0.1, 3, size=(2, 3)), rng.normal(size=(2, 3)))),
     ),
@@ -915,6 +917,12 @@ POWER = Exercise(
                 {"for_base, for_exponent": "for_exponent, for_base"},
                 1,
                 "The two are swapped: first the gradient of the base, then that of the exponent.",
+            ),
+            (
+                "size of the base",
+                {"exponent * base **": "exponent * abs(base) **"},
+                1,
+                "A negative base falls and rises with the power: (-2) ** 2 has the slope -4. No abs.",
             ),
             (
                 "g forgotten",
