@@ -1,11 +1,13 @@
 """Chapter 23: answers in other styles, wrong ones that deserve their message, and the checklist of the project."""
 
+import math
 import re
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from mlx_grpo_kit.assets import TINY_CHAT
 from mlx_grpo_kit.blas import mx
@@ -85,14 +87,27 @@ def cost_of_each_token(parameters, rows, prompt, completion, flops, bandwidth):
     ) / flops
 
 
-def gain_with_numpy(before, after):
-    gains = np.subtract(after, before)
-    return gains.mean(), gains.std(ddof=1) / np.sqrt(len(gains))
+def range_by_halving(right, n):
+    """By search alone: from what was seen, which always fits, to either side."""
+
+    def end(inside, outside):
+        for _ in range(60):
+            p = (inside + outside) / 2
+            fits = abs(right / n - p) <= 2 * math.sqrt(p * (1 - p) / n)
+            inside, outside = (p, outside) if fits else (inside, p)
+        return inside
+
+    return [end(right / n, 0.0), end(right / n, 1.0)]
 
 
-def gain_with_mlx(before, after):
-    gains = mx.array(after) - mx.array(before)
-    return gains.mean(), mx.sqrt(mx.var(gains, ddof=1) / gains.size)
+def range_by_roots(right, n):
+    share = right / n
+    return np.sort(np.roots([1 + 4 / n, -2 * share - 4 / n, share**2]).real)
+
+
+def wald(right, n):
+    share = np.float64(right / n)
+    return tuple(share + np.array([-2, 2]) * np.sqrt(share * (1 - share) / n))
 
 
 RIGHT = [
@@ -108,8 +123,9 @@ RIGHT = [
     ("23.6", cost_of_each_token),
     ("23.4", lambda said, right: np.bool_(same_by_decimal(said, right))),
     ("23.6", lambda *arguments: np.array(cost_of_each_token(*arguments))),
-    ("23.7", gain_with_numpy),
-    ("23.7", gain_with_mlx),
+    ("23.7", range_by_halving),
+    ("23.7", range_by_roots),
+    ("23.7", lambda right, n: mx.array(chapter.share_range(right, n))),
     ("23.8", lambda question: "0 " + " ".join(map(str, range(1, 199))) + "\nno"),
     ("23.8", lambda question: "\n".join(map(str, range(199))) + "\n<answer>x</answer>"),
 ]
@@ -153,8 +169,12 @@ WRONG = [
     ("23.5", lambda answer: answer.split("#### ")[-1].replace(",", "") if "####" in answer else None, "expected"),
     ("23.6", lambda n, r, p, c, f, b: (c * 2 * n / b, 6 * n * r * (p + c) / f), "expected"),
     ("23.6", lambda n, r, p, c, f, b: sum(chapter.step_seconds(n, r, p, c, f, b)), "expected"),
-    ("23.7", lambda a, b: (np.mean(b) - np.mean(a), np.std(np.subtract(b, a))), "expected"),
-    ("23.7", lambda a, b: (np.mean(b) - np.mean(a), np.std(np.subtract(b, a)) / np.sqrt(len(a))), "n - 1"),
+    ("23.7", lambda right, n: (right / n - 1 / n**0.5, right / n + 1 / n**0.5), "expected"),
+    ("23.7", wald, "in the place of p"),
+    ("23.7", lambda right, n: [round(each, 3) for each in chapter.share_range(right, n)], "expected"),
+    ("23.7", lambda right, n: chapter.share_range(right, n)[::-1], "expected"),
+    ("23.7", lambda right, n: chapter.share_range(right, max(n, 2)), "expected"),
+    ("23.7", lambda right, n: chapter.share_range(max(right, 1), n), "expected"),
     ("23.8", lambda question: question, "paid by the lenient reward: False"),
     ("23.8", lambda question: str(eval(re.findall(r"[0-9+]+", question)[0])), "honestly computed"),
     ("23.8", lambda question: 46, "no text"),
@@ -166,6 +186,13 @@ def test_wrong_answers_are_told_what_is_wrong(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text
+
+
+@pytest.mark.parametrize(("right", "n"), chapter.SHARE_RANGE.cases)
+def test_the_range_of_a_share_is_wilsons(right, n):
+    level = 2 * stats.norm.cdf(2) - 1
+    theirs = stats.binomtest(right, n).proportion_ci(level, method="wilson")
+    assert chapter.share_range(right, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
 
 
 @pytest.mark.parametrize("text", [text for (text,) in chapter.FINAL_ANSWER.cases])

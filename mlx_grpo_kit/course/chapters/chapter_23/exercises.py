@@ -1,7 +1,5 @@
 """Exercises of notebook 23: a real Qwen3."""
-# ruff: noqa: B905 (solutions are written as a beginner would write them)
 
-import math
 import re
 from fractions import Fraction
 
@@ -599,76 +597,83 @@ STEP_SECONDS = Exercise(
 )
 
 
-# -- better, or lucky -------------------------------------------------------------------------------------------------
+# -- how exact is an accuracy -----------------------------------------------------------------------------------------
 
 
-def gain(before, after):
-    """(mean gain, its standard error) of runs with several seeds."""
-    differences = [b - a for a, b in zip(before, after)]
-    n = len(differences)
-    mean = sum(differences) / n
-    variance = sum((each - mean) ** 2 for each in differences) / (n - 1)
-    return mean, (variance / n) ** 0.5
+def share_range(right, n):
+    """(smallest, largest) share p within two of its standard deviations of right / n."""
+    share = right / n
+    middle = share + 2 / n
+    half = 2 * (share * (1 - share) / n + 1 / n**2) ** 0.5
+    return (middle - half) / (1 + 4 / n), (middle + half) / (1 + 4 / n)
 
 
-def _any_runs(rng):
-    n = int(rng.integers(2, 7))
-    before = rng.uniform(0.2, 0.6, n)
-    return before.tolist(), (before + rng.normal(0.2, 0.1, n)).tolist()
+def _by_what_was_seen(right, n):
+    share = right / n
+    half = 2 * (share * (1 - share) / n) ** 0.5
+    return share - half, share + half
 
 
-def _unpaired(before, after):
-    def part(values):
-        mean = sum(values) / len(values)
-        return mean, sum((each - mean) ** 2 for each in values) / (len(values) - 1) / len(values)
-
-    (a, va), (b, vb) = part(before), part(after)
-    return b - a, math.sqrt(va + vb)
+def _cut_off_at_0_and_1(right, n):
+    low, high = _by_what_was_seen(right, n)
+    return max(low, 0.0), min(high, 1.0)
 
 
-GAIN = Exercise(
+def _at_worst(right, n):
+    return max(right / n - n**-0.5, 0.0), min(right / n + n**-0.5, 1.0)
+
+
+def _any_exam(rng):
+    n = int(rng.integers(2, 600))
+    return int(rng.integers(0, n + 1)), n
+
+
+_OF_P = (
+    "That puts what you *saw* in the place of p: after 0 of 10 right it says that the share is 0, without any doubt. "
+    "The spread belongs to p, and each p has its own."
+)
+
+SHARE_RANGE = Exercise(
     "23.7",
-    "Better, or lucky?",
-    "Write `gain(before, after)`. Both are lists of accuracies, one of each run (another seed each), at least two. "
-    "Return a pair: the mean of the runs' gains, and its standard error: the standard deviation of the gains (that of "
-    "n - 1), divided by the square root of their number. The gains of the same run belong together.",
-    minutes=8,
+    "How exact is an accuracy?",
+    "Write `share_range(right, n)`: `right` of `n` problems were solved. Return a pair, the smallest and the largest "
+    "share p from 0 to 1 for which what you saw, `right / n`, is at most two standard deviations away from p. For a "
+    "share p the standard deviation is the square root of `p * (1 - p) / n`. A formula or a search, as you like, but "
+    "both numbers to six digits.",
+    minutes=10,
     difficulty=2,
-    solution=gain,
+    solution=share_range,
+    run=_plain_numbers,
     hints=(
-        "First the gain of every run: `b - a` of each pair. From then on there is only one list.",
-        "Its variance divides by n - 1; the standard error is the square root of variance / n.",
+        "At both ends the distance is *just* two standard deviations: `(right / n - p)**2 == 4 * p * (1 - p) / n`. "
+        "That is a quadratic equation in p. Or search: `right / n` itself always fits, 0 and 1 mostly do not; halve "
+        "the way in between some fifty times.",
+        "With `share = right / n` the equation is `(1 + 4 / n) * p**2 - (2 * share + 4 / n) * p + share**2 == 0`, and "
+        "its two solutions are the two ends.",
     ),
-    cases=(
-        ([0.4, 0.5], [0.6, 0.8]),
-        ([0.44, 0.44, 0.44], [0.65, 0.61, 0.7]),
-        ([0.2, 0.4, 0.6], [0.3, 0.5, 0.7]),
-        ([0.5, 0.5], [0.5, 0.5]),
-        *drawn(4, _any_runs),
-    ),
+    cases=((8, 10), (0, 10), (10, 10), (35, 90), (1, 1), (0, 1), (1, 256), (500, 1000), *drawn(4, _any_exam)),
     mistakes=(
+        Mistake("what was seen", _by_what_was_seen, _OF_P, 1),
+        Mistake("what was seen, cut off", _cut_off_at_0_and_1, f"Cutting off hides it. {_OF_P}", 1),
         Mistake(
-            "two groups",
-            _unpaired,
-            "That treats the two lists as strangers. Before and after belong to the same run: what differs from run to "
-            "run before training falls out of the difference.",
+            "the largest spread",
+            _at_worst,
+            "That takes the spread of p = 0.5 for every p. It is the largest, so the range is too wide near 0 and 1.",
             1,
         ),
         *slips(
-            gain,
-            ("n instead of n - 1", {"/ (n - 1)": "/ n"}, 2, "The variance of a few numbers divides by n - 1."),
+            share_range,
             (
-                "the deviation",
-                {"(variance / n) ** 0.5": "variance**0.5"},
-                2,
-                "That is how far one run lies from the mean; the mean of n runs is surer by the root of n.",
-            ),
-            ("after from before", {"b - a": "a - b"}, 1, "A gain is after minus before."),
-            (
-                "divided by n",
-                {"(variance / n) ** 0.5": "variance**0.5 / n"},
-                2,
-                "The root of n, not n: `(variance / n) ** 0.5`.",
+                "one standard deviation",
+                {
+                    "share + 2 / n": "share + 0.5 / n",
+                    "half = 2 *": "half = 1 *",
+                    "1 / n**2": "0.25 / n**2",
+                    "(middle - half) / (1 + 4 / n)": "(middle - half) / (1 + 1 / n)",
+                    "(middle + half) / (1 + 4 / n)": "(middle + half) / (1 + 1 / n)",
+                },
+                1,
+                "That is one standard deviation; it should be at most two.",
             ),
         ),
     ),
