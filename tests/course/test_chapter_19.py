@@ -12,7 +12,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_19 import runs
 from mlx_grpo_kit.course.chapters.chapter_19.lab import IN_THE_LAB, cosines, frozen_lab
-from mlx_grpo_kit.grpo import VARIANTS
+from mlx_grpo_kit.grpo import VARIANTS, compute_advantages
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "19_variant_lab.ipynb"
 
@@ -22,20 +22,25 @@ def lab():
     return frozen_lab(seed=3, updates=2)
 
 
-def loo_loop(rewards, num_generations):
-    rewards = list(rewards)
-    out = []
-    for place, reward in enumerate(rewards):
-        first = place - place % num_generations
-        others = rewards[first:place] + rewards[place + 1 : first + num_generations]
-        out.append(reward - sum(others) / len(others))
-    return out
+def gdpo_loop(rewards, weights, num_generations):
+    import statistics
+
+    sums = [0.0] * len(rewards)
+    for column, weight in zip(rewards.T.tolist(), weights, strict=True):
+        for first in range(0, len(column), num_generations):
+            group = column[first : first + num_generations]
+            mean, spread = statistics.fmean(group), statistics.stdev(group)
+            for place, reward in enumerate(group, first):
+                sums[place] += weight * (reward - mean) / (spread + 1e-4)
+    return [each / (statistics.stdev(sums) + 1e-4) for each in sums]
 
 
-def loo_scaled(rewards, num_generations):
-    groups = mx.array(rewards).reshape(-1, num_generations)
-    above = groups - groups.mean(axis=1, keepdims=True)
-    return (above * num_generations / (num_generations - 1)).reshape(-1)
+def gdpo_torch(rewards, weights, num_generations):
+    """As TRL writes it: the mean of the batch, which is 0 but for rounding, is subtracted too."""
+    groups = torch.tensor(rewards).view(-1, num_generations, rewards.shape[1])
+    each = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
+    total = torch.nansum(each.flatten(0, 1) * torch.tensor(weights), dim=1)
+    return (total - total.mean()) / (total.std() + 1e-4)
 
 
 def weight_table(lengths, loss_type, longest):
@@ -101,8 +106,8 @@ def paired_array(a, b):
 
 
 RIGHT = [
-    ("19.1", loo_loop),
-    ("19.1", loo_scaled),
+    ("19.1", gdpo_loop),
+    ("19.1", gdpo_torch),
     ("19.2", weight_table),
     ("19.3", ratio_root),
     ("19.3", ratio_mean),
@@ -124,15 +129,20 @@ def test_right_answers_in_other_styles_pass(id, answer):
     assert note.passed, note
 
 
-def in_place(rewards, num_generations):
-    groups = rewards.reshape(-1, num_generations)
+def in_place(rewards, weights, num_generations):
+    groups = rewards.reshape(-1, num_generations, len(weights))
     groups -= groups.mean(axis=1, keepdims=True)
-    return rewards * num_generations / (num_generations - 1)
+    groups /= groups.std(axis=1, ddof=1, keepdims=True) + 1e-4
+    total = rewards @ np.array(weights)
+    return total / (total.std(ddof=1) + 1e-4)
 
 
-def every_so_many(rewards, num_generations):
-    groups = np.array(rewards).reshape(num_generations, -1)
-    return ((groups - groups.mean(0)) * num_generations / (num_generations - 1)).ravel()
+def one_group(rewards, weights, num_generations):
+    return gdpo_torch(rewards, weights, len(rewards))
+
+
+def weights_as_shares(rewards, weights, num_generations):
+    return gdpo_torch(rewards, [1.0] * len(weights), num_generations)
 
 
 def luspo_is(weights):
@@ -158,9 +168,11 @@ def cispo_without_mask(logps, old_logps, advantages, mask, cap):
 
 
 WRONG = [
-    ("19.1", lambda r, n: np.array(r) - np.array(r).reshape(-1, n).mean(1).repeat(n), "the whole group"),
+    ("19.1", lambda r, w, n: np.array(compute_advantages(r @ np.array(w), n)), "drowns the others"),
     ("19.1", in_place, "work on a copy"),
-    ("19.1", every_so_many, "next to each other"),
+    ("19.1", one_group, "of the same prompt"),
+    ("19.1", weights_as_shares, "has a weight"),
+    ("19.1", lambda r, w, n: gdpo_torch(r, w, n) * 2, "gave"),
     ("19.2", luspo_is(lambda lengths: np.ones(len(lengths))), "still a *mean* over completions"),
     ("19.2", luspo_is(lambda lengths: np.array(lengths) / len(lengths)), "what one of them weighs"),
     ("19.2", lambda lengths, kind, longest: 1 / np.array(lengths), "raised|gave"),

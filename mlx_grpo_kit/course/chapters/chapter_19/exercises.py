@@ -10,82 +10,106 @@ from mlx_grpo_kit.course.slips import slips
 # -- advantages -------------------------------------------------------------------------------------------------------
 
 
-def leave_one_out(rewards, num_generations):
-    """Each reward [B] minus the mean of the others in its group."""
-    groups = np.array(rewards, float).reshape(-1, num_generations)
-    others = (groups.sum(axis=1, keepdims=True) - groups) / (num_generations - 1)
-    return (groups - others).reshape(-1)
+def gdpo_advantages(rewards, weights, num_generations):
+    """The advantages [B] of GDPO, from the rewards [B, F] of F functions."""
+    groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))
+    above = groups - groups.mean(axis=1, keepdims=True)
+    each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)
+    total = (each * np.array(weights)).sum(axis=2).reshape(-1)
+    return total / (total.std(ddof=1) + 1e-4)
 
 
-LEAVE_ONE_OUT = Exercise(
+def _sum_first(rewards, weights, num_generations):
+    groups = (np.array(rewards, float) @ np.array(weights, float)).reshape(-1, num_generations)
+    above = groups - groups.mean(axis=1, keepdims=True)
+    return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)
+
+
+def _any_rewards(rng):
+    functions, size = int(rng.integers(1, 4)), int(rng.choice([2, 4, 5, 8]))
+    rewards = rng.integers(-8, 9, (40, functions)) / 8 * rng.choice([1.0, 16.0], functions)
+    return rewards, (rng.integers(1, 9, functions) / 4).tolist(), size
+
+
+GDPO_ADVANTAGES = Exercise(
     "19.1",
-    "Compared with the others",
-    "Write `leave_one_out(rewards, num_generations)`: the advantages of RLOO. `rewards` is an array [B] in which the "
-    "completions of one prompt stand next to each other, `num_generations` of them. From each reward take away the "
-    "mean of the *other* rewards of its group, and return the differences [B]. No standard deviation.",
-    minutes=6,
-    difficulty=1,
-    solution=leave_one_out,
+    "Each reward by itself",
+    "Write `gdpo_advantages(rewards, weights, num_generations)`: the advantages of GDPO. `rewards` is an array [B, F] "
+    "with a column for each of F reward functions; the completions of one prompt stand next to each other, "
+    "`num_generations` of them. Of each column take GRPO's advantages: the distance from the mean of the group, "
+    "divided by the group's standard deviation (that of n - 1) plus 1e-4. Add the columns up, each times its weight "
+    "(`weights` is a list of F numbers), and divide the sums by their standard deviation in the whole batch (that of "
+    "n - 1 again) plus 1e-4. Return them [B].",
+    minutes=10,
+    difficulty=2,
+    solution=gdpo_advantages,
     hints=(
-        "Shape the rewards into a table with a row for each group. The others' sum is the row's sum minus one's own.",
-        "`others = (groups.sum(axis=1, keepdims=True) - groups) / (num_generations - 1)`.",
+        "`rewards.reshape(-1, num_generations, len(weights))` has the groups on the first axis and the completions of "
+        "a group on the second. Take mean and standard deviation over that second axis, with `keepdims=True`.",
+        "`each = (groups - mean) / (std + 1e-4)`; then `(each * weights).sum(axis=2).reshape(-1)`, and the last "
+        "division, by `total.std(ddof=1) + 1e-4`.",
     ),
     cases=(
-        (np.array([1.0, 0.0, 0.0, 1.0]), 2),
-        (np.array([3.0, 0.0, 6.0, 0.5, 0.5, 0.5]), 3),
-        *drawn(3, lambda rng: (rng.integers(-8, 9, 20) / 8, int(rng.choice([2, 4, 5, 10])))),
+        (np.array([[1.0, 0.0], [0.0, 10.0], [1.0, 20.0], [0.0, 30.0]]), [1.0, 1.0], 4),
+        (np.array([[1.0], [0.0], [0.0], [4.0]]), [2.0], 2),
+        (np.array([[1.0, 0.5], [0.0, 0.5], [3.0, 0.5], [1.0, 2.5]]), [0.25, 1.0], 2),
+        (np.array([[2.0, 1.0]] * 3 + [[0.0, 1.0]] * 3), [1.0, 1.0], 3),
+        *drawn(4, _any_rewards),
     ),
-    mistakes=slips(
-        leave_one_out,
-        (
-            "mean of all",
-            {
-                "(groups.sum(axis=1, keepdims=True) - groups) / (num_generations - 1)": "groups.mean(axis=1, "
-                "keepdims=True)"
-            },
-            1,
-            "That is the mean of the whole group, one's own reward included: GRPO's measure, and smaller by "
-            "(n - 1) / n.",
+    mistakes=(
+        Mistake(
+            "the sum first",
+            _sum_first,
+            "That adds the rewards up first and divides the sum, as GRPO does: the reward with the largest numbers "
+            "drowns the others. Divide each column by its own spread before you add.",
         ),
-        (
-            "divides by n",
-            {"/ (num_generations - 1)": "/ num_generations"},
-            2,
-            "The others are one fewer than the group: their sum is divided by num_generations - 1.",
-        ),
-        ("the others' mean itself", {"groups - others": "others"}, 2, "That is the measure. The advantage is the "
-         "distance of the reward from it."),
-        ("upside down", {"groups - others": "others - groups"}, 2, "The sign is turned around: better than the others "
-         "is positive."),
-        (
-            "over the batch",
-            {
-                "groups.sum(axis=1, keepdims=True) - groups) / (num_generations - 1": "groups.sum() - groups) / "
-                "(groups.size - 1"
-            },
-            1,
-            "Others of the same prompt only: each group has a mean of its own.",
-        ),
-        (
-            "every so many",
-            {
-                ".reshape(-1, num_generations)": ".reshape(num_generations, -1).T",
-                "(groups - others).reshape(-1)": "(groups - others).T.reshape(-1)",
-            },
-            1,
-            "Completions of one prompt stand *next to each other*: a group is a row of "
-            "`.reshape(-1, num_generations)`.",
-        ),
-        (
-            "divided by the standard deviation",
-            {"groups - others)": "(groups - others) / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4))"},
-            1,
-            "RLOO divides by no standard deviation.",
+        *slips(
+            gdpo_advantages,
+            (
+                "not divided again",
+                {"total / (total.std(ddof=1) + 1e-4)": "total"},
+                2,
+                "The sums are divided once more, by their own standard deviation in the batch: with more functions "
+                "advantages shall not become longer.",
+            ),
+            (
+                "divided by n",
+                {"std(axis=1, ddof=1": "std(axis=1", "total.std(ddof=1)": "total.std()"},
+                1,
+                "NumPy's `std` divides by n. `ddof=1` makes it that of n - 1.",
+            ),
+            ("no weights", {"each * np.array(weights)": "each"}, 2, "Each column has a weight in the sum."),
+            (
+                "weighted first",
+                {
+                    "np.array(rewards, float)": "(np.array(rewards, float) * weights)",
+                    "each * np.array(weights)": "each",
+                },
+                2,
+                "A weight that comes before the division is divided away again: weigh the advantages.",
+            ),
+            (
+                "over the batch",
+                {"groups.mean(axis=1": "groups.mean(axis=(0, 1)", "groups.std(axis=1": "groups.std(axis=(0, 1)"},
+                1,
+                "A completion is compared with those of the same prompt: each group has a mean and a spread of its "
+                "own.",
+            ),
+            (
+                "every so many",
+                {
+                    ".reshape(-1, num_generations, len(weights))": ".reshape(num_generations, -1, len(weights))"
+                    ".swapaxes(0, 1)",
+                    ".sum(axis=2).reshape(-1)": ".sum(axis=2).T.reshape(-1)",
+                },
+                1,
+                "Completions of one prompt stand *next to each other*: `.reshape(-1, num_generations, len(weights))`.",
+            ),
         ),
     ),
-    explain="It is the distance from the mean of all, times n / (n - 1). Your reward is no part of what it is measured "
-    "by, so the expected gradient is exactly the true one; with the mean of all it is (n - 1) / n of it.",
-)  # fmt: skip
+    explain="Equal spreads for all rewards: from here on a weight says how much a reward counts, and not in which unit "
+    "it is measured.",
+)
 
 # -- weights ----------------------------------------------------------------------------------------------------------
 
