@@ -1,5 +1,6 @@
 """Chapter 23: answers in other styles, wrong ones that deserve their message, and the checklist of the project."""
 
+import itertools
 import math
 import re
 from decimal import Decimal
@@ -12,6 +13,7 @@ from scipy import stats
 from mlx_grpo_kit.assets import TINY_CHAT
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.chapters.chapter_14.exercises import fool
 from mlx_grpo_kit.course.chapters.chapter_23 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_23.project import checklist
 from mlx_grpo_kit.qwen3 import load_tokenizer
@@ -105,6 +107,44 @@ def range_by_roots(right, n):
     return np.sort(np.roots([1 + 4 / n, -2 * share - 4 / n, share**2]).real)
 
 
+def leaked_by_text(exam, training, n):
+    """Runs as texts between blanks, all lengths at once."""
+    book = [re.sub("[^a-z0-9]+", " ", text.lower()).split() for text in training]
+    runs = {k: {" ".join(b[i : i + k]) for b in book for i in range(len(b) - k + 1)} for k in range(1, n + 1)}
+    places = []
+    for place, text in enumerate(exam):
+        words = re.findall("[a-z0-9]+", text.lower())
+        k = min(n, len(words))
+        if k and any(" ".join(words[i : i + k]) in runs[k] for i in range(len(words) - k + 1)):
+            places.append(place)
+    return tuple(places)
+
+
+def leaked_by_counter(exam, training, n):
+    def runs(text, k):
+        words = re.findall("[a-z0-9]+", text.lower())
+        return zip(*(words[i:] for i in range(k)), strict=False)
+
+    lengths = [min(n, len(re.findall("[a-z0-9]+", text.lower()))) for text in exam]
+    known = {k: set(itertools.chain.from_iterable(runs(text, k) for text in training)) for k in {*lengths} - {0}}
+    marks = [k > 0 and not known[k].isdisjoint(runs(text, k)) for text, k in zip(exam, lengths, strict=True)]
+    return np.flatnonzero(marks)
+
+
+def leaked_pair_by_pair(exam, training, n):
+    def padded(text):
+        return f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} "
+
+    places = []
+    for place, text in enumerate(exam):
+        words = padded(text).split()
+        k = min(n, len(words))
+        runs = [f" {' '.join(words[i : i + k])} " for i in range(len(words) - k + 1)] if k else []
+        if any(run in padded(other) for run in runs for other in training):
+            places.append(place)
+    return places
+
+
 def wald(right, n):
     share = np.float64(right / n)
     return tuple(share + np.array([-2, 2]) * np.sqrt(share * (1 - share) / n))
@@ -126,8 +166,8 @@ RIGHT = [
     ("23.7", range_by_halving),
     ("23.7", range_by_roots),
     ("23.7", lambda right, n: mx.array(chapter.share_range(right, n))),
-    ("23.8", lambda question: "0 " + " ".join(map(str, range(1, 199))) + "\nno"),
-    ("23.8", lambda question: "\n".join(map(str, range(199))) + "\n<answer>x</answer>"),
+    ("23.8", leaked_by_text),
+    ("23.8", leaked_by_counter),
 ]
 
 
@@ -175,9 +215,12 @@ WRONG = [
     ("23.7", lambda right, n: chapter.share_range(right, n)[::-1], "expected"),
     ("23.7", lambda right, n: chapter.share_range(right, max(n, 2)), "expected"),
     ("23.7", lambda right, n: chapter.share_range(max(right, 1), n), "expected"),
-    ("23.8", lambda question: question, "paid by the lenient reward: False"),
-    ("23.8", lambda question: str(eval(re.findall(r"[0-9+]+", question)[0])), "honestly computed"),
-    ("23.8", lambda question: 46, "no text"),
+    ("23.8", leaked_pair_by_pair, "work"),
+    ("23.8", lambda exam, book, n: sorted(set(leaked_by_text(exam, book, n)) - {0}), "expected"),
+    ("23.8", lambda exam, book, n: leaked_by_text(exam, book, n - 1), "expected"),
+    ("23.8", lambda exam, book, n: [exam[place] for place in leaked_by_text(exam, book, n)], ""),
+    ("23.8", lambda exam, book, n: [place for place, text in enumerate(exam) if text in book], "expected"),
+    ("23.8", lambda exam, book, n: leaked_by_text(exam, [" ".join(book)], n), "expected"),
 ]
 
 
@@ -268,11 +311,12 @@ def test_a_right_answer_that_is_refused():
 
 def test_rewards_that_can_be_had_for_less():
     def lenient(problems, completions):
-        return [chapter.lenient(problem.answer, text) for problem, text in zip(problems, completions, strict=True)]
+        pairs = zip(problems, completions, strict=True)
+        return [float(problem.answer in re.findall("[0-9]+", text)) for problem, text in pairs]
 
     task = Addition(reward_funcs=[lenient])
     assert holds(task)["attacks"] is True  # nobody thought of it
-    assert "is paid 1 on average" in words_of(task, "attacks", attacks=[chapter.cheat("?")])
+    assert "is paid 1 on average" in words_of(task, "attacks", attacks=[fool(198)])
 
     def anything(problems, completions):
         return [1.0] * len(completions)
@@ -284,7 +328,7 @@ def test_rewards_that_can_be_had_for_less():
 def test_one_text_that_is_right_everywhere():
     task = Addition()
     task.is_correct = lambda problem, completion: problem.answer in completion.split()
-    assert "counts as right on 100%" in words_of(task, "attacks", attacks=[chapter.cheat("?")])
+    assert "counts as right on 100%" in words_of(task, "attacks", attacks=[fool(198)])
 
 
 def test_runs_that_show_little():

@@ -14,7 +14,6 @@ from queue import Queue
 import numpy as np
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_22.toys import Desk, build, loss_of_lines
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
@@ -438,130 +437,75 @@ SCHEDULE = Exercise(
 # -- state that is replaced -------------------------------------------------------------------------------------------
 
 
-def functional_step(params, velocity, grads, learning_rate, momentum):
-    """(new params, new velocity); what was given stays what it was."""
-    velocity = {name: momentum * velocity[name] + grads[name] for name in params}
-    return {name: params[name] - learning_rate * velocity[name] for name in params}, velocity
-
-
-def _descend(function, start, grads_of_steps, learning_rate, momentum):
-    """All steps, and what the first parameters are afterwards."""
-    params = {name: mx.array(value) for name, value in start.items()}
-    velocity = {name: mx.zeros_like(value) for name, value in params.items()}
-    first, kept = (params, velocity), [np.array(value) for value in (*params.values(), *velocity.values())]
-    for grads in grads_of_steps:
-        result = function(
-            params, velocity, {name: mx.array(value) for name, value in grads.items()}, learning_rate, momentum
-        )
-        if not (
-            isinstance(result, (tuple, list)) and len(result) == 2 and all(isinstance(each, dict) for each in result)
-        ):
-            return result
-        params, velocity = result
-    now = [np.array(value) for tree in first for value in tree.values()]
-    if list(map(len, first)) != [len(start)] * 2 or not all(map(np.array_equal, now, kept)):
-        return Told("the right type, but the dictionaries that were given have other numbers in them now")
-    return dict(params), dict(velocity)
-
-
-def _in_place(params, velocity, grads, learning_rate, momentum):
-    for name in params:
-        velocity[name] = momentum * velocity[name] + grads[name]
-        params[name] = params[name] - learning_rate * velocity[name]
-    return params, velocity
-
-
-def _draw_steps(rng):
-    shapes = {"w": (2, 3), "b": (1,), "gain": ()}
-    trees = [{name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(4)]
-    return trees[0], trees[1:], 0.1, 0.8
-
-
-FUNCTIONAL = Exercise(
+KEPT = Exercise(
     "22.4",
-    "A step that changes nothing",
-    "Write `functional_step(params, velocity, grads, learning_rate, momentum)` for three dictionaries of MLX arrays "
-    "with the same names, in any order. The new velocity is `momentum` times the old one plus the gradient; the new "
-    "parameters are the old ones minus `learning_rate` times the **new** velocity. Return both as a tuple of **new** "
-    "dictionaries: the ones that were given keep what they hold.",
-    minutes=8,
-    difficulty=1,
-    solution=functional_step,
+    "What is still the old policy?",
+    "Something is kept by one of these lines, then a step is taken, and then `kept` is looked at. In which of them "
+    "does it still hold the weights from **before** the step? Answer with the letters, in alphabetical order, as a "
+    'text such as `"ACG"`. In A to E, `model` is a torch module on the CPU and the step is `optimizer.step()`. In F '
+    "to H, `params` is a dictionary of MLX arrays.\n\n"
+    "A: `kept = model.state_dict()`.  B: `kept = copy.deepcopy(model.state_dict())`.  "
+    "C: `kept = {name: p.detach() for name, p in model.named_parameters()}`.  "
+    "D: `kept = {name: p.detach().clone() for name, p in model.named_parameters()}`.  "
+    "E: `kept = {name: p.detach().numpy() for name, p in model.named_parameters()}`.  "
+    "F: `kept = params`, and the step is `params = {name: params[name] - lr * grads[name] for name in params}`.  "
+    "G: `kept = params`, and the step is `for name in grads: params[name] = params[name] - lr * grads[name]`.  "
+    "H: `kept = dict(params)`, and the step is that of G.",
+    minutes=6,
+    difficulty=2,
+    solution="BDFH",
     hints=(
-        "Two comprehensions over the names: `{name: ... for name in params}`.",
-        "`params[name] = ...` would change the caller's dictionary. A comprehension makes a new one.",
-    ),
-    cases=(
-        ({"w": np.float32([1.0, 2.0])}, [{"w": np.float32([0.5, -1.0])}], 0.1, 0.9),
-        ({"w": np.float32([1.0, 2.0])}, [{"w": np.float32([0.5, -1.0])}] * 3, 0.1, 0.9),
-        (
-            {"w": np.float32([[1.0]]), "b": np.float32(0.5)},
-            [{"w": np.float32([[2.0]]), "b": np.float32(1.0)}] * 2,
-            0.5,
-            0.0,
-        ),
-        (
-            {"w": np.float32([1.0, 2.0]), "b": np.float32([3.0, 4.0])},
-            [{"b": np.float32([0.5, -1.0]), "w": np.float32([0.25, 2.0])}],
-            0.5,
-            0.9,
-        ),
-        *drawn(2, _draw_steps),
+        "The optimizer of torch writes over the numbers where they are. Which of A to E have numbers of their own?",
+        "`detach` and `numpy` are other ways to look at the same memory. `clone` and `deepcopy` copy it.",
+        "No MLX array is written over here, only dictionaries are: F makes a new one, G puts new arrays into the one "
+        "that was kept, and `dict(params)` is another dictionary with the same arrays.",
     ),
     mistakes=(
         Mistake(
-            "in place",
-            _in_place,
-            "The caller's dictionaries were filled with the new arrays. Whoever kept the old policy, for a comparison, "
-            "for a reference, or to go back after an error, has lost it.",
+            "the state is a snapshot",
+            "ABDFH",
+            "A is the window of the cell above: `state_dict` hands out the weights themselves.",
+            1,
+        ),
+        Mistake(
+            "detached is copied",
+            "BCDFH",
+            "`detach` cuts a tensor from the graph of its gradient, and leaves it in the same memory.",
             2,
         ),
-        *slips(
-            functional_step,
-            (
-                "the old velocity",
-                {
-                    "    velocity = {name: momentum * velocity[name] + grads[name] for name in params}\n    return {": (
-                        "    new = {name: momentum * velocity[name] + grads[name] for name in params}\n    return {"
-                    ),
-                    "for name in params}, velocity": "for name in params}, new",
-                },
-                1,
-                "The parameters move by the *old* velocity, which is 0 in the first step.",
-            ),
-            (
-                "no momentum",
-                {"momentum * velocity[name] + grads[name]": "grads[name]"},
-                1,
-                "The velocity forgets what it was: `momentum` times the old one belongs to it.",
-            ),
-            (
-                "a mean",
-                {"momentum * velocity[name] + grads[name]": "momentum * velocity[name] + (1 - momentum) * grads[name]"},
-                1,
-                "That is the running mean of Adam: here the gradient is added as a whole.",
-            ),
-            (
-                "the rate in it",
-                {
-                    "+ grads[name] for": "+ learning_rate * grads[name] for",
-                    "- learning_rate * velocity[name]": "- velocity[name]",
-                },
-                1,
-                "The learning rate is in the velocity. The steps are the same as long as the rate is; the velocity "
-                "that is returned is not.",
-            ),
-            (
-                "uphill",
-                {"params[name] - learning_rate": "params[name] + learning_rate"},
-                1,
-                "The step goes uphill.",
-            ),
+        Mistake(
+            "NumPy has its own",
+            "BDEFH",
+            "On the CPU `numpy()` shares the memory of the tensor. `np.array(p.detach())` would copy it.",
+            2,
+        ),
+        Mistake(
+            "both share",
+            "BCDEFH",
+            "`detach` and `numpy` share the memory of the tensor: the step writes over both.",
+            2,
+        ),
+        Mistake(
+            "a name is a copy",
+            "BDFGH",
+            "In G `kept` and `params` are two names of one dictionary, and the step puts new arrays into it.",
+            3,
+        ),
+        Mistake(
+            "dict copies nothing",
+            "BDF",
+            "`dict(params)` holds the same arrays, true. But the step of G writes over no array: it puts others into "
+            "the dictionary `params`.",
+            3,
+        ),
+        Mistake(
+            "only what is copied",
+            "BD",
+            "Those two copy the numbers. But in F and H no number is written over: does a copy need to be made?",
+            3,
         ),
     ),
-    run=_descend,
-    explain="torch.optim.SGD(momentum=...) has the same numbers, and writes them over the old ones. JAX's optax and "
-    "torch's torchopt are written as yours is.",
+    explain="A reference policy that is kept as in A, C, E or G follows the policy, and its KL penalty is 0 for ever.",
 )
 
 

@@ -7,8 +7,6 @@ import numpy as np
 
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
-from mlx_grpo_kit.tasks.answers import as_number
-from mlx_grpo_kit.tasks.answers import final_answer as kit_final_answer
 
 
 def _exactly(function, *arguments):
@@ -680,73 +678,133 @@ SHARE_RANGE = Exercise(
 )
 
 
-# -- the attack -------------------------------------------------------------------------------------------------------
+# -- the exam in the book ---------------------------------------------------------------------------------------------
 
 
-def lenient(right, text):
-    """A reward that was meant well: whatever number in the text is right will do."""
-    return float(any(as_number(word) == as_number(right) for word in re.findall("[0-9]+", text[:2000])))
+def leaked(exam, training, n):
+    """Places of the questions of which n words in a row stand in a row in a text of training."""
+
+    def words(text):
+        return re.findall("[a-z0-9]+", text.lower())
+
+    def runs(found, length):
+        return {tuple(found[i : i + length]) for i in range(len(found) - length + 1)}
+
+    book, known, places = [words(text) for text in training], {}, []
+    for place, text in enumerate(exam):
+        own = words(text)
+        length = min(n, len(own))
+        if length and length not in known:
+            known[length] = set().union(*(runs(found, length) for found in book))
+        if length and runs(own, length) & known[length]:
+            places.append(place)
+    return places
 
 
-def cheat(question):
-    """A text that the lenient reward pays for, whatever was asked."""
-    return " ".join(str(number) for number in range(199)) + "\nI do not know."
+def _places(function, exam, training, n):
+    """The numbers of a list, a tuple or an array."""
+    got = function(list(exam), list(training), n)
+    return [int(each) for each in got] if isinstance(got, (list, tuple, np.ndarray)) else got
 
 
-QUESTIONS = tuple((f"What is {a}+{b}?",) for a, b in ((12, 34), (0, 0), (99, 99), (27, 15), (50, 49), (3, 8)))
+def _whole_texts(exam, training, n):
+    known = {text.lower().strip() for text in training}
+    return [place for place, text in enumerate(exam) if text.lower().strip() in known]
 
 
-def _try_cheat(function, question):
-    text, right = function(question), _honest(question)
-    if not isinstance(text, str):
-        return f"{type(text).__name__}, no text"
-    return {
-        "paid by the lenient reward": lenient(right, text) == 1.0,
-        "a right final answer": as_number(kit_final_answer(text)) == int(right),
-    }
+def _in_any_order(exam, training, n):
+    def words(text):
+        return set(re.findall("[a-z0-9]+", text.lower()))
+
+    book = [words(text) for text in training]
+    return [
+        place
+        for place, text in enumerate(exam)
+        if words(text) and any(len(words(text) & each) >= min(n, len(words(text))) for each in book)
+    ]
 
 
-def _honest(question):
-    a, b = map(int, re.findall("[0-9]+", question))
-    return str(a + b)
+def _a_book_of_sums(rng):
+    """Sums in few words, so that many share some, and a few that are there in other letters."""
+    marks, names = ["?", " ?", "...", ""], ["Ann", "Ben", "Cleo"]
+    texts = [
+        f"{rng.choice(names)} has {rng.integers(1, 6)} and gets {rng.integers(1, 6)}. How many now{rng.choice(marks)}"
+        for _ in range(24)
+    ]
+    exam, training = texts[:8], texts[8:]
+    training += [exam[0].upper(), "It is said: " + exam[1].replace(" ", "  ")]
+    return exam, training, int(rng.integers(3, 11))
 
 
-CHEAT = Exercise(
+_MANY = [f"What is {a} plus {b} minus {a * b} in words?" for a in range(20) for b in range(20)]
+
+LEAKED = Exercise(
     "23.8",
-    "Be the policy",
-    "A verifier was made lenient, so that nobody is punished for a form: it pays 1 if **any** number among the first "
-    "2,000 characters of a completion is the right one. Be the policy: write `cheat(question)`, which returns a text "
-    "that this reward pays for, on every question `What is a+b?` with numbers from 0 to 99, and whose final answer "
-    "(the last line, as in 23.3) is **not** the right sum.",
-    minutes=8,
+    "The exam in the book",
+    "Write `leaked(exam, training, n)` for two lists of texts. The words of a text are its runs of letters a to z and "
+    'digits, in small letters: `re.findall("[a-z0-9]+", text.lower())`. A question of the exam is **leaked** if some '
+    "n of its words in a row stand in a row in a text of training; if it has fewer than n words, all of them together "
+    "count as the n. A question without words is not leaked. Return the list of the places, from 0, of the leaked "
+    "questions. Both lists may be long: go through each a few times, and not through all pairs.",
+    minutes=12,
     difficulty=2,
-    solution=cheat,
+    solution=leaked,
+    run=_places,
+    work=20,
     hints=(
-        "You need not read the question. Which sums can there be at all?",
-        '0 to 198. All of them fit: `" ".join(str(n) for n in range(199))` has 686 characters.',
-        "And then a last line that says nothing, so that the final answer is wrong.",
+        "The runs of n words of a text are `tuple(found[i:i + n])` for `i` from 0 to `len(found) - n`. Tuples can be "
+        "put into a set.",
+        "One set with all runs of all texts of training, made once; then a question is leaked if one of its own runs "
+        "is in it. A question of k words, fewer than n, needs the set of runs of k words.",
     ),
-    cases=QUESTIONS,
-    run=_try_cheat,
+    cases=(
+        (["What is 2+3?", "What is 3+2?"], ["Tell me: what is 2 + 3"], 4),
+        (["a b c d", "d c b a", "x a b c"], ["a b c d e"], 3),
+        (["one two three", "two", "", "???", "four"], ["Two, three; one two three", "five"], 8),
+        (["Ben has 12 coins."], ["Ben has 1 coin", "has 12 coins ben"], 3),
+        (["a b", "b a"], [], 2),
+        (["b c", "c d"], ["a b", "c d"], 2),
+        (["the end is near", "the end"], ["near is the", "the end"], 1),
+        (_MANY[::2], _MANY[1::2], 9),
+        *drawn(4, _a_book_of_sums),
+    ),
     mistakes=(
         Mistake(
-            "honest work",
-            _honest,
-            "That is a right answer, honestly computed. The reward pays for less: find out how much less.",
+            "whole texts",
+            _whole_texts,
+            "That finds texts that are equal as a whole. A question that was copied with a word more or less in front "
+            "is learned by heart as well.",
             1,
         ),
-        Mistake("nothing", lambda question: "", "Nothing is not paid for here.", 1),
+        Mistake(
+            "in any order",
+            _in_any_order,
+            "Those words occur, but not in a row: nearly all questions about coins have the same words.",
+            1,
+        ),
         *slips(
-            cheat,
+            leaked,
             (
-                "a number in each line",
-                {'" ".join': '"\\n".join', ' + "\\nI do not know."': ""},
-                3,
-                "The last line is 198, and for 99+99 that is the right final answer.",
+                "letters as they are",
+                {'re.findall("[a-z0-9]+", text.lower())': 're.findall("[A-Za-z0-9]+", text)'},
+                1,
+                "`Two` and `two` are the same word: put the text into small letters first.",
             ),
-            ("too few", {"range(199)": "range(100)"}, 2, "Sums go up to 198."),
+            (
+                "split at blanks",
+                {'re.findall("[a-z0-9]+", text.lower())': "text.lower().split()"},
+                1,
+                'That leaves marks in the words: `3?` and `3` are the same word. Take `re.findall("[a-z0-9]+", ...)`.',
+            ),
+            ("one run too few", {"len(found) - length + 1": "len(found) - length"}, 1, "The last run is missing."),
+            (
+                "short ones never",
+                {"length = min(n, len(own))": "length = n if len(own) >= n else 0"},
+                2,
+                "A question of fewer than n words counts as well, with all of its words.",
+            ),
         ),
     ),
-    explain="A policy that is trained on such a reward may find this. `final_answer` takes one answer, the last, for "
-    "this reason.",
+    explain="GPT-3's authors looked in this way, for 8 to 13 words in a row, by the length of an exam's questions, and "
+    "reported the results on what was left beside the others.",
 )
