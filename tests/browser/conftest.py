@@ -29,6 +29,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS_TO_START = 90
 SIZE = {"width": 1280, "height": 1000}
+MILLISECONDS_BETWEEN_LOOKS = 100  # Playwright would look, and Chromium draw, sixty times a second while a kernel works
 
 
 def find_browser():
@@ -183,10 +184,13 @@ class NotebookPage:
             " && cell.model.executionState === 'running').length"
         )
         while left := self.page.evaluate(f"() => {count}"):
-            self.page.wait_for_function(f"left => {count} !== left", arg=left, timeout=seconds * 1000)
+            self.page.wait_for_function(
+                f"left => {count} !== left", arg=left, timeout=seconds * 1000, polling=MILLISECONDS_BETWEEN_LOOKS
+            )
         self.page.wait_for_function(
             "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'",
             timeout=seconds * 1000,
+            polling=MILLISECONDS_BETWEEN_LOOKS,
         )
 
     def wait_for_text(self, index, text, seconds=30):
@@ -199,6 +203,7 @@ class NotebookPage:
             "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
             " title.textContent.includes(words))",
             arg=words,
+            polling=MILLISECONDS_BETWEEN_LOOKS,
         )
 
     def place_of(self, id):

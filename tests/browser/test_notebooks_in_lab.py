@@ -60,7 +60,7 @@ def look_at_pictures(notebook, cells):
         notebook.show(index)
         good = f"([index, expected]) => {{ const seen = ({LOOK})(index); {GOOD} }}"
         with contextlib.suppress(TimeoutError):
-            notebook.page.wait_for_function(good, arg=[index, expected], timeout=SECONDS_TO_SHOW * 1000)
+            notebook.page.wait_for_function(good, arg=[index, expected], timeout=SECONDS_TO_SHOW * 1000, polling=100)
         assert notebook.page.evaluate(LOOK, index) == {"pictures": expected, "complaints": []}, f"cell {index}"
         count += expected
     return count
