@@ -195,6 +195,7 @@ def stream_by_differences(record, num_layers):
         ("10.5", kit.mlp),
         ("10.6", rotate_by_matrix),
         ("10.6", rotate_as_complex),
+        ("10.6", lambda a, b, angle: mx.stack(chapter.rotate(a, b, angle))),
         ("10.7", angles_by_outer),
         ("10.8", rope_by_rotate_half),
         ("10.8", rope_by_the_kernel),

@@ -135,7 +135,7 @@ NUMERIC_GRADIENT = Exercise(
                 "the same array",
                 {"x.copy(), x.copy()": "x, x"},
                 3,
-                "All slopes are 0: `ahead = x` gives x a second name and makes no "
+                "All slopes are 0. If you wrote `ahead = x`: that gives x a second name and makes no "
                 "copy, so ahead and behind are the same array.",
             ),
             ("over h", {"(2 * h)": "h"}, 3, "All slopes are twice too large: from x - h to x + h it is 2 * h."),

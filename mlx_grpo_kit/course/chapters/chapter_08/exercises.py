@@ -622,6 +622,12 @@ BATCH_NORM = Exercise(
     mistakes=slips(
         batch_norm,
         (
+            "images for numbers",
+            {"x.size / x.shape[1]": "len(x)", "def ": '@np.errstate(divide="ignore")\ndef '},
+            2,
+            "n is how many numbers a channel has in the whole batch, N * H * W, and not how many images there are.",
+        ),
+        (
             "one image is no batch",
             {"    if training:": "    if training and len(x) > 1:"},
             3,
