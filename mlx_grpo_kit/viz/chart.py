@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, TypeVar
 
-from mlx_grpo_kit.viz.style import ORANGE
+from mlx_grpo_kit.viz.style import BLUE, ORANGE
 
 Area = TypeVar("Area")  # has parts(), its markup
 INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
@@ -25,16 +25,26 @@ DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 CHARACTER = 0.56  # of a font's size: the usual width of a letter
 FAR = 1e4  # pixels: nothing is drawn farther out, where browsers lose count
 
+# Inks that are dark enough for words on white are too dark on black. Cells of a sheet keep their colours.
+ON_DARK = "".join(
+    f'[data-jp-theme-light="false"] .kit-chart {what} {{{name}: {light}}}\n'
+    for ink, light in ((BLUE, "#8db4ff"), (ORANGE, "#ffb85c"))
+    for name, what in (
+        ("fill", f':is(text, tspan, path:not([shape-rendering]))[fill="{ink}"]'),
+        ("stroke", f'path[stroke="{ink}"]'),
+    )
+)
+
 # An attribute for the light theme, which is left where a page removes style sheets; the style sheet for both themes.
-STYLE = """<style>
-.kit-chart {--ink: var(--jp-ui-font-color1, #24292f); --soft: var(--jp-ui-font-color2, #59636e);
-  --page: var(--jp-layout-color0, #fff); --faint: var(--jp-border-color2, #e0e0e0)}
-.kit-chart .ink {stroke: var(--ink)} .kit-chart .soft {stroke: var(--soft)} .kit-chart .faint {stroke: var(--faint)}
-.kit-chart tspan.ink {fill: var(--ink); stroke: none} .kit-chart tspan.soft {fill: var(--soft); stroke: none}
-.kit-chart text.ink {fill: var(--ink); stroke: none} .kit-chart text.soft {fill: var(--soft); stroke: none}
-.kit-chart .page {fill: var(--page)}
-[data-jp-theme-light="false"] .kit-chart text[fill="ORANGE"] {fill: #ffb561}
-</style>""".replace("ORANGE", ORANGE)
+STYLE = f"""<style>
+.kit-chart {{--ink: var(--jp-ui-font-color1, #24292f); --soft: var(--jp-ui-font-color2, #59636e);
+  --page: var(--jp-layout-color0, #fff); --faint: var(--jp-border-color2, #e0e0e0)}}
+.kit-chart .ink {{stroke: var(--ink)}} .kit-chart .soft {{stroke: var(--soft)}}
+.kit-chart .faint {{stroke: var(--faint)}}
+.kit-chart tspan.ink {{fill: var(--ink); stroke: none}} .kit-chart tspan.soft {{fill: var(--soft); stroke: none}}
+.kit-chart text.ink {{fill: var(--ink); stroke: none}} .kit-chart text.soft {{fill: var(--soft); stroke: none}}
+.kit-chart .page {{fill: var(--page)}}
+{ON_DARK}</style>"""
 
 
 class Chart:

@@ -9,7 +9,7 @@ import pytest
 from mlx_grpo_kit.viz.chart import Chart, ticks
 from mlx_grpo_kit.viz.live.curves import chart_curves
 from mlx_grpo_kit.viz.picture import SvgPicture, as_picture
-from mlx_grpo_kit.viz.style import ORANGE
+from mlx_grpo_kit.viz.style import BLUE, ORANGE
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -32,14 +32,6 @@ def test_points_land_where_the_axes_say():
     chart = Chart(300, 200)
     plane(chart, x=(1e-4, 1), y=(1e-2, 1e2), log_x=True, log_y=True).dots([1e-4, 1e-2, 1], [1, 1e-2, 0], "ink")
     assert paths(chart) == [[("0.0", "50.0"), ("100.0", "100.0"), ("200.0", "100.0")]]  # 0 lies at the end of the axis
-
-
-def test_orange_words_are_lighter_on_a_dark_page():
-    chart = Chart(300, 200)
-    chart.text(10, 10, "their sum", color=ORANGE)
-    style, words = chart.svg("words").split("</style>")
-    assert f'[data-jp-theme-light="false"] .kit-chart text[fill="{ORANGE}"] {{fill: #ffb561}}' in style
-    assert f'fill="{ORANGE}"' in words
 
 
 def test_what_is_not_finite_is_a_gap():
@@ -88,6 +80,26 @@ def test_it_is_one_image_with_words_and_escapes_what_it_is_told():
     picture = as_picture(chart, "words")
     assert isinstance(picture, SvgPicture)
     assert 'alt="words" src="data:image/svg+xml;base64,' in picture._repr_mimebundle_()["text/html"]
+
+
+def test_inks_are_lighter_on_a_dark_page_and_cells_are_not():
+    chart = Chart(300, 200)
+    area = plane(chart)
+    area.line([0, 1], [0, 1], BLUE)
+    area.dots([1], [0.5], ORANGE, marker="D")
+    chart.text(5, 5, "words", color=ORANGE)
+    svg = chart.svg("words")
+    rules = re.findall(r'\[data-jp-theme-light="false"\] .kit-chart (\S.*?) \{(fill|stroke): (#\w+)\}', svg)
+    assert {(name, color) for what, name, color in rules if BLUE in what} == {
+        ("fill", "#8db4ff"),
+        ("stroke", "#8db4ff"),
+    }
+    assert {(name, color) for what, name, color in rules if ORANGE in what} == {
+        ("fill", "#ffb85c"), ("stroke", "#ffb85c")
+    }  # fmt: skip
+    assert f'stroke="{BLUE}"' in svg.partition("</style>")[2]
+    assert svg.partition("</style>")[2].count(f'fill="{ORANGE}"') == 2
+    assert all("path:not([shape-rendering])" in what for what, name, _ in rules if name == "fill")
 
 
 def test_curves_are_drawn_as_the_figure_draws_them():

@@ -1,5 +1,7 @@
 """The picture of a step's groups: every answer once, coloured by its group, and the same in words."""
 
+import re
+
 import pytest
 
 from mlx_grpo_kit.viz.pictures.grpo.groups import ON_COLOR, PLAIN, draw_groups
@@ -35,3 +37,11 @@ def test_any_size_fits_the_page(group_size):
     chart, words = draw_groups(["q"] * group_size, ["x"] * group_size, [*range(group_size)], group_size)
     assert chart.width == 1000
     assert f"1 groups of {group_size} answers" in words
+
+
+@pytest.mark.parametrize("title", ["", "a step", "after the training, the next questions"])
+def test_a_long_title_does_not_reach_the_legend(title):
+    svg = draw_groups(QUESTIONS, ANSWERS, [1, 0, 0, 1, 1, 1], 3, title=title)[0].svg("words")
+    left = float(re.search(rf'<rect x="([\d.]+)" y="12.0" width="16.0" height="13.0" fill="{POSITIVE}"', svg)[1])
+    assert left > 14 + 0.56 * 15 * len(title)
+    assert left + 300 + 22 + 0.56 * 12.5 * len("like all the others") < 1000

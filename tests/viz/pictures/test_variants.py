@@ -34,6 +34,8 @@ def test_seeds_with_their_errors():
     assert mean_and_error(values) == pytest.approx((0.6, error))
     assert mean_and_error([2.0]) == (2.0, 0.0)
     assert "<title>accuracy" in chart.svg(words)
+    title = "accuracy after 25 steps (dotted: before)"
+    assert draw_seeds({"a": values, "b": values}, title)[0].width > 58 + 0.56 * 13 * len(title)
 
 
 def test_curves_beside_the_first():

@@ -23,10 +23,11 @@ def draw_groups(
     cell = min(92.0, 640 / group_size)
     chart = Chart(1000, 66 + ROW * len(starts))
     chart.text(14, 24, title, size=15, bold=True)
+    along = max(0.0, 8.6 * len(title) - 262)  # behind a long title
     for place, (color, words) in enumerate(
         ((POSITIVE, "better than its group"), (NEGATIVE, "worse"), (PLAIN, "like all the others"))
     ):
-        left = (300, 490, 590)[place]
+        left = (300, 490, 590)[place] + along
         chart.bar(left, 12, 16, 13, color)
         chart.text(left + 22, 24, words, size=12.5)
     chart.text(140 + cell * group_size, 40, "mean reward", size=12.5, color="soft")

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.sheet import shades
-from mlx_grpo_kit.viz.style import BLUE, FAINT, INK, NEGATIVE, ORANGE, POSITIVE, ZERO, three_digits
+from mlx_grpo_kit.viz.style import FAINT, INK, NEGATIVE, POSITIVE, ZERO, three_digits
 
 ROW, CELL, MOST_CELLS = 42, 64, 9  # pixels of an answer's line and of a token; tokens that a line has room for
 MINUS = "\N{MINUS SIGN}"
@@ -58,8 +58,7 @@ def draw_microscope(
             chart.bar(x + 1, y + 1, CELL - 5, ROW - 6, color(share))
             chart.text(x + 30, y + 16, _short(token, 7), size=13.5, anchor="middle", color=INK)
             said = {-1: "▼ clipped", 1: "▲ clipped"}.get(clip) if push == 0 else None
-            ink = INK if said is None else (ORANGE if clip < 0 else BLUE)
-            chart.text(x + 30, y + 33, said or _signed(push), size=11, anchor="middle", color=ink)
+            chart.text(x + 30, y + 33, said or _signed(push), size=11, anchor="middle", color=INK)
         if len(answer["tokens"]) > MOST_CELLS:
             chart.text(422 + CELL * MOST_CELLS, y + 25, "…", size=14)
     chart.text(

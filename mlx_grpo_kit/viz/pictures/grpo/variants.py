@@ -96,7 +96,7 @@ def draw_seeds(results: Mapping[str, Sequence[float]], xlabel: str, first: float
     low, high = min([*values, *([first] if first is not None else [])]), max(values)
     margin = 0.06 * (high - low or 1)
     step = 88 if len(results) <= 10 else 70
-    chart = Chart(70 + step * len(results), 380)
+    chart = Chart(70 + max(step * len(results), 7.5 * len(xlabel)), 380)
     plane = chart.plane(
         *(58, 34, step * len(results), 280), x=(-0.5, len(results) - 0.5), y=(low - margin, high + margin),
         title=xlabel, numbers=False,
