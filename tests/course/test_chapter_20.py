@@ -381,13 +381,70 @@ def equal_now(keep_reference):
     return keep_reference(params)["a"].item() == 1.0
 
 
+def scores_on_average(score):
+    batch = frozen_batch()
+    logps = score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature)
+    return mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0).sum().item() / batch.is_token.sum().item() < 1e-3
+
+
+def scores_times_the_mask(score):
+    batch = frozen_batch()
+    logps = score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature)
+    return (mx.abs(logps - batch.logps) * batch.is_token).max().item() < 1e-3
+
+
+def no_score_is_far_off(score):
+    batch = frozen_batch()
+    logps = np.array(score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature))
+    return not (np.where(batch.is_token, abs(logps - np.array(batch.logps)), 0) > 1e-3).any()
+
+
+def mask_of_rows_that_begin(mask):
+    ids, right = [[5, 6, 1, 1], [5, 6, 7, 8], [5, 1, 7, 1]], [[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
+    return mask(mx.array(ids), 1).tolist() == right
+
+
+def three_groups_of_three(advantages):
+    groups = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [3.0, 1.0, 0.0]])
+    right = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
+    found = np.array(advantages(groups.numpy().reshape(-1).astype(float), 3)).reshape(3, 3)
+    return np.allclose(found, right, atol=1e-3)
+
+
+def gradient_by_its_cosine(loss_and_gradient):
+    params = {"a": mx.array([0.5, -1.0]), "b": mx.array(2.0)}
+    _, grads = loss_and_gradient(params, lambda p: p["a"] * p["b"], lambda logps: (logps * logps).sum())
+    found, right = np.array([*grads["a"].tolist(), grads["b"].item()]), np.array([4.0, -8.0, 5.0])
+    return found @ right > 0.999 * np.linalg.norm(found) * np.linalg.norm(right) > 0
+
+
+def gradient_does_not_hear(policy_loss):
+    logps, mask = mx.array([[-1.0, -1.0, -1.0], [-2.0, -0.5, -1.0]]), mx.array([[1, 1, 0], [1, 0, 0]]) == 1
+    grads = []
+    for rubbish in (0.0, 1e4, -1e4):
+        old, ref = mx.where(mask, logps - 0.1, rubbish), mx.where(mask, logps, -rubbish)
+        grads.append(np.array(mx.grad(policy_loss)(logps, old, ref, mx.array([1.0, -1.0]), mask)))
+    return np.allclose(grads, grads[0])
+
+
+def trained_in_place(keep_reference):
+    params = {"a": mx.array([1.0, 4.0]), "b": mx.array(2.0)}
+    reference = keep_reference(params)
+    for name in params:
+        params[name] += 3
+    return reference["a"].tolist() == [1.0, 4.0] and reference["b"].item() == 2.0
+
+
 WRONG = [
     *((number, test) for number in RIGHT for test in (always, never)),
     ("20.1", forgot_to_return), ("20.2", mask_of_one_row), ("20.2", mask_of_bools_only), ("20.3", exact_advantages),
     ("20.3", one_prompt), ("20.4", gradient_is_there), ("20.5", loss_is_finite), ("20.6", two_halves),
     ("20.7", reward_of_the_right_answer), ("20.8", equal_now), ("20.8", start_by_another_name),
     ("20.1", scores_by_their_sum), ("20.1", scores_of_first_tokens), ("20.3", advantages_with_a_maximum),
-    ("20.5", loss_and_gradient_are_finite), ("20.6", pieces_about_right),
+    ("20.5", loss_and_gradient_are_finite), ("20.6", pieces_about_right), ("20.1", scores_on_average),
+    ("20.1", scores_times_the_mask), ("20.1", no_score_is_far_off), ("20.2", mask_of_rows_that_begin),
+    ("20.3", three_groups_of_three), ("20.4", gradient_by_its_cosine), ("20.5", gradient_does_not_hear),
+    ("20.8", trained_in_place),
 ]  # fmt: skip
 
 

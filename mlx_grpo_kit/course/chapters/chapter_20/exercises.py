@@ -80,6 +80,26 @@ def right_on_the_whole(config, params, prompts, completions, temperature):
     return mx.array(rows)
 
 
+def nothing_behind(config, params, prompts, completions, temperature):
+    """the scorer of the loop, which has no number (nan) behind the end token"""
+    logps = loop.score(config, params, prompts, completions, temperature)
+    return mx.where(frozen_batch().is_token, logps, mx.nan)
+
+
+def last_token_off(config, params, prompts, completions, temperature):
+    """right but for one token, the first of the last answer, which is 0.01 too low"""
+    logps = loop.score(config, params, prompts, completions, temperature)
+    last = mx.arange(logps.shape[0])[:, None] == logps.shape[0] - 1
+    return mx.where(last & (mx.arange(logps.shape[1]) == 0), logps - 0.01, logps)
+
+
+def one_is_no_number(config, params, prompts, completions, temperature):
+    """right but for the first token of the last answer, which is no number (nan)"""
+    logps = loop.score(config, params, prompts, completions, temperature)
+    last = mx.arange(logps.shape[0])[:, None] == logps.shape[0] - 1
+    return mx.where(last & (mx.arange(logps.shape[1]) == 0), mx.nan, logps)
+
+
 def right_at_first(config, params, prompts, completions, temperature):
     """right for the first token of each answer, 0.3 too low for the others"""
     logps = loop.score(config, params, prompts, completions, temperature)
@@ -118,6 +138,9 @@ SCORES = Exercise(
         ),
         (right_on_the_whole,),
         (right_at_first,),
+        (nothing_behind,),
+        (last_token_off,),
+        (one_is_no_number,),
     ),
     mistakes=slips(
         scores_are_right,
@@ -141,6 +164,28 @@ SCORES = Exercise(
             3,
             "Your tolerance lets small lies through. A forgotten temperature moves a log-probability by a few tenths; "
             "rounding moves it by 0.00001.",
+        ),
+        (
+            "the mean",
+            {"apart.max().item()": "(apart.sum() / batch.is_token.sum()).item()"},
+            3,
+            "One token that is 0.01 off gets through: it hides among those that are right in a mean, or your bound is "
+            "too loose. Look at the largest difference, and allow 0.001.",
+        ),
+        (
+            "times the mask",
+            {"mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)": "mx.abs(logps - batch.logps) * "
+             "batch.is_token"},
+            2,
+            "0 times nan is nan (16.3), so a right scorer that has no number behind the end token is refused. "
+            "`mx.where` chooses instead of multiplying.",
+        ),
+        (
+            "no number is let through",
+            {"apart.max().item() < 1e-3": "not (apart > 1e-3).any().item()"},
+            3,
+            "nan > 0.001 is False, so a scorer without a number passes. Ask whether all *are* near, not whether one "
+            "is far.",
         ),
         (
             "mean with signs",
@@ -200,6 +245,12 @@ def first_end_by_argmax(ids, end):
     return mx.arange(ids.shape[1])[None] <= first[:, None]
 
 
+def zero_means_none(ids, end):
+    """as by argmax, but where it says 0 the completion is taken for one that never ends"""
+    first = mx.argmax(ids == end, axis=1)
+    return mx.arange(ids.shape[1])[None] <= mx.where(first == 0, ids.shape[1], first)[:, None]
+
+
 def counts_again(ids, end):
     """every token that is not the end token, and the first end token"""
     is_end = (ids == end).astype(mx.int32)
@@ -240,6 +291,7 @@ MASK = Exercise(
             one_more=("one place too many", {"- is_end": "- 2 * is_end"}),
         ),
         (first_end_by_argmax,),
+        (zero_means_none,),
         (counts_again,),
         (up_to_the_last_end,),
     ),
@@ -251,6 +303,12 @@ MASK = Exercise(
             2,
             "All of your rows end. A mask that looks for the first end token with argmax gets 0 where there is none, "
             "and throws the whole completion away.",
+        ),
+        (
+            "no row that ends at once",
+            {", [1, 1, 1, 1], [5, 1": ", [5, 1", ", [1, 0, 0, 0], [1, 1, 0, 0]": ", [1, 1, 0, 0]"},
+            2,
+            'None of your rows ends at once. A mask that takes the place 0 for "no end" counts such a row as a whole.',
         ),
         (
             "nothing behind the end",
@@ -324,6 +382,10 @@ ADVANTAGES = Exercise(
             n=("divides by n, not by n - 1", {"ddof=1": "ddof=0"}),
             whole_batch=("one mean and one deviation for the whole batch", {"axis=1, ": ""}),
             across=("groups across prompts", {"reshape(-1, group)": "reshape(group, -1)", "axis=1": "axis=0"}),
+            shape=(
+                "as many groups as a group should have members",
+                {"reshape(-1, group)": "reshape(group, -1)"},
+            ),
             no_division=("does not divide", {" / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)": ""}),
             upside_down=("the mean minus the reward", {"groups - groups.mean": "-groups + groups.mean"}),
         ),
@@ -337,6 +399,16 @@ ADVANTAGES = Exercise(
             {", [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]": "]"},
             2,
             "With one group the group is the batch. Whoever takes the mean over the whole batch passes your test.",
+        ),
+        (
+            "as many groups as members",
+            {
+                "[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]": "[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], "
+                "[3.0, 1.0, 0.0]",
+                "reshape(-1), 4)).reshape(-1, 4)": "reshape(-1), 3)).reshape(-1, 3)",
+            },
+            3,
+            "You have as many groups as a group has members. Whoever takes one for the other passes.",
         ),
         (
             "sums to 0",
@@ -410,6 +482,12 @@ def uphill(params, score_with, loss_of):
     return loss, {name: -grad for name, grad in grads.items()}
 
 
+def half_as_long(params, score_with, loss_of):
+    """half of the gradient"""
+    loss, grads = two_calls(params, score_with, loss_of)
+    return loss, {name: grad / 2 for name, grad in grads.items()}
+
+
 GRADIENT = Exercise(
     "20.4",
     "Does anything move?",
@@ -443,6 +521,7 @@ GRADIENT = Exercise(
         ),
         (first_only,),
         (uphill,),
+        (half_as_long,),
     ),
     mistakes=slips(
         gradient_is_right,
@@ -457,6 +536,15 @@ GRADIENT = Exercise(
             {"mx.allclose(grads[name], right[name]).item()": "mx.abs(grads[name]).sum().item() > 0"},
             3,
             "A gradient that is not 0 may still point uphill. Compare with the slope.",
+        ),
+        (
+            "only the direction",
+            {
+                "mx.allclose(grads[name], right[name]).item()": "mx.array_equal(mx.sign(grads[name]), "
+                "mx.sign(right[name])).item()"
+            },
+            3,
+            "You look at the direction. A gradient may point the right way and be too short: compare the numbers.",
         ),
         (
             "one parameter",
@@ -511,6 +599,12 @@ def held_in_bounds(logps, old_logps, ref_logps, advantages, mask):
     return -(gain - loop.BETA * (mx.exp(behind) - behind - 1)).sum() / mask.sum()
 
 
+def counted_as_constants(logps, old_logps, ref_logps, advantages, mask):
+    """masked places are held between -2 and 2 and then counted, without a gradient"""
+    now, old, ref = (mx.where(mask, each, mx.stop_gradient(each)) for each in (logps, old_logps, ref_logps))
+    return held_in_bounds(now, old, ref, advantages, mask)
+
+
 SILENT = Exercise(
     "20.5",
     "What must not be heard",
@@ -550,6 +644,7 @@ SILENT = Exercise(
             no_mask=("no mask at all", {"mx.where(mask, ": "mx.where(mask == mask, "}),
         ),
         (held_in_bounds,),
+        (counted_as_constants,),
     ),
     mistakes=slips(
         masked_places_are_silent,
@@ -558,6 +653,12 @@ SILENT = Exercise(
             {" and mx.allclose(grad, other_grad).item()": ""},
             2,
             "You compare losses. The loss of the one that is masked too late is right; its gradient is NaN.",
+        ),
+        (
+            "only the gradient",
+            {"mx.allclose(loss, other_loss).item() and ": ""},
+            2,
+            "You compare gradients. A loss that is moved by the rubbish has been heard, too.",
         ),
         (
             "little rubbish",
@@ -799,6 +900,15 @@ def empty_start(params):
     return {name: 0 * value for name, value in params.items()}
 
 
+def _in_place(keep_reference):
+    params = {"a": mx.array([1.0, 2.0]), "b": mx.array(3.0)}
+    start = {name: value.tolist() for name, value in params.items()}
+    reference = keep_reference(params)
+    for name in params:
+        params[name] += 1.0
+    return all(reference[name].tolist() == start[name] for name in start)
+
+
 REFERENCE = Exercise(
     "20.8",
     "Who stays behind?",
@@ -823,7 +933,15 @@ REFERENCE = Exercise(
         (one_is_shared,),
         (empty_start,),
     ),
-    mistakes=slips(
+    mistakes=(
+        Mistake(
+            "in place",
+            _in_place,
+            "`params[name] += 1` changes MLX's array itself, also under the name that the reference has for it. The "
+            "loop puts a new one in its place: `params[name] = params[name] + 1`.",
+            2,
+        ),
+        *slips(
         reference_stays,
         (
             "nothing moves",
@@ -850,6 +968,7 @@ REFERENCE = Exercise(
             2,
             "Your `start` is a second name for the dictionary that is trained, so you compare the reference with the "
             "policy of today. You have made the very mistake that you look for: remember a copy.",
+        ),
         ),
     ),
     explain="TRL was asked to refuse a policy that is its own reference after somebody had burned a run on it. The "
