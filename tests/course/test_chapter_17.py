@@ -278,6 +278,15 @@ def _no_more_than_three_axes(grad, x, weight, eps):
     return chapter.rms_norm_backward(grad, x, weight, eps)[0], to_weight
 
 
+def _angles_kept_by_shape(grad, offset, theta, kept={}):  # noqa: B006 (what it is about)
+    length, half = grad.shape[2], grad.shape[3] // 2
+    turns = np.arange(offset, offset + length)[:, None] * theta ** (-np.arange(half) / half)
+    angles = kept.setdefault(grad.shape, mx.array(turns.astype(np.float32)))
+    first, second = mx.split(grad, 2, axis=-1)
+    cos, sin = mx.cos(angles), mx.sin(angles)
+    return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
+
+
 def _from_minus_offset(grad, offset, theta):
     return forward.rope(grad, -offset, theta)
 
@@ -339,6 +348,7 @@ def _to_length_one(grads, max_norm):
         ("17.3", _projected_whole, "taken out *whole*"),
         ("17.3", _first_axis_alone, "summed over the first axis alone"),
         ("17.3", _no_more_than_three_axes, "of shape (1, 3, 2), expected"),
+        ("17.4", _angles_kept_by_shape, "expected"),
         ("17.4", _from_minus_offset, "-(offset + t), not -offset + t"),
         ("17.4", _angles_of_heads, "counted along the heads"),
         ("17.5", _slope_that_overflows, "`exp(100)` is infinite"),

@@ -91,6 +91,11 @@ def questions_by_numpy(sample, seed, step, num_questions, group_size):
     return [*np.repeat(np.array(sample(rng, num_questions), dtype=object), group_size)]
 
 
+def questions_one_by_one(sample, seed, step, num_questions, group_size):
+    rng = np.random.default_rng([seed, step])
+    return [each for _ in range(num_questions) for each in sample(rng, 1) * group_size]
+
+
 def questions_by_seed_sequence(sample, seed, step, num_questions, group_size):
     drawn = sample(np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(step,))), num_questions)
     return list(itertools.chain.from_iterable([each] * group_size for each in drawn))
@@ -208,6 +213,7 @@ class TrainByClass:
     [
         (1, questions_by_numpy),
         (1, questions_by_seed_sequence),
+        (1, questions_one_by_one),
         (2, batch_by_numpy),
         (2, batch_with_a_mask_of_numbers),
         (3, teach_by_numpy),
@@ -245,8 +251,26 @@ def ten_seeds_apart(sample, seed, step, num_questions, group_size):
     return [each for each in sample(np.random.default_rng(10 * seed + step), num_questions) for _ in range(group_size)]
 
 
+def either_way_round(sample, seed, step, num_questions, group_size):
+    rng = np.random.default_rng(sorted([seed, step]))
+    return [each for each in sample(rng, num_questions) for _ in range(group_size)]
+
+
 def an_iterator(sample, seed, step, num_questions, group_size):
     return (each for each in sample(np.random.default_rng([seed, step]), num_questions) for _ in range(group_size))
+
+
+def ids_in_float(prompts, completions):
+    return tuple(np.array(each, np.float64) for each in chapter.make_batch(prompts, completions))
+
+
+def rows_with_an_advantage(rewards, group_size):
+    groups = np.array(rewards).reshape(-1, group_size)
+    return np.flatnonzero(abs(groups - groups.mean(axis=1, keepdims=True)) > 1e-9).tolist()
+
+
+def answers_judged_alone(task, write, num_problems, batch_size):
+    return np.mean([write([each.prompt])[0].strip() == each.answer for each in task.held_out(num_problems)])
 
 
 def ids_alone(prompts, completions):
@@ -336,6 +360,8 @@ def learns_always(parts, params, step):
     ("number", "answer", "words"),
     [
         (1, one_generator, "other questions when it was asked for the same step again"),
+        (1, one_generator, "lives on from call to call"),
+        (1, either_way_round, "change places"),
         (1, an_iterator, "which is no list"),
         (1, seed_to_the_power, "the same questions for step 0 of seed 0 as for step 0 of seed 1"),
         (1, ten_seeds_apart, "the same questions for step 10 of seed 0 as for step 0 of seed 1"),
@@ -343,11 +369,19 @@ def learns_always(parts, params, step):
         (4, updates_what_it_was_given, "work on a copy"),
         (6, four_at_once, "at most 2 do"),
         (6, contains_the_answer, "gave 1, expected 0.5"),
+        (2, ids_in_float, "whole numbers"),
         (2, ids_alone, "expected"),
         (2, lists_of_rows, "gave"),
         (3, a_mask_for_rows, "gave"),
+        (3, rows_with_an_advantage, "but its group teaches"),
+        (
+            3,
+            lambda rewards, size: chapter.rows_that_teach([round(each, 2) for each in rewards], size),
+            "close together",
+        ),
         (4, one_constant_for_all, "they have to be constants"),
         (5, lambda step, max_steps, peak, warmup_steps: peak, "gave 0.5, expected 0.05"),
+        (6, answers_judged_alone, "gave 0, expected 0.5"),
         (6, counts_correct_words, "gave 1, expected 0.5"),
         (7, learns_always, "expected (0.25, reward: 0.125, teaching: 0.25)"),
         (8, returns_everything, "needs something that yields"),

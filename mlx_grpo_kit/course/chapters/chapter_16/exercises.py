@@ -349,6 +349,7 @@ RATIOS = Exercise(
     cases=(
         (mx.array([[-1.0, -2.0]]), mx.array([[-1.5, -2.0]]), mx.array([[True, True]])),
         (mx.array([[-1.0, 900.0]]), mx.array([[-0.5, 0.0]]), mx.array([[True, False]])),
+        (mx.array([[-200.0, -1.0]]), mx.array([[-200.5, -6.0]]), mx.array([[True, True]])),
         (
             mx.array([[-0.5, math.nan], [-1.5, -2.5]]),
             mx.array([[-1.0, 0.0], [-1.25, -math.inf]]),
@@ -417,6 +418,13 @@ RATIOS = Exercise(
             {"mx.exp(log_ratio)": "mx.exp(log_ratio.sum(axis=1, keepdims=True)) + 0 * log_ratio"},
             3,
             "Every token of a row got the whole row's ratio. Here each token has its own.",
+        ),
+        (
+            "quotient of probabilities",
+            {"mx.exp(log_ratio)": "mx.exp(mx.where(mask, logps, 0.0)) / mx.exp(mx.where(mask, old_logps, 0.0))"},
+            3,
+            "That divides probabilities. Those of unlikely tokens are 0 in float32, and 0 / 0 is nan: subtract the "
+            "logarithms first, and take exp once.",
         ),
         (
             "kept from growing",
@@ -546,30 +554,31 @@ CLIPPED = Exercise(
 STILL_PUSHED = Exercise(
     "16.5",
     "Who is still pushed?",
-    "epsilon and epsilon_high are 0.2. Six tokens with (ratio, advantage): (1.3, 1), (1.3, -1), (0.7, 1), (0.7, -1), "
-    "(1.1, 1), (1.0, 0). Which of them still have a gradient through the clipped objective? Answer with a string of "
-    'six letters, Y or N, such as "YYYYYY".',
+    "epsilon is 0.2, and epsilon_high 0.28. Six tokens with (ratio, advantage): (1.25, 1), (1.3, -1), (0.7, 1), "
+    "(0.75, -1), (1.3, 1), (1.0, 0). Which of them still have a gradient through the clipped objective? Answer with a "
+    'string of six letters, Y or N, such as "YYYYYY".',
     minutes=4,
     difficulty=1,
-    solution="NYYNYN",
+    solution="YYYNNN",
     hints=(
         "In the picture a token has a gradient where the line is not flat. Where is it flat for A > 0, and where for "
         "A < 0?",
-        "A > 0: flat above 1.2. A < 0: flat below 0.8. A = 0: flat everywhere.",
+        "A > 0: flat above 1.28. A < 0: flat below 0.8. A = 0: flat everywhere.",
     ),
     mistakes=(
         Mistake(
             "clipped on both sides",
-            "NNNNYN",
+            "YNNNNN",
             "Outside of the range not everybody is clipped. A bad token (A < 0) that has become *likelier* has to be "
             "pushed back, and a good one that has become less likely too: there the minimum is the unclipped term.",
         ),
         Mistake(
             "signs swapped", "YNNYYN", "The other way round: clipped is who has moved far in the wanted direction."
         ),
-        Mistake("a push of nothing", "NYYNYY", "With A = 0 the objective is 0 whatever the ratio is: nothing pushes."),
-        Mistake("who is clipped", "YNNYNY", "Those are the ones *without* a gradient. Y is for those that have one."),
-        Mistake("nobody is clipped", "YYYYYN", "1.3 is beyond 1.2, and 0.7 below 0.8. Where is the line flat there?"),
+        Mistake("a push of nothing", "YYYNNY", "With A = 0 the objective is 0 whatever the ratio is: nothing pushes."),
+        Mistake("who is clipped", "NNNYYY", "Those are the ones *without* a gradient. Y is for those that have one."),
+        Mistake("nobody is clipped", "YYYYYN", "1.3 is beyond 1.28, and 0.75 below 0.8. Where is the line flat there?"),
+        Mistake("one epsilon", "NYYNNN", "1.25 is not yet far enough: the upper edge is 1 + epsilon_high, 1.28."),
     ),
     explain="Clipped is who has gone far enough in the wanted direction. Who went astray is always called back.",
 )

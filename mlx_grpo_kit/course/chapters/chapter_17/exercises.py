@@ -400,6 +400,8 @@ ROPE = Exercise(
     cases=(
         (mx.array([[[[1.0, 0.0], [1.0, 0.0]]]]), 0, 10.0),
         (mx.array([[[[1.0, 2.0, 0.5, -1.0]]]]), 3, 100.0),
+        (mx.array([[[[1.0, 2.0, 0.5, -1.0]]]]), 5, 100.0),  # angles that were kept from the last call are wrong here
+        (mx.array([[[[1.0, 2.0, 0.5, -1.0]]]]), 5, 10.0),
         (mx.array([[[[0.5, 1.5, -1.0, 2.0], [1.0, 0.0, 0.0, 1.0]]]]), 1, 10.0),
         *drawn(3, _draw_heads),
     ),

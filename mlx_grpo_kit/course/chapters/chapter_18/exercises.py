@@ -29,7 +29,7 @@ def questions(sample, seed, step, num_questions, group_size):
 
 def _ask(function, num_questions, group_size):
     """How a step's questions stand, and whether they depend on seed and step, and on nothing else."""
-    counts = []
+    counts = []  # of all calls
 
     def sample(rng, n):
         counts.append(n)
@@ -39,7 +39,9 @@ def _ask(function, num_questions, group_size):
         asked = function(sample, seed, step, num_questions, group_size)
         return asked if isinstance(asked, list) else Told(f"{asked!r}, which is no list")
 
-    first, again = ask(3, 7), ask(3, 7)
+    first = ask(3, 7)
+    count = sum(counts)  # drawn at once or one by one
+    again = ask(3, 7)
     if isinstance(first, Told):
         return first
     if first != again:
@@ -51,7 +53,7 @@ def _ask(function, num_questions, group_size):
         if ask(0, step) == ask(1, 0):
             return Told(f"the same questions for step {step} of seed 0 as for step 0 of seed 1")
     names = {name: place for place, name in enumerate(dict.fromkeys(first))}
-    return [names[name] for name in first], counts[0]
+    return [names[name] for name in first], count
 
 
 QUESTIONS = Exercise(
@@ -107,12 +109,18 @@ QUESTIONS = Exercise(
             2,
             "With the sum, step 8 of seed 3 is step 7 of seed 4: the runs of neighbouring seeds share their questions.",
         ),
-        ("no seed", {"[seed, step]": ""}, 2, "Without a seed nobody can repeat the run, or go on with it."),
+        (
+            "no seed",
+            {"[seed, step]": ""},
+            2,
+            "Without a seed, or with a generator that lives on from call to call, nobody can repeat the "
+            "run, or go on with it.",
+        ),
         (
             "seed times step",
             {"[seed, step]": "seed * step"},
             2,
-            "With the product, step 3 of seed 7 is step 7 of seed 3. (And seed 0 has one step only.)",
+            "The two numbers may change places there, as in a product: step 3 of seed 7 is step 7 of seed 3.",
         ),
         (
             "seed times a thousand",
@@ -152,6 +160,8 @@ def _as_numbers(function, prompts, completions):
     end = ids.shape[1] - counted.shape[1]
     if end < 0:
         return Told(f"arrays of shapes {', '.join(str(each.shape) for each in arrays)}")
+    if ids.dtype.kind not in "iu":
+        return Told(f"ids of {ids.dtype}, where the model looks up rows by whole numbers")
     seen = seen.astype(int)
     seen[:, end:] |= counted.astype(int) == 0  # nobody who counts looks there
     return mx.array(ids.astype(np.int32)), mx.array(seen.astype(np.int32)), mx.array(counted.astype(np.int32))
@@ -309,6 +319,8 @@ TEACH = Exercise(
         ([0.1, 0.1, 0.1, 0.2, 0.2, 0.3], 3),
         ([0.5, 0.5, -0.5, 0.5, 0.0, 0.0], 2),
         ([-1.0, -1.0, -2.0], 3),
+        ([0.0, 0.5, 1.0, 0.5, 0.5, 0.5], 3),
+        ([2.0, 2.0001, 3.0, 3.0], 2),
         ([0.0, 0.0, 0.0], 3),
         *drawn(3, _draw_rewards),
     ),
@@ -344,6 +356,21 @@ TEACH = Exercise(
             {"for place in range(group_size)": "for place in range(group_size) if group[place] > np.mean(group)"},
             2,
             "What is worse than its group teaches as well: it is pushed down. Keep whole groups.",
+        ),
+        (
+            "those with an advantage",
+            {
+                "for place in range(group_size)": "for place in range(group_size) if abs(group[place] - "
+                "np.mean(group)) > 1e-9"
+            },
+            2,
+            "A row whose own reward is the mean has no advantage, but its group teaches. Keep whole groups.",
+        ),
+        (
+            "nearly equal is equal",
+            {"max(group) > min(group)": "max(group) - min(group) > 1e-3"},
+            2,
+            "Rewards that lie close together are not equal. Divided by their deviation they push as hard as others.",
         ),
         (
             "indices of groups",

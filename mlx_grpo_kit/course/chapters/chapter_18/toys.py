@@ -53,13 +53,13 @@ class Quiz:
         return [Problem(f"{100 + number}?", str(100 + number)) for number in range(n)]
 
     def is_correct(self, problem: Problem, completion: str) -> bool:
-        """Whether the completion, without spaces around it, is the answer."""
-        return completion.strip() == problem.answer
+        """Whether the completion, without the space and the point around it, is the answer."""
+        return completion.strip(" .") == problem.answer
 
     def write(self, prompts: list[str]) -> list[str]:
-        """Answers: right (with a space) for small numbers and for those in `solved`, else a digit too much."""
+        """Answers: right (" 7.") for small numbers and for those in `solved`, else a digit too much."""
         numbers = [int(prompt.rstrip("?")) for prompt in prompts]
-        return [f" {number}" if number < 100 or number in self.solved else f"{number}7" for number in numbers]
+        return [f" {number}." if number < 100 or number in self.solved else f"{number}7" for number in numbers]
 
     def __repr__(self) -> str:
         return f"a task of which the policy knows {len(self.solved)} held-out answers"
