@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, TypeVar
 
-from mlx_grpo_kit.viz.style import BLUE, ORANGE
+from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, ORANGE
 
 Area = TypeVar("Area")  # has parts(), its markup
 INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
@@ -28,7 +28,7 @@ FAR = 1e4  # pixels: nothing is drawn farther out, where browsers lose count
 # Inks that are dark enough for words on white are too dark on black. Cells of a sheet keep their colours.
 ON_DARK = "".join(
     f'[data-jp-theme-light="false"] .kit-chart {what} {{{name}: {light}}}\n'
-    for ink, light in ((BLUE, "#8db4ff"), (ORANGE, "#ffb85c"))
+    for ink, light in ((BLUE, "#8db4ff"), (ORANGE, "#ffb85c"), (COLORS[3], "#cf8fc4"), (GREY, "#a6a6ac"))
     for name, what in (
         ("fill", f':is(text, tspan, path:not([shape-rendering]))[fill="{ink}"]'),
         ("stroke", f'path[stroke="{ink}"]'),

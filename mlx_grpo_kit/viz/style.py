@@ -14,7 +14,7 @@ LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = "osD^"
 INK, SOFT, FAINT = "#333333", "#555555", "#d9d9d9"  # words, numbers beside them, a grid
 EDGE = "#999999"  # of an area
-BLUE, ORANGE = "#1f5fc4", "#b35900"  # for words and thin lines, which need more contrast than areas
+BLUE, ORANGE, GREY = "#1f5fc4", "#b35900", "#6c6c72"  # for words and thin lines: more contrast than areas
 NEGATIVE, ZERO, POSITIVE = "#f89c20", "#ffffff", "#5790fc"  # of numbers on both sides of 0, everywhere
 
 

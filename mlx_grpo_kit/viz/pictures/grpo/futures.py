@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import BLUE, LINE_STYLES, MARKERS, ORANGE, three_digits
+from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, LINE_STYLES, MARKERS, ORANGE, three_digits
 
-LINE_COLORS = (BLUE, ORANGE, "#964a8b", "#6c6c72")
+LINE_COLORS = (BLUE, ORANGE, COLORS[3], GREY)
 WIDTH = 1000
 APART = 17  # pixels between two names
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import BLUE, COLORS, LINE_STYLES, MARKERS, ORANGE
+from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, LINE_STYLES, MARKERS, ORANGE
 
-LINE_COLORS = (ORANGE, BLUE, COLORS[3], "#6c6c72")
+LINE_COLORS = (ORANGE, BLUE, COLORS[3], GREY)
 
 
 def draw_machines(

@@ -9,9 +9,9 @@ import numpy as np
 
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart, Plane
 from mlx_grpo_kit.viz.sheet import Sheet, shades
-from mlx_grpo_kit.viz.style import BLUE, COLORS, LINE_STYLES, ORANGE, POSITIVE, three_digits
+from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, LINE_STYLES, ORANGE, POSITIVE, three_digits
 
-LOOKS = ((BLUE, "o"), (COLORS[1], "s"), (COLORS[3], "^"), ("#6e6e73", "D"))  # of states, one after the other
+LOOKS = ((BLUE, "o"), (COLORS[1], "s"), (COLORS[3], "^"), (GREY, "D"))  # of states, one after the other
 FEW = 20  # points, up to which each of a curve gets a marker
 DEEP = "#1b4fa8"  # where a number is largest
 
