@@ -549,9 +549,9 @@ def _two_numbers(function, a, b):
 PAIRED_DIFFERENCE = Exercise(
     "19.8",
     "Better, or lucky?",
-    "Write `paired_difference(a, b)`. `a` and `b` are the results of two variants, the same seeds in the same order. "
-    "Return two numbers: the mean of the differences b - a, and its *standard error*, which is the standard deviation "
-    "of the differences (dividing by n - 1), divided by the root of n.",
+    "Write `paired_difference(a, b)`. `a` and `b` are arrays, the results of two variants, the same seeds in the same "
+    "order. Return two numbers: the mean of the differences b - a, and its *standard error*, which is the standard "
+    "deviation of the differences (dividing by n - 1), divided by the root of n.",
     minutes=7,
     difficulty=2,
     solution=paired_difference,
