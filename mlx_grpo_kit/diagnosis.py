@@ -460,7 +460,7 @@ def _percent(share: float) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.3g}" if abs(value) >= 1e-4 else "0"
+    return f"{value:.{3 if abs(value) >= 0.01 else 2}g}" if abs(value) >= 1e-4 else "0"
 
 
 def _quoted(text: str) -> str:

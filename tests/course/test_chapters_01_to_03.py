@@ -471,7 +471,7 @@ def test_a_cut_score_is_not_said_to_touch_gradients():
 
 @pytest.mark.parametrize("seed", [0, 4, 7])
 def test_far_above_a_good_rate_all_scores_become_one(seed):
-    assert len(set(scores_after(10, seed=seed, width=8, learning_rate=30))) == 1
+    assert len(set(scores_after(10, seed=seed, width=8, learning_rate=10**1.5))) == 1
 
 
 def test_with_a_width_of_1_most_seeds_never_begin():
