@@ -74,11 +74,12 @@ class Worker:
             TrainingError: an operation has failed, and nobody has been told.
         """
         with self._submitting:
-            closed_before, self._closed = self._closed, True
-            if self._process != os.getpid() or threading.current_thread() is self._thread:
-                return  # never started, left behind by a fork, or about to end by itself
-            if not closed_before:
-                self._line.end(drop=not finish)
+            self._closed = True
+            if self._process != os.getpid():
+                return  # never started, or left behind by a fork
+            self._line.end(drop=not finish)
+            if threading.current_thread() is self._thread:
+                return  # it ends after the operation that it is in
         self._line.over.wait()
         if finish:
             self._tell_what_nobody_saw("close")

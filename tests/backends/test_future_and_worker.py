@@ -13,7 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from mlx_grpo_kit.backends import TrainingError
+from mlx_grpo_kit.backends import TrainFuture, TrainingError
+from mlx_grpo_kit.backends import worker as worker_module
 from mlx_grpo_kit.backends.worker import RefusedError, Worker
 
 
@@ -167,12 +168,12 @@ def test_cancelling_who_waits_cancels_no_operation(worker):
             await futures[0].result()
         assert scope.cancelled_caught
         assert not futures[0].done()
+        assert futures[0]._wakers == []
         gate.set()
         await futures[1].result()
 
     trio.run(main)
     assert done == [1]
-    assert futures[0]._wakers == []
 
 
 def test_a_run_of_trio_that_ends_before_the_operation(worker):
@@ -187,6 +188,19 @@ def test_a_run_of_trio_that_ends_before_the_operation(worker):
     gate.set()
     assert future.wait()
     assert worker.submit("next", lambda: 2).wait() == 2
+
+
+def test_a_loop_that_is_closed_under_who_waits_stops_nothing(worker):
+    gate, loop = threading.Event(), asyncio.new_event_loop()
+    future = worker.submit("slow", lambda: gate.wait(10))
+    waiting = loop.create_task(future.result())
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    gate.set()
+    assert future.wait() is True
+    assert worker.submit("next", lambda: 2).wait(timeout=10) == 2
+    waiting.get_coro().close()
+    waiting._log_destroy_pending = False
 
 
 class TestFailures:
@@ -238,9 +252,12 @@ class TestFailures:
 
     def test_a_refusal_reaches_its_caller_as_it_is_and_poisons_nothing(self, worker):
         future = worker.submit("load", refused)
+        lengths = set()
         for _ in range(2):
-            with pytest.raises(ValueError, match=r"^no$"):
+            with pytest.raises(ValueError, match=r"^no$") as raised:
                 future.wait()
+            lengths.add(len(raised.traceback))
+        assert len(lengths) == 1, "what led to one await is not told to the next"
         assert worker.submit("next", lambda: 1).wait() == 1
         worker.close()
 
@@ -268,12 +285,28 @@ class TestFailures:
 
         trio.run(main)
 
-    def test_waiting_inside_an_operation_for_what_comes_after_it(self, worker):
-        def operation():
-            worker.submit("inner", nothing).wait()
+    def test_nor_one_that_a_thread_waits_for(self, worker):
+        future = worker.submit("load", lambda: waits.wait(10) and refused())
+        seen = worker.submit("look", lambda: future._failure.seen)  # in the moment after it
+        waits, wait = threading.Event(), future._over.wait
+        future._over.wait = lambda timeout: waits.set() or wait(timeout)
+        with pytest.raises(ValueError, match=r"^no$"):
+            future.wait()
+        assert seen.wait()
 
+    def test_but_one_that_was_waited_for_too_short_a_time_is(self, worker):
+        gate = threading.Event()
+        future = worker.submit("load", lambda: gate.wait(10) and refused())
+        with pytest.raises(TimeoutError):
+            future.wait(timeout=0)
+        gate.set()
+        with pytest.raises(ValueError, match=r"^no$"):
+            worker.close()
+
+    @pytest.mark.parametrize("wait", [TrainFuture.wait, lambda future: trio.run(future.result)])
+    def test_waiting_inside_an_operation_for_what_comes_after_it(self, worker, wait):
         with pytest.raises(TrainingError) as raised:
-            worker.submit("outer", operation).wait()
+            worker.submit("outer", lambda: wait(worker.submit("inner", nothing))).wait(timeout=10)
         assert "inner was waited for inside an operation" in str(raised.value.__cause__)
 
 
@@ -284,9 +317,15 @@ class TestTheEnd:
             worker.submit("append", lambda number=number: done.append(number))
         worker.close()
         assert done == list(range(100))
-        assert not worker._thread.is_alive() or worker._thread.join(5) is None
+        worker._thread.join(5)
+        assert not worker._thread.is_alive()
         with pytest.raises(RuntimeError, match="This backend was closed"):
             worker.submit("more", nothing)
+
+    def test_from_inside_an_operation_too(self, worker):
+        worker.submit("close", worker.close).wait(timeout=10)
+        worker._thread.join(5)
+        assert not worker._thread.is_alive()
 
     def test_without_finishing_it_drops_what_waits(self, worker):
         gate, done = threading.Event(), []
@@ -306,6 +345,23 @@ class TestTheEnd:
         inside = worker.submit("ident", threading.get_ident).wait()
         worker.close()
         assert calls == [inside, inside]
+
+    def test_the_first_is_called_first_whoever_else_submits_meanwhile(self):
+        calls = []
+        worker = Worker("test", lambda: calls.append("first"), nothing)
+        other = threading.Thread(target=worker.submit, args=["other", lambda: calls.append("other")])
+        start = worker._thread.start
+
+        def while_it_starts():
+            other.start()
+            other.join(0.05)
+            start()
+
+        worker._thread.start = while_it_starts
+        worker.submit("one", nothing)
+        other.join()
+        worker.close()
+        assert calls == ["first", "other"]
 
     def test_a_thread_that_cannot_begin_poisons(self):
         worker = Worker("test", lambda: 1 / 0, nothing)
@@ -342,6 +398,22 @@ class TestTheEnd:
         assert "before was submitted before this process was forked" in said
         assert "This process was forked" in said
         assert pending.wait() is True
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    def test_a_forked_child_waits_for_no_thread_at_its_end(self, worker):
+        worker.submit("nothing", nothing).wait()
+        assert worker._line in worker_module._RUNNING
+        assert run_in_child(lambda: len(worker_module._RUNNING)) == "0"
+
+    def test_an_operation_that_takes_long_is_not_waited_for_longer_than_a_little(self, worker, monkeypatch):
+        began, gate = threading.Event(), threading.Event()
+        future = worker.submit("long", lambda: began.set() or gate.wait(10))
+        began.wait(10)
+        monkeypatch.setattr(worker_module, "_RUNNING", {worker._line})
+        monkeypatch.setattr(worker_module, "SECONDS_TO_LEAVE", 0.01)
+        worker_module._leave()
+        assert not future.done()
+        gate.set()
 
     @pytest.mark.parametrize(
         ("ending", "status"),
