@@ -128,7 +128,6 @@ class MLXTrainingBackend(Backend):
         return {name: self._fitting(what, load_arrays(folder / name), mine) for name, (what, mine) in ours.items()}
 
     def _restore(self, state: dict[str, dict[str, mx.array]]) -> None:
-        mx.eval(state)
         self.params = state[MODEL]
         moments = state[OPTIMIZER]
         self.optimizer.state = tree_map_with_path(lambda path, _: moments[path], self.optimizer.state)

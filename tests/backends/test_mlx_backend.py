@@ -67,8 +67,8 @@ def test_and_what_the_user_does_with_them_is_none_of_the_backends(tmp_path):
 
 
 def test_random_numbers_follow_the_seed_and_go_on_from_a_checkpoint(tmp_path):
-    def make():
-        mx.random.seed(7)
+    def make(seed=7):
+        mx.random.seed(seed)
         return make_mlx(
             tmp_path, lambda *arguments: (masked_cross_entropy_mlx(*arguments), {"drawn": mx.random.uniform()})
         )
@@ -76,11 +76,36 @@ def test_random_numbers_follow_the_seed_and_go_on_from_a_checkpoint(tmp_path):
     backend = make()
     drawn = [step(backend)["drawn"] for _ in range(3)]
     assert drawn == [step(other)["drawn"] for other in [make()] for _ in range(3)]
-    assert len(set(drawn)) == 3
+    assert len({*drawn, step(make(8))["drawn"]}) == 4
     path = trio.run(backend.save_checkpoint, 3)
     after = step(backend)["drawn"]
     trio.run(backend.load_checkpoint, path)
     assert step(backend)["drawn"] == after
+
+
+def test_bfloat16_weights_have_a_norm_in_float32_and_are_saved_as_what_they_are(tmp_path):
+    params = {name: mx.array(array).astype(mx.bfloat16) for name, array in first_weights().items()}
+    apply_fn, loss_fn = make_mlx(tmp_path).apply_fn, masked_cross_entropy_mlx
+    backend = MLXTrainingBackend(apply_fn, params, optim.AdamW(1e-2), loss_fn, tmp_path)
+    found = backend.forward_backward(MLX.batch()).wait()
+    held = [np.array(grad.astype(mx.float32), float) for grad in backend._grads.values()]
+    assert found["grad_norm"] == pytest.approx(np.sqrt(sum((each**2).sum() for each in held)), rel=1e-5)
+    before = backend.get_weights().wait()
+    backend.optim_step().wait()
+    path = trio.run(backend.save_checkpoint, 1)
+    weights = backend.get_weights().wait()
+    step(backend)
+    trio.run(backend.load_checkpoint, path)
+    for name, array in backend.get_weights().wait().items():
+        assert array.dtype == mx.bfloat16
+        assert mx.array_equal(array, weights[name])
+        assert not mx.array_equal(array, before[name])
+
+
+def test_a_gradient_that_is_short_enough_is_not_changed(tmp_path):
+    plain, bounded = (make_mlx(tmp_path, optimizer="sgd", max_grad_norm=bound) for bound in (None, 1e3))
+    assert step(plain) == step(bounded)
+    assert step(plain) == step(bounded)
 
 
 def test_a_schedule_sets_the_rate_of_each_step(tmp_path):
