@@ -64,15 +64,10 @@ def turn(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
 def visible(num_queries: int, num_keys: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
     """Which keys each of the last `num_queries` positions may look at: bool [1 or B, 1, num_queries, num_keys].
 
-    Those at its own position and before, except where `attention_mask` [B, num_keys] is 0. Padding looks at itself, so
-    that no row of attention is empty.
+    Those at its own position and before, except where `attention_mask` [B, num_keys] is 0.
     """
-    offset = num_keys - num_queries
-    mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(offset)[None, None]
-    if attention_mask is None:
-        return mask
-    itself = torch.ones_like(mask).tril(offset) & torch.ones_like(mask).triu(offset)
-    return (mask & attention_mask.bool()[:, None, None]) | itself
+    mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)[None, None]
+    return mask if attention_mask is None else mask & attention_mask.bool()[:, None, None]
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
@@ -85,6 +80,7 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Te
     sharing = num_heads // keys.shape[1] * num_queries
     folded = (queries * head_dim**-0.5).reshape(num_rows, keys.shape[1], sharing, head_dim)
     scores = (folded @ keys.transpose(-1, -2)).view(num_rows, num_heads, num_queries, num_keys)
+    # Finite where nothing is to be seen: a padded row whose scores were all -inf would be NaN, and its gradient too.
     weights = scores.masked_fill(~mask, -1e9).softmax(-1)
     mixed = weights.view(num_rows, keys.shape[1], sharing, num_keys) @ values
     return mixed.view(num_rows, num_heads, num_queries, head_dim)
@@ -232,7 +228,7 @@ def completion_logps(
     weight, labels = output_weight(config, params), completion_ids.flatten().long()
 
     def of_tokens(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        log_probs = (functional.linear(hidden, weight).float() / temperature).log_softmax(-1)
+        log_probs = (functional.linear(hidden, weight) / temperature).log_softmax(-1)
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropies = -(log_probs.exp() * log_probs).sum(-1)
         return log_probs.gather(-1, labels[:, None])[:, 0], entropies

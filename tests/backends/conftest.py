@@ -1,8 +1,11 @@
 """What tests of the backends share."""
 
+import numpy as np
 import pytest
 
+from mlx_grpo_kit.qwen3 import YarnScaling
 from tests.backends.frameworks import FRAMEWORKS, Framework
+from tests.backends.small_qwen3 import MODELS, V
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +21,15 @@ def jax(tmp_path_factory):
     for name, value in settings.items():
         jax.config.update(name, value)
     return jax
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def both(request, make_qwen3):
+    """transformers' model, the kit's configuration and its parameters as NumPy's."""
+    settings = {"tie_word_embeddings": False, "rope_theta": 10_000.0, **MODELS[request.param]}
+    reference, config, params = make_qwen3(0.1, vocab_size=V, max_position_embeddings=64, **settings)
+    assert (config.rope_scaling == YarnScaling(4.0, 8)) == ("YaRN" in request.param)
+    return reference, config, {name: np.array(value) for name, value in params.items()}
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)

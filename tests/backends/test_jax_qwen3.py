@@ -6,49 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.qwen3 import YarnScaling
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from tests.backends.small_qwen3 import COMPLETIONS, MODELS, PROMPTS, WHOLE_ROWS, V, padded, relative_error
 
 pytest.importorskip("jax")
 
 from mlx_grpo_kit.backends.jax_qwen3 import completion_logits, qwen3_forward
-
-V = 37
-YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 8}
-MODELS = {
-    "grouped, tied": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-                          num_key_value_heads=2, head_dim=8, tie_word_embeddings=True),
-    "wide heads, own output layer": dict(hidden_size=24, intermediate_size=40, num_hidden_layers=1,
-                                         num_attention_heads=4, num_key_value_heads=1, head_dim=16),
-    "stretched by YaRN": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-                              num_key_value_heads=2, head_dim=16, rope_parameters=YARN),
-}  # fmt: skip
-PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14]]
-COMPLETIONS = [[20, 21], [22, 23, 24, 25, 26], [3], [30, 31, 32, 33], [0, 1], [35, 36, 35]]  # two of each prompt
-
-
-@pytest.fixture(scope="module", params=MODELS)
-def both(request, make_qwen3):
-    """transformers' model, the kit's configuration and its parameters as JAX takes them."""
-    settings = {"tie_word_embeddings": False, "rope_theta": 10_000.0, **MODELS[request.param]}
-    reference, config, params = make_qwen3(0.1, vocab_size=V, max_position_embeddings=64, **settings)
-    assert (config.rope_scaling == YarnScaling(4.0, 8)) == ("YaRN" in request.param)
-    return reference, config, {name: np.array(value) for name, value in params.items()}
-
-
-def padded(rows, side):
-    """Rows of token ids -> ids and mask, 0 where there is none."""
-    width = max(map(len, rows))
-    ids, mask = np.zeros((len(rows), width), np.int32), np.zeros((len(rows), width), np.int32)
-    for row, tokens in enumerate(rows):
-        place = slice(width - len(tokens), width) if side == "left" else slice(len(tokens))
-        ids[row, place], mask[row, place] = tokens, 1
-    return ids, mask
-
-
-def relative_error(ours, theirs):
-    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    return np.abs(ours - theirs).max() / np.abs(theirs).max()
 
 
 def rows_alone(reference, ids, mask):
@@ -56,14 +19,15 @@ def rows_alone(reference, ids, mask):
     return [reference(torch.tensor(row[real == 1][None])).logits[0] for row, real in zip(ids, mask, strict=True)]
 
 
+@pytest.mark.parametrize("both", [name for name in MODELS if name != "one head each"], indirect=True)  # YaRN's has that
 def test_logits_and_gradients_are_transformers(jax, both):
     """Rows padded on either side; completions of shared, padded prompts: against rows that are computed alone, whole.
 
     What a loss makes of the logits is not this test's: any weights do, 0 where nothing was chosen.
     """
     reference, config, params = both
-    whole = [PROMPTS[row // 2] + completion for row, completion in enumerate(COMPLETIONS)]
-    on_both_sides = [np.concatenate(pair) for pair in zip(padded(whole, "left"), padded(whole, "right"), strict=True)]
+    sides = padded(WHOLE_ROWS, "left"), padded(WHOLE_ROWS, "right")
+    on_both_sides = [np.concatenate(pair) for pair in zip(*sides, strict=True)]
     (prompt_ids, prompt_mask), (completion_ids, completion_mask) = padded(PROMPTS, "left"), padded(COMPLETIONS, "right")
     weights = np.random.default_rng(0).normal(size=(*completion_ids.shape, V)) * completion_mask[..., None]
 
@@ -77,9 +41,9 @@ def test_logits_and_gradients_are_transformers(jax, both):
         return loss, logits, grads, qwen3_forward(config, params, *on_both_sides)
 
     loss, logits, grads, of_rows = jax.tree.map(np.asarray, results(params))
-    alone = rows_alone(reference, *padded(whole, "left"))
+    alone = rows_alone(reference, *sides[0])
     for row, (ours, mask) in enumerate(zip(of_rows, on_both_sides[1], strict=True)):
-        assert relative_error(ours[mask == 1], alone[row % len(whole)].detach()) < 1e-5
+        assert relative_error(ours[mask == 1], alone[row % len(WHOLE_ROWS)].detach()) < 1e-5
     theirs = 0
     for row, completion in enumerate(COMPLETIONS):
         predicting = alone[row][-len(completion) - 1 : -1]

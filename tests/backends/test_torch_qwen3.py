@@ -8,51 +8,19 @@ from mlx_grpo_kit.backends import PyTorchTrainingBackend, torch_qwen3
 from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn
 from mlx_grpo_kit.backends.torch_qwen3 import Qwen3, completion_logps, qwen3_forward
 from mlx_grpo_kit.grpo import GRPOLossConfig
-from mlx_grpo_kit.qwen3 import YarnScaling, param_names
+from mlx_grpo_kit.qwen3 import param_names
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
-
-V = 37
-YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 8}
-MODELS = {
-    "grouped, tied": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-                          num_key_value_heads=2, head_dim=8, tie_word_embeddings=True),
-    "wide heads, own output layer": dict(hidden_size=24, intermediate_size=40, num_hidden_layers=1,
-                                         num_attention_heads=4, num_key_value_heads=1, head_dim=16),
-    "one head each": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4,
-                          num_key_value_heads=4, head_dim=4),
-    "stretched by YaRN": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-                              num_key_value_heads=2, head_dim=16, rope_parameters=YARN),
-}  # fmt: skip
-PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14]]
-COMPLETIONS = [[20, 21], [22, 23, 24, 25, 26], [3], [30, 31, 32, 33], [0, 1], [35, 36, 35]]  # two of each prompt
-
-
-@pytest.fixture(scope="module", params=MODELS)
-def both(request, make_qwen3):
-    """transformers' model, the kit's configuration, and its parameters as tensors that want a gradient."""
-    settings = {"tie_word_embeddings": False, "rope_theta": 10_000.0, **MODELS[request.param]}
-    reference, config, params = make_qwen3(0.1, vocab_size=V, max_position_embeddings=64, **settings)
-    assert (config.rope_scaling == YarnScaling(4.0, 8)) == ("YaRN" in request.param)
-    return reference, config, params
+from tests.backends import small_qwen3
+from tests.backends.small_qwen3 import COMPLETIONS, PROMPTS, WHOLE_ROWS, V, relative_error
 
 
 @pytest.fixture
 def tensors(both):
-    return {name: torch.tensor(np.array(value), requires_grad=True) for name, value in both[2].items()}
+    return {name: torch.tensor(value, requires_grad=True) for name, value in both[2].items()}
 
 
 def padded(rows, side):
-    width = max(map(len, rows))
-    ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.long)
-    for row, tokens in enumerate(rows):
-        place = slice(width - len(tokens), width) if side == "left" else slice(len(tokens))
-        ids[row, place], mask[row, place] = torch.tensor(tokens), 1
-    return ids, mask
-
-
-def relative_error(ours, theirs) -> float:
-    ours, theirs = (np.asarray(each.detach(), np.float64) for each in (ours, theirs))
-    return np.abs(ours - theirs).max() / np.abs(theirs).max()
+    return tuple(map(torch.tensor, small_qwen3.padded(rows, side)))
 
 
 def assert_gradients_are(reference, tensors):
@@ -62,17 +30,13 @@ def assert_gradients_are(reference, tensors):
         assert relative_error(value.grad, named[hugging_face_name(name)].grad) < 2e-5, name
 
 
-def whole_rows():
-    return [PROMPTS[row // 2] + completion for row, completion in enumerate(COMPLETIONS)]
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_logits_are_those_of_rows_computed_alone(both, tensors, side):
     reference, config, _ = both
-    ids, mask = padded(whole_rows(), side)
+    ids, mask = padded(WHOLE_ROWS, side)
     ours = qwen3_forward(config, tensors, ids, mask)
     assert ours.isfinite().all()
-    for row, tokens in enumerate(whole_rows()):
+    for row, tokens in enumerate(WHOLE_ROWS):
         alone = reference(torch.tensor([tokens])).logits[0]
         assert relative_error(ours[row][mask[row] == 1], alone) < 1e-5
 
@@ -100,7 +64,7 @@ def test_log_probabilities_entropies_and_gradients_of_shared_prompts(
 
     reference.zero_grad()
     theirs = 0
-    for row, (tokens, completion) in enumerate(zip(whole_rows(), COMPLETIONS, strict=True)):
+    for row, (tokens, completion) in enumerate(zip(WHOLE_ROWS, COMPLETIONS, strict=True)):
         logits = reference(torch.tensor([tokens])).logits[0, -len(completion) - 1 : -1] / 0.7
         log_probs, count = logits.log_softmax(-1), len(completion)
         chosen = log_probs.gather(-1, torch.tensor(completion)[:, None])[:, 0]
@@ -145,9 +109,9 @@ def test_transformers_own_model_learns_alike_through_the_backend(both, tmp_path)
     reference, config, params = both
     reference.zero_grad()
     reference.load_state_dict(
-        {hugging_face_name(name): torch.tensor(np.array(value)) for name, value in params.items()}, strict=False
+        {hugging_face_name(name): torch.tensor(value) for name, value in params.items()}, strict=False
     )
-    ids, _ = padded(whole_rows(), "right")
+    ids, _ = padded(WHOLE_ROWS, "right")
     starts = torch.tensor([len(PROMPTS[row // 2]) - 1 for row in range(6)])
     places = torch.arange(ids.shape[1] - 1)
     mask = (places >= starts[:, None]) & (places < starts[:, None] + torch.tensor([*map(len, COMPLETIONS)])[:, None])
