@@ -250,6 +250,7 @@ def test_other_ways_to_the_answer_pass(id, answer):
 @pytest.mark.parametrize(
     ("id", "answer", "words"),
     [
+        ("06.1", lambda f, x, h=1e-5: torch.tensor(chapter_06.numeric_gradient(f, x, h)), "need an array of NumPy"),
         ("06.1", flattened_and_shaped_again, "call it with an array of x's own shape"),
         ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: 1.0, "gave 1, expected True"),
         ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.allclose(a, n, rtol, atol, equal_nan=True), "Two nans passed"),
