@@ -1,5 +1,6 @@
 """What every test of the kit needs before it imports anything."""
 
+import gc
 import itertools
 import os
 
@@ -27,6 +28,11 @@ BEGIN_WITH = ("test_notebooks_in_lab.py", ".ipynb")  # a minute or two each
 def pytest_collection_modifyitems(items):
     """What takes long begins first: at the end of a run no process is left alone with it while the others wait."""
     items.sort(key=lambda item: next((i for i, name in enumerate(BEGIN_WITH) if item.path.name.endswith(name)), 9))
+
+
+def pytest_collection_finish():
+    """What is there by now stays until the end: a collection of garbage need not look through all of it each time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
