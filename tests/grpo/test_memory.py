@@ -34,6 +34,9 @@ RUNS = {
     "wide": (WIDE, 16, dict(per_device_train_batch_size=24, optim="adafactor")),
     "wide, KL": (WIDE, 16, dict(per_device_train_batch_size=16, beta=0.1, **LAYERS)),
     "many heads, sampled by eight": (MANY_HEADS, 24, dict(per_device_train_batch_size=16, completion_batch_size=8)),
+    "many heads, long": (MANY_HEADS, 150, {}),
+    "many heads, long, layer by layer": (MANY_HEADS, 150, dict(**LAYERS)),
+    "adapters, long, layer by layer": (BASE, 150, dict(lora_r=8, **LAYERS)),
     "two updates": (MANY_HEADS, 24, dict(num_iterations=2, **LAYERS)),
     "bfloat16": (DEEP, 12, dict(bf16=True, optim="adafactor", **LAYERS)),
     "adapters, a large vocabulary": (LARGE_VOCABULARY, 16, dict(lora_r=8)),
@@ -48,7 +51,8 @@ RUNS = {
     "adapters, many heads": (MANY_HEADS, 24, dict(lora_r=8, per_device_train_batch_size=16, completion_batch_size=8)),
 }
 QUANTIZED = {"bits": 4, "group_size": 32}
-BESIDE_PACKED = ["adapters, a large vocabulary", "adapters, deep", "adapters, wide", "adapters, many heads"]
+BESIDE_PACKED = ["adapters, a large vocabulary", "adapters, deep", "adapters, wide", "adapters, many heads",
+                 "adapters, long, layer by layer"]  # fmt: skip
 
 
 class Task:
