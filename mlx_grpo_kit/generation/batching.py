@@ -69,8 +69,8 @@ def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_toke
         if len(prompt) + max_new_tokens > config.max_position_embeddings:
             raise ValueError(
                 f"prompts[{row}] has {len(prompt)} tokens, and with {max_new_tokens} more exceeds the model's "
-                f"{config.max_position_embeddings} positions (max_position_embeddings). Shorten the prompt, or what may follow: max_new_tokens, "
-                "max_completion_length of a run (--max-completion-length)."
+                f"{config.max_position_embeddings} positions (max_position_embeddings). Shorten the prompt, or "
+                "what may follow: max_new_tokens, in training max_completion_length (--max-completion-length)."
             )
 
 

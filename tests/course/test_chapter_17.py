@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.course import check
-from mlx_grpo_kit.course.chapters.chapter_17 import broken, costs, exact, parts
+from mlx_grpo_kit.course import check, costs
+from mlx_grpo_kit.course.chapters.chapter_17 import broken, exact, parts
 from mlx_grpo_kit.course.chapters.chapter_17 import exercises as chapter
 from mlx_grpo_kit.course.slips import edited
 from mlx_grpo_kit.qwen3 import (
