@@ -132,7 +132,7 @@ class Backend(ABC):
         Args:
             batch: "input_ids", which the model is called with (an array, or a tuple or dictionary of arrays: several
                 arguments), "labels" and "loss_mask" of one shape, and anything else, which the loss function gets by
-                keyword. It is not copied: leave its arrays alone until the operation is over.
+                keyword. Its arrays are not copied: leave them alone until the operation is over.
 
         Returns:
             A future of {"loss", "grad_norm"}, floats, and the loss function's metrics: scalars as floats, arrays as
@@ -144,6 +144,7 @@ class Backend(ABC):
                 where loss or gradient is not a finite number.
         """
         self._check_batch(batch)
+        batch = dict(batch)
         return self._worker.submit("forward_backward", lambda: self._forward_backward(batch))
 
     def optim_step(self) -> TrainFuture[dict[str, float]]:
@@ -197,7 +198,9 @@ class Backend(ABC):
             TrainingError: an earlier operation failed.
         """
         _check_count("step", step)
-        metrics = plain({} if metrics is None else metrics)
+        if not isinstance(metrics, Mapping | None):
+            raise TypeError(f"metrics came as {type(metrics).__name__}; expected a dictionary of numbers by name.")
+        metrics = plain(metrics or {})
         return await self._worker.submit("save_checkpoint", lambda: self._save(int(step), metrics)).result()
 
     async def load_checkpoint(self, checkpoint_path: str | os.PathLike) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from numbers import Integral, Number
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +110,12 @@ def plain(value: Any, where: str = "metrics") -> Any:
         return [plain(each, where) for each in value]
     if value is None or isinstance(value, bool | str):
         return value
-    if hasattr(value, "tolist"):  # an array or a scalar of NumPy, torch, MLX or JAX
-        return plain(value.tolist(), where)
     if isinstance(value, Integral):
         return int(value)
-    if isinstance(value, Number) and not isinstance(value, complex):
+    if isinstance(value, Real):
         return float(value) if math.isfinite(value) else None
+    if hasattr(value, "tolist"):  # an array or a scalar of NumPy, torch, MLX or JAX
+        return plain(value.tolist(), where)
     raise TypeError(f"{where} is of type {type(value).__name__}; expected a number, text, or an array of numbers.")
 
 

@@ -1,5 +1,7 @@
 """What holds for every backend: batches, gradients, weights, failures. Ground truth is a plain loop in torch."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -141,6 +143,14 @@ class TestBatchesThatAreRefused:
         with pytest.raises(error, match=words):
             backend.forward_backward(change(framework.batch()))
         assert backend.forward_backward(framework.batch()).wait()["loss"] > 0
+
+    def test_what_becomes_of_the_dictionary_afterwards_does_not_matter(self, framework, backend):
+        gate, batch = threading.Event(), framework.batch()
+        backend._worker.submit("before it", lambda: gate.wait(10))
+        found = backend.forward_backward(batch)
+        batch.clear()  # as who fills one dictionary again and again
+        gate.set()
+        assert found.wait()["loss"] == pytest.approx(torch_loop([[numpy_batch()]])[0][0], rel=1e-5)
 
     def test_a_missing_mask(self, framework, backend):
         batch = framework.batch()

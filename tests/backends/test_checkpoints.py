@@ -115,6 +115,7 @@ class TestWhatIsSaved:
     def test_metrics_become_plain_numbers(self, framework, backend):
         metrics = {
             "numpy": np.float64(0.5),
+            "long": np.longdouble(0.25),
             "torch": torch.tensor(2.0),
             "own": framework.array(np.float32(3)),
             "array": np.array([1.0, math.nan]),
@@ -127,6 +128,7 @@ class TestWhatIsSaved:
         found = read_metadata(save(backend, 1, metrics))["metrics"]
         assert found == {
             "numpy": 0.5,
+            "long": 0.25,
             "torch": 2.0,
             "own": 3.0,
             "array": [1.0, None],
@@ -167,6 +169,8 @@ class TestSavesThatAreRefused:
             (1, {"loss": object()}, TypeError, r"metrics\['loss'\] is of type object"),
             (1, {1: 2.0}, TypeError, "metrics has the key 1"),
             (1, {"loss": 1j}, TypeError, r"metrics\['loss'\] is of type complex"),
+            (1, {"loss": np.complex64(1j)}, TypeError, r"metrics\['loss'\] is of type complex"),
+            (1, [0.5], TypeError, "metrics came as list; expected a dictionary"),
         ],
     )
     def test_at_the_call(self, backend, step, metrics, error, words):
