@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from mlx_grpo_kit.course.chapters.chapter_20.museum import (
     as_steps,
     stored_curves,
     stored_record,
+    verdict,
 )
 from mlx_grpo_kit.course.chapters.chapter_20.record import _rounded, groups_of
 from mlx_grpo_kit.diagnosis import findings
@@ -25,6 +28,7 @@ from mlx_grpo_kit.tasks import Addition
 from mlx_grpo_kit.viz.pictures.grpo.symptoms import PANELS
 
 CURVES = stored_curves()
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "20_failure_museum.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -287,6 +291,17 @@ RIGHT = {
 def test_a_right_test_in_another_style_passes(number):
     note = check(number, RIGHT[number])
     assert note.passed, note
+
+
+def test_the_notebook_goes_on_with_tests_that_assert(capsys):
+    cells = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
+    own = {"use": RIGHT.get, "BUGS": BUGS, "verdict": verdict, "silent": []}
+    exec(cells["20-room1"], own)
+    said = capsys.readouterr().out
+    assert said.startswith("healthy: passed")
+    assert said.count(": caught") == 3
+    exec(cells["20-all"], own)
+    assert capsys.readouterr().out.count("caught") == 12
 
 
 def always(part):

@@ -7,6 +7,7 @@ A bug is an edit of a part's source, so what is shown is what runs.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import json
 import math
@@ -283,3 +284,24 @@ def stored_record(run: str) -> RunRecord:
         ]
         record.add(SimpleNamespace(step=metrics["step"], metrics=known, completions=completions))
     return record
+
+
+def verdict(test: Callable[[Any], Any], part: Callable[..., Any]) -> Any:
+    """Whether a test lets a part pass: a test says so by True and False, or by an assertion that holds or fails.
+
+    A test that returns anything else has said nothing: then this is what it returned.
+    """
+    try:
+        answer = test(part)
+    except AssertionError:
+        return False
+    if answer is None:
+        return True if _asserts(test) else None
+    return answer if getattr(answer, "shape", ()) != () else bool(answer)
+
+
+def _asserts(test: Callable[[Any], Any]) -> bool:
+    """Whether a test says no by an assertion, of its own or of a library: then it says yes by returning nothing."""
+    test = inspect.unwrap(test)
+    steps = dis.get_instructions(test) if inspect.isfunction(test) else ()
+    return any("assert" in f"{step.opname} {step.argval}".lower() for step in steps)
