@@ -281,6 +281,10 @@ def norm_that_is_measured(g, x, eps=1e-6):
     return np.array([nudge(index) for index in np.ndindex(*x.shape)]).reshape(x.shape)
 
 
+def in_float32(g, x, *eps):
+    return chapter_05.rms_norm_backward(g.astype(np.float32), x.astype(np.float32), *eps)
+
+
 SPOILED = "new numbers in what it was given"
 
 
@@ -320,6 +324,7 @@ SPOILED = "new numbers in what it was given"
         ("05.7", lambda x: np.sqrt(x), "raised TypeError: np.sqrt got a Tensor"),
         ("05.8", lambda g, base, exponent: g * exponent * base ** (exponent - 1), "expected ("),
         ("05.4", norm_that_is_measured, "1e-14"),
+        ("05.4", lambda g, x, *eps: in_float32(g, x, *eps), "right as far as float32 goes"),
         ("05.5", lambda x: x.max(1) + np.log(np.exp(x - x.max(1, keepdims=True)).sum(1) + 1e-6), "9.99999e-07"),
         ("05.5", lambda x: np.log(np.exp(x.astype(np.longdouble)).sum(axis=1)), "inf"),
         ("05.7", lambda x: chapter_05.root_or_zero(T.where(x > 1e-16, x, 0.0)), "[1e-300, 2.25, -1e-300]"),
