@@ -1,10 +1,12 @@
 """The solutions of chapter 21 against torch and autograd, right answers in other styles, and what its prose says."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -199,13 +201,24 @@ def _accumulated_numbers(token_losses, params, micro_batches):
     return total / count, {name: value / count for name, value in grads.items()}
 
 
-def _accumulated_by_weighted_means(token_losses, params, micro_batches):
-    counts = [mask.sum() for _, mask in micro_batches]
+def _masters_in_numpy(masters, gradients_of, lr):
+    grads = gradients_of({name: mx.array(value).astype(mx.bfloat16) for name, value in masters.items()})
+    return {name: np.array(value) - lr * np.array(grads[name].astype(mx.float32)) for name, value in masters.items()}
+
+
+def _accumulated_by_rows(token_losses, params, micro_batches):
+    """A row of a micro-batch at a time."""
+    rows = [(x[n : n + 1], mask[n : n + 1]) for x, mask in micro_batches for n in range(len(x))]
+    return chapter.accumulate(token_losses, params, rows)
+
+
+def _accumulated_by_weighted_means(token_losses, params, micro_batches, fewest=1):
+    counts = [mx.maximum(mask.sum(), fewest) for _, mask in micro_batches]
     loss, grads = 0, {name: 0 for name in params}
     for (x, mask), count in zip(micro_batches, counts, strict=True):
         mean = lambda p, x=x, mask=mask, count=count: (token_losses(p, x) * mask).sum() / count  # noqa: E731
         part, found = mx.value_and_grad(mean)(params)
-        share = count / sum(counts)
+        share = mask.sum() / sum(mask.sum() for _, mask in micro_batches)
         loss, grads = loss + share * part, {name: grads[name] + share * found[name] for name in params}
         mx.eval(loss, grads)
     return loss, grads
@@ -223,6 +236,11 @@ def _logsumexp_in_numpy(hidden, weight, chunk):
     hidden, weight = np.array(hidden, np.float64), np.array(weight, np.float64)
     parts = [np.logaddexp.reduce(hidden @ weight[n : n + chunk].T, axis=1) for n in range(0, len(weight), chunk)]
     return np.logaddexp.reduce(parts, axis=0)
+
+
+def _logsumexp_of_scipy(hidden, weight, chunk):
+    parts = [np.array(hidden @ weight[n : n + chunk].T) for n in range(0, len(weight), chunk)]
+    return logsumexp([logsumexp(part, axis=1) for part in parts], axis=0)
 
 
 def _way_back_in_numpy(hidden, weight, targets, log_total, grad, chunk):
@@ -304,10 +322,13 @@ def _seconds_in_bytes(num_params, num_tokens, machines, flops, gbits):
         ("21.2", _chain_by_grad),
         ("21.3", _masters_in_place_of_names),
         ("21.3", _masters_with_promotion),
+        ("21.3", _masters_in_numpy),
         ("21.4", _accumulated_numbers),
+        ("21.4", _accumulated_by_rows),
         ("21.4", _accumulated_by_weighted_means),
         ("21.5", _logaddexp),
         ("21.5", _logsumexp_in_numpy),
+        ("21.5", _logsumexp_of_scipy),
         ("21.6", _way_back_in_numpy),
         ("21.7", _lora_by_einsum),
         ("21.7", _lora_in_torch),
@@ -315,6 +336,8 @@ def _seconds_in_bytes(num_params, num_tokens, machines, flops, gbits):
         ("21.9", _ring_of_lists),
         ("21.10", _seconds_in_bytes),
         ("21.10", lambda *arguments: np.array(chapter.step_seconds(*arguments))),
+        ("21.10", lambda *arguments: mx.array(chapter.step_seconds(*arguments))),
+        ("21.10", lambda *arguments: torch.tensor(chapter.step_seconds(*arguments))),
         ("21.11", (460.8, 7.68, 8, 61.44)),
     ],
 )
@@ -379,13 +402,19 @@ def _logsumexp_of_the_table(hidden, weight, chunk):
     return mx.logsumexp(hidden @ weight.T, axis=-1)
 
 
-def _chunks_that_wait(hidden, weight, targets, log_total, grad, chunk):
-    function = edited(chapter.chunked_gradients, {"        mx.eval(grad_hidden, grad_rows)\n": ""})
-    return function(hidden, weight, targets, log_total, grad, chunk)
+_chunks_that_wait = edited(chapter.chunked_gradients, {"        mx.eval(grad_hidden, grad_rows)\n": ""})
 
 
 def _micro_batches_that_wait(token_losses, params, micro_batches):
     return edited(chapter.accumulate, {"        mx.eval(loss, grads)\n": ""})(token_losses, params, micro_batches)
+
+
+def _one_row_of_the_vocabulary(hidden, weight, chunk):
+    return _logaddexp(hidden, weight, 1)
+
+
+def _one_row_of_the_way_back(*arguments):
+    return chapter.chunked_gradients(*arguments[:-1], 1)
 
 
 def _merged_by_adding_into(params, lora, scale):
@@ -399,6 +428,23 @@ def _merged_by_adding_into(params, lora, scale):
 
 def _nobody_sends(array, rank, size, send, receive):
     return array + receive()
+
+
+def _through_the_air():
+    """Nothing is sent: the processes, which are threads, look into one list."""
+    together, ready = {}, threading.Barrier(2)
+
+    def ring_sum(array, rank, size, send, receive):
+        if size != 2:
+            return chapter.ring_sum(array, rank, size, send, receive)
+        together[rank] = array
+        ready.wait(10)
+        for _ in range(2):
+            send(array[:0])
+            receive()
+        return together[0] + together[1]
+
+    return ring_sum
 
 
 def _every_part_whole(array, rank, size, send, receive):
@@ -425,6 +471,15 @@ def _every_part_whole(array, rank, size, send, receive):
             _another_name,
             "masters with the names",
         ),
+        ("21.3", chapter._paired_in_order, "belong together by their *name*"),
+        (
+            "21.3",
+            lambda masters, gradients_of, lr: {
+                name: chapter.mixed_step(masters, gradients_of, lr)[name] for name in masters
+            },
+            "Call it once, before the loop",
+        ),
+        ("21.4", lambda *arguments: _accumulated_by_weighted_means(*arguments, fewest=0), "is 0 / 0"),
         ("21.4", _all_at_once, "more than one micro-batch in a call"),
         ("21.4", edited(chapter.accumulate, {"mx.array(0.0)": "mx.array(1.0)"}), "expected"),
         ("21.4", chapter._all_at_once, "what waits keeps all that it waits for"),
@@ -439,6 +494,8 @@ def _every_part_whole(array, rank, size, send, receive):
             edited(chapter.chunked_logsumexp, {"mx.full(len(hidden), -mx.inf)": "mx.full(len(hidden), -900.0)"}),
             "expected array([-1000, -500])",
         ),
+        ("21.5", _one_row_of_the_vocabulary, "a row at a time is a loop over the whole vocabulary"),
+        ("21.6", _one_row_of_the_way_back, "a row at a time is a loop over the whole vocabulary"),
         ("21.5", _logsumexp_of_the_table, "Go through `weight` in slices"),
         (
             "21.6",
@@ -453,9 +510,11 @@ def _every_part_whole(array, rank, size, send, receive):
         ("21.7", edited(chapter.lora_linear, {"(x @ a) @ b": "x @ (a @ b)"}), "such as `a @ b`"),
         ("21.8", edited(chapter.merge, {"dict(params)": "params.copy() | {'more': 1}"}), "expected"),
         ("21.8", chapter._paired_by_place, "belong together by their *names*"),
+        ("21.8", chapter._found_by_beginning, "begins with router, and is another matrix"),
         ("21.8", edited(chapter.merge, {"removesuffix": "rstrip"}), "`rstrip` takes off every letter"),
         ("21.8", _merged_by_adding_into, "by `+=`"),
         ("21.9", _nobody_sends, "every process that still runs waits for a message"),
+        ("21.9", _through_the_air(), "with 0 numbers sent in all, of the 8 that it takes"),
         ("21.9", _every_part_whole, "Every array went all the way round"),
         ("21.10", edited(chapter.step_seconds, {"6 *": "4 *"}), "expected"),
         ("21.10", edited(chapter.step_seconds, {"1e9 / 8": "2**30 / 8"}), "expected"),

@@ -27,6 +27,7 @@ from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_22 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_22 import parts
 from mlx_grpo_kit.course.chapters.chapter_22.toys import loss_of_lines
+from mlx_grpo_kit.course.slips import edited
 from mlx_grpo_kit.qwen3 import load_pretrained
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "22_training_backends.ipynb"
@@ -347,6 +348,16 @@ class NoneIsNoResult(chapter.Worker):
                 future.set_result(result)
 
 
+class OneKindOfError(chapter.Worker):
+    def work(self):
+        while True:
+            future, function = self.queue.get()
+            try:
+                future.set_result(function())
+            except KeyError as error:
+                future.set_exception(error)
+
+
 class EndsWhenIdle(chapter.Worker):
     def __init__(self):
         self.queue, self.begun = Queue(), False
@@ -495,6 +506,11 @@ def one_kind_of_error(operations):
     return found
 
 
+def some_kinds_of_errors(operations):
+    known = {"except Exception": "except (ValueError, KeyError, ArithmeticError, OSError, RuntimeError)"}
+    return edited(chapter.outcomes, known)(operations)
+
+
 def arguments_for_message(operations):
     found = []
     for number, operation in enumerate(operations):
@@ -572,6 +588,7 @@ WRONG = [
     ("22.1", TwoThreads, "functions called at the same time|expected"),
     ("22.1", InTurnByALock, "3 threads that called functions"),
     ("22.1", NoneIsNoResult, "not set yet when the next function began"),
+    ("22.1", OneKindOfError, r"'raised: function 0', 10, 'never set', 'never set'\]"),
     ("22.1", EndsWhenIdle, r"called in this order: \[0\], results: \[0, 'never set'\]"),
     ("22.1", AllAtTheEnd, "not set yet when the next function began"),
     ("22.1", KeepsTheProgramAlive, "not made with `daemon=True`"),
@@ -592,6 +609,7 @@ WRONG = [
     ("22.5", difference_as_tensor, "of type Tensor where a Python float was asked for"),
     ("22.6", all_called, "expected"),
     ("22.6", one_kind_of_error, "KeyError"),
+    ("22.6", some_kinds_of_errors, "nobody can list what that may be"),
     ("22.6", arguments_for_message, "'weights'"),
     ("22.7", "BDCAEE", "not a string of 5 letters"),
     ("22.7", "ABCDE", "are right|is right"),

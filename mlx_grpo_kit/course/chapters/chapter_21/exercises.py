@@ -7,7 +7,7 @@ import numpy as np
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_21.ring import run_in_ring
-from mlx_grpo_kit.course.compare import Told, evaluate, same
+from mlx_grpo_kit.course.compare import Told, as_numpy, evaluate, same
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
 
@@ -304,12 +304,13 @@ def _targets(masters):
 
 def _move(function, masters, lr, num_steps):
     """How far the masters moved in a few steps, in learning rates; or in words, what was in the wrong dtype."""
-    goal, start, dtypes = _targets(masters), dict(masters), set()
+    goal, start, dtypes, calls = _targets(masters), dict(masters), set(), []
 
     def gradients_of(params):
         """the gradients at `params`, in the dtype of `params`"""
+        calls.append(len(params))
         dtypes.update(str(value.dtype).rpartition(".")[2] for value in params.values())
-        return {name: value - goal[name].astype(value.dtype) for name, value in params.items()}
+        return {name: params[name] - goal[name].astype(params[name].dtype) for name in reversed(params)}
 
     for _ in range(num_steps):
         masters = function(masters, gradients_of, lr)
@@ -320,9 +321,17 @@ def _move(function, masters, lr, num_steps):
         wrong = {str(value.dtype).rpartition(".")[2] for value in masters.values()} - {"float32"}
         if wrong:
             return Told(f"masters in {wrong.pop()} (they stay in float32)")
+        masters = {name: mx.array(as_numpy(value)) for name, value in masters.items()}
     if dtypes != {"bfloat16"}:
         return Told(f"gradients that were computed in {' and '.join(sorted(dtypes))} (bfloat16 was asked for)")
+    if len(calls) > num_steps:
+        return Told(f"{len(calls)} calls of `gradients_of` in {num_steps} of its steps (one in each is enough)")
     return {name: ((value - start[name]) / lr).astype(mx.bfloat16) for name, value in masters.items()}
+
+
+def _paired_in_order(masters, gradients_of, lr):
+    grads = gradients_of({name: value.astype(mx.bfloat16) for name, value in masters.items()})
+    return {name: value - lr * grad for (name, value), grad in zip(masters.items(), grads.values())}
 
 
 MASTERS = Exercise(
@@ -344,50 +353,70 @@ MASTERS = Exercise(
     cases=(
         ({"w": mx.array([1.0, -2.0, 0.5])}, 1e-4, 1),
         ({"w": mx.array([1.001, 0.3333, -0.7]), "b": mx.array([[0.1, 3.14159]])}, 1e-4, 1),
-        ({"w": mx.array([1.0, 1.5])}, 1e-3, 3),
+        ({"w": mx.array([1.0, 1.5]), "norm": mx.array([-0.75, 0.25])}, 1e-3, 3),
         *drawn(2, lambda rng: ({"w": 1 + _normal(rng, 2, 3), "norm": _normal(rng, 3)}, 2e-4, 2)),
     ),
     run=_move,
-    mistakes=slips(
-        mixed_step,
-        (
-            "copies moved, then turned into float32",
-            {
-                "value - lr * grads[name].astype(mx.float32) for name, value in masters.items()": (
-                    "(value - lr * grads[name]).astype(mx.float32) for name, value in copies.items()"
-                )
-            },
+    mistakes=(
+        Mistake(
+            "paired by their places",
+            _paired_in_order,
+            "A master and its gradient belong together by their *name*; the gradients may stand in another order.",
             2,
-            "The step was taken in bfloat16, where the next number below 1 is 0.996: a small one is rounded away, "
-            "every time, and `astype(mx.float32)` does not bring it back. Let the master move.",
         ),
-        (
-            "copies in float32, moved",
-            {
-                "value - lr * grads[name].astype(mx.float32) for name, value in masters.items()": (
-                    "value.astype(mx.float32) - lr * grads[name].astype(mx.float32) for name, value in copies.items()"
-                )
-            },
-            2,
-            "The step starts from the rounded copy, so each step throws away the digits that the ones before had won.",
-        ),
-        (
-            "all in float32",
-            {"value.astype(mx.bfloat16)": "value"},
-            1,
-            "That is a step in float32: the gradients should be computed from copies in bfloat16.",
-        ),
-        (
-            "the other way",
-            {"value - lr": "value + lr"},
-            2,
-            "That moves up the slope: against the gradient means minus.",
-        ),
-        (
-            "learning rate left out",
-            {"lr * ": ""},
-            2,
-            "The gradient is multiplied by the learning rate before it is taken off.",
+        *slips(
+            mixed_step,
+            (
+                "gradients for each name",
+                {
+                    "    grads = gradients_of(copies)\n": "",
+                    "grads[name].astype": "gradients_of(copies)[name].astype",
+                },
+                1,
+                "`gradients_of` goes forwards and back through the whole model. Call it once, before the loop over the "
+                "names.",
+            ),
+            (
+                "copies moved, then turned into float32",
+                {
+                    "value - lr * grads[name].astype(mx.float32) for name, value in masters.items()": (
+                        "(value - lr * grads[name]).astype(mx.float32) for name, value in copies.items()"
+                    )
+                },
+                2,
+                "The step was taken in bfloat16, where the next number below 1 is 0.996: a small one is rounded away, "
+                "every time, and `astype(mx.float32)` does not bring it back. Let the master move.",
+            ),
+            (
+                "copies in float32, moved",
+                {
+                    "value - lr * grads[name].astype(mx.float32) for name, value in masters.items()": (
+                        "value.astype(mx.float32) - lr * grads[name].astype(mx.float32) for name, value in "
+                        "copies.items()"
+                    )
+                },
+                2,
+                "The step starts from the rounded copy, so each step throws away the digits that the ones before had "
+                "won.",
+            ),
+            (
+                "all in float32",
+                {"value.astype(mx.bfloat16)": "value"},
+                1,
+                "That is a step in float32: the gradients should be computed from copies in bfloat16.",
+            ),
+            (
+                "the other way",
+                {"value - lr": "value + lr"},
+                2,
+                "That moves up the slope: against the gradient means minus.",
+            ),
+            (
+                "learning rate left out",
+                {"lr * ": ""},
+                2,
+                "The gradient is multiplied by the learning rate before it is taken off.",
+            ),
         ),
     ),
     explain="The optimizer's moments are masters too: sums of many small numbers.",
@@ -417,11 +446,12 @@ def _losses_of_tokens(params, x):
     return ((x * params["w"] + params["b"]) ** 2).sum(axis=-1)
 
 
-def _micro_batches(rng, sizes, lengths):
+def _micro_batches(rng, sizes, lengths, empty=None):
+    """Parameters and micro-batches of so many rows and tokens. In the one called `empty` no token counts."""
     params = {"w": _normal(rng, 3), "b": _normal(rng, 3)}
     batches = []
-    for rows, length in zip(sizes, lengths):
-        counts = rng.integers(1, length + 1, rows)
+    for number, (rows, length) in enumerate(zip(sizes, lengths)):
+        counts = rng.integers(1, length + 1, rows) * (number != empty)
         batches.append((_normal(rng, rows, length, 3), mx.array(np.arange(length) < counts[:, None])))
     return params, batches
 
@@ -431,13 +461,13 @@ def _watch_accumulation(function, params, micro_batches):
 
     def token_losses(params, x):
         """the loss of each token, [rows, tokens]"""
-        calls.append(x.shape)
+        calls.append((len(x), x.shape[1:]))
         return _losses_of_tokens(params, x)
 
     result = function(token_losses, params, micro_batches)
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         return result
-    if any(shape not in [x.shape for x, _ in micro_batches] for shape in calls):
+    if not all(any(rows <= len(x) and rest == x.shape[1:] for x, _ in micro_batches) for rows, rest in calls):
         return Told("more than one micro-batch in a call of `token_losses` (memory is for one at a time)")
     loss, grads = result
     return (loss if isinstance(loss, mx.array) else mx.array(loss)), grads
@@ -491,7 +521,8 @@ ACCUMULATE = Exercise(
     "`token_losses(params, x)` gives the loss of each of its tokens, [rows, tokens]; `mask` is true for tokens that "
     "count. Return a tuple: the loss, which is the mean over *all* counting tokens of *all* micro-batches, and its "
     "gradients, a dictionary with the names of `params`. Only one micro-batch may go through `token_losses` at a "
-    "time, and evaluate after each. They differ in rows, in length, and in how many tokens count.",
+    "time, and evaluate after each. They differ in rows, in length, and in how many tokens count: in one it may be "
+    "none.",
     minutes=12,
     difficulty=2,
     solution=accumulate,
@@ -508,6 +539,7 @@ ACCUMULATE = Exercise(
         *drawn(1, lambda rng: _micro_batches(rng, [1], [1]), seed=1),
         *drawn(1, lambda rng: _micro_batches(rng, [2, 2, 2], [5, 1, 3]), seed=2),
         *drawn(1, lambda rng: _micro_batches(rng, [4, 1], [1, 6]), seed=3),
+        *drawn(1, lambda rng: _micro_batches(rng, [2, 2, 3], [3, 2, 4], empty=1), seed=5),
         *drawn(1, lambda rng: _micro_batches(rng, [16] * 16, [200] * 16), seed=4),
     ),
     run=_watch_its_memory,
@@ -545,6 +577,16 @@ ACCUMULATE = Exercise(
                 {" / num_tokens": "", "return loss, grads": "return loss / num_tokens, grads"},
                 2,
                 "The loss is the mean; the gradients are those of the sum: divide them by the number of tokens too.",
+            ),
+            (
+                "a mean of nothing",
+                {
+                    "/ num_tokens": "/ mask.sum()",
+                    "loss + part": "loss + mask.sum() / num_tokens * part",
+                    "grads[name] + of_part": "grads[name] + mask.sum() / num_tokens * of_part",
+                },
+                2,
+                "The mean of a micro-batch in which no token counts is 0 / 0. Divide each *sum* by the tokens of all.",
             ),
             (
                 "means summed",
@@ -656,12 +698,21 @@ CHUNKED = Exercise(
         *drawn(1, lambda rng: _draw_chunks(rng, 1, 1, 5)),
         *drawn(2, lambda rng: _draw_chunks(rng, 3, 11, 4, 3.0), seed=1),
         *drawn(1, lambda rng: _draw_chunks(rng, 5, 12, 12), seed=2),
-        *drawn(1, lambda rng: _draw_chunks(rng, 64, 8192, 256), seed=3),
+        *drawn(1, lambda rng: _draw_chunks(rng, 4, 4096, 2048), seed=4),
+        *drawn(1, lambda rng: _draw_chunks(rng, 64, 8192, 512), seed=3),
     ),
     run=_table_limits,
+    work=120,  # scipy.special.logsumexp takes 40 times the steps, a row at a time in the case of 2048 rows 500
     mistakes=(
         *slips(
             chunked_logsumexp,
+            (
+                "a row at a time",
+                {"range(0, len(weight), chunk)": "range(len(weight))", "start + chunk": "start + 1"},
+                1,
+                "That many rows at a time were not asked for: `chunk` rows are one product of matrices, and a row at "
+                "a time is a loop over the whole vocabulary.",
+            ),
             (
                 "total not shrunk",
                 {"total * mx.exp(before - top)": "total"},
@@ -806,9 +857,11 @@ WAY_BACK = Exercise(
         *drawn(1, lambda rng: _draw_way_back(rng, 4, 6, 6), seed=2),
         *drawn(1, lambda rng: _draw_way_back(rng, 2, 9, 1), seed=3),
         _far_way_back(),
-        *drawn(1, lambda rng: _draw_way_back(rng, 64, 8192, 256), seed=4),
+        *drawn(1, lambda rng: _draw_way_back(rng, 4, 4096, 2048), seed=5),
+        *drawn(1, lambda rng: _draw_way_back(rng, 64, 8192, 512), seed=4),
     ),
     run=_table_limits,
+    work=120,
     mistakes=(
         Mistake(
             "everything at once",
@@ -825,6 +878,13 @@ WAY_BACK = Exercise(
         ),
         *slips(
             chunked_gradients,
+            (
+                "a row at a time",
+                {"range(0, len(weight), chunk)": "range(len(weight))", "start + chunk": "start + 1"},
+                2,
+                "That many rows at a time were not asked for: `chunk` rows are one product of matrices, and a row at "
+                "a time is a loop over the whole vocabulary.",
+            ),
             (
                 "exponentials first",
                 {
@@ -986,8 +1046,8 @@ def _draw_params(rng, scale, adapted):
 
 
 def _draw_mixed(rng):
-    """Names that end with letters of ".lora_a", and pairs that do not stand in the order of each other."""
-    params = {"extra.weight": _normal(rng, 3, 2), "router.weight": _normal(rng, 3, 2)}
+    """Names that end with letters of ".lora_a" or begin alike, and pairs in another order than each other's."""
+    params = {f"{stem}.weight": _normal(rng, 3, 2) for stem in ("extra", "router", "router_out")}
     lora = {f"{stem}.lora_a": _normal(rng, 2, 1) for stem in ("router", "extra")}
     return params, lora | {f"{stem}.lora_b": _normal(rng, 1, 3) for stem in ("extra", "router")}, 1.5
 
@@ -998,6 +1058,15 @@ def _paired_by_place(params, lora, scale):
     for first, second in zip(firsts, seconds):
         name = first.removesuffix("lora_a") + "weight"
         merged[name] = params[name] + scale * (lora[first] @ lora[second]).T
+    return merged
+
+
+def _found_by_beginning(params, lora, scale):
+    merged = dict(params)
+    for name in params:
+        for stem in (each.removesuffix(".lora_a") for each in lora if each.endswith(".lora_a")):
+            if name.startswith(stem):
+                merged[name] = params[name] + scale * (lora[stem + ".lora_a"] @ lora[stem + ".lora_b"]).T
     return merged
 
 
@@ -1033,6 +1102,12 @@ MERGE = Exercise(
             "paired by their places",
             _paired_by_place,
             "A and B of one matrix belong together by their *names*; they may stand anywhere in `lora`.",
+            2,
+        ),
+        Mistake(
+            "found by the beginning",
+            _found_by_beginning,
+            "router_out.weight begins with router, and is another matrix: compare whole names.",
             2,
         ),
         *slips(
@@ -1106,11 +1181,18 @@ def _run_ring(function, arrays):
     size = len(arrays)
     # Parts of an array that does not go up evenly differ by one.
     enough = 2 * (size - 1) * math.ceil(len(arrays[0]) / size)
-    right = [sum(arrays)] * size
-    if all(each is not None for each in results) and same(list(results), right) and max(sent) > enough:
+    needed, right = 2 * (size - 1) * len(arrays[0]), [sum(arrays)] * size
+    if any(each is None for each in results) or not same(list(results), right):
+        return list(results)
+    if max(sent) > enough:
         return Told(
             f"the right sums, and {max(sent)} numbers sent by a process (2 * {size - 1} / {size} of an array of "
-            f"{len(arrays[0])}, about {round(2 * (size - 1) / size * len(arrays[0]))}, are enough)"
+            f"{len(arrays[0])}, about {round(needed / size)}, are enough)"
+        )
+    if sum(sent) < needed:
+        return Told(
+            f"the right sums, with {sum(sent)} numbers sent in all, of the {needed} that it takes (processes share "
+            "nothing: what is not sent has not arrived)"
         )
     return list(results)
 
@@ -1276,9 +1358,9 @@ def step_seconds(num_params, num_tokens, machines, flops, gbits):
 
 
 def _two_numbers(function, *arguments):
-    """What `function` gives; a NumPy array of two numbers is as good as a tuple."""
+    """What `function` gives; an array of two numbers is as good as a tuple."""
     result = function(*arguments)
-    return result.tolist() if isinstance(result, np.ndarray) else result
+    return result.tolist() if getattr(result, "shape", None) == (2,) else result
 
 
 SECONDS = Exercise(

@@ -65,13 +65,13 @@ def _submit(make, plan):
         with lock:
             running.remove(number)
         if kind == "raises":
-            raise KeyError(f"function {number}")
+            raise (KeyError, RuntimeError)[number // 2 % 2](f"function {number}")
         return None if kind == "returns None" else 10 * number
 
     def outcome(future, seconds):
         try:
             return future.result(timeout=seconds)
-        except KeyError as error:
+        except (KeyError, RuntimeError) as error:
             return f"raised: {error.args[0]}"
         except TimeoutError:
             return "never set"
@@ -656,6 +656,7 @@ POISON = Exercise(
         (["raises ", "2", "3"],),
         (["None", "raises late"],),
         (["1", "lacks weights", "3"],),
+        (["1", "surprises late", "3"],),
         ([],),
     ),
     mistakes=(
@@ -691,6 +692,12 @@ POISON = Exercise(
                 {"first = str(error)": "first = repr(error)"},
                 1,
                 "The message is `str(error)`.",
+            ),
+            (
+                "some errors alone",
+                {"except Exception": "except (ValueError, KeyError, RuntimeError)"},
+                1,
+                "Whatever an operation raises poisons, and nobody can list what that may be: `except Exception`.",
             ),
             (
                 "one is let through",

@@ -45,9 +45,13 @@ def loss_of_lines(params: dict[str, Any], batch: tuple[float, float]) -> Any:
     return ((params["slope"] * x + params["height"] - y) ** 2).sum()
 
 
+class SurpriseError(Exception):
+    """An error that nobody has heard of."""
+
+
 def build(called: list[int], number: int, what: str) -> Callable[[], Any]:
-    """An operation that returns a number, or raises the rest of "raises ..." or "lacks ..."; its call is noted."""
-    errors = {"raises": ValueError, "lacks": KeyError}
+    """An operation that returns a number, or raises the rest of "raises ..." and the like; its call is noted."""
+    errors = {"raises": ValueError, "lacks": KeyError, "surprises": SurpriseError}
     word, _, message = what.partition(" ")
 
     def operation() -> Any:

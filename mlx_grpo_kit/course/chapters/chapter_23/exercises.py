@@ -1,6 +1,7 @@
 """Exercises of notebook 23: a real Qwen3."""
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -9,10 +10,19 @@ from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
 
 
+@dataclass(frozen=True, repr=False)
+class _Text:
+    """A text of which every character counts: blanks at its ends too, and whether letters are large or small."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
 def _exactly(function, *arguments):
-    """A text with its length: blanks at its ends count."""
     text = function(*arguments)
-    return {"text": text, "characters": len(text)} if isinstance(text, str) else text
+    return {"text": _Text(text), "characters": len(text)} if isinstance(text, str) else text
 
 
 # -- a chat as text ---------------------------------------------------------------------------------------------------
@@ -169,6 +179,7 @@ CUT_AT_END = Exercise(
         ([5, 6, 7], [2, 0]),
         ([5, 2, 2, 7], [2]),
         ([5, 6, 3, 9], [2, 0, 3]),
+        ([12, 20, 0, 7], [2, 0]),
         *drawn(5, _any_ids),
     ),
     mistakes=(
@@ -267,6 +278,8 @@ FINAL_ANSWER = Exercise(
         ("<answer></answer>",),
         ("\n \n",),
         ("<answer>3 Apples</answer>",),
+        ("<answer>6  *  7</answer>",),
+        ("It is 46.",),
         ("So:\nIt is X",),
         *drawn(8, _any_completion),
     ),
@@ -405,6 +418,8 @@ SAME_NUMBER = Exercise(
         ("46.", "46"),
         ("046", "46"),
         ("+46", "46"),
+        ("--46", "46"),
+        ("92/2", "46"),
         (".5", "0.5"),
         ("46", "46 apples"),
         ("1,000000", "1000000"),
@@ -484,6 +499,7 @@ GOLD_ANSWER = Exercise(
         ("a\n####-3\n",),
         ("It is 5, not 6.\n#### 1,234,567",),
         ("half of it\n#### 2.50",),
+        ("Take bus #5.",),
         *drawn(4, _any_row),
     ),
     mistakes=(
