@@ -16,7 +16,7 @@ from mlx_grpo_kit.backends.comparison import (
     measure,
     relative_difference,
 )
-from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn
+from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn, token_logps_and_entropies
 from mlx_grpo_kit.grpo import GRPOLossConfig
 from mlx_grpo_kit.qwen3.pretrained import kit_name
 
@@ -133,6 +133,15 @@ def test_what_each_costs(name, model, tmp_path):
     assert least < found.checkpoint_bytes < 3 * weights + 100_000
     assert 50 < found.lines < 200
     assert backend.weight_version == 1
+
+
+def test_logits_of_half_precision_are_computed_with_in_float32():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(2, 3, V).bfloat16(), torch.randint(V, (2, 3))
+    logps, entropies = token_logps_and_entropies(logits, labels, 0.7)
+    truth = torch.distributions.Categorical(logits=logits.double() / 0.7)
+    torch.testing.assert_close(logps.double(), truth.log_prob(labels), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(entropies.double(), truth.entropy(), rtol=1e-5, atol=1e-6)
 
 
 def test_lines_of_code(tmp_path):
