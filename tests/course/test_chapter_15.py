@@ -173,9 +173,14 @@ def test_how_wild_old_draws_are_depends_on_the_way():
 
 
 @pytest.mark.parametrize(
-    ("chances", "ends"), [([0.5, 0.45, 0.05], [1.98, 0.96, 1.00]), ([0.4, 0.4, 0.2], [1.99, 1.90, 1.99])]
+    ("chances", "last", "ends"),
+    [
+        ([0.5, 0.45, 0.05], 59, [1.98, 0.96, 1.00]),
+        ([0.5, 0.45, 0.05], 2000, [2.00, 1.97, 1.00]),
+        ([0.4, 0.4, 0.2], 59, [1.99, 1.90, 1.99]),
+    ],
 )
-def test_two_of_the_bugs_show_only_where_the_good_answer_is_rare(chances, ends):
+def test_two_of_the_bugs_show_only_where_the_good_answer_is_rare(chances, last, ends):
     prizes, groups = np.array([0.0, 1.0, 2.0]), all_groups(4)
     rewards = prizes[groups]
     others = np.array([chapter.leave_one_out(each, 4) for each in rewards])
@@ -186,9 +191,9 @@ def test_two_of_the_bugs_show_only_where_the_good_answer_is_rare(chances, ends):
         lambda p: rewards - rewards.max(axis=1, keepdims=True),
     ):
         logits = np.log(chances)
-        for step in range(60):
+        for step in range(last + 1):
             probs = chapter.softmax(logits)
-            if step == 59:
+            if step == last:
                 found.append(probs @ prizes)
             says = (advantages(probs)[:, :, None] * (np.eye(3) - probs)[groups]).mean(axis=1)
             logits = logits + probs[groups].prod(axis=1) @ says
@@ -419,6 +424,17 @@ def table_that_moves(table, words, rewards, learning_rate):
     return table
 
 
+def into_one_buffer(rewards, group_size, buffer=np.empty(64)):  # noqa: B008
+    buffer[: rewards.size] = chapter.leave_one_out(rewards, group_size)
+    return buffer[: rewards.size]
+
+
+def step_by_word(table, words, rewards, learning_rate):
+    advantages = dict(zip(map(tuple, words), chapter.leave_one_out(rewards, len(words)), strict=True))
+    scores = [a * chapter.sequence_score(table, word) for word, a in advantages.items()]
+    return table + learning_rate * sum(scores) / len(words)
+
+
 @pytest.mark.parametrize(
     ("id", "answer", "words"),
     [
@@ -443,6 +459,8 @@ def table_that_moves(table, words, rewards, learning_rate):
         ("15.7", lambda table, tokens: -chapter.sequence_score(table, tokens), "The sign is turned"),
         ("15.8", table_that_moves, "the first had already moved"),
         ("15.8", table_in_place, "new numbers in what it was given"),
+        ("15.6", into_one_buffer, "a later call wrote over it"),
+        ("15.8", step_by_word, "A word that was drawn twice counts once"),
         ("15.9", clipped_ratio, "as in PPO"),
         ("15.9", ratio_cut_at_ten, "expected"),
         ("15.9", lambda z, old, a, r: chapter.score_function_gradient(z, a, r), "There is no ratio in it"),
