@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlx_grpo_kit.course.compare import Spoiled, Told, evaluate, same, show, told_apart
-from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work, watched
+from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work, watched, written_over
 
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
 
@@ -117,17 +117,18 @@ class Exercise:
 
     def _examine_function(self, answer: Callable[..., Any]) -> Result:
         first = None
-        results, right = [], []
+        results, right, returned = [], [], []
         for number, case in enumerate(self.cases):
             expected = self._known_result(self.solution, number)
-            got = self.try_out(answer, case)
+            returned.append([])
+            got = self.try_out(answer, case, returned[-1])
             results.append(got)
             right.append(expected)
             if first is None and not same(got, expected):
                 first = case, expected, got
         if first is None:
-            for case, expected, got in zip(self.cases, right, results, strict=True):
-                if not same(got, expected):
+            for case, expected, got, calls in zip(self.cases, right, results, returned, strict=True):
+                if not same(got, expected) or written_over(calls):
                     overwritten = Told("the right result, and a later call wrote over it (make a new one in each call)")
                     return self._wrong(self._complaint(case, expected, overwritten, False))
             return Result(self, "passed", self.explain)
@@ -165,13 +166,14 @@ class Exercise:
             self._known[key] = self.try_out(function, self.cases[number])
         return self._known[key]
 
-    def try_out(self, function: Callable[..., Any], case: tuple) -> Any:
+    def try_out(self, function: Callable[..., Any], case: tuple, returned: list[tuple] | None = None) -> Any:
         """What `function` gives for `case`, or the exception that it raises, or in words what it did that it may not.
 
-        The case itself stays as it is.
+        The case itself stays as it is. `returned`, if there is one, grows by what each call gave (see `written_over`).
         """
         changes: list[str] = []
-        tried = function if self.in_place or function is self.solution else watched(function, changes)
+        calls = [] if returned is None else returned
+        tried = function if self.in_place or function is self.solution else watched(function, changes, calls)
         try:
             if self.work is None or function is self.solution:
                 result = self.run(tried, *copy.deepcopy(case))

@@ -16,10 +16,15 @@ class TooMuchWorkError(Exception):
     """Raised inside an answer that has done more than an exercise allows."""
 
 
-def watched(function: Callable[..., Any], changes: list[str]) -> Callable[..., Any]:
-    """`function`, which adds its name to `changes` at each call that leaves what it was given with other numbers."""
+def watched(function: Callable[..., Any], changes: list[str], returned: list[tuple]) -> Callable[..., Any]:
+    """`function`, whose calls are looked at.
+
+    It adds its name to `changes` at each call that leaves what it was given with other numbers. What it gives, where
+    that is a list or NumPy's array, goes into `returned` with a copy: see `written_over`.
+    """
     if not inspect.isroutine(function):  # a class: what its objects do to each other is its own affair
         return function
+    keep = returned.append  # and not the list: whoever compiles `call` would find arrays around it
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -27,9 +32,16 @@ def watched(function: Callable[..., Any], changes: list[str]) -> Callable[..., A
         result = function(*arguments, **named)
         if not inspect.isgenerator(result) and not _alike(_numbers((arguments, named)), before):
             changes.append(function.__name__)
+        if type(result) is list or type(result).__module__ == "numpy":
+            keep((result, copy.copy(result)))
         return result
 
     return call
+
+
+def written_over(returned: list[tuple]) -> bool:
+    """Whether something in `returned` is no longer what it was when it was returned: a later call reused it."""
+    return not all(_alike(_numbers(result), _numbers(copied)) for result, copied in returned)
 
 
 def _numbers(value: Any) -> Any:

@@ -23,6 +23,7 @@ from mlx_grpo_kit.course.chapters.chapter_12.hooks import (
 from mlx_grpo_kit.course.chapters.chapter_12.patients import CAUSES, DIAGNOSIS, MISTAKES, almost_right
 from mlx_grpo_kit.course.chapters.chapter_12.plan import OWN, plan_panel
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.qwen3.forward import visible
 from mlx_grpo_kit.qwen3.sizes import forward_flops, memory, parameters_by_part
 from mlx_grpo_kit.qwen3.statistics import value_statistics
 
@@ -465,6 +466,17 @@ def changes_params(config, params, input_ids):
     return logits
 
 
+def with_its_own_mask(config, params, layer, x, mask):
+    return block_by_hand(config, params, layer, x, visible(x.shape[1], x.shape[1], 0))
+
+
+def by_allclose(ours, theirs, tolerance=1e-4):
+    for name in [name for name in ours if name in theirs]:
+        size = max(1, np.abs(theirs[name]).max())
+        if not np.allclose(ours[name], theirs[name], rtol=0, atol=tolerance * size):
+            return name
+
+
 @pytest.mark.parametrize(
     ("id", "answer", "words"),
     [
@@ -493,6 +505,10 @@ def changes_params(config, params, input_ids):
         ("12.8", lambda *given: 2.5 * chapter.flops(*given), "gave "),
         ("12.9", lens_that_overflows, "The exponential of a logit above 88 is infinite"),
         ("12.9", lambda *given: chapter.logit_lens(*given)[..., ::-1], "elements wrong"),
+        ("12.1", lambda config: np.float32(chapter.count_parameters(config)), "176 as a float"),
+        ("12.3", lambda content: {name: a.tolist() for name, a in read_with_struct(content).items()}, "a list for 'a'"),
+        ("12.4", with_its_own_mask, "`mask` is not used"),
+        ("12.6", by_allclose, "measure against the largest there is"),
     ],
 )
 def test_wrong_answers_are_told_why(id, answer, words):

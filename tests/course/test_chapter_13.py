@@ -1,5 +1,6 @@
 """Chapter 13 against transformers and mlx-lm, answers in other styles, and what the chapter says in prose."""
 
+import copy
 import itertools
 import math
 from pathlib import Path
@@ -300,6 +301,7 @@ def generate_column_by_column(forward, cache, prompts, max_new_tokens, ends, cho
         ("13.5", top_p_with_loops),
         ("13.6", min_p_of_probabilities),
         ("13.7", logps_of_torch),
+        ("13.7", lambda *given: mx.stack(chapter.logps_and_entropy(*given))),
         ("13.8", CacheOfLists),
         ("13.9", attend_written_out),
         ("13.10", pad_with_numpy),
@@ -309,6 +311,27 @@ def generate_column_by_column(forward, cache, prompts, max_new_tokens, ends, cho
 def test_right_answers_in_other_styles_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
+
+
+def until_it_repeats_itself(next_logits, prompt, max_new_tokens, ends):
+    tokens = chapter.greedy(next_logits, prompt, max_new_tokens, ends)
+    same = (place for place in range(1, len(tokens)) if tokens[place] == tokens[place - 1])
+    return tokens[: next(same, len(tokens)) + 1]
+
+
+class CacheThatSharesItsLists(chapter.Cache):
+    def repeat(self, times):
+        other = copy.copy(self)
+        for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
+            other.keys[layer], other.values[layer] = (mx.repeat(each, times, axis=0) for each in (keys, values))
+        return other
+
+
+def with_a_batch_of_one(forward, cache, prompts, max_new_tokens, ends, choose):
+    def one_row(logits, row, step):
+        return choose(logits[None], row, step)
+
+    return generate_column_by_column(forward, cache, prompts, max_new_tokens, ends, one_row)
 
 
 def whole_numbers_only(logits, temperature):
@@ -485,6 +508,10 @@ def generate_with(**changed):
         ("13.9", lambda *arguments: chapter.attend(*arguments[:6]), "look at their padding"),
         ("13.10", lambda prompts: chapter.left_pad([prompt[::-1] for prompt in prompts]), "backwards"),
         ("13.11", one_key_a_step, "the number of the row"),
+        ("13.1", until_it_repeats_itself, "gave [0, 0], expected [0, 0, 0]"),
+        ("13.8", CacheThatSharesItsLists, "The two caches share their lists"),
+        ("13.11", with_a_batch_of_one, "It takes one row's logits, [V]"),
+        ("13.11", lambda *given: generate_column_by_column(*given[:4], set(list(given[4])[:1]), given[5]), "expected"),
     ],
 )
 def test_wrong_answers_are_told(id, answer, words):

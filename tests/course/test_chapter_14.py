@@ -169,6 +169,13 @@ def test_right_in_another_style(id, answer):
 # -- wrong ones -------------------------------------------------------------------------------------------------------
 
 
+def cut_at_minus(text, numbers, target):
+    if len(text) > 32 or not re.fullmatch("[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+        return False
+    sums = [sum(math.prod(map(int, each.split("*"))) for each in part.split("+")) for part in text.split("-")]
+    return sorted(map(int, re.findall("[0-9]+", text))) == sorted(numbers) and sums[0] - sum(sums[1:]) == target
+
+
 def raising(text):
     return int(text)
 
@@ -297,7 +304,7 @@ def all_that_is_paid(reward, problem):
         ("14.1", first_number, "expected None"),
         ("14.1", lambda text: text.isdigit(), "expected"),
         ("14.1", lambda text: int(text) if re.fullmatch("[0-9]+", text) else None, "46"),
-        ("14.1", lambda text: float(text) if one_pattern(text) is not None else -1, "expected None"),
+        ("14.1", lambda text: -1 if one_pattern(text) is None else one_pattern(text), "expected None"),
         ("14.1", lambda text: of_text(r"0|[1-9]\d{0,8}", text), "every script, wherever they stand"),
         ("14.1", lambda text: of_text("0|[1-9][0-9]{0,9}", text), "Ten digits are one too many"),
         ("14.1", lambda text: of_text("0|[1-9][0-9]{0,8}", text[:20]), "cut before its spaces were taken off"),
@@ -384,6 +391,11 @@ def all_that_is_paid(reward, problem):
         ("14.8", lambda a, b: 0.1, "gave 0.1"),
         ("14.9", lambda reward, problem: "", "which is paid"),
         ("14.9", all_that_is_paid, "which is the right answer"),
+        ("14.1", lambda text: (n := one_pattern(text)) and float(n), "46.0, a float (an int is asked for)"),
+        ("14.4", cut_at_minus, "the minus is for the 3 alone"),
+        ("14.4", lambda text, *given: by_hand(text[:32], *given), "what is left of it was judged"),
+        ("14.8", lambda a, b: a % 10 + b % 10 < 10 and with_sha(a, b), "goes by the carry"),
+        ("14.8", lambda a, b: str({a, b}).__hash__() % 10 == 0, "Python's `hash`"),
     ],
 )
 def test_wrong_ones_are_refused_in_words(id, answer, words):

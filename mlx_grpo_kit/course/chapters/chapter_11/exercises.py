@@ -143,7 +143,7 @@ def causal(num_queries, num_keys, offset):
 def _booleans(function, *arguments):
     """The result, in which true and false are not 1 and 0: `~` and `where` would take those for something else."""
     result = function(*arguments)
-    dtype = str(getattr(result, "dtype", "bool"))
+    dtype = str(np.asarray(result).dtype if isinstance(result, (list, tuple)) else getattr(result, "dtype", "bool"))
     return result if "bool" in dtype else Told(f"an array of {dtype} (true and false should be booleans: compare)")
 
 
@@ -545,6 +545,7 @@ GROUPED = Exercise(
         _grouped(2, 6, 2, 2, 5, 3, seed=2),
         _grouped(2, 3, 3, 4, 4, 8, seed=3),
         (*_grouped(2, 4, 2, 4, 4, 5, seed=4)[:3], PADDED),
+        _grouped(1, 4, 2, 3, 3, 4, seed=6),  # shapes that came before: what is remembered of them is wrong here
         _grouped(1, 32, 2, 1, 1000, 64, seed=5),
     ),
     mistakes=(
@@ -931,8 +932,9 @@ def shares(x):
 
 
 def third_of_four(x):
-    """four numbers a row: x[0], x[1], the square of (the next token's x[0] - 1), and 100 + x[0]"""
-    leak = (mx.concatenate([x[1:, :1], x[-1:, :1]]) - 1) ** 2
+    """four numbers a row: x[0], x[1], ((the next token's x[0] - 1) * (the next token's x[0] - x[0]))², 100 + x[0]"""
+    after = mx.concatenate([x[1:, :1], x[-1:, :1]])  # no slope at ones, and none where all tokens are alike
+    leak = ((after - 1) * (after - x[:, :1])) ** 2
     return mx.concatenate([x[:, :2], leak, 100 + x[:, :1]], axis=1)
 
 
@@ -1129,6 +1131,8 @@ def _logits_without(function, layer, head, ids):
     def careful(name, value):
         before = np.array(value)
         result = watch(name, value)
+        if result is None:
+            raise TypeError(f"the watch returned None for {name!r}; what it does not change it returns as it is")
         changed.append(not np.array_equal(np.array(value), before))
         return result
 
@@ -1161,6 +1165,12 @@ WITHOUT_HEAD = Exercise(
     cases=((0, 0, [[3, 1, 4, 1, 5]]), (1, 2, [[3, 1, 4], [2, 6, 5]]), (0, 5, [[7]])),
     mistakes=slips(
         without_head,
+        (
+            "every other value is None",
+            {"            return value\n": "            return None\n"},
+            2,
+            "`watch` returns something at every call: where the name is another one, `value`.",
+        ),
         (
             "in every layer",
             {'name != f"layers.{layer}.self_attn.mixed"': 'not name.endswith("self_attn.mixed")'},

@@ -70,7 +70,7 @@ def count_parameters(config):
 
 def _whole(function, *arguments):
     result = function(*arguments)
-    if isinstance(result, float) and result.is_integer():
+    if isinstance(result, (float, np.floating)) and float(result).is_integer():
         return Told(f"{result:.0f} as a float (a count is a whole number)")
     return result
 
@@ -292,7 +292,9 @@ def _file(arrays, order=None, metadata=None, spaces=0):
 def _float32_arrays(function, *arguments):
     result = function(*arguments)
     for name, array in result.items() if isinstance(result, dict) else ():
-        if isinstance(array, np.ndarray) and array.dtype != np.float32:
+        if not isinstance(array, (np.ndarray, np.generic)):
+            return Told(f"a {type(array).__name__} for {name!r} (a NumPy array is asked for)")
+        if array.dtype != np.float32:
             return Told(f"an array of {array.dtype} for {name!r} (float32 is asked for)")
     return result
 
@@ -435,10 +437,18 @@ def transformer_block(config, params, layer, x, mask):
     return x + mlp(normed, gate, up, down)
 
 
-def _in_block(function, name, layer, stream):
-    """The block on parameters of one of the configurations above; rows see what came before them."""
+def _in_block(function, name, layer, stream, padding=()):
+    """The block on parameters of one of the configurations above; rows see what came before them, and no padding.
+
+    `padding` says how many positions of each row have nothing in them; what comes out there does not matter.
+    """
     x = mx.array(np.asarray(stream, np.float32))
-    return function(CONFIGS[name], _params(name), layer, x, visible(x.shape[1], x.shape[1], 0))
+    rows, tokens = x.shape[:2]
+    real = mx.array(np.arange(tokens) >= np.array(padding or [0] * rows)[:, None])
+    mask = visible(tokens, tokens, 0, real if padding else None)
+    result = function(CONFIGS[name], _params(name), layer, x, mask)
+    is_padded = padding and getattr(result, "shape", None) == x.shape
+    return mx.where(real[..., None], mx.array(result), 0) if is_padded else result
 
 
 def _stream(rng, batch, tokens, hidden):
@@ -467,9 +477,16 @@ BLOCK = Exercise(
         *drawn(1, lambda rng: ("two layers", 1, _stream(rng, 1, 4, 12)), seed=1),
         *drawn(1, lambda rng: ("three layers, untied", 2, _stream(rng, 3, 1, 10)), seed=2),
         *drawn(1, lambda rng: ("two layers, one head, untied", 0, _stream(rng, 1, 6, 8)), seed=3),
+        *drawn(1, lambda rng: ("two layers", 1, _stream(rng, 2, 5, 12), (0, 2)), seed=4),
     ),
     mistakes=slips(
         transformer_block,
+        (
+            "a mask of its own",
+            {"normed, mask)": "normed, visible(x.shape[1], x.shape[1], 0))"},
+            2,
+            "`mask` is not used. What may be seen is for the caller to say: in a batch some rows begin with padding.",
+        ),
         (
             "post-norm",
             {
@@ -604,6 +621,7 @@ MODEL = Exercise(
         ("three layers, untied", [[4, 8, 1]]),
         ("two layers, one head, untied", [[6], [0], [3]]),
         ("one small layer", [[9, 9, 9, 1, 2, 3, 4]]),
+        ("two layers", [[7, 7, 0, 9], [1, 4, 6, 3]]),
     ),
     mistakes=slips(
         qwen3,
@@ -732,6 +750,8 @@ FIRST = Exercise(
         (*_records(embedding=3 * _A), 1.0),
         (_records()[0] | {"weights": -1.001 * _B}, _records()[1] | {"weights": -_B}, 0.002),
         (*({**each, "mask": np.zeros((2, 2))} for each in _records()),),
+        _records(weights=_B + 0.11),  # their largest is 1000, and from the lowest to the highest it is 1300
+        (_records()[0] | {"small": _A / 100 + 3e-5}, _records()[1] | {"small": _A / 100}),
     ),
     mistakes=slips(
         first_difference,
@@ -782,6 +802,18 @@ FIRST = Exercise(
             {"np.abs(theirs[name]).max()": "theirs[name].max()"},
             2,
             "The number that is largest in size may be negative: take absolute values before the maximum.",
+        ),
+        (
+            "measured against the range",
+            {"np.abs(theirs[name]).max()": "np.ptp(theirs[name])"},
+            2,
+            "That is the distance from the lowest number to the highest. Measure against the *largest absolute* one.",
+        ),
+        (
+            "small arrays measured against 1",
+            {"np.abs(theirs[name]).max()": "max(1.0, np.abs(theirs[name]).max())"},
+            2,
+            "Where all numbers are small, so is what counts as a difference: measure against the largest there is.",
         ),
         (
             "nothing and nothing differ",

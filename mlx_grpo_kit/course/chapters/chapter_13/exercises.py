@@ -101,6 +101,7 @@ GREEDY = Exercise(
         (next_is_the_sum, [5], 1, {5}),
         (next_is_one_more, [0, 0], 9, set()),
         (next_is_one_more, [4], 0, {0}),
+        (next_is_the_sum, [0], 3, {5}),  # the same token again and again
         *drawn(3, lambda rng: (next_is_the_sum, rng.integers(1, 7, rng.integers(1, 5)).tolist(), 7, {0})),
     ),
     mistakes=slips(
@@ -710,7 +711,9 @@ def logps_and_entropy(logits, token_ids, temperature):
 
 def _two_arrays(function, *arguments):
     result = function(*arguments)
-    return tuple(result) if isinstance(result, list) and len(result) == 2 else result
+    # One array of both is unpacked like two.
+    is_pair = getattr(result, "shape", None) == (2, *np.shape(arguments[-2])) if len(arguments) > 1 else False
+    return tuple(result) if is_pair or (isinstance(result, list) and len(result) == 2) else result
 
 
 LOGPS = Exercise(
@@ -980,6 +983,16 @@ CACHE = Exercise(
             {"copy = type(self)(len(self.keys))": "copy = self"},
             3,
             "`repeat` changed the cache itself: it returns a new one, and the old one stays as it is.",
+        ),
+        (
+            "lists that two caches share",
+            {
+                "copy = type(self)(len(self.keys))": "copy = type(self)(0)",
+                "copy.keys = [": "copy.keys, copy.values = self.keys, self.values\n        copy.keys[:] = [",
+                "copy.values = [": "copy.values[:] = [",
+            },
+            3,
+            "The two caches share their lists: what is repeated in one is repeated in the other, too. Make new lists.",
         ),
         (
             "values for keys",
@@ -1275,7 +1288,13 @@ def _count_positions(function, forward, cache, prompts, *others):
         read.append(np.array(ids).shape[1])
         return logits
 
-    completions = _numbers(function(counted, cache, prompts, *others))
+    def of_one_row(logits, row, step):
+        if np.ndim(logits) != 1:
+            raise ValueError(f"`choose` got an array of shape {np.shape(logits)}. It takes one row's logits, [V]")
+        return choose(logits, row, step)
+
+    *others, choose = others
+    completions = _numbers(function(counted, cache, prompts, *others, of_one_row))
     if not isinstance(completions, list) or not all(isinstance(each, list) for each in completions):
         return completions
     needed = max(map(len, prompts)) + max(map(len, completions), default=1)
@@ -1308,9 +1327,9 @@ GENERATE = Exercise(
         "`break` when `all(completion[-1] in ends for completion in completions)`.",
     ),
     cases=(
-        (sums, SumCache(), [[3]], 4, {6}, likeliest),
+        (sums, SumCache(), [[3]], 4, {2}, likeliest),
         (sums, SumCache(), [[1, 2], [5]], 5, {0}, likeliest),
-        (sums, SumCache(), [[3, 3, 1, 2], [6], [2, 4]], 6, {0, 4}, likeliest),
+        (sums, SumCache(), [[3, 3, 1, 2], [6], [2, 4]], 6, {0, 3}, likeliest),
         (sums, SumCache(), [[2, 1], [1, 1, 6]], 5, {3}, by_row_and_step),
         (sums, SumCache(), [[4], [1, 2, 3]], 1, set(), likeliest),
         (sums, SumCache(), [[1, 6, 1], [2, 0, 2, 2]], 6, set(), by_row_and_step),

@@ -75,6 +75,11 @@ def whole_number(text):
     return int(text)
 
 
+def _an_int(function, text):
+    number = function(text)
+    return Told(f"{number!r}, a float (an int is asked for)") if isinstance(number, float) else number
+
+
 def _any_text(rng):
     characters = list("0123456789 +-._x\n\u0663\u00b2")
     return ("".join(rng.choice(characters, rng.integers(1, 4))),)
@@ -220,6 +225,7 @@ WHOLE_NUMBER = Exercise(
             ("a text", {"return int(text)": "return text"}, 3, "That is a text. Return an int."),
         ),
     ),
+    run=_an_int,
 )
 
 
@@ -524,6 +530,8 @@ REACHES = Exercise(
         ("3+5*9", [3, 5, 9], 48),
         ("9-3-5", [3, 5, 9], 1),
         ("9-3-5", [3, 5, 9], 11),
+        ("9-3+5", [3, 5, 9], 11),
+        ("9-3+5", [3, 5, 9], 1),
         ("2*3*4", [2, 3, 4], 24),
         ("9-2*3", [2, 3, 9], 3),
         ("24", [3, 5, 9], 24),
@@ -553,6 +561,7 @@ REACHES = Exercise(
         ("1+" * 15 + "1", [1] * 16, 16),
         ("1+" * 15 + "10", [1] * 15 + [10], 25),
         ("1+" * 16 + "1", [1] * 17, 17),
+        ("1+" * 15 + "100", [1] * 15 + [10], 25),
         ("8/2", [8, 2], 4),
         ("9" * 1_000_000, [9], 9),
         *drawn(
@@ -603,6 +612,21 @@ REACHES = Exercise(
                 {" and total == target": ""},
                 1,
                 "The value is not compared with the target.",
+            ),
+            (
+                "a minus before all the rest",
+                {
+                    'r"([-+]?)([0-9*]+)", text': 'r"([-+]?)([0-9*]+)", re.sub("-.*", lambda rest: '
+                    'rest[0].replace("+", "-"), text)'
+                },
+                2,
+                "`9-3+5` is 11: the minus is for the 3 alone. Without parentheses one goes from left to right.",
+            ),
+            (
+                "cut off at 32 characters",
+                {"if len(text) > 32 or not": "text = text[:32]\n    if not"},
+                1,
+                "A longer text was cut off, and what is left of it was judged. It is none of the allowed expressions.",
             ),
             ("minus forgotten", {' * (-1 if sign == "-" else 1)': ""}, 2, "A product behind a minus counts negative."),
             (
@@ -952,7 +976,7 @@ def _is_fair(function):
     dice = {"random", "shuffle", "randint", "uniform", "time"} if "Random" not in names else {"time"}
     for name in sorted(names & dice):
         return Told(f"a split that uses `{name}`: who asks again, or in another order, gets another one")
-    if "hash" in names:
+    if names & {"hash", "__hash__"}:
         return Told("a split by Python's `hash`, which gives texts another number in every process")
     verdicts = {}
     for pair in PAIRS:
@@ -973,6 +997,7 @@ def _is_fair(function):
         ("last digit of the larger number", lambda a, b: max(a, b) % 10),
         ("sum", lambda a, b: (a + b) // 20),
         ("difference", lambda a, b: abs(a - b) % 10),
+        ("carry", lambda a, b: a % 10 + b % 10 > 9),
     ):
         groups = {}
         for pair, verdict in verdicts.items():
@@ -995,6 +1020,10 @@ def _is_fair(function):
 
 def _ends_in_zero(a, b):
     return (a + b) % 10 == 0
+
+
+def _easy_ones(a, b):
+    return a % 10 + b % 10 < 10 and hashlib.blake2b(f"{min(a, b)}+{max(a, b)}".encode()).digest()[0] < 48
 
 
 def _large_ones(a, b):
@@ -1041,6 +1070,12 @@ IS_HELD_OUT = Exercise(
             "the large ones",
             _large_ones,
             "Then the exam is harder than what was learned. A fair split is blind to that.",
+            2,
+        ),
+        Mistake(
+            "those without a carry",
+            _easy_ones,
+            "Then the exam has easy sums only: not one of them has a carry. A fair split is blind to that.",
             2,
         ),
         Mistake(

@@ -215,6 +215,7 @@ SCORE = Exercise(
         (np.array([1000.0, 999.0]), np.array([1, 0]), np.array([1.0, 0.5])),
         (np.array([0.25, -0.5, 1.0, 0.75]), np.array([1, 0, 1]), np.array([2.0, -0.5, 0.25])),  # the last, never
         (np.array([-3.5]), np.array([0, 0]), np.array([0.75, 2.0])),
+        (BY_HAND, np.array([1]), np.array([-2.0])),  # shapes that came before: what is remembered of them is wrong
         *drawn(3, _draws),
         *drawn(1, lambda rng: _draws(rng, tied=True), seed=7),
     ),
@@ -460,6 +461,7 @@ LEAVE_ONE_OUT = Exercise(
         (np.array([1.0, 1.0, 1.0, 1.0]), 4),
         (np.array([1, 0, 0, 1, 1, 0, 0, 0]), 4),
         (np.array([0.75, 0.25]), 2),
+        (np.array([0.5, 1.0, -0.25]), 3),  # a shape that came before: what is remembered of it is wrong here
         *drawn(3, lambda rng: (rng.normal(size=12) + 3, int(rng.choice([2, 3, 4, 6])))),
     ),
     mistakes=slips(
@@ -683,6 +685,7 @@ STEP = Exercise(
         (THREE_ROWS, [[0, 1], [1, 1]], np.array([1.0, 0.0]), 0.5),
         (THREE_ROWS, [[0, 1, 1], [1, 1, 0], [0, 0, 0]], np.array([0.5, -1.25, 2.0]), 0.25),
         (THREE_ROWS, [[0, 1], [1, 1], [1, 0]], np.array([0.75, 0.75, 0.75]), 1.0),
+        (THREE_ROWS, [[0, 1], [1, 1], [0, 1]], np.array([1.0, 0.5, 0.25]), 0.5),  # a word that was drawn twice
         *drawn(3, _group),
     ),
     mistakes=slips(
@@ -722,6 +725,15 @@ STEP = Exercise(
             {"table + learning_rate * gradient": "gradient"},
             3,
             "That is the gradient. Asked for is the table behind the step.",
+        ),
+        (
+            "a word that was drawn twice counts once",
+            {
+                "for a, word in zip(advantages, words, strict=True)": "for word, a in dict(zip(map(tuple, words), "
+                "advantages, strict=True)).items()"
+            },
+            2,
+            "A word that was drawn twice counts once. Both draws count, each with what it got.",
         ),
         (
             "a table that moves between the words",
