@@ -224,6 +224,7 @@ def test_threads_are_afterwards_what_they_were(make, monkeypatch):
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before, trainer = torch.get_num_threads(), make("torch")
+    trainer.change(reward_funcs=[lambda problems, completions: range(len(completions))])  # there is something to learn
     torch.set_num_threads(3)
     try:
         list(trainer.train(1))
