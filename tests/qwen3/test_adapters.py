@@ -94,6 +94,15 @@ def test_they_begin_as_the_model_itself(base):
     assert 0.9 * bound < mx.abs(lora[name]).max().item() <= bound
 
 
+def test_a_sum_beside_bfloat16_is_taken_in_float32_and_rounded_once(base):
+    _, _, params, _, lora = base
+    half = {name: value.astype(mx.bfloat16) for name, value in params.items()}
+    exact = merge({name: value.astype(mx.float32) for name, value in half.items()}, lora, SCALE)
+    for name, value in merge(half, lora, SCALE).items():
+        assert value.dtype == mx.bfloat16
+        assert mx.array_equal(value, exact[name].astype(mx.bfloat16))
+
+
 def test_the_outside_trials_numbers(tmp_path):
     """Rank 8 beside every linear map of a layer of the model that ships: 32,768 numbers beside 303,872."""
     config = Qwen3Config(64, 128, 256, 2, 4, 2, 32, tie_word_embeddings=True)

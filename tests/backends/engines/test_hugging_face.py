@@ -90,6 +90,9 @@ def test_names_of_all_kinds_meet_in_the_kits(tied):
             np.testing.assert_array_equal(as_numpy(flat(back)[name]), as_numpy(value))
             assert type(flat(back)[name]) is type(value)
     assert {value.dtype for value in to_kit(config, half).values()} == {mx.bfloat16}
+    assert {value.dtype for value in from_kit(params, half).values()} == {torch.bfloat16}
+    double = {name: value.double() for name, value in published.items()}
+    assert {value.dtype for value in to_kit(config, double).values()} == {mx.float32}
     for name, value in to_kit(config, half).items():
         assert mx.array_equal(value, params[name].astype(mx.bfloat16))
 
