@@ -165,7 +165,7 @@ class Setting:
 # GRPOConfig's documentation says more on each.
 SETTINGS = {
     "how fast it learns": (
-        Setting("learning_rate", number, "step size of the optimizer"),
+        Setting("learning_rate", number, "step size of the optimizer; ten times the default with --lora-r"),
         Setting("lr_scheduler_type", str, "constant; linear and cosine fall to 0 at --max-steps"),
         Setting("warmup_steps", whole_number, "steps in which the learning rate rises to its full value"),
         Setting("weight_decay", number, "the optimizer's"),
