@@ -10,8 +10,10 @@ from typing import Any
 
 from mlx_grpo_kit.cli.run_folder import RunSettings
 from mlx_grpo_kit.grpo import GRPOConfig
+from mlx_grpo_kit.grpo.trainer import encode_prompts
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks import Task, get_task
+from mlx_grpo_kit.tasks.calls import held_out_problems
 from mlx_grpo_kit.tasks.catalogue import TASKS
 
 
@@ -66,6 +68,25 @@ def fitted(settings: RunSettings, task: Task) -> RunSettings:
         stacklevel=2,
     )
     return replace(settings, eval_problems=num)
+
+
+def with_room(settings: RunSettings, task: Task, tokenizer: Tokenizer, positions: int) -> RunSettings:
+    """The settings with answers that fit behind the prompts into a model's positions, if no length was asked for.
+
+    A quarter of the room stays for prompts that are longer than those that are looked at. With a warning.
+    """
+    args = GRPOConfig(**settings.args)
+    problems = held_out_problems(task, settings.eval_problems)
+    room = positions - max(map(len, encode_prompts(tokenizer, task, args, problems)))
+    if args.max_completion_length or task.max_completion_length <= room or room < 4:
+        return settings
+    length = room - room // 4
+    warnings.warn(
+        f"Answers have at most {length} tokens, not the task's {task.max_completion_length}: the model has {positions} "
+        "positions for prompt and answer. --max-completion-length sets another number.",
+        stacklevel=2,
+    )
+    return replace(settings, args=settings.args | {"max_completion_length": length})
 
 
 def in_words(task: Task, args: GRPOConfig) -> str:

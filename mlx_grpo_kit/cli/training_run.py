@@ -22,7 +22,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.processes import LOST, end_with_parent
 from mlx_grpo_kit.cli.run_folder import CHECKPOINTS, POLICY, RunFolder, RunSettings
-from mlx_grpo_kit.cli.run_task import fitted, in_words, named_task, put_as_chat, task_of
+from mlx_grpo_kit.cli.run_task import fitted, in_words, named_task, put_as_chat, task_of, with_room
 from mlx_grpo_kit.files import read_json
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError, estimate_memory
 from mlx_grpo_kit.grpo.config import MAY_CHANGE
@@ -193,9 +193,11 @@ def _fresh(
         log_completions=options.log_completions,
         args=asdict(GRPOConfig(**(default_args(model, args.get("lora_r")) | args))),
     )
-    settings = put_as_chat(settings, load_tokenizer(model_folder(model)), options.chat)
+    source = model_folder(model)
+    tokenizer, config = load_tokenizer(source), Qwen3Config.from_dict(read_json(source, "config.json"))
+    settings = put_as_chat(settings, tokenizer, options.chat)
     task = task_of(settings)
-    settings = fitted(settings, task)
+    settings = with_room(fitted(settings, task), task, tokenizer, config.max_position_embeddings)
     return settings, _trainer(settings, task, world)
 
 

@@ -96,6 +96,17 @@ def test_rows_of_a_file(tmp_path, data, capsys):
     assert main(["train", "--output", str(out), "--resume", "--max-steps", "2"]) == 0
 
 
+def test_rows_have_room_in_a_small_model(tmp_path, capsys):
+    """256 tokens are asked for by default, and the tiny model has 256 positions for prompt and answer."""
+    out, rows = tmp_path / "out", tmp_path / "sums.jsonl"
+    rows.write_text("".join(f'{{"question": "what is {n}+{n}?", "answer": "{2 * n}"}}\n' for n in range(10, 40)))
+    run = ["train", "--data", str(rows), "--max-steps", "1", *SMALL[:2], "--output", str(out)]
+    assert main(run) == 0
+    assert "Answers have at most 182 tokens, not the task's 256" in capsys.readouterr().err
+    assert settings_of(out)["args"]["max_completion_length"] == 182
+    assert main(["train", "--output", str(out), "--resume", "--max-steps", "2"]) == 0
+
+
 def test_a_task_of_ones_own_in_a_file(tmp_path, data, capsys, monkeypatch):
     (tmp_path / "my_tasks.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
