@@ -236,6 +236,8 @@ def _truncated(run: _Run) -> str:
     share = run.now("completions/clipped_ratio", SOON)
     if len(run.records) < SOON or not share >= 0.5:
         return ""
+    if run.first("completions/clipped_ratio") < 0.5 and _collapse(run):
+        return ""  # answers used to end: that the one answer of now does not is the collapse's doing
     since = run.since(lambda metrics: _number(metrics, "completions/clipped_ratio") >= 0.5)
     longest = round(run.now("completions/max_length", SOON))
     tokens = f"{longest} token{'s' if longest > 1 else ''}"

@@ -139,6 +139,15 @@ def test_one_answer_to_everything():
     assert diagnose(as_lines) == [words]
 
 
+@pytest.mark.parametrize(("begins", "cause"), [(1, "truncated"), (9, "collapse")])
+def test_one_answer_that_does_not_end_is_told_by_what_came_first(begins, cause):
+    gone = {name: lambda s, low=low, high=high: low if s >= begins else high for name, low, high in (
+        ("reward", 0.0, 0.4), ("completions/clipped_ratio", 1.0, 0.0), ("frac_reward_zero_std", 1.0, 0.1))}  # fmt: skip
+    said = names(steps(40, lambda s: ["8888"] * 16 if s >= begins else [str(row) for row in range(16)], **gone))
+    assert said[0] == cause
+    assert ("truncated" in said) == (cause == "truncated")
+
+
 def test_the_only_right_answer_is_no_collapse_and_is_one_where_right_answers_differ():
     metrics = {"reward": lambda s: min(1, s / 20), "reward_std": 0.0, "frac_reward_zero_std": lambda s: float(s > 20)}
     run = steps(60, lambda step: ["yes"] * 16, **metrics)
