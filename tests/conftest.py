@@ -1,5 +1,6 @@
 """What every test of the kit needs before it imports anything."""
 
+import asyncio
 import gc
 import itertools
 import os
@@ -33,6 +34,17 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """What is there by now stays until the end: a collection of garbage need not look through all of it each time."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def outside_of_playwrights_loop(request):
+    """Between two browser tests Playwright's event loop pauses in mid-run, and asyncio would see it running."""
+    paused = None if "browser" in request.path.parts else asyncio._get_running_loop()
+    if paused is not None:
+        asyncio._set_running_loop(None)
+    yield
+    if paused is not None:
+        asyncio._set_running_loop(paused)
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ def test_filters_reshape_the_distribution_and_the_cost_follows_the_length(open_n
     handle("top-k").press("ArrowRight")
     notebook.wait_for_words("1 of 64 tokens kept: '5'. top-k took out 63. Drawn: '5' 100%.")
     handle("top-k").press("ArrowLeft")
+    notebook.wait_for_words("at temperature 1.5: 2 of 64 tokens kept")
     handle("temperature").press("ArrowLeft")
     notebook.wait_for_words("at temperature 1.4: 2 of 64 tokens kept")
     text = panel.locator("input[type=text]").first
