@@ -20,6 +20,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import sync_playwright
 
 from mlx_grpo_kit.course import record
@@ -276,8 +277,13 @@ def open_notebook(lab, tab, request):
             code = [nbformat.v4.new_code_cell(source) for source in cells]
             kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
             nbformat.write(nbformat.v4.new_notebook(cells=code, metadata={"kernelspec": kernelspec}), path)
-        opened.append(NotebookPage(tab.page, path))
-        return opened[-1]
+        try:
+            shown = NotebookPage(tab.page, path)
+        except PlaywrightTimeoutError:
+            tab.close()  # another notebook has left it in a state in which none opens; in a new one it has to
+            shown = NotebookPage(tab.page, path)
+        opened.append(shown)
+        return shown
 
     failed_before = request.session.testsfailed
     yield open_notebook

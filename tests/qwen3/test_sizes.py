@@ -140,7 +140,8 @@ def test_bytes_are_those_that_mlx_counts(name):
     held, *_ = bytes_of(read)
     assert held == pytest.approx(said["KV cache"], rel=0.03, abs=8192)  # two pages, where all is small
 
-    _, most, _ = bytes_of(lambda: qwen3_forward(config, params, ids))
+    # Twice, because arrays of another test's thread may go meanwhile.
+    most = max(bytes_of(lambda: qwen3_forward(config, params, ids))[1] for _ in range(2))
     if mx.default_device() == mx.cpu:  # a GPU's fused attention keeps no scores
         assert 0.9 < most / said["forward pass"] < 2
 
