@@ -76,9 +76,11 @@ def with_room(settings: RunSettings, task: Task, tokenizer: Tokenizer, positions
     A quarter of the room stays for prompts that are longer than those that are looked at. With a warning.
     """
     args = GRPOConfig(**settings.args)
+    if args.max_completion_length:
+        return settings
     problems = held_out_problems(task, settings.eval_problems)
     room = positions - max(map(len, encode_prompts(tokenizer, task, args, problems)))
-    if args.max_completion_length or task.max_completion_length <= room or room < 4:
+    if task.max_completion_length <= room or room < 4:
         return settings
     length = room - room // 4
     warnings.warn(
