@@ -97,9 +97,8 @@ def candidates() -> Iterator[Path | str]:
 def _load(library: Path | str) -> None:
     """Put one library into the global scope; raises OSError when it cannot be loaded or has no BLAS in it.
 
-    Its products for MLX run on one thread, unless the user has set OMP_NUM_THREADS. An OpenMP runtime gives a new
-    thread, and MLX's is one, the number that it found in the environment when it was loaded. The main thread gets its
-    own number back, so that torch has all cores there.
+    An OpenMP runtime gives a new thread, and MLX's is one, the number that it found in the environment when it was
+    loaded: one, unless the user has set OMP_NUM_THREADS. The main thread gets its own number back.
     """
     one_thread = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
     os.environ.update(one_thread)
@@ -110,11 +109,25 @@ def _load(library: Path | str) -> None:
     finally:
         for name in one_thread:
             del os.environ[name]
-    if one_thread:
-        if hasattr(handle, "openblas_set_num_threads"):  # an OpenBLAS has threads of its own
-            handle.openblas_set_num_threads(1)
-        if hasattr(handle, "omp_set_num_threads"):
-            handle.omp_set_num_threads(len(os.sched_getaffinity(0)))
+    if one_thread and hasattr(handle, "omp_set_num_threads"):
+        handle.omp_set_num_threads(len(os.sched_getaffinity(0)))
+
+
+def _hold_to_one_thread(path: Path) -> None:
+    """Have this library's products for MLX run on one thread, unless the user has set OMP_NUM_THREADS.
+
+    The library itself gets the number, because its OpenMP runtime may have read the environment long ago: after
+    `import torch`, say. torch takes the number that MKL has in its thread unless it was given one, so it keeps its own.
+    """
+    set_threads = None if "OMP_NUM_THREADS" in os.environ else _thread_setter(path)
+    if set_threads is None:
+        return
+    library = ctypes.CDLL(str(path))
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(torch.get_num_threads())
+    elif hasattr(library, "MKL_Set_Num_Threads_Local"):
+        library.MKL_Set_Num_Threads_Local(len(os.sched_getaffinity(0)))
+    set_threads(1)
 
 
 @contextmanager
@@ -124,7 +137,7 @@ def all_cores() -> Iterator[None]:
     The number holds for the whole process, torch included: call `torch.set_num_threads` after it where torch is to have
     all cores again. Where OMP_NUM_THREADS is set nothing changes.
     """
-    set_threads = None if bound is None or "OMP_NUM_THREADS" in os.environ else _thread_setter()
+    set_threads = None if bound is None or "OMP_NUM_THREADS" in os.environ else _thread_setter(bound)
     if set_threads is None:
         yield
         return
@@ -136,9 +149,9 @@ def all_cores() -> Iterator[None]:
 
 
 @cache
-def _thread_setter() -> Callable[[int], None] | None:
-    """What sets the number of threads of the bound library for every thread that calls it, or None."""
-    library = ctypes.CDLL(str(bound))
+def _thread_setter(path: Path) -> Callable[[int], None] | None:
+    """A library's function that sets the number of threads for every thread that calls the library, or None."""
+    library = ctypes.CDLL(str(path))
     # omp_set_num_threads will not do: it reaches the calling thread alone, and MLX computes in one of its own.
     names = (
         "mkl_serv_set_num_threads",
@@ -205,6 +218,8 @@ kernels, kernels_reason = use_private_folder()
 """Where MLX keeps what it compiles, or None; and one sentence: why."""
 
 bound, reason = _bind()
+if bound and (found := global_blas()):
+    _hold_to_one_thread(found)
 
 try:
     import mlx.core as mx

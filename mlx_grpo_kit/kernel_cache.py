@@ -15,6 +15,7 @@ import stat
 import struct
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 UNKNOWN_USER = 65534
@@ -86,11 +87,18 @@ def _check_private(folder: Path) -> Path:
 def _remove_cut_off(folder: Path) -> None:
     """Delete libraries that a kill or a full disk left half-written: MLX would try to load them for ever after."""
     for library in folder.glob("mlx/*/cpu/*.so"):
-        found = library.stat()
-        header = library.read_bytes()[:64]
-        # The table of sections comes last in an ELF file. Its place, the size of an entry, and their number:
-        is_elf = len(header) == 64 and header[:5] == b"\x7fELF\x02"
-        start, size, number = struct.unpack_from("<40xQ10xHH", header) if is_elf else (0, 0, 0)
-        whole = is_elf and 0 < start + size * number <= found.st_size
-        if not whole and time.time() - found.st_mtime > SECONDS_TO_WRITE:  # else somebody may be writing it now
-            library.unlink(missing_ok=True)
+        with suppress(OSError):  # another process may have renamed this file since it was listed
+            if _is_cut_off(library):
+                library.unlink()
+
+
+def _is_cut_off(library: Path) -> bool:
+    found = library.stat()
+    with library.open("rb") as file:
+        header = file.read(64)
+    # The table of sections comes last in an ELF file. Its place, the size of an entry, and their number:
+    is_elf = len(header) == 64 and header[:5] == b"\x7fELF\x02"
+    start, size, number = struct.unpack_from("<40xQ10xHH", header) if is_elf else (0, 0, 0)
+    whole = is_elf and 0 < start + size * number <= found.st_size
+    # Another process may still be writing a younger file.
+    return not whole and time.time() - found.st_mtime > SECONDS_TO_WRITE

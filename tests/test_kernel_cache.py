@@ -91,6 +91,22 @@ def test_a_library_that_a_kill_left_half_written_is_made_again(tmp_path):
     assert library.stat().st_size == len(whole)
 
 
+@linux
+def test_one_file_that_gives_trouble_leaves_the_rest_of_the_cache_in_use(tmp_path, monkeypatch):
+    """MLX writes a library under another name and renames it, so a listed file may be gone a moment later."""
+    (tmp_path / "mlx" / "1" / "cpu").mkdir(parents=True)
+    cut_off = tmp_path / "mlx" / "1" / "cpu" / "cut-off.so"
+    cut_off.touch()
+    os.utime(cut_off, (1, 1))
+    (tmp_path / "mlx" / "1" / "cpu" / "a-folder.so").mkdir()
+    names = ["gone.so", "a-folder.so", "cut-off.so"]
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: (tmp_path / "mlx" / "1" / "cpu" / name for name in names))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert kernel_cache.use_private_folder()[0] == tmp_path
+    assert not cut_off.exists()
+
+
 @linux_cpu_wheel
 def test_a_folder_for_temporary_files_that_is_the_users_alone_is_good_enough(tmp_path):
     (tmp_path / "mine").mkdir(mode=0o700)

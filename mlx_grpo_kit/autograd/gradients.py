@@ -37,8 +37,9 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
         shape and dtype. A parameter that the loss does not use has gradient zero.
 
     Raises:
-        GradientError: the loss is no scalar array, is NaN, or does not depend on the parameters at all; `loss_fn` asks
-            for a parameter that is not there; a parameter is no floating-point array.
+        GradientError: the loss is no scalar array, is NaN, or does not depend on the parameters at all; a gradient
+            holds NaN; `loss_fn` asks for a parameter that is not there; a parameter is no floating-point array.
+            Infinite losses and gradients, such as that of sqrt at 0, are returned.
     """
     refuse_after_fork()
     check_parameters(params)
@@ -49,6 +50,7 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
             "The loss is NaN. Look for NaN in what goes in (parameters, rewards, log-probabilities), then for 0 / 0, "
             "inf - inf and the logarithm of a negative number in the loss function."
         )
+    _check_gradients(loss, grads)
     if not any(mx.any(grad != 0).item() for grad in grads.values()) and not _has_path(loss_fn, params):
         raise GradientError(
             "There is no path from params to the loss: compute the forward pass inside the loss function, from the "
@@ -56,6 +58,23 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
             "are constants to the gradient."
         )
     return loss, grads
+
+
+def _check_gradients(loss: mx.array, grads: Mapping[str, mx.array]) -> None:
+    """Raise GradientError for NaN in a gradient; the message names the parameters."""
+    # A sum is a single pass without a copy, and NaN among its terms makes it NaN. So do inf and -inf: look again then.
+    total = mx.stack([grad.sum().astype(mx.float32) for grad in grads.values()]).sum()
+    if not math.isnan(total.item()):
+        return
+    names = [name for name, grad in grads.items() if mx.any(mx.isnan(grad)).item()]
+    if names:
+        some = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        raise GradientError(
+            f"The loss is {loss.item():.4g}, but the gradients of {len(names)} of {len(grads)} parameters hold NaN: "
+            f"{some}. The backward pass multiplied 0 by infinity: look for an exp that overflows (a ratio of "
+            "probabilities that are far apart), and for a square root, logarithm or division that mx.where leaves out "
+            "of the loss. Bound or replace its input, not its result: mx.sqrt(mx.where(x > 0, x, 1.0))."
+        )
 
 
 def check_parameters(params: Mapping[str, mx.array], what: str = "Parameter") -> None:

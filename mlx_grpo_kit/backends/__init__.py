@@ -40,13 +40,13 @@ _HOMES = {
     "MLXEngine": "engines",
     "ProcessEngine": "process_engine",
     "train_async": "async_grpo",
-    "TorchLearner": "torch_learner",
-    "JAXLearner": "jax_learner",
     "load_hugging_face": "hugging_face",
     "save_hugging_face": "hugging_face",
 }
 
-__all__ = [*_HOMES]
+# A star import leaves out what may not be installed, and torchax, whose import makes torch.compile fail.
+_OPTIONAL = ("TorchFuncTrainingBackend", "JAXTrainingBackend", "TorchaxTrainingBackend")
+__all__ = [name for name in _HOMES if name not in _OPTIONAL]
 
 INSTALL = (
     "pip install 'mlx_grpo_kit[backends]', or .venv/bin/python -m pip install -c requirements.lock -e '.[backends]'"

@@ -11,34 +11,41 @@ and those that learn from it. Synchronous GRPO has lag 0 and takes the sum of tw
 the one that wrote: that is corrected for by the ratio of the loss, whose old log-probabilities are those of the writing
 (PPO's importance weight, https://arxiv.org/abs/1707.06347; asynchronous RLHF: https://arxiv.org/abs/2410.18252).
 
-Leaving the loop stops everything; so does an error anywhere, which is raised in the loop as what it is.
+It runs in trio and in asyncio, a notebook's cells included. Leaving the loop stops everything; so does an error
+anywhere, which is raised in the loop as what it is.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anyio
 import numpy as np
-import trio
 
+from mlx_grpo_kit.backends.arrays import array_of, framework_of
 from mlx_grpo_kit.backends.batches import padded_batch
 from mlx_grpo_kit.backends.engines import Engine, Generated
-from mlx_grpo_kit.backends.weights import array_of, flat, framework_of
+from mlx_grpo_kit.backends.weights import flat
 from mlx_grpo_kit.generation import Rollout, SamplingConfig
 from mlx_grpo_kit.generation.batching import TokenIds
-from mlx_grpo_kit.grpo.advantages import compute_advantages
-from mlx_grpo_kit.grpo.metrics import sampling_metrics
-from mlx_grpo_kit.grpo.rewards import compute_rewards
-from mlx_grpo_kit.grpo.trainer import Completion, TrainStep
+from mlx_grpo_kit.grpo.advantages import GroupAdvantages
+from mlx_grpo_kit.grpo.batch import Batch
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.metrics import batch_metrics
+from mlx_grpo_kit.grpo.prompts import encode_prompts
+from mlx_grpo_kit.grpo.rewards import TaskRewards
+from mlx_grpo_kit.grpo.sampler import PolicySampler
+from mlx_grpo_kit.grpo.state import TrainStep
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
+from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems
 from mlx_grpo_kit.tasks.task import Task
 
 if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
     from mlx_grpo_kit.backends import TrainingBackend
 
 
@@ -60,15 +67,15 @@ async def train_async(
 ) -> AsyncIterator[AsyncIterator[TrainStep]]:
     """Train until the backend has made `max_steps` updates in all; what is entered yields each step after it is done.
 
-    Between steps the loop's body may do anything, also with the backend: evaluate, save. Completions go on being
-    written meanwhile, up to `max_lag` updates ahead. With `max_lag` 0 nothing is, and the same seed is the same run,
-    with one engine or several.
+    Between steps the loop's body may do anything, even with the backend: evaluate, save. Meanwhile the engines go on
+    writing completions, up to `max_lag` updates ahead. With `max_lag` 0 they do not, and the same seed is the same run,
+    with one engine or several. Before the last step is yielded, the engines get the weights that it led to.
 
     Args:
         backend: its loss function is `grpo_loss_fn(GRPOLossConfig(...), temperature)`, or takes what that one takes.
             Learning rate and clipping are the backend's own.
-        engines: one or more of the same model. A batch's groups are shared among them. Their versions are the
-            backend's `current_step`.
+        engines: one or more of the same model. A batch's groups are shared among them. The version they serve is the
+            backend's `weight_version`, that of its last checkpoint, so `sync_weights_to_engines` takes any later one.
         max_lag: how many updates old the weights may be that wrote what is learned from.
         num_prompts, num_generations: prompts of a step, and completions of each.
         max_completion_length: tokens; None takes the task's own.
@@ -86,20 +93,25 @@ async def train_async(
     backend and engines raise.
     """
     _check(engines, max_lag=max_lag, num_prompts=num_prompts, num_generations=num_generations)
-    run = _Run(
-        backend, engines, tokenizer, task, max_steps, max_lag, num_prompts, num_generations, temperature,
-        task.max_completion_length if max_completion_length is None else max_completion_length, scale_rewards, seed,
-    )  # fmt: skip
+    args = GRPOConfig(
+        num_generations=num_generations,
+        per_device_train_batch_size=num_prompts * num_generations,
+        temperature=temperature,
+        max_completion_length=max_completion_length,
+        scale_rewards=scale_rewards,
+        seed=seed,
+    )
+    run = _Run(backend, engines, tokenizer, task, args, max_steps, max_lag)
     error = None
     try:
-        async with trio.open_nursery() as nursery:
-            await run.publish()
-            send, receive = trio.open_memory_channel(max_lag)
-            nursery.start_soon(run.write, send)
-            run.receive = receive
-            yield run
-            nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:  # a nursery's; one error is raised as what it is
+        send, run.receive = anyio.create_memory_object_stream[_Written](max_lag)
+        with send, run.receive:
+            async with anyio.create_task_group() as tasks:
+                await run.publish()
+                tasks.start_soon(run.write, send)
+                yield run
+                tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:  # a task group's; one error is raised as what it is
         error = group
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
@@ -112,7 +124,7 @@ async def held_out_accuracy(
 ) -> float:
     """The share of held-out problems that what the engines serve now answers rightly, sampled once at temperature 1."""
     problems = held_out_problems(task, num_problems)
-    prompts = [tokenizer.encode(problem.prompt) for problem in problems]
+    prompts = encode_prompts(tokenizer, task, GRPOConfig(), problems)
     sampling = SamplingConfig(task.max_completion_length)
     rollout, _ = await generate_together(engines, prompts, 1, sampling, tokenizer.eos_token_ids, seed)
     texts = [tokenizer.decode(ids) for ids in rollout.completions]
@@ -150,11 +162,11 @@ async def generate_together(
     return Generated(Rollout(*rows), min(part.weight_version for part in parts))
 
 
-class _Batch:
-    """Completions that are written and rewarded, and the version of the weights that wrote them."""
+class _Written(NamedTuple):
+    """A batch, and how many updates the weights that wrote it had seen."""
 
-    def __init__(self, completions: list[Completion], metrics: dict[str, float], weight_version: int):
-        self.completions, self.metrics, self.weight_version = completions, metrics, weight_version
+    batch: Batch
+    updates: int
 
 
 class _Run:
@@ -166,42 +178,42 @@ class _Run:
         engines: Sequence[Engine],
         tokenizer: Tokenizer,
         task: Task,
+        args: GRPOConfig,
         max_steps: int,
         max_lag: int,
-        num_prompts: int,
-        num_generations: int,
-        temperature: float,
-        max_completion_length: int,
-        scale_rewards: str,
-        seed: int,
     ):
-        self.backend, self.engines, self.tokenizer, self.task = backend, [*engines], tokenizer, task
-        self.max_steps, self.max_lag, self.seed = max_steps, max_lag, seed
-        self.num_prompts, self.num_generations, self.scale_rewards = num_prompts, num_generations, scale_rewards
-        self.sampling = SamplingConfig(max_completion_length, temperature)
+        self.backend, self.engines, self.max_steps, self.max_lag, self.args = (
+            backend, [*engines], max_steps, max_lag, args,
+        )  # fmt: skip
+        self.sampler, self.advantages = PolicySampler(tokenizer, task, args), GroupAdvantages(args)
+        self.rewards = TaskRewards(task.reward_funcs, args, self.sampler.max_completion_length)
+        self.sampling = args.sampling(self.sampler.max_completion_length)
         self.weights: Mapping[str, Any] = {}
-        self.version = -1
-        self.receive: trio.MemoryReceiveChannel[_Batch]
-        self._published = trio.Event()
+        self.updates = -1
+        self.receive: MemoryObjectReceiveStream[_Written]
+        self._published = anyio.Event()
         self._last = time.perf_counter()
 
     async def publish(self) -> None:
-        """The backend's weights as they are now are the newest that there are."""
+        """Make the backend's weights, as they are now, the newest. After the last update the engines load them."""
         self.weights = await self.backend.get_weights().result()
-        self.version = self.backend.current_step
-        published, self._published = self._published, trio.Event()
+        self.updates = self.backend.current_step
+        published, self._published = self._published, anyio.Event()
         published.set()
-
-    async def write(self, send: trio.MemorySendChannel[_Batch]) -> None:
-        """Batch after batch, each with the newest weights that there are, none of them too old."""
-        for number in range(self.backend.current_step, self.max_steps):
-            while self.version < number - self.max_lag:
-                await self._published.wait()
+        if self.updates >= self.max_steps:
             await self._load()
-            await send.send(await self._batch(number))
 
-    async def _load(self) -> None:
-        weights, version = self.weights, self.version
+    async def write(self, send: MemoryObjectSendStream[_Written]) -> None:
+        """Write batch after batch, each with the newest weights, none of them too old."""
+        for number in range(self.backend.current_step, self.max_steps):
+            while self.updates < number - self.max_lag:
+                await self._published.wait()
+            updates = await self._load()
+            await send.send(await self._batch(number, updates))
+
+    async def _load(self) -> int:
+        """Have every engine serve the newest weights; returns how many updates these have seen."""
+        weights, updates, version = self.weights, self.updates, self.backend.weight_version
         futures = [
             # A run that begins again in the middle, after load_checkpoint, may go back.
             engine.load_weights(weights, version, allow_older=True)
@@ -209,43 +221,17 @@ class _Run:
         ]
         for future in futures:
             await future.result()
+        return updates
 
-    async def _batch(self, number: int) -> _Batch:
-        # As the trainer draws them: numbers from (seed, step, attempt).
-        problem_seed, sampling_seed = np.random.SeedSequence([self.seed, number, 0]).generate_state(2)
-        drawn = sample_problems(self.task, np.random.default_rng(problem_seed), self.num_prompts)
-        problems = [problem for problem in drawn for _ in range(self.num_generations)]
-        prompts = [self.tokenizer.encode(problem.prompt) for problem in problems]
-        rollout, version = await generate_together(
-            self.engines, prompts, self.num_generations, self.sampling, self.tokenizer.eos_token_ids, int(sampling_seed)
+    async def _batch(self, number: int, updates: int) -> _Written:
+        problems, prompts, seed = self.sampler.draw(number)
+        rollout, _ = await generate_together(
+            self.engines, prompts, self.args.num_generations, self.sampling, self.sampler.tokenizer.eos_token_ids, seed
         )
-        texts = [self.tokenizer.decode(ids) for ids in rollout.completions]
+        completions = self.sampler.completions(problems, prompts, rollout)
         # In a thread: a reward function may take its time, and learning goes on meanwhile.
-        rewards, by_name = await trio.to_thread.run_sync(
-            lambda: compute_rewards(self.task.reward_funcs, problems, texts, completion_ids=rollout.completions)
-        )
-        advantages = np.array(compute_advantages(rewards, self.num_generations, self.scale_rewards))
-        completions = [
-            Completion(
-                problem=problem,
-                prompt=problem.prompt,
-                prompt_ids=prompts[row],
-                completion=texts[row],
-                completion_ids=rollout.completions[row],
-                logps=rollout.logps[row],
-                entropies=rollout.entropies[row],
-                finished=rollout.finished[row],
-                rewards={name: None if math.isnan(each[row]) else float(each[row]) for name, each in by_name.items()},
-                reward=float(rewards[row]),
-                advantage=float(advantages[row]),
-                group=row // self.num_generations,
-            )
-            for row, problem in enumerate(problems)
-        ]
-        lengths = np.array([*map(len, rollout.completions)], float)
-        finished = np.array(rollout.finished, float)
-        metrics = sampling_metrics(rewards, by_name, lengths, finished, self.num_generations)
-        return _Batch(completions, metrics, version)
+        scores = await anyio.to_thread.run_sync(self.rewards, completions)
+        return _Written(Batch(completions, scores, *self.advantages(completions, scores)), updates)
 
     def _arrays(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
         framework = framework_of(next(iter(flat(self.weights).values())))
@@ -255,14 +241,15 @@ class _Run:
         return self
 
     async def __anext__(self) -> TrainStep:
-        """An update from the next batch; what comes out is published, and told."""
+        """Make an update from the next batch, and publish the weights that it leads to."""
         if self.backend.current_step >= self.max_steps:
             raise StopAsyncIteration
         began = time.perf_counter()
-        batch = await self.receive.receive()
-        metrics = batch.metrics | {"wait_time": time.perf_counter() - began}
-        metrics["lag"] = float(self.backend.current_step - batch.weight_version)
-        arrays = padded_batch(batch.completions)
+        batch, updates = await self.receive.receive()
+        completions = batch.records()
+        metrics = batch_metrics(batch) | {"wait_time": time.perf_counter() - began}
+        metrics["lag"] = float(self.backend.current_step - updates)
+        arrays = padded_batch(completions)
         gradient = self.backend.forward_backward(self._arrays(arrays))
         update = self.backend.optim_step()  # submitted behind it: the backend's thread waits for nobody
         learned = await gradient.result()
@@ -275,7 +262,7 @@ class _Run:
         await self.publish()
         now = time.perf_counter()
         metrics["step_time"], self._last = now - self._last, now
-        return TrainStep(self.version, metrics, batch.completions)
+        return TrainStep(self.updates, metrics, completions)
 
 
 def _check(engines: Sequence[Engine], **settings: int) -> None:

@@ -12,22 +12,23 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from mlx_grpo_kit.backends.checkpoints import plain, read_metadata, write_checkpoint
-from mlx_grpo_kit.backends.future import TrainFuture
+from mlx_grpo_kit.backends.checkpoints import kept_metrics, read_metadata, write_checkpoint
+from mlx_grpo_kit.backends.future import TrainFuture, failed
+from mlx_grpo_kit.backends.incoming import BATCH, brought, checked_batch, fitting
 from mlx_grpo_kit.backends.worker import RefusedError, Worker
 from mlx_grpo_kit.files import whole_folder
 
 T = TypeVar("T")
 
-BATCH = ("input_ids", "labels", "loss_mask")
+OWN_METRICS = ("loss", "grad_norm")
 
 
 class Backend(ABC):
     """A training backend but for its framework, which implements the methods below that have no body.
 
     A backend is a data class with at least the attributes below; its `__post_init__` calls this one. Each of its
-    methods runs in the backend's own thread, in the order in which operations were submitted. One that raises leaves
-    the backend poisoned: it does nothing more, because nobody knows what is half changed.
+    methods runs in the backend's own thread, in the order in which operations were submitted. One that raises after it
+    may have changed something leaves the backend `poisoned`: it does nothing more.
 
     Attributes:
         array: the framework's type of array.
@@ -49,8 +50,15 @@ class Backend(ABC):
     current_step: int
 
     @abstractmethod
-    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any], Any]:
-        """Add a batch's gradient to what is there: (loss, metrics, norm of the sum so far). See `_loss`."""
+    def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any], Any]:
+        """(loss, metrics, gradient) of a batch, the last in whatever form `_add_gradient` takes. See `_loss`.
+
+        Changes nothing of what the backend holds, but for buffers of a module and the random state.
+        """
+
+    @abstractmethod
+    def _add_gradient(self, gradient: Any) -> Any:
+        """Add a batch's gradient to the sum; returns the norm of the sum."""
 
     @abstractmethod
     def _apply_gradient(self) -> float:
@@ -75,10 +83,6 @@ class Backend(ABC):
     @abstractmethod
     def _numpy(self, array: Any) -> np.ndarray:
         """An array of the framework as one of NumPy."""
-
-    @abstractmethod
-    def _from_numpy(self, array: np.ndarray) -> Any:
-        """An array of the framework, of the same numbers and dtype."""
 
     @abstractmethod
     def _write(self, folder: Path) -> None:
@@ -131,21 +135,25 @@ class Backend(ABC):
 
         Args:
             batch: "input_ids", which the model is called with (an array, or a tuple or dictionary of arrays: several
-                arguments), "labels" and "loss_mask" of one shape, and anything else, which the loss function gets by
-                keyword. Its arrays are not copied: leave them alone until the operation is over.
+                arguments), "labels" and "loss_mask" of one shape (without a mask every label counts), and anything
+                else, which the loss function gets by keyword. Its arrays are not copied: leave them alone until the
+                operation is over.
 
         Returns:
             A future of {"loss", "grad_norm"}, floats, and the loss function's metrics: scalars as floats, arrays as
             NumPy's. The norm is that of the sum of gradients so far.
 
         Raises:
-            TypeError, ValueError: the batch is not one; nothing was submitted and the backend is as it was.
-            TrainingError: an earlier operation failed. The future raises it too, where the loss function raises, or
-                where loss or gradient is not a finite number.
+            TypeError, ValueError: the batch is not one, or the loss function cannot be called with it. Nothing was
+                submitted and the backend is as it was.
+            TrainingError: an earlier operation failed.
+
+        The future raises TrainingError too. If the model or the loss function raises, no gradient is added and the
+        backend goes on: only what had been submitted after this batch is not done either. If loss or gradient is not
+        finite, the backend is `poisoned`.
         """
-        self._check_batch(batch)
-        batch = dict(batch)
-        return self._worker.submit("forward_backward", lambda: self._forward_backward(batch))
+        batch = self._check_batch(batch)
+        return self._submit("forward_backward", lambda: self._forward_backward(batch))
 
     def optim_step(self) -> TrainFuture[dict[str, float]]:
         """Take an optimizer step with the sum of gradients, and clear it.
@@ -157,66 +165,72 @@ class Backend(ABC):
         Raises:
             TrainingError: an earlier operation failed.
         """
-        return self._worker.submit("optim_step", self._optim_step)
+        return self._submit("optim_step", self._optim_step)
 
     def get_weights(self) -> TrainFuture[dict[str, Any]]:
         """The weights by name: copies, which no later step changes."""
-        return self._worker.submit(
-            "get_weights", lambda: {name: self._copy(array) for name, array in self._weights().items()}
-        )
+        return self._submit("get_weights", lambda: {name: self._copy(array) for name, array in self._weights().items()})
 
     def load_weights(self, weights: Mapping[str, Any]) -> TrainFuture[None]:
         """Put these weights in the place of those that are there; gradients of those are cleared.
 
         Args:
-            weights: the framework's arrays or NumPy's, of exactly the names, shapes and dtypes of `get_weights`.
+            weights: arrays of any framework, or NumPy's, of exactly the names, shapes and dtypes of `get_weights`.
+                float32 is taken for bfloat16 where that holds the same numbers, as NumPy has no bfloat16.
 
         Returns:
             A future, which raises TypeError or ValueError, with nothing changed, where they do not fit or are NaN.
         """
         if not isinstance(weights, Mapping):
             raise TypeError(f"weights came as {type(weights).__name__}; expected a dictionary of arrays by name.")
-        weights = dict(weights)
-        return self._worker.submit("load_weights", lambda: self._load_weights(weights))
+        weights = brought(weights, self.array)
+        return self._submit("load_weights", lambda: self._load_weights(weights))
 
-    async def save_checkpoint(self, step: int, metrics: Mapping[str, Any] | None = None) -> Path:
+    def save_checkpoint(self, step: int, metrics: Mapping[str, Any] | None = None) -> TrainFuture[Path]:
         """Write step_{step:04d}/ into checkpoint_dir, whole or not at all, and count weight_version up.
 
         Weights, the optimizer's state and the random state are saved, gradients are not. A checkpoint of the same step
-        is replaced.
+        is replaced. Like every operation it is submitted at once, and saves what the operations before it lead to.
 
         Args:
-            step: the number it gets.
-            metrics: kept in metadata.json: numbers of Python, NumPy or a framework; NaN and inf become null.
+            step: the number in its name. `current_step`, the optimizer steps done, is saved besides.
+            metrics: kept in metadata.json: numbers of Python, NumPy or a framework; NaN and inf become null. Arrays, as
+                in what `forward_backward` returns, are left out.
 
         Returns:
-            The checkpoint's folder.
+            A future of the checkpoint's folder: `await` it, or call its `wait()`. It raises OSError if the checkpoint
+            could not be written; the backend goes on.
 
         Raises:
-            TypeError, ValueError: the step is no count, or a metric cannot be written.
-            OSError: it could not be written; the backend goes on.
+            TypeError, ValueError: the step is no count, or a metric cannot be written or takes too much room. Nothing
+                was submitted.
             TrainingError: an earlier operation failed.
         """
         _check_count("step", step)
         if not isinstance(metrics, Mapping | None):
             raise TypeError(f"metrics came as {type(metrics).__name__}; expected a dictionary of numbers by name.")
-        metrics = plain(metrics or {})
-        return await self._worker.submit("save_checkpoint", lambda: self._save(int(step), metrics)).result()
+        metrics = kept_metrics(metrics or {})
+        return self._submit("save_checkpoint", lambda: self._save(int(step), metrics))
 
-    async def load_checkpoint(self, checkpoint_path: str | os.PathLike) -> dict[str, Any]:
+    def load_checkpoint(self, checkpoint_path: str | os.PathLike) -> TrainFuture[dict[str, Any]]:
         """Go on from a checkpoint: weights, optimizer, random state, weight_version and current_step.
 
         All of it is read and compared before anything is changed. What is refused leaves the backend as it was.
 
         Returns:
-            What is in its metadata.json.
+            A future of what is in its metadata.json. It raises FileNotFoundError or ValueError if the checkpoint is
+            missing, not whole, or another model's or optimizer's.
 
         Raises:
-            FileNotFoundError, ValueError: it is missing, not whole, or another model's or optimizer's.
             TrainingError: an earlier operation failed.
         """
         path = Path(checkpoint_path)
-        return await self._worker.submit("load_checkpoint", lambda: self._load(path)).result()
+        return self._submit("load_checkpoint", lambda: self._load(path))
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether an operation failed after it may have changed something: then a new backend has to be made."""
+        return self._worker.poisoned
 
     def close(self) -> None:
         """Finish what was submitted and end the backend's thread.
@@ -236,19 +250,32 @@ class Backend(ABC):
 
     # What the thread does.
 
+    def _submit(self, operation: str, function: Callable[[], T]) -> TrainFuture[T]:
+        return self._worker.submit(operation, function)
+
     def _forward_backward(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        loss, metrics, norm = self._add_gradient(batch)
-        loss, norm = float(loss), float(norm)
+        with self._before_any_change():
+            loss, metrics, gradient = self._compute_gradient(batch)
+            loss, metrics = float(loss), {name: self._metric(name, each) for name, each in metrics.items()}
         if not math.isfinite(loss):
             raise ValueError(f"The loss is {loss}. Look for 0 / 0, inf - inf and log(0) in the loss function.")
+        norm = float(self._add_gradient(gradient))
         if not math.isfinite(norm):
             raise ValueError(f"The loss is {loss:.6g}, but the norm of its gradient is {norm}.")
         self._has_gradient, self._gradient_norm = True, norm
-        return {"loss": loss, "grad_norm": norm, **{name: self._metric(name, each) for name, each in metrics.items()}}
+        return {"loss": loss, "grad_norm": norm, **metrics}
+
+    @contextmanager
+    def _before_any_change(self) -> Iterator[None]:
+        """An exception in here reaches the caller as a TrainingError, and poisons nothing."""
+        try:
+            yield
+        except Exception as error:
+            raise RefusedError(skips=True) from failed("forward_backward", error)
 
     def _optim_step(self) -> dict[str, float]:
         if not self._has_gradient:
-            with _refusing():
+            with refusing():
                 raise RuntimeError("There is no gradient to take a step with. Submit a forward_backward first.")
         rate = float(self._apply_gradient())
         self._forget_gradient()
@@ -256,25 +283,27 @@ class Backend(ABC):
         return {"lr": rate, "step": self.current_step, "grad_norm": self._gradient_norm}
 
     def _load_weights(self, weights: dict[str, Any]) -> None:
-        with _refusing():
-            weights = self._checked(lambda: self._fitting("Weight", weights, self._weights()))
+        with refusing():
+            weights = self._checked(lambda: fitting(self.array, "Weight", weights, self._weights()))
         self._set_weights(weights)
         self._forget_gradient()
 
     def _save(self, step: int, metrics: dict[str, Any]) -> Path:
         folder = self.checkpoint_dir / f"step_{step:04d}"
-        about = {"step": step, "weight_version": self.weight_version + 1, "metrics": metrics, **self._makers()}
-        with _refusing(OSError):
+        about = {"step": step, "current_step": self.current_step, "weight_version": self.weight_version + 1}
+        about |= {"metrics": metrics, **self._makers()}
+        with refusing():
             self._write_checkpoint(folder, about)
         self.weight_version += 1
         return folder
 
     def _load(self, path: Path) -> dict[str, Any]:
-        with _refusing():
+        with refusing():
             metadata, state = self._checked(lambda: self._read_checkpoint(path))
         self._restore(state)
         self._forget_gradient()
-        self.weight_version, self.current_step = metadata["weight_version"], metadata["step"]
+        self.weight_version = metadata["weight_version"]
+        self.current_step = metadata.get("current_step", metadata["step"])
         return metadata
 
     def _checked(self, look: Callable[[], T]) -> T:
@@ -315,35 +344,9 @@ class Backend(ABC):
             raise TypeError(f"The loss has shape {tuple(loss.shape)}; expected a scalar. Reduce it: .sum() or .mean().")
         if not isinstance(metrics, Mapping):
             raise TypeError(f"The metrics came as {type(metrics).__name__}; expected a dictionary of them by name.")
+        if own := [name for name in OWN_METRICS if name in metrics]:
+            raise ValueError(f"The loss function returned a metric {own[0]!r}; the backend has its own. Rename it.")
         return loss, metrics
-
-    def _fitting(self, what: str, arrays: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays, NumPy's as the framework's, in the order expected.
-
-        Raises ValueError or TypeError unless names, shapes and dtypes are those expected and no number is NaN.
-        """
-        if unknown := sorted(arrays.keys() - expected.keys(), key=str):
-            raise ValueError(f"{what} {unknown[0]!r} is not one of this backend's {len(expected)}.")
-        found = {}
-        for name, other in expected.items():
-            if name not in arrays:
-                raise ValueError(f"{what} {name!r} is missing.")
-            array = arrays[name]
-            if isinstance(array, np.ndarray | np.generic):
-                array = self._from_numpy(array)
-            if not isinstance(array, self.array):
-                raise TypeError(
-                    f"{what} {name!r} is of type {type(array).__name__}; expected {self.array.__name__} or NumPy's."
-                )
-            if tuple(array.shape) != tuple(other.shape) or array.dtype != other.dtype:
-                raise ValueError(
-                    f"{what} {name!r} has shape {tuple(array.shape)} and dtype {array.dtype}; this backend's has "
-                    f"{tuple(other.shape)} and {other.dtype}."
-                )
-            if np.isnan(self._numpy(array)).any():  # NumPy's: JAX would compile something for every shape
-                raise ValueError(f"{what} {name!r} has NaN in it.")
-            found[name] = array
-        return found
 
     def _metric(self, name: str, value: Any) -> float | np.ndarray:
         value = self._numpy(value) if isinstance(value, self.array) else value
@@ -354,26 +357,8 @@ class Backend(ABC):
         except (TypeError, ValueError):
             raise TypeError(f"Metric {name!r} is of type {type(value).__name__}; expected a number or array.") from None
 
-    def _check_batch(self, batch: Mapping[str, Any]) -> None:
-        if not isinstance(batch, Mapping):
-            raise TypeError(f"The batch came as {type(batch).__name__}; expected a dictionary with {', '.join(BATCH)}.")
-        missing = [name for name in BATCH if name not in batch]
-        if missing:
-            raise ValueError(f"The batch lacks {missing[0]!r}; it has {', '.join(map(str, batch)) or 'nothing'}.")
-        for name in batch:
-            if not isinstance(name, str):
-                raise TypeError(f"The batch has {name!r}; expected names, under which the loss function gets the rest.")
-        for name in ("labels", "loss_mask"):
-            if not isinstance(batch[name], self.array):
-                kind = type(batch[name]).__name__
-                raise TypeError(f"The batch's {name!r} is of type {kind}; expected {self.array.__name__}.")
-        labels, mask = (tuple(batch[name].shape) for name in ("labels", "loss_mask"))
-        if labels != mask:
-            raise ValueError(f"The batch's labels have shape {labels} and its loss_mask {mask}; expected one shape.")
-        if self.needs_tokens and not bool((batch["loss_mask"] != 0).any()):
-            raise ValueError(
-                "The batch's loss_mask is 0 everywhere, so there is nothing to learn from it. Leave it out."
-            )
+    def _check_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return checked_batch(batch, self.array, self.loss_fn, self.needs_tokens)
 
 
 def logits_of(model: Callable[..., Any], input_ids: Any) -> Any:
@@ -385,6 +370,14 @@ def logits_of(model: Callable[..., Any], input_ids: Any) -> Any:
     return getattr(output, "logits", output)
 
 
+def check_max_grad_norm(value: float | None) -> None:
+    """Raise TypeError or ValueError unless the limit is None or a number above 0."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | np.number)):
+        raise TypeError(f"max_grad_norm is {value!r}; expected a number above 0, or None.")
+    if value is not None and not value > 0:
+        raise ValueError(f"max_grad_norm is {value}; expected a number above 0, or None for no clipping.")
+
+
 def _check_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} is {value!r}; expected a whole number.")
@@ -393,9 +386,9 @@ def _check_count(name: str, value: Any) -> None:
 
 
 @contextmanager
-def _refusing(kind: type[Exception] = Exception) -> Iterator[None]:
+def refusing() -> Iterator[None]:
     """An exception in here has changed nothing: it reaches the caller as it is, and poisons nothing."""
     try:
         yield
-    except kind as error:
+    except Exception as error:
         raise RefusedError from error

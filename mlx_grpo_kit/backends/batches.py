@@ -11,7 +11,7 @@ import numpy as np
 from mlx_grpo_kit.generation.batching import pad
 
 if TYPE_CHECKING:
-    from mlx_grpo_kit.grpo.trainer import Completion
+    from mlx_grpo_kit.grpo.batch import Completion
 
 WIDTH = 8
 """Batches are padded to a multiple of so many tokens: a framework that compiles has few shapes to compile for."""

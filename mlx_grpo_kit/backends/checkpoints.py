@@ -2,7 +2,8 @@
 
     checkpoints/step_0100/
       pytorch_model.bin, optimizer.bin, training_state.bin     whatever the backend writes
-      metadata.json        step, weight_version, timestamp, metrics, who wrote it; size and sha256 of every file above
+      metadata.json        step, current_step, weight_version, timestamp, metrics, who wrote it; size and sha256 of
+                           every file above
       mlx_grpo_kit.json    the kit's own list, by which it knows a folder that it may replace
 
 metadata.json is written after everything that it describes, and the folder gets its name when all of it is on disk: a
@@ -21,20 +22,36 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.files import MANIFEST, check_regular, check_saved, read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.files import (
+    MANIFEST,
+    check_regular,
+    check_saved,
+    clear_leftovers,
+    read_json,
+    replaced_folder,
+    whole_folder,
+)
 from mlx_grpo_kit.files.manifest import IGNORED, sha256_of, write_manifest
 
 METADATA = "metadata.json"
+MAX_METRICS = 2**20
+"""Bytes of JSON; everything that is read with a checkpoint has to be small."""
 WAY_OUT = "Take another checkpoint: newest_checkpoint(folder) finds the newest that is whole."
 
 
 def write_checkpoint(folder: Path, about: Mapping[str, Any], write: Callable[[Path], None]) -> None:
     """Have `write(new)` fill a new folder, describe it, and give it the name `folder`; whole or not at all.
 
-    Raises FileExistsError where `folder` holds anything that the kit did not write, OSError where it cannot be written.
+    Raises FileExistsError if `folder` holds anything that the kit did not write, and OSError if it cannot be written.
     """
+    clear_leftovers(folder.parent)  # of every step: a process that was killed may never save the same one again
     with replaced_folder(folder) as new:
-        write(new)
+        try:
+            write(new)
+        except OSError:
+            raise
+        except Exception as error:  # on a full disk torch raises RuntimeError, and orbax ValueError
+            raise OSError(f"{folder} could not be written ({type(error).__name__}: {error}).") from error
         for inner in sorted((path for path in new.rglob("*") if path.is_dir()), reverse=True):
             write_manifest(inner)
         files = {name: {"size": (new / name).stat().st_size, "sha256": sha256_of(new / name)} for name in _files(new)}
@@ -96,16 +113,32 @@ def newest_checkpoint(folder: str | os.PathLike) -> Path | None:
     return None
 
 
-def plain(value: Any, where: str = "metrics") -> Any:
-    """A metric as JSON has it: NumPy's and any framework's numbers as Python's, arrays as lists, NaN and inf as null.
+def kept_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics as metadata.json keeps them: `plain`, without arrays, which are no metadata.
 
-    Raises TypeError for anything else, with its name.
+    Raises TypeError for what is neither number nor text, and ValueError for more than MAX_METRICS bytes.
+    """
+    found = plain(metrics)
+    sizes = {name: len(json.dumps(value, allow_nan=False)) for name, value in found.items()}
+    if sum(sizes.values()) > MAX_METRICS:
+        largest = max(sizes, key=sizes.get)
+        size = sum(sizes.values())
+        raise ValueError(
+            f"The metrics take {size:,} bytes, {largest!r} most of them; at most {MAX_METRICS:,} are kept."
+        )
+    return found
+
+
+def plain(value: Any, where: str = "metrics") -> Any:
+    """A metric as JSON has it: NumPy's and any framework's numbers as Python's, NaN and inf as null.
+
+    Arrays in a dictionary are left out. Raises TypeError for anything else, with its name.
     """
     if isinstance(value, Mapping):
         wrong = [key for key in value if not isinstance(key, str)]
         if wrong:
             raise TypeError(f"{where} has the key {wrong[0]!r}; expected the name of a metric.")
-        return {key: plain(each, f"{where}[{key!r}]") for key, each in value.items()}
+        return {key: plain(each, f"{where}[{key!r}]") for key, each in value.items() if not getattr(each, "ndim", 0)}
     if isinstance(value, list | tuple):
         return [plain(each, where) for each in value]
     if value is None or isinstance(value, bool | str):
@@ -114,14 +147,16 @@ def plain(value: Any, where: str = "metrics") -> Any:
         return int(value)
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else None
-    if hasattr(value, "tolist"):  # an array or a scalar of NumPy, torch, MLX or JAX
+    if hasattr(value, "tolist"):  # a scalar of NumPy, torch, MLX or JAX
         return plain(value.tolist(), where)
-    raise TypeError(f"{where} is of type {type(value).__name__}; expected a number, text, or an array of numbers.")
+    raise TypeError(f"{where} is of type {type(value).__name__}; expected a number or text.")
 
 
 def _check_metadata(path: Path, metadata: dict[str, Any]) -> None:
     kinds = {"step": int, "weight_version": int, "timestamp": int | float, "metrics": dict, "files": dict}
     kinds |= {"backend": str, "optimizer": str}
+    if "current_step" in metadata:  # older checkpoints lack it
+        kinds["current_step"] = int
     for key, kind in kinds.items():
         if key not in metadata:
             raise ValueError(f"{path} lacks {key!r}; it is no metadata of a training backend's checkpoint.")

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import trio
 
 from mlx_grpo_kit import backends
+from mlx_grpo_kit.backends.arrays import array_of, framework_of
 from mlx_grpo_kit.backends.base import Backend
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
@@ -97,13 +97,13 @@ def make_backend(
     if name == "JAX":
         import optax
 
-        from mlx_grpo_kit.backends import jax_qwen3
+        from mlx_grpo_kit.grpo.learners import jax_qwen3
 
         optimizer = optax.adamw(learning_rate, weight_decay=weight_decay)
         apply_fn = partial(jax_qwen3.qwen3_forward, config)
         return backend(apply_fn=apply_fn, params=numbers, optimizer=optimizer, learning_rate=learning_rate)
 
-    from mlx_grpo_kit.backends.torch_qwen3 import Qwen3
+    from mlx_grpo_kit.grpo.learners.torch_qwen3 import Qwen3
 
     model = Qwen3(config, numbers)
     if name == "PyTorch":
@@ -126,11 +126,12 @@ def make_backend(
 
 def as_batch(backend: Backend, batch: Mapping[str, Any]) -> dict[str, Any]:
     """A batch of NumPy's arrays, tuples of them too, as one of the backend's framework."""
+    framework = framework_of(next(iter(backend.get_weights().wait().values())))
 
     def convert(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(convert, value))
-        return backend._from_numpy(value) if isinstance(value, np.ndarray | np.generic) else value
+        return array_of(framework, np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
 
     return {name: convert(value) for name, value in batch.items()}
 
@@ -168,10 +169,10 @@ def measure(backend: Backend, batch: Mapping[str, Any], steps: int = 5) -> Measu
     first, first_seconds = step()
     step_seconds = statistics.median(step()[1] for _ in range(steps))
     start = time.perf_counter()
-    saved = trio.run(backend.save_checkpoint, steps)
+    saved = backend.save_checkpoint(steps).wait()
     save_seconds = time.perf_counter() - start
     start = time.perf_counter()
-    trio.run(backend.load_checkpoint, saved)
+    backend.load_checkpoint(saved).wait()
     return Measurement(
         name=type(backend).__name__,
         loss=first["loss"],

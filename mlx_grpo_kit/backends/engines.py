@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import trio
+import anyio
 
 from mlx_grpo_kit.backends.checkpoint_weights import read_weights
 from mlx_grpo_kit.backends.checkpoints import read_metadata
@@ -122,10 +122,8 @@ class MLXEngine:
         self, config: Qwen3Config, weights: Mapping[str, Any] | None = None, version: int = 0, *, name: str = "mlx"
     ):
         self.name = name
-        self._serving, self._worker = (
-            Serving(config, name),
-            Worker(f"engine {name}", at_start=lambda: None, at_end=mx.clear_streams),
-        )
+        self._serving = Serving(config, name)
+        self._worker = Worker(f"engine {name}", at_start=lambda: None, at_end=mx.clear_streams, finishes=False)
         if weights is not None:
             self.load_weights(weights, version).wait()
 
@@ -174,7 +172,7 @@ class Served:
 async def sync_weights_to_engines(
     engines: Sequence[Engine], checkpoint: str | os.PathLike, *, allow_older: bool = False
 ) -> list[Served]:
-    """Have every engine serve the weights of a checkpoint, of whichever backend.
+    """Have every engine serve the weights of a checkpoint, of whichever backend. Runs in trio and in asyncio.
 
     The checkpoint is read and checked once, before any engine hears of it. Then all engines load at the same time, each
     all of it or nothing.
@@ -195,7 +193,7 @@ async def sync_weights_to_engines(
     if not engines:
         raise ValueError("There are no engines; expected at least one.")
     checkpoint = Path(checkpoint)
-    metadata = await trio.to_thread.run_sync(read_metadata, checkpoint)  # every byte is hashed: that takes its time
+    metadata = await anyio.to_thread.run_sync(read_metadata, checkpoint)  # every byte is hashed: that takes its time
     weights, version = read_weights(checkpoint), metadata["weight_version"]
     served: list[Served | None] = [None] * len(engines)
 
@@ -207,9 +205,9 @@ async def sync_weights_to_engines(
             error = raised
         served[place] = Served(engine.name, engine.weight_version, error)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as tasks:
         for place in range(len(engines)):
-            nursery.start_soon(load, place)
+            tasks.start_soon(load, place)
     if failed := [each for each in served if each.error is not None]:
         reasons = "; ".join(f"{each.engine!r} serves version {each.weight_version}: {each.error}" for each in failed)
         well = ", ".join(repr(each.engine) for each in served if each.error is None) or "none"

@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -15,12 +16,24 @@ T = TypeVar("T")
 
 
 class TrainingError(RuntimeError):
-    """An operation of a training backend failed; its cause is `__cause__`. A new backend has to be made."""
+    """An operation of a training backend failed; its cause is `__cause__`.
+
+    If the backend is `poisoned`, a new one has to be made; otherwise nothing has changed and it goes on.
+    """
 
 
-@dataclass
+def failed(operation: str, error: Exception, before: str | None = None) -> TrainingError:
+    """The error of an operation that failed, itself or `before` it another one, when nothing had changed yet."""
+    what = "failed" if before is None else f"was not done: {before} failed before it"
+    why = f"{type(error).__name__}: {error}"
+    found = TrainingError(f"{operation} {what} ({why}). Nothing has changed: the backend goes on.")
+    found.__cause__ = error
+    return found
+
+
+@dataclass(eq=False)
 class Failure:
-    """How an operation failed.
+    """How an operation failed. If nobody is told in the program, its end or the garbage collector tells stderr.
 
     Attributes:
         operation: its name.
@@ -34,6 +47,20 @@ class Failure:
     poisons: bool = True
     seen: bool = False
 
+    def __post_init__(self):
+        _FAILURES.add(self)
+
+    def __del__(self):
+        self.tell_if_nobody_saw()
+
+    def tell_if_nobody_saw(self) -> None:
+        if not self.seen:
+            self.seen = True
+            say(
+                f"{self.operation} failed ({type(self.error).__name__}: {self.error}), and nobody was told. Wait for "
+                "the futures of a backend, or close it."
+            )
+
     def tell(self, asked_for: str) -> None:
         """Raise it, as the outcome of the operation `asked_for`: this one, or one that comes after it."""
         self.seen = True
@@ -46,11 +73,26 @@ class Failure:
         ) from self.error
 
 
-class TrainFuture(Generic[T]):
-    """What an operation of a backend will return.
+_FAILURES: weakref.WeakSet[Failure] = weakref.WeakSet()
+
+
+def tell_what_nobody_saw() -> None:
+    for failure in list(_FAILURES):
+        failure.tell_if_nobody_saw()
+
+
+def say(words: str) -> None:
+    """For what can be raised nowhere any more."""
+    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or gone
+        print(f"mlx_grpo_kit: {words}", file=sys.stderr, flush=True)
+
+
+class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
+    """The result of an operation of a backend, once there is one: `await future`, `await future.result()` or `wait()`.
 
     It may be awaited any number of times, from several tasks, in several runs of trio, and in asyncio too, which a
     notebook's cell runs in. A task that is cancelled while it waits leaves the operation alone: that ends in its turn.
+    The future of an operation that nobody awaits needs no care: the operation is done all the same.
     """
 
     def __init__(self, operation: str, thread: threading.Thread):
@@ -61,6 +103,7 @@ class TrainFuture(Generic[T]):
         self._waiting = 0
         self._value: T | None = None
         self._failure: Failure | None = None
+        self._driven: Coroutine[Any, Any, T] | None = None
 
     def done(self) -> bool:
         """Whether the operation is over, well or not."""
@@ -110,6 +153,29 @@ class TrainFuture(Generic[T]):
             raise TimeoutError(f"{self.operation} is not over after {timeout} s; it goes on.")
         return self._outcome()
 
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self.result().__await__()
+
+    # trio.run(backend.save_checkpoint, step) and asyncio.create_task(backend.save_checkpoint(step)) take a coroutine.
+
+    def send(self, value: Any) -> Any:
+        return self._drive("send", value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._drive("throw", *error)
+
+    def close(self) -> None:
+        if self._driven is not None:
+            self._driven.close()
+
+    def _drive(self, how: str, *arguments: Any) -> Any:
+        self._driven = self._driven or self.result()
+        try:
+            return getattr(self._driven, how)(*arguments)
+        except BaseException:  # it is over
+            self._driven = None
+            raise
+
     def _outcome(self) -> T:
         if self._failure is not None:
             self._failure.tell(self.operation)
@@ -130,8 +196,10 @@ class TrainFuture(Generic[T]):
             )
 
     def _set(self, value: T | None, failure: Failure | None = None) -> None:
-        """The worker's: the operation is over."""
+        """The worker's: the operation is over. Only the first outcome counts."""
         with self._lock:
+            if self.done():
+                return
             self._value, self._failure = value, failure
             self._over.set()
             wakers, self._wakers = self._wakers, []

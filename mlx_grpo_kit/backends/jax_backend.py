@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,8 +17,12 @@ import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from mlx_grpo_kit.backends.base import Backend, logits_of
+from mlx_grpo_kit.backends.incoming import fitting
+from mlx_grpo_kit.backends.learning_rate import rate_in
 
 STATE = "orbax"
+_ORBAX = threading.Lock()
+"""For two backends of a process: two saves of orbax at the same time wait for each other, until a timeout."""
 
 
 @dataclass(eq=False, repr=False)
@@ -45,8 +50,8 @@ class JAXTrainingBackend(Backend):
         params: floating-point arrays, in a dictionary by name or in any pytree; names are then joined by dots.
         optimizer: takes gradients of the same structure. Clipping is a part of it: `optax.chain`.
         loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
-        learning_rate: what the optimizer was made with, a number or a schedule by step, for `optim_step` to report; an
-            optimizer of optax keeps it to itself. NaN where nobody says.
+        learning_rate: a number or a schedule by step, for `optim_step` to report. None: what the optimizer was made
+            with, or NaN for an optimizer that has several rates.
         batch_sharding: where the rows of each array of a batch go; None leaves batches where they are.
         opt_state: the optimizer's.
     """
@@ -60,7 +65,7 @@ class JAXTrainingBackend(Backend):
     checkpoint_dir: Path
     weight_version: int = 0
     current_step: int = 0
-    learning_rate: float | Callable[[int], float] = field(default=float("nan"), kw_only=True)
+    learning_rate: float | Callable[[int], float] | None = field(default=None, kw_only=True)
     batch_sharding: Sharding | None = field(default=None, kw_only=True)
     opt_state: Any = field(default=None, init=False)
 
@@ -97,20 +102,33 @@ class JAXTrainingBackend(Backend):
         updates, opt_state = self.optimizer.update(grads, opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
-    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any], jax.Array]:
+    def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any], Any]:
         if self.batch_sharding is not None:
             batch = jax.tree.map(
                 lambda each: jax.device_put(each, self.batch_sharding) if np.ndim(each) else each, batch
             )
         loss, metrics, grads, norm = self._gradient(self.params, dict(batch))
+        return loss, metrics, (grads, norm)
+
+    def _add_gradient(self, gradient: Any) -> jax.Array:
+        grads, norm = gradient
         if self._grads is None:
             self._grads = grads
         else:
             self._grads, norm = self._sum(self._grads, grads)
-        return loss, metrics, norm
+        return norm
 
     def _apply_gradient(self) -> float:
         self.params, self.opt_state = jax.block_until_ready(self._update(self.params, self.opt_state, self._grads))
+        return self._rate()
+
+    def _rate(self) -> float:
+        if self.learning_rate is None:
+            states = jax.tree.leaves(self.opt_state, is_leaf=lambda each: hasattr(each, "hyperparams"))
+            injected = [each.hyperparams for each in states if hasattr(each, "hyperparams")]  # by inject_hyperparams
+            if len(injected) == 1 and "learning_rate" in injected[0]:
+                return float(injected[0]["learning_rate"])
+            return rate_in(self.optimizer, self.current_step)
         return self.learning_rate(self.current_step) if callable(self.learning_rate) else self.learning_rate
 
     def _clear_gradient(self) -> None:
@@ -128,11 +146,8 @@ class JAXTrainingBackend(Backend):
     def _numpy(self, array: jax.Array) -> np.ndarray:
         return np.array(array, np.float32 if array.dtype == jnp.bfloat16 else None)
 
-    def _from_numpy(self, array: np.ndarray) -> jax.Array:
-        return jnp.array(array)
-
     def _write(self, folder: Path) -> None:
-        with ocp.StandardCheckpointer() as checkpointer:
+        with _ORBAX, ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(folder.absolute() / STATE, self._state())
 
     def _read(self, folder: Path) -> dict[str, dict[str, jax.Array]]:
@@ -142,7 +157,7 @@ class JAXTrainingBackend(Backend):
         except Exception as error:  # whatever orbax and the store below it make of a folder that is not theirs
             raise ValueError(f"{path} cannot be read ({error}). It is corrupt, or not from this kit.") from error
         what = {"weights": "Weight", "optimizer": "The optimizer's"}
-        return {part: self._fitting(what[part], found.get(part, {}), mine) for part, mine in ours.items()}
+        return {part: fitting(self.array, what[part], found.get(part, {}), mine) for part, mine in ours.items()}
 
     def _restore(self, state: dict[str, dict[str, jax.Array]]) -> None:
         self.params = in_place_of(self.params, state["weights"])
@@ -172,11 +187,12 @@ class JAXTrainingBackend(Backend):
                     "jax.device_put(params, NamedSharding(mesh, PartitionSpec())) gives each device all of them."
                 )
 
-    def _check_batch(self, batch: Mapping[str, Any]) -> None:
-        super()._check_batch(batch)
+    def _check_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        batch = super()._check_batch(batch)
         if self.batch_sharding is not None:
-            for name, array in by_name(dict(batch)).items():
+            for name, array in by_name(batch).items():
                 self._check_rows(name, np.shape(array))
+        return batch
 
     def _check_rows(self, name: str, shape: tuple[int, ...]) -> None:
         try:
@@ -218,7 +234,7 @@ def in_place_of(tree: Any, arrays: Mapping[str, jax.Array]) -> Any:
 
 def _restored(path: Path, ours: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, dict[str, jax.Array]]:
     """What orbax saved there; shapes and dtypes are as they were saved, arrays where `ours` of the same names are."""
-    with ocp.StandardCheckpointer() as checkpointer:
+    with _ORBAX, ocp.StandardCheckpointer() as checkpointer:
         saved = checkpointer.metadata(path).item_metadata.tree
         # Orbax would make another dtype of one that was not asked for, without a word.
         target = {

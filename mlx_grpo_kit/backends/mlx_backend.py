@@ -15,7 +15,8 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path
 
 from mlx_grpo_kit.autograd.gradients import check_parameters
-from mlx_grpo_kit.backends.base import Backend, logits_of
+from mlx_grpo_kit.backends.base import Backend, check_max_grad_norm, logits_of
+from mlx_grpo_kit.backends.incoming import fitting
 from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
 
@@ -58,6 +59,7 @@ class MLXTrainingBackend(Backend):
         check_parameters(self.params)
         if not isinstance(self.optimizer, optim.Optimizer):
             raise TypeError(f"optimizer is of type {type(self.optimizer).__name__}; expected one of mlx.optimizers.")
+        check_max_grad_norm(self.max_grad_norm)
         super().__post_init__()
         self.params = {name: self._copy(array) for name, array in self.params.items()}
         self._grads: dict[str, mx.array] | None = None
@@ -72,20 +74,24 @@ class MLXTrainingBackend(Backend):
 
     def load_weights(self, weights: Mapping[str, Any]):
         if isinstance(weights, Mapping):
-            mx.eval(list(weights.values()))
+            mx.eval([value for value in weights.values() if isinstance(value, mx.array)])
         return super().load_weights(weights)
 
-    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[mx.array, Mapping[str, Any], mx.array]:
+    def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[float, Mapping[str, Any], dict[str, mx.array]]:
         def loss_of(params: dict[str, mx.array]) -> tuple[mx.array, Mapping[str, Any]]:
             return self._loss(logits_of(partial(self.apply_fn, params), batch["input_ids"]), batch)
 
         (loss, metrics), grads = mx.value_and_grad(loss_of)(self.params)
+        mx.eval(loss, metrics, grads)
+        return loss.item(), metrics, grads
+
+    def _add_gradient(self, grads: dict[str, mx.array]) -> float:
         if self._grads is not None:
             grads = {name: self._grads[name] + grad for name, grad in grads.items()}
         norm = mx.sqrt(sum(grad.astype(mx.float32).square().sum() for grad in grads.values()))
-        mx.eval(loss, metrics, grads, norm)
+        mx.eval(grads, norm)
         self._grads = grads
-        return loss.item(), metrics, norm.item()
+        return norm.item()
 
     def _apply_gradient(self) -> float:
         grads = self._grads
@@ -111,9 +117,6 @@ class MLXTrainingBackend(Backend):
     def _numpy(self, array: mx.array) -> np.ndarray:
         return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
 
-    def _from_numpy(self, array: np.ndarray) -> mx.array:
-        return mx.array(array)
-
     def _write(self, folder: Path) -> None:
         save_arrays(folder / MODEL, self.params)
         save_arrays(folder / OPTIMIZER, dict(tree_flatten(self.optimizer.state)))
@@ -125,7 +128,9 @@ class MLXTrainingBackend(Backend):
             OPTIMIZER: ("The optimizer's", dict(tree_flatten(self.optimizer.state))),
             STATE: ("State", {"random": mx.random.state[0]}),
         }
-        return {name: self._fitting(what, load_arrays(folder / name), mine) for name, (what, mine) in ours.items()}
+        return {
+            name: fitting(self.array, what, load_arrays(folder / name), mine) for name, (what, mine) in ours.items()
+        }
 
     def _restore(self, state: dict[str, dict[str, mx.array]]) -> None:
         self.params = state[MODEL]

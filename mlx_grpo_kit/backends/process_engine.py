@@ -18,9 +18,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from mlx_grpo_kit.backends.arrays import as_numpy
 from mlx_grpo_kit.backends.engines import EngineError, Generated, Serving, refusing
 from mlx_grpo_kit.backends.future import TrainFuture
-from mlx_grpo_kit.backends.weights import as_numpy, flat
+from mlx_grpo_kit.backends.weights import flat
 from mlx_grpo_kit.backends.worker import Worker
 from mlx_grpo_kit.generation.batching import TokenIds
 from mlx_grpo_kit.qwen3 import Qwen3Config
@@ -60,7 +61,7 @@ class ProcessEngine:
                 os.close(descriptor)
         self._requests = Connection(ours_out, readable=False)
         self._replies = Connection(ours_in, writable=False)
-        self._worker = Worker(f"engine {name}", at_start=lambda: None, at_end=lambda: None)
+        self._worker = Worker(f"engine {name}", at_start=lambda: None, at_end=lambda: None, finishes=False)
         # An engine that nobody closes takes its process with it.
         self._leave = weakref.finalize(self, _end, self._process, self._lifeline)
         try:

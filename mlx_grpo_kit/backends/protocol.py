@@ -42,10 +42,10 @@ class TrainingBackend(Protocol):
         """Put these weights in the place of those that are there."""
         ...
 
-    async def save_checkpoint(self, step: int, metrics: Mapping[str, Any] | None = None) -> Path:
+    def save_checkpoint(self, step: int, metrics: Mapping[str, Any] | None = None) -> TrainFuture[Path]:
         """Write all that is needed to go on from here, and count weight_version up."""
         ...
 
-    async def load_checkpoint(self, checkpoint_path: str | os.PathLike) -> dict[str, Any]:
+    def load_checkpoint(self, checkpoint_path: str | os.PathLike) -> TrainFuture[dict[str, Any]]:
         """Go on from a checkpoint; returns its metadata."""
         ...

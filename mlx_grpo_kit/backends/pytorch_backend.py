@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -16,7 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlx_grpo_kit.backends.base import Backend, logits_of
+from mlx_grpo_kit.backends.arrays import plain_name
+from mlx_grpo_kit.backends.base import Backend, check_max_grad_norm, logits_of
+from mlx_grpo_kit.backends.incoming import fitting
+from mlx_grpo_kit.torch_threads import use_threads
 
 MODEL, OPTIMIZER, STATE = "pytorch_model.bin", "optimizer.bin", "training_state.bin"
 
@@ -33,7 +35,8 @@ class PyTorchTrainingBackend(Backend):
 
     Attributes:
         model: called with "input_ids" of a batch; returns logits, or an object with `.logits`, as transformers' models.
-        optimizer: over the model's parameters.
+            Weights of one that torch.compile was given have their names from before.
+        optimizer: over the model's parameters, or a part of them: norm and clipping are those of that part.
         loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
         max_grad_norm: longer gradients are shortened to this.
         lr_scheduler: one of torch.optim.lr_scheduler, called after each step.
@@ -59,40 +62,45 @@ class PyTorchTrainingBackend(Backend):
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             kind = type(self.optimizer).__name__
             raise TypeError(f"optimizer is of type {kind}; expected a torch.optim.Optimizer.")
+        check_max_grad_norm(self.max_grad_norm)
         super().__post_init__()
 
     def _check_model(self) -> None:
-        in_parallel = torch.nn.parallel.DistributedDataParallel
-        if isinstance(self.model, in_parallel) or hasattr(self.model, "set_requires_gradient_sync"):  # FSDP2 adds that
+        in_parallel, model = torch.nn.parallel.DistributedDataParallel, uncompiled(self.model)
+        if isinstance(model, in_parallel) or hasattr(model, "set_requires_gradient_sync"):  # FSDP2 adds that
             raise TypeError("model computes in several processes: take DistributedPyTorchTrainingBackend for it.")
 
     def _begin_thread(self) -> Callable[[], None]:
         return partial(use_threads, torch.get_num_threads())
 
-    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
+    def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
         with self._autocast():  # here and not around the call: it holds for one thread
             loss, metrics = self._loss(logits_of(self.model, batch["input_ids"]), batch)
-        self._backward(loss)
-        return loss.detach(), metrics, torch.nn.utils.get_total_norm(self._gradients())
+        return loss.detach(), metrics, loss  # torch computes and adds a gradient in one: backward
 
-    def _backward(self, loss: torch.Tensor) -> None:
+    def _add_gradient(self, loss: torch.Tensor) -> torch.Tensor:
         loss.backward()
+        return torch.nn.utils.get_total_norm(self._gradients())
 
     def _apply_gradient(self) -> float:
         rate = float(self.optimizer.param_groups[0]["lr"])
         if self.max_grad_norm is not None:
             norm = torch.tensor(self._gradient_norm)
-            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.max_grad_norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(self._trained(), self.max_grad_norm, norm)
         self.optimizer.step()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
         return rate
 
     def _clear_gradient(self) -> None:
+        self.model.zero_grad()  # of parameters that the optimizer does not have, too
         self.optimizer.zero_grad()
 
     def _gradients(self) -> list[torch.Tensor]:
-        return [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        return [parameter.grad for parameter in self._trained() if parameter.grad is not None]
+
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def _autocast(self):
         if self.autocast_dtype is None:
@@ -100,10 +108,10 @@ class PyTorchTrainingBackend(Backend):
         return torch.autocast(next(self.model.parameters()).device.type, self.autocast_dtype)
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        return self.model.state_dict()
+        return {plain_name(name): each for name, each in self.model.state_dict().items()}
 
     def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict({name: weights[plain_name(name)] for name in self.model.state_dict()})
 
     def _copy(self, array: torch.Tensor) -> torch.Tensor:
         return array.detach().clone()
@@ -111,9 +119,6 @@ class PyTorchTrainingBackend(Backend):
     def _numpy(self, array: torch.Tensor) -> np.ndarray:
         array = array.detach().cpu()
         return (array.float() if array.dtype == torch.bfloat16 else array).numpy().copy()
-
-    def _from_numpy(self, array: np.ndarray) -> torch.Tensor:
-        return torch.tensor(array)
 
     def _write(self, folder: Path) -> None:
         for name, content in self._saved().items():
@@ -129,9 +134,9 @@ class PyTorchTrainingBackend(Backend):
 
     def _read(self, folder: Path) -> dict[str, Any]:
         state = {name: load_tensors(folder / name) for name in (MODEL, OPTIMIZER, STATE)}
-        state[MODEL] = self._fitting("Weight", state[MODEL], self._weights())
+        state[MODEL] = fitting(self.array, "Weight", state[MODEL], self._weights())
         random, scheduler = (state[STATE].get(name) for name in ("random", "scheduler"))
-        self._fitting("State", {"random": random}, {"random": torch.get_rng_state()})
+        fitting(self.array, "State", {"random": random}, {"random": torch.get_rng_state()})
         if (scheduler is None) != (self.lr_scheduler is None):
             how, this = ("without", "one") if scheduler is None else ("with", "none")
             raise ValueError(f"{folder} was saved {how} an lr_scheduler, and this backend has {this}.")
@@ -165,7 +170,7 @@ class PyTorchTrainingBackend(Backend):
         for number, (group, parameter) in zip(numbers, parameters, strict=True):
             if number in states:
                 what = f"Moment of parameter {number} of the optimizer:"
-                self._fitting(what, _tensors(states[number]), _tensors(self._first_moments(group, parameter)))
+                fitting(self.array, what, _tensors(states[number]), _tensors(self._first_moments(group, parameter)))
 
     def _first_moments(self, group: dict[str, Any], parameter: torch.Tensor) -> dict[str, Any]:
         """What the optimizer keeps for a parameter: what one of the same kind has after a step without gradient."""
@@ -177,15 +182,9 @@ class PyTorchTrainingBackend(Backend):
         return trial.state[stand_in]
 
 
-def use_threads(count: int) -> None:
-    """Have torch compute with as many threads when this thread calls it; a thread starts with OpenMP's first number.
-
-    That is 1 where `mlx_grpo_kit.blas` has loaded OpenMP for MLX. torch.set_num_threads would set MKL's number as well,
-    which is one for the whole process and MLX's too.
-    """
-    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    if torch.get_num_threads() != count and torch_cpu.exists():
-        getattr(ctypes.CDLL(str(torch_cpu)), "omp_set_num_threads", torch.set_num_threads)(count)
+def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+    """The module that `torch.compile` was given, or the module itself."""
+    return getattr(model, "_orig_mod", model)
 
 
 def load_tensors(file: Path) -> dict[str, Any]:

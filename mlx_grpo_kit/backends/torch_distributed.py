@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -13,7 +14,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, PyTorchTrainingBackend
+from mlx_grpo_kit.backends.arrays import plain_name
+from mlx_grpo_kit.backends.base import refusing
+from mlx_grpo_kit.backends.future import TrainFuture
+from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, PyTorchTrainingBackend, uncompiled
+from mlx_grpo_kit.backends.ranks import Ranks
+from mlx_grpo_kit.backends.worker import RefusedError
 
 T = TypeVar("T")
 
@@ -27,7 +33,11 @@ class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
     `num_items_in_batch`; the sum is then the mean that one process would have computed of all of it. A mean of each
     rank's own tokens, averaged, would be another number wherever ranks have different numbers of tokens.
 
-    All ranks submit the same operations in the same order. "loss" and "grad_norm" are those of the whole batch on every
+    All ranks make the same backends and submit the same operations in the same order. A batch, weights or a checkpoint
+    that one rank refuses, all ranks refuse: the future raises. Where a rank fails, all ranks get a TrainingError within
+    seconds, and so do those that submit an operation which another rank never submits.
+
+    "loss" and "grad_norm" are those of the whole batch on every
     rank, metrics of the loss function are the rank's own. `get_weights` gives whole weights on every rank. The first
     rank writes checkpoints, which `PyTorchTrainingBackend` reads and writes too; every rank reads them, so
     `checkpoint_dir` lies where all of them see it. The random state in them is the first rank's.
@@ -39,21 +49,75 @@ class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
     needs_tokens: ClassVar[bool] = False  # a rank's part may be empty
 
     def _check_model(self) -> None:
-        if not isinstance(self.model, DistributedDataParallel | FSDPModule):
+        if not isinstance(uncompiled(self.model), DistributedDataParallel | FSDPModule):
             kind = type(self.model).__name__
             raise TypeError(f"model is of type {kind}; expected one in DistributedDataParallel or after fully_shard.")
 
-    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
-        loss, metrics, norm = super()._add_gradient(batch)
-        dist.all_reduce(loss)
-        return loss, metrics, _whole(norm)
+    def __post_init__(self):
+        super().__post_init__()
+        self._ranks = Ranks()
 
-    def _backward(self, loss: torch.Tensor) -> None:
-        (loss * dist.get_world_size()).backward()  # both wrappers average over ranks; this makes it the sum
+    def forward_backward(self, batch: Mapping[str, Any]) -> TrainFuture[dict[str, Any]]:
+        batch = dict(batch) if isinstance(batch, Mapping) else batch
+
+        def together() -> dict[str, Any]:
+            with refusing():
+                checked = self._checked(lambda: self._check_batch(batch))
+            return self._forward_backward(checked)
+
+        return self._submit("forward_backward", together)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._ranks.leave()
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            super().__exit__(*error)
+        finally:
+            self._ranks.leave()
+
+    def _submit(self, operation: str, function: Callable[[], T]) -> TrainFuture[T]:
+        return super()._submit(operation, lambda: self._together(operation, function))
+
+    def _together(self, operation: str, function: Callable[[], T]) -> T:
+        with self._ranks.watching(self._worker.give_up):
+            try:
+                self._ranks.meet(operation)
+                return function()
+            except RefusedError:  # by all ranks
+                raise
+            except BaseException as error:
+                self._ranks.tell(f"failed in {operation} ({type(error).__name__}: {error})")
+                raise
+
+    @contextmanager
+    def _before_any_change(self) -> Iterator[None]:
+        """An exception in here poisons: ranks may have submitted more or less of what follows, and would drop that."""
+        yield
+
+    def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
+        try:
+            found, error = super()._compute_gradient(batch), None
+        except Exception as raised:
+            found, error = (), raised
+            # FSDP's other ranks may wait in the model for this one, and never come to meet it.
+            self._ranks.tell(f"failed in forward_backward ({type(error).__name__}: {error})")
+        self._ranks.meet("the loss", error)
+        loss, metrics, own = found
+        whole = loss.clone()
+        dist.all_reduce(whole)
+        return whole, metrics, own
+
+    def _add_gradient(self, loss: torch.Tensor) -> torch.Tensor:
+        return _whole(super()._add_gradient(loss * dist.get_world_size()))  # wrappers average over ranks; now they sum
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
-        return model.state_dict()
+        model = uncompiled(self.model)
+        model = model.module if isinstance(model, DistributedDataParallel) else model
+        return {plain_name(name): each for name, each in model.state_dict().items()}
 
     def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
         for name, mine in self._weights().items():
@@ -71,10 +135,10 @@ class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
         if dist.get_rank() == 0:
             try:
                 super()._write_checkpoint(folder, about)
-            except OSError as raised:
+            except Exception as raised:
                 error = raised
         self._gathered = {}
-        _raise_on_every_rank(error)
+        self._ranks.meet("save_checkpoint, written", error)
 
     def _saved(self) -> dict[str, Any]:
         return super()._saved() | self._gathered
@@ -83,9 +147,9 @@ class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
         found, error = None, None
         try:
             found = look()
-        except (OSError, ValueError, TypeError) as raised:
+        except Exception as raised:
             error = raised
-        _raise_on_every_rank(error)
+        self._ranks.meet("a check", error)
         return found
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -119,12 +183,3 @@ def _gathered(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return type(tree)(_gathered(each) for each in tree)
     return _whole(tree.detach()) if isinstance(tree, torch.Tensor) else tree
-
-
-def _raise_on_every_rank(error: Exception | None) -> None:
-    """Raise the first rank's error that has one; returns where none has."""
-    errors: list[Exception | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(errors, error)
-    for each in errors:
-        if each is not None:
-            raise each

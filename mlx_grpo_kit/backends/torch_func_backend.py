@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,8 +15,12 @@ import torchopt
 from torch.func import functional_call, grad_and_value
 from torchopt.base import GradientTransformation
 
+from mlx_grpo_kit.backends.arrays import plain_name
 from mlx_grpo_kit.backends.base import Backend, logits_of
-from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, load_tensors, use_threads
+from mlx_grpo_kit.backends.incoming import fitting
+from mlx_grpo_kit.backends.learning_rate import rate_in
+from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, load_tensors
+from mlx_grpo_kit.torch_threads import use_threads
 
 
 @dataclass(eq=False, repr=False)
@@ -39,8 +42,8 @@ class TorchFuncTrainingBackend(Backend):
         optimizer: one of torchopt. Clipping is a part of it: `torchopt.chain`.
         opt_state: the optimizer's; it stands for parameters in a dictionary.
         loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
-        learning_rate: what the optimizer was made with, a number or a schedule by step, for `optim_step` to report; an
-            optimizer of torchopt keeps it to itself. NaN where nobody says.
+        learning_rate: a number or a schedule by step, for `optim_step` to report. None: what the optimizer was made
+            with, or NaN for an optimizer that has several rates.
     """
 
     array = torch.Tensor
@@ -54,7 +57,7 @@ class TorchFuncTrainingBackend(Backend):
     checkpoint_dir: Path
     weight_version: int = 0
     current_step: int = 0
-    learning_rate: float | Callable[[int], float] = field(default=math.nan, kw_only=True)
+    learning_rate: float | Callable[[int], float] | None = field(default=None, kw_only=True)
 
     @classmethod
     def from_model(
@@ -90,7 +93,7 @@ class TorchFuncTrainingBackend(Backend):
     def _begin_thread(self) -> Callable[[], None]:
         return partial(use_threads, torch.get_num_threads())
 
-    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
+    def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], Any]:
         def loss_of(params: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Any]:
             buffers = {name: each.clone() for name, each in self.buffers.items()}  # a module changes its own in place
 
@@ -103,14 +106,20 @@ class TorchFuncTrainingBackend(Backend):
 
         others: dict[str, Any] = {}  # grad_and_value lets nothing out but tensors
         grads, (loss, (metrics, buffers)) = grad_and_value(loss_of, has_aux=True)(self.params)
+        return loss, {**metrics, **others}, (grads, buffers)
+
+    def _add_gradient(self, gradient: Any) -> torch.Tensor:
+        grads, buffers = gradient
         if self._grads is not None:
             grads = {name: self._grads[name] + grad for name, grad in grads.items()}
         self._grads, self.buffers = grads, buffers
-        return loss, {**metrics, **others}, torch.nn.utils.get_total_norm(grads.values())
+        return torch.nn.utils.get_total_norm(grads.values())
 
     def _apply_gradient(self) -> float:
         updates, self.opt_state = self.optimizer.update(self._grads, self.opt_state, params=self.params, inplace=False)
         self.params = torchopt.apply_updates(self.params, updates, inplace=False)
+        if self.learning_rate is None:
+            return rate_in(self.optimizer, self.current_step)
         return self.learning_rate(self.current_step) if callable(self.learning_rate) else self.learning_rate
 
     def _clear_gradient(self) -> None:
@@ -131,9 +140,6 @@ class TorchFuncTrainingBackend(Backend):
     def _numpy(self, array: torch.Tensor) -> np.ndarray:
         return (array.float() if array.dtype == torch.bfloat16 else array).numpy(force=True).copy()
 
-    def _from_numpy(self, array: np.ndarray) -> torch.Tensor:
-        return torch.tensor(array)
-
     def _write(self, folder: Path) -> None:
         torch.save(self._weights(), folder / MODEL)
         torch.save(_by_place(self.opt_state), folder / OPTIMIZER)
@@ -145,7 +151,9 @@ class TorchFuncTrainingBackend(Backend):
             OPTIMIZER: ("The optimizer's", _by_place(self.opt_state)),
             STATE: ("State", {"random": torch.get_rng_state()}),
         }
-        return {name: self._fitting(what, load_tensors(folder / name), mine) for name, (what, mine) in ours.items()}
+        return {
+            name: fitting(self.array, what, load_tensors(folder / name), mine) for name, (what, mine) in ours.items()
+        }
 
     def _restore(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
         self._set_weights(state[MODEL])
@@ -154,9 +162,12 @@ class TorchFuncTrainingBackend(Backend):
 
 
 def keys_of_state(model: torch.nn.Module) -> dict[str, str]:
-    """For each name in a module's state_dict the one among its parameters and buffers, where a tied weight has one."""
+    """For each name in a module's state_dict the one among its parameters and buffers, where a tied weight has one.
+
+    The former without the prefix of a compiled module.
+    """
     held = {id(each): name for name, each in [*model.named_parameters(), *model.named_buffers()]}
-    return {name: held[id(each)] for name, each in model.state_dict(keep_vars=True).items()}
+    return {plain_name(name): held[id(each)] for name, each in model.state_dict(keep_vars=True).items()}
 
 
 def _by_place(state: Any) -> dict[str, torch.Tensor]:

@@ -6,7 +6,6 @@ gradients, steps of optax. `loss.backward()` has nothing to do here, and does no
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from torch._ops import OpOverloadPacket
 from torch.func import functional_call
 
 from mlx_grpo_kit.backends.base import logits_of
+from mlx_grpo_kit.backends.incoming import fitting
 from mlx_grpo_kit.backends.jax_backend import JAXTrainingBackend, by_name, in_place_of
 from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, load_tensors
 from mlx_grpo_kit.backends.torch_func_backend import keys_of_state
@@ -66,7 +66,8 @@ class TorchaxTrainingBackend(JAXTrainingBackend):
 
     The module is a template: its weights, on whatever device they are, are copied to JAX's and trained there. Batches
     and weights come and go as torch's tensors on the CPU. Buffers are read and never changed. What is random inside the
-    module is drawn once, when it is compiled: no dropout.
+    module is drawn once, when it is compiled: no dropout. Importing torchax, which this class does, makes torch.compile
+    fail for the rest of the process: torch then takes JAX for its accelerator.
 
     Checkpoints hold `pytorch_model.bin`, which the module's `load_state_dict` takes, and `optimizer.bin`, the arrays of
     the optimizer's state by name.
@@ -87,7 +88,7 @@ class TorchaxTrainingBackend(JAXTrainingBackend):
         weight_version: int = 0,
         current_step: int = 0,
         *,
-        learning_rate: float | Callable[[int], float] = math.nan,
+        learning_rate: float | Callable[[int], float] | None = None,
     ):
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model is of type {type(model).__name__}; expected a torch.nn.Module.")
@@ -111,11 +112,12 @@ class TorchaxTrainingBackend(JAXTrainingBackend):
     def _loss(self, logits: jax.Array, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any]]:
         return interop.call_torch(super()._loss, logits, batch)
 
-    def _add_gradient(self, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any], jax.Array]:
+    def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any], Any]:
         batch = jax.tree.map(_to_jax, dict(batch))
         # Buffers are an argument of what is compiled: what a closure holds would be a constant of it.
-        loss, metrics, norm = super()._add_gradient({**batch, "input_ids": (self.buffers, batch["input_ids"])})
-        return loss, jax.tree.map(_to_torch, metrics), norm
+        batch["input_ids"] = self.buffers, batch["input_ids"]
+        loss, metrics, gradient = super()._compute_gradient(batch)
+        return loss, jax.tree.map(_to_torch, metrics), gradient
 
     def _weights(self) -> dict[str, torch.Tensor]:
         held = {**self.params, **self.buffers}
@@ -132,16 +134,15 @@ class TorchaxTrainingBackend(JAXTrainingBackend):
     def _numpy(self, array: torch.Tensor) -> np.ndarray:
         return array.float().numpy() if array.dtype == torch.bfloat16 else array.numpy()
 
-    def _from_numpy(self, array: np.ndarray) -> torch.Tensor:
-        return torch.tensor(array)
-
     def _write(self, folder: Path) -> None:
         torch.save(self._weights(), folder / MODEL)
         torch.save(self._optimizer(), folder / OPTIMIZER)
 
     def _read(self, folder: Path) -> dict[str, dict[str, torch.Tensor]]:
         ours = {MODEL: ("Weight", self._weights()), OPTIMIZER: ("The optimizer's", self._optimizer())}
-        return {name: self._fitting(what, load_tensors(folder / name), mine) for name, (what, mine) in ours.items()}
+        return {
+            name: fitting(self.array, what, load_tensors(folder / name), mine) for name, (what, mine) in ours.items()
+        }
 
     def _restore(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
         self._set_weights(state[MODEL])

@@ -1,18 +1,15 @@
 """Weights of any framework as the kit's own: one flat dictionary of arrays, under the kit's names.
 
 Frameworks differ in three ways: the arrays (torch, MLX, JAX, NumPy), the names (the kit's, or those of published
-folders and of transformers) and whether the dictionary is nested. NumPy is what all of them meet in; bfloat16, which it
-lacks, travels as float32, which holds it exactly.
+folders and of transformers) and whether the dictionary is nested.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from mlx_grpo_kit.backends.arrays import array_of, as_numpy, dtype_name, framework_of, plain_name
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import Qwen3Config, param_names, validate_params
 from mlx_grpo_kit.qwen3.params import check_finite
@@ -20,47 +17,14 @@ from mlx_grpo_kit.qwen3.pretrained import drop_second_embedding, kit_name
 
 
 def flat(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """{"layers": {"0": {"weight": a}}} -> {"layers.0.weight": a}; a flat dictionary stays what it is."""
+    """{"layers": {"0": {"weight": a}}} -> {"layers.0.weight": a}, without the prefixes of compiled modules."""
     found: dict[str, Any] = {}
     for name, value in weights.items():
         if isinstance(value, Mapping):
             found |= {f"{name}.{inner}": each for inner, each in flat(value).items()}
         else:
-            found[name] = value
+            found[plain_name(name)] = value
     return found
-
-
-def as_numpy(value: Any) -> np.ndarray:
-    """The numbers of an array of any framework; bfloat16 becomes float32."""
-    if framework_of(value) == "torch":
-        value = value.detach().cpu()
-        return (value.float() if dtype_name(value) == "bfloat16" else value).numpy()
-    if isinstance(value, mx.array):
-        return np.array(value.astype(mx.float32) if value.dtype == mx.bfloat16 else value)
-    value = np.asarray(value)
-    return value.astype(np.float32) if dtype_name(value) == "bfloat16" else value
-
-
-def dtype_name(value: Any) -> str:
-    """ "float32", whatever the framework calls it."""
-    return str(getattr(value, "dtype", type(value).__name__)).rpartition(".")[2]
-
-
-def array_of(framework: str, values: np.ndarray, dtype: Any = None) -> Any:
-    """`values` as an array of a `framework_of` some array; None keeps their dtype as far as the framework has it."""
-    if framework == "torch":
-        array = sys.modules["torch"].from_numpy(np.array(values))
-        return array if dtype is None else array.to(dtype)
-    if framework == "mlx":
-        return mx.array(values) if dtype is None else mx.array(values).astype(dtype)
-    if framework == "jax":
-        return sys.modules["jax"].numpy.asarray(values, dtype=dtype)
-    return np.array(values, dtype=dtype)
-
-
-def framework_of(array: Any) -> str:
-    """ "torch", "mlx", "jax" or "numpy"."""
-    return type(array).__module__.partition(".")[0].removesuffix("lib")  # jaxlib's arrays are JAX's
 
 
 def to_kit(config: Qwen3Config, weights: Mapping[str, Any]) -> dict[str, mx.array]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams
+from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams, say
 from mlx_grpo_kit.habits import not_known
 from mlx_grpo_kit.recipe import MAX_STEPS, TINY_ARGS, TINY_NAME
 from mlx_grpo_kit.run_record import KEEP
@@ -39,6 +39,13 @@ def number(text: str) -> float:
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number.")
     return value
+
+
+def name(text: str) -> str:
+    """A text with something in it."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty. Is a variable of the shell not set?")
+    return text
 
 
 def whole_number(text: str) -> int:
@@ -174,7 +181,7 @@ SETTINGS = {
     "what it learns from": (
         Setting("num_generations", whole_number, "completions a prompt; each is compared with the others"),
         Setting("per_device_train_batch_size", whole_number, "completions that go through the model at once"),
-        Setting("gradient_accumulation_steps", whole_number, "such batches a step"),
+        Setting("gradient_accumulation_steps", whole_number, "such batches a step, of all processes together"),
         Setting("num_iterations", whole_number, "updates from each batch of completions"),
         Setting("scale_rewards", str, "divide by the standard deviation of the group, the batch, or none"),
         Setting("advantage_estimator", str, "compare with the group's mean; rloo: with the others' mean"),
@@ -184,6 +191,7 @@ SETTINGS = {
         Setting("soft_punish_cache", whole_number, "punish the last N tokens before the longest completion (DAPO)"),
         Setting("mask_truncated_completions", bool, "leave completions without an end out of the loss"),
         Setting("on_reward_error", str, "stop when a reward function fails, or skip the completion"),
+        Setting("gradient_statistics", bool, "add metrics of each parameter's gradient"),
     ),
     "what it costs": (
         Setting("lora_r", whole_number, "train adapters of this rank, such as 8, beside a model that stays as it is"),
@@ -270,11 +278,11 @@ def _add_train(commands: Any) -> None:
     words = "where metrics.jsonl, completions.jsonl, reward.png, checkpoints/ and policy/ are written"
     run.add_argument("--output", required=True, metavar="DIR", help=words)
     words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat"
-    run.add_argument("--model", metavar="FOLDER", help=words)
+    run.add_argument("--model", type=name, metavar="FOLDER", help=words)
     words = "addition (default), countdown, or file.py:Class (module:Class) for a task of your own"
-    run.add_argument("--task", metavar="NAME", help=words)
+    run.add_argument("--task", type=name, metavar="NAME", help=words)
     words = "a file of JSON lines to train on, with a question and an answer in each, such as GSM8K's"
-    run.add_argument("--data", metavar="FILE", help=words)
+    run.add_argument("--data", type=name, metavar="FILE", help=words)
     words = "what the task is called with, such as num_numbers=4; several, with blanks between"
     run.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
     words = "put problems as chats (default: where the model's folder has a chat template and the task can be asked)"
@@ -320,14 +328,17 @@ def _add_generate(commands: Any) -> None:
     )
     generate.add_argument("prompts", nargs="+", metavar="TEXT")
     words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat"
-    generate.add_argument("--model", default=TINY_NAME, metavar="FOLDER", help=words)
+    generate.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=words)
     generate.add_argument("--num", type=count, default=1, metavar="N", help="completions of each text (default 1)")
-    words = "0 takes the likeliest token, 1 samples from the model itself (default 0, or 1 where --num is more than 1)"
+    words = (
+        "0 takes the likeliest token, 1 samples from the model itself. By default this and the next three follow the "
+        "folder's generation_config.json; without settings there it is 0, or 1 where --num is more than 1"
+    )
     generate.add_argument("--temperature", type=number, metavar="N", help=words)
     words = "sample among the N likeliest tokens"
     generate.add_argument("--top-k", type=whole_number, metavar="N", help=words)
     words = "sample among the likeliest tokens that together have this probability"
-    generate.add_argument("--top-p", type=number, default=1.0, metavar="N", help=words)
+    generate.add_argument("--top-p", type=number, metavar="N", help=words)
     words = "sample among tokens at least this fraction as likely as the likeliest"
     generate.add_argument("--min-p", type=number, metavar="N", help=words)
     words = "put each text as a user's message, by the chat template of the model's folder"
@@ -354,9 +365,9 @@ def _add_fuse(commands: Any) -> None:
         "  python -m mlx_grpo_kit fuse --adapter adapters --model models/Qwen3-0.6B --output outputs/fused\n",
     )
     words = "a folder of adapters that the kit, mlx-lm or PEFT wrote"
-    fuse.add_argument("--adapter", required=True, metavar="FOLDER", help=words)
+    fuse.add_argument("--adapter", type=name, required=True, metavar="FOLDER", help=words)
     words = "the model that they stand beside (default: the one that they name)"
-    fuse.add_argument("--model", metavar="FOLDER", help=words)
+    fuse.add_argument("--model", type=name, metavar="FOLDER", help=words)
     words = "the Hugging Face folder to write, in float numbers where the model is quantized"
     fuse.add_argument("--output", required=True, metavar="DIR", help=words)
     fuse.set_defaults(run=_fuse)
@@ -376,31 +387,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(argv)
     options.arguments = sys.argv[1:] if argv is None else argv
     if unknown:
-        parser.error(_unknown(unknown[0], commands.get(options.command, parser)))
+        parser.error(_unknown(unknown, commands.get(options.command, parser)))
     if options.command is None:
         parser.print_help()
         return 0
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"warning: {escaped(str(message))}", file=sys.stderr)
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {escaped(str(message))}")
         try:
             return options.run(options)
         except KeyboardInterrupt:
-            print("Stopped.", file=sys.stderr)
+            say("Stopped.")
             return 128 + signal.SIGINT
         except Exception as error:
             if options.debug:
                 raise
-            print(f"error: {_in_words(error)}", file=sys.stderr)
+            say(f"error: {_in_words(error)}")
             return 2 if isinstance(error, (ValueError, TypeError, OSError)) else 1
 
 
-def _unknown(argument: str, parser: Parser) -> str:
-    if not argument.startswith("-"):
-        return f"unexpected argument {argument!r}; see --help."
-    option = argument.partition("=")[0]
-    if option == "--bf16":  # the one setting whose option has another name
-        return "unknown option --bf16; here: --dtype bfloat16."
-    return f"unknown option {option}; {not_known(option, parser._option_string_actions) or 'see --help.'}"
+def _unknown(arguments: Sequence[str], parser: Parser) -> str:
+    """What to say of arguments that a parser does not know; one that follows an option is its value."""
+    options = dict.fromkeys(each.partition("=")[0] for each in arguments if each.startswith("-"))
+    if not arguments[0].startswith("-"):
+        return f"unexpected argument {arguments[0]!r}; see --help."
+    hints = {option: not_known(option, parser._option_string_actions) or "see --help." for option in options}
+    if "--bf16" in hints:  # the one setting whose option has another name
+        hints["--bf16"] = "here: --dtype bfloat16."
+    return " ".join(f"unknown option {option}; {hint}" for option, hint in hints.items())
 
 
 def _in_words(error: Exception) -> str:

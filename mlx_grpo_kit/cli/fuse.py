@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from mlx_grpo_kit.qwen3 import dequantize, load_adapters, load_pretrained, load_tokenizer, merge, save_pretrained
-from mlx_grpo_kit.qwen3.adapters import base_of
+from mlx_grpo_kit.qwen3.adapters import base_of, bases_of
 from mlx_grpo_kit.qwen3.params import check_finite
 
 
@@ -22,13 +22,16 @@ def fuse(adapter: str | os.PathLike, output: str | os.PathLike, model: str | os.
 
     Raises:
         FileNotFoundError: a folder or a file is missing.
-        ValueError: the adapters are another model's, `output` is one of the two, or numbers overflow.
+        ValueError: the adapters are another model's, `output` is one of the folders that are read, or numbers overflow.
         FileExistsError: `output` holds anything that the kit did not write.
     """
     model = base_of(adapter) if model is None else model
-    for what, folder in (("the adapters", adapter), ("the model that they stand beside", model)):
-        if _is_within(Path(folder), Path(output)):
-            raise ValueError(f"--output {output} would replace {what}, in {folder}. Give another folder.")
+    beside = "the model that they stand beside"
+    for what, folder in (("the adapters", adapter), *((beside, each) for each in (model, *bases_of(model)))):
+        read, written = Path(folder).resolve(), Path(output).resolve()
+        if read.is_relative_to(written) or written.is_relative_to(read):
+            change = "be written into" if read in written.parents else "replace"
+            raise ValueError(f"--output {output} would {change} {what}, in {folder}. Give another folder.")
     config, params = load_pretrained(model, dtype=None)
     adapters = load_adapters(adapter, config)
     adapters.check_base(params)
@@ -38,8 +41,3 @@ def fuse(adapter: str | os.PathLike, output: str | os.PathLike, model: str | os.
     except ValueError as error:
         raise ValueError(f"What {adapter} makes of {model} cannot be used. {error}") from error
     return save_pretrained(output, config, fused, tokenizer=load_tokenizer(model))
-
-
-def _is_within(folder: Path, other: Path) -> bool:
-    folder, other = folder.resolve(), other.resolve()
-    return other == folder or other in folder.parents

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -17,6 +19,9 @@ from mlx_grpo_kit.qwen3.text_stream import TextStream
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.recipe import model_folder
 
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+"""Settings that an option gives, or else the folder's generation_config.json."""
+
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns the exit status. Raises ValueError or OSError for bad input."""
@@ -25,18 +30,14 @@ def run(options: argparse.Namespace) -> int:
     prompts = _prompts(options, tokenizer)  # before the weights: what is wrong with it is said at once
     config, params = load_pretrained(folder)
     room = config.max_position_embeddings - max(map(len, prompts))
-    sampling = SamplingConfig(
-        max_new_tokens=options.max_new_tokens or max(1, min(256, room)),
-        temperature=float(options.num > 1) if options.temperature is None else options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-    )
+    settings = _sampling_of(tokenizer.generation_config, options.num)
+    given = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
+    sampling = SamplingConfig(options.max_new_tokens or max(1, min(256, room)), **settings | given)
     console = Console(highlight=False, soft_wrap=True)
     how = {
         "sampling": sampling,
         "eos_token_ids": tokenizer.eos_token_ids,
-        "stop": stop_at(tokenizer.decode, options.stop) if options.stop else None,
+        "stop": stop_at(partial(tokenizer.decode, skip_special_tokens=False), options.stop) if options.stop else None,
         "seed": options.seed,
     }
     if len(prompts) * options.num == 1:
@@ -65,6 +66,21 @@ def _prompts(options: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int
     settings = {} if options.enable_thinking is None else {"enable_thinking": options.enable_thinking}
     chats = [[*system, {"role": "user", "content": prompt}] for prompt in options.prompts]
     return [tokenizer.encode_prompt(chat, **settings) for chat in chats]
+
+
+def _sampling_of(generation_config: Mapping[str, Any], num: int) -> dict[str, Any]:
+    """The sampling settings of a folder; without any there, greedy, or temperature 1 for several completions.
+
+    Raises ValueError for settings that cannot be used.
+    """
+    if generation_config.get("do_sample") is not True:
+        return {"temperature": float(num > 1)}
+    found = {name: generation_config[name] for name in SAMPLING if generation_config.get(name) is not None}
+    try:
+        SamplingConfig(**found)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The model's generation_config.json cannot be followed: {error} Correct the file.") from error
+    return found
 
 
 def _shown(text: str, style: str) -> Text:

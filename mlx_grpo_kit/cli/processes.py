@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,10 @@ LOST = 75
 
 SECONDS_TO_END = 5.0
 """How long the others have after one process has ended before its time."""
+
+
+PREFIX = "mlx_grpo_kit-"
+"""The beginning of the name of the temporary folder that holds the ring's list of hosts."""
 
 
 class ProcessDiedError(RuntimeError):
@@ -39,7 +43,7 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     Raises ProcessDiedError for one that was killed, or that failed where the others did not.
     """
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx_grpo_kit-"))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
         processes: list[subprocess.Popen] = []
         relays: list[threading.Thread] = []
         with _passed_on(processes) as signals:
@@ -80,11 +84,19 @@ def ring(count: int, folder: str | os.PathLike) -> list[dict[str, str]]:
 
 
 def end_with_parent() -> None:
-    """In a child: SIGTERM, which saves, when the parent is gone and its end of standard input with it."""
+    """In a child: SIGTERM, which saves, when the parent is gone and its end of standard input with it.
+
+    A parent that was killed has left its temporary folder behind, so the children remove it.
+    """
+    hosts = Path(os.environ.get("MLX_HOSTFILE", ""))
 
     def watch() -> None:
         while os.read(0, 4096):
             pass
+        if hosts.parent.name.startswith(PREFIX):  # not a file that mlx.launch or a user wrote
+            with suppress(OSError):  # another child was faster
+                hosts.unlink()
+                hosts.parent.rmdir()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the parent read it
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -95,7 +107,8 @@ def _relay(errors: IO[bytes]) -> None:
     """What a process writes to standard error, but for the lines in which MLX's ring says many times that it broke."""
     for line in errors:
         if not line.startswith(b"[ring] "):
-            os.write(2, line)
+            with suppress(OSError):  # a full disk: the process would wait for ever if nobody read on
+                os.write(2, line)
 
 
 @contextmanager

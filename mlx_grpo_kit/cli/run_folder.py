@@ -68,6 +68,7 @@ class RunSettings:
         args: GRPOConfig's fields.
         log_completions: how many completions of a step are written, whole groups and one at least; 0 or "all".
         task_args: what the task is called with.
+        data: the SHA-256 of each file that the task reads problems from, by path.
         chat: whether its problems are put as chats.
         begun: False while what an older run left in the folder is being deleted: nothing there is this run's yet.
     """
@@ -82,6 +83,7 @@ class RunSettings:
     begun: bool = True
     log_completions: int | str = KEEP
     task_args: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
     chat: bool = False
 
     def measures_after(self, step: int) -> bool:
@@ -103,7 +105,8 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike):
         check_writable(path)
-        self.path = Path(path)
+        self._home = Path.cwd()
+        self.path = Path(path).absolute()  # a task may change the current folder
         self.policy, self.picture, self.metrics = self.path / POLICY, self.path / PICTURE, self.path / METRICS
         self.completions = self.path / COMPLETIONS
         self._stack = ExitStack()
@@ -113,7 +116,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         with ExitStack() as stack:
             for _ in range(100):
-                made = [folder for folder in (self.path, *self.path.absolute().parents) if not folder.exists()]
+                made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
                 if stack.enter_context(locked(self.path)):
                     for folder in reversed(made):
@@ -128,6 +131,11 @@ class RunFolder:
         for file in self._open.values():
             file.close()
         self._stack.close()
+
+    def typed(self, path: Path) -> str:
+        """A path as a command has it that is typed in the folder where this one was."""
+        short = str(path.relative_to(self._home)) if path.is_relative_to(self._home) else str(path)
+        return f"./{short}" if short.startswith("-") else short
 
     def check_free(self, overwrite: bool) -> None:
         """Raises FileExistsError or ValueError when a new run may not be written here."""
@@ -195,11 +203,13 @@ class RunFolder:
     def load_newest(self, task: Task, settings: RunSettings, world: World) -> GRPOTrainer | None:
         """The trainer at the newest checkpoint that is whole, with a warning for each newer one that is not.
 
-        None where the run has no checkpoints. Raises ValueError when there are some and none can be read.
+        None where the run has no checkpoints. Raises ValueError when there are some and none can be read, and TaskError
+        for a task with a prompt that cannot be trained on.
         """
         from mlx_grpo_kit.grpo import GRPOTrainer
         from mlx_grpo_kit.qwen3 import load_pretrained
         from mlx_grpo_kit.recipe import model_folder
+        from mlx_grpo_kit.tasks import TaskError
 
         checkpoints = self.checkpoints() if settings.begun else []
         changes = {name: settings.args[name] for name in MAY_CHANGE if name in settings.args}
@@ -209,6 +219,8 @@ class RunFolder:
                 trainer = GRPOTrainer.resume(folder, task, world=world, base=base, **changes)
                 if asdict(trainer.args) != settings.args:
                     raise ValueError(f"{folder} is of a run with other settings than {SETTINGS} has.")
+            except TaskError:  # the data, and no checkpoint
+                raise
             except (OSError, ValueError, TypeError) as error:  # TypeError: settings of another version of GRPOConfig
                 warnings.warn(f"{folder.name} is passed over: {error}", stacklevel=2)
                 continue

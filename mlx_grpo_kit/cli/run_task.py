@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.cli.run_folder import RunSettings
+from mlx_grpo_kit.files.manifest import sha256_of
 from mlx_grpo_kit.grpo import GRPOConfig
-from mlx_grpo_kit.grpo.trainer import encode_prompts
+from mlx_grpo_kit.grpo.prompts import RawTextWarning, longest_prompt
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks import Task, get_task
 from mlx_grpo_kit.tasks.calls import held_out_problems
 from mlx_grpo_kit.tasks.catalogue import TASKS
+
+DATA_FILES = ("path", "held_out_path")
+"""Arguments of a task that are files of problems."""
 
 
 def named_task(options: argparse.Namespace) -> tuple[str | None, dict[str, Any] | None]:
@@ -29,14 +35,32 @@ def named_task(options: argparse.Namespace) -> tuple[str | None, dict[str, Any] 
         name, args = name or "rows", {"path": options.data} | args
     if name and name.rpartition(":")[0].endswith(".py"):
         name = os.path.abspath(name)
-    args |= {key: os.path.abspath(args[key]) for key in ("path", "held_out_path") if isinstance(args.get(key), str)}
+    args |= {key: os.path.abspath(args[key]) for key in DATA_FILES if isinstance(args.get(key), str)}
     return name, args or None
+
+
+def hashes_of_data(task_args: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of each file that a task reads its problems from, by path."""
+    paths = [task_args[key] for key in DATA_FILES if isinstance(task_args.get(key), str)]
+    return {path: sha256_of(Path(path)) for path in paths if Path(path).is_file()}
+
+
+def check_data(settings: RunSettings) -> None:
+    """Raise ValueError where a file of problems is not what it was when the run began."""
+    now = hashes_of_data(settings.task_args)
+    for path, then in settings.data.items():
+        if path in now and now[path] != then:
+            raise ValueError(
+                f"{path} has changed since the run began, and --resume would go on with other problems. Put the file "
+                "back, or start another run on it: --model with this run's policy/, and another --output."
+            )
 
 
 def task_of(settings: RunSettings) -> Task:
     """The run's task."""
     task = get_task(settings.task, **settings.task_args)
     if not settings.chat:
+        warnings.simplefilter("ignore", RawTextWarning)  # the run was asked for texts, or can have no chats
         return task
     return task.in_chat(thinking=bool((settings.args["chat_template_kwargs"] or {}).get("enable_thinking")))
 
@@ -44,7 +68,7 @@ def task_of(settings: RunSettings) -> Task:
 def put_as_chat(settings: RunSettings, tokenizer: Tokenizer, wanted: bool | None) -> RunSettings:
     """The settings with `chat` as wanted, or by itself where the model knows chats and the task can be asked.
 
-    Raises ValueError where it was wanted and cannot be.
+    Raises ValueError where it was wanted and cannot be, and for settings of the template where prompts are texts.
     """
     task = get_task(settings.task, **settings.task_args)
     if wanted and not tokenizer.chat_template:
@@ -54,7 +78,21 @@ def put_as_chat(settings: RunSettings, tokenizer: Tokenizer, wanted: bool | None
             f"--chat needs a task that can be put as a chat; {type(task).__name__} has no in_chat(*, thinking=False)."
         )
     can = bool(tokenizer.chat_template) and hasattr(task, "in_chat")
-    return replace(settings, chat=can if wanted is None else wanted)
+    settings = replace(settings, chat=can if wanted is None else wanted)
+    if settings.args["chat_template_kwargs"] and not settings.chat and isinstance(_a_prompt(task), str):
+        why = "--no-chat is given"
+        if not can:
+            lacks = f"{type(task).__name__} has no in_chat(*, thinking=False)"
+            why = lacks if tokenizer.chat_template else f"{settings.model} has no chat template"
+        raise ValueError(
+            "--enable-thinking and --chat-template-kwargs are for chats, and the prompts of this run are texts: "
+            f"{why}. Leave them out."
+        )
+    return settings
+
+
+def _a_prompt(task: Task) -> str | Sequence[Mapping[str, Any]]:
+    return held_out_problems(task, 1)[0].prompt
 
 
 def fitted(settings: RunSettings, task: Task) -> RunSettings:
@@ -73,16 +111,16 @@ def fitted(settings: RunSettings, task: Task) -> RunSettings:
 def with_room(settings: RunSettings, task: Task, tokenizer: Tokenizer, positions: int) -> RunSettings:
     """The settings with answers that fit behind the prompts into a model's positions, if no length was asked for.
 
-    A quarter of the room stays for prompts that are longer than those that are looked at. With a warning.
+    With a warning. Where a task cannot list its problems, only held-out ones are looked at, and a quarter of the room
+    is left for prompts that are longer.
     """
     args = GRPOConfig(**settings.args)
     if args.max_completion_length:
         return settings
-    problems = held_out_problems(task, settings.eval_problems)
-    room = positions - max(map(len, encode_prompts(tokenizer, task, args, problems)))
+    room = positions - len(longest_prompt(tokenizer, task, args, settings.eval_problems)[1])
     if task.max_completion_length <= room or room < 4:
         return settings
-    length = room - room // 4
+    length = room if hasattr(task, "all_problems") else room - room // 4
     warnings.warn(
         f"Answers have at most {length} tokens, not the task's {task.max_completion_length}: the model has {positions} "
         "positions for prompt and answer. --max-completion-length sets another number.",

@@ -21,6 +21,16 @@ def escaped(text: str, keep: str = "") -> str:
     )
 
 
+def say(words: str) -> bool:
+    """Write a line to standard error; returns whether that could be done, since there too a disk may be full."""
+    try:
+        print(words, file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where the stream's rest goes
+        return False
+    return True
+
+
 def open_standard_streams() -> None:
     """Give a process that was started without a standard stream `/dev/null` in its place.
 

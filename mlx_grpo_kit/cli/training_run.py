@@ -9,8 +9,8 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,26 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.processes import LOST, end_with_parent
 from mlx_grpo_kit.cli.run_folder import CHECKPOINTS, POLICY, RunFolder, RunSettings
-from mlx_grpo_kit.cli.run_task import fitted, in_words, named_task, put_as_chat, task_of, with_room
+from mlx_grpo_kit.cli.run_task import (
+    check_data,
+    fitted,
+    hashes_of_data,
+    in_words,
+    named_task,
+    put_as_chat,
+    task_of,
+    with_room,
+)
+from mlx_grpo_kit.cli.terminal import say
 from mlx_grpo_kit.files import read_json
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError, estimate_memory
 from mlx_grpo_kit.grpo.config import MAY_CHANGE
 from mlx_grpo_kit.grpo.memory import in_bytes, machine_memory
 from mlx_grpo_kit.grpo.processes import ProcessLostError, World
+from mlx_grpo_kit.grpo.prompts import check_room, longest_prompt
 from mlx_grpo_kit.grpo.schedule import scheduled_rate
-from mlx_grpo_kit.grpo.trainer import encode_prompts
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
+from mlx_grpo_kit.qwen3.adapters import bases_of
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.recipe import CHAT_NAME, TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.run_record import completions_line
@@ -46,8 +57,6 @@ class RunFailedError(RuntimeError):
 class StopSignal:
     """While this is open, Ctrl-C or SIGTERM asks the run to stop after its step; a second raises KeyboardInterrupt.
 
-    So does a reader of the output that goes away (`train | head -1`), as if the SIGPIPE had come that Python ignores.
-
     Args:
         world: the processes that stop together, after the same step; the first says so.
     """
@@ -56,8 +65,9 @@ class StopSignal:
 
     def __init__(self, world: World):
         self._world = world
+        self._is_second = False
         self.number: int | None = None
-        """The signal that came, None before any did."""
+        """The signal that asked this process or, since the last `came`, another one to stop; None before any did."""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
@@ -69,37 +79,61 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _take(self, number: int, frame: object) -> None:
-        if self.number is not None:
+        if self._is_second:
             raise KeyboardInterrupt
-        self.number = number
+        self._is_second = True
+        self.number = self.number or number
         if self._world.rank == 0 and not sys.stdout.isatty():  # where there is no display that says it
-            os.write(2, f"{self.words}\n".encode())  # print may be in the middle of a line
+            with suppress(OSError):
+                os.write(2, f"{self.words}\n".encode())  # print may be in the middle of a line
 
     def came(self) -> bool:
-        """Whether any of the processes was asked to stop. All have to call this at the same point of the run."""
-        number = self._world.gather(np.array([self.number or 0])).max().item()
-        self.number = self.number or number or None
-        return self.number is not None
+        """Whether any of the processes was asked to stop. Every process must call this at the same point of the run.
+
+        Only what was gathered counts: a signal that comes after it is unknown to the others, and counts next time.
+        """
+        gathered = self._world.gather(np.array([self.number or 0])).max().item()
+        self.number = self.number or gathered or None
+        return gathered != 0
 
     def output_is_gone(self) -> None:
-        """Ask the run to stop; what it has to say goes to standard error from now on."""
+        """Ask the run to stop, as SIGPIPE would."""
         self.number = self.number or signal.SIGPIPE
-        try:
-            print("Nobody reads the output any more. Stopping after this step.", file=sys.stderr, flush=True)
-        except BrokenPipeError:  # nobody reads that either
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        os.dup2(2, 1)
 
 
-class _Console(Console):
-    """Standard output. When its reader goes away the run is asked to stop, where rich would end the process."""
+class Output:
+    """Standard output, whose end is not the end of the run.
+
+    A reader that goes away (`train | head -1`) asks the run to stop. Where nothing can be written, as on a full disk,
+    the run goes on. In both cases standard error gets what there is to say from then on, or nothing does.
+    """
 
     def __init__(self, stop: StopSignal):
-        super().__init__(highlight=False)
         self._stop = stop
 
-    def on_broken_pipe(self) -> None:
-        self._stop.output_is_gone()
+    def write(self, text: str) -> int:
+        with self._outlived():
+            sys.stdout.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._outlived():
+            sys.stdout.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+    @contextmanager
+    def _outlived(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            words = f"Standard output cannot be written ({error.strerror}); its lines come here."
+            if isinstance(error, BrokenPipeError):
+                self._stop.output_is_gone()
+                words = "Nobody reads the output any more. Stopping after this step."
+            place = 2 if say(words) else os.open(os.devnull, os.O_WRONLY)
+            os.dup2(place, 1)  # what the stream still holds goes there too
 
 
 def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
@@ -127,11 +161,11 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
                 # More than there are: bad input, no run that failed.
                 held_out_problems(trainer.task, settings.eval_problems)
             with StopSignal(world) as stop:
-                console = _Console(stop)
+                console = Console(file=Output(stop), highlight=False)
                 wrong = _run(folder, settings, trainer, stop, console, options.processes)
             return _report(folder, settings, trainer, stop, console, options.processes, wrong)
         except KeyboardInterrupt:
-            print(f"Stopped at once. {_way_on(folder, options.processes)}", file=sys.stderr)
+            say(f"Stopped at once. {_way_on(folder, options.processes)}")
             return 128 + signal.SIGINT
         except ProcessLostError as error:
             if options.processes:
@@ -176,16 +210,19 @@ def _fresh(
         folder.check_free(options.overwrite)
     model = _name_of(options.model or TINY_NAME)
     replaced = [(folder.path / name).resolve() for name in (CHECKPOINTS, POLICY)]
-    if any(model_folder(model).resolve().is_relative_to(each) for each in replaced):
-        raise ValueError(
-            f"--model {options.model} is part of what the run would write in {folder.path}, and would be gone with it. "
-            "Give another --output, or copy the model first."
-        )
+    source = model_folder(model)
+    for needed in (source, *bases_of(source)):
+        if any(needed.resolve().is_relative_to(each) for each in replaced):
+            raise ValueError(
+                f"--model {options.model} needs {needed}, which the run would replace in {folder.path}. Give another "
+                "--output, or copy the model first."
+            )
     task_name, task_args = named_task(options)
     settings = RunSettings(
         model=model,
         task=task_name or "addition",
         task_args=task_args or {},
+        data=hashes_of_data(task_args or {}),
         max_steps=options.max_steps,
         save_every=options.save_every,
         eval_every=options.eval_every,
@@ -193,7 +230,6 @@ def _fresh(
         log_completions=options.log_completions,
         args=asdict(GRPOConfig(**(default_args(model, args.get("lora_r")) | args))),
     )
-    source = model_folder(model)
     tokenizer, config = load_tokenizer(source), Qwen3Config.from_dict(read_json(source, "config.json"))
     settings = put_as_chat(settings, tokenizer, options.chat)
     task = task_of(settings)
@@ -231,6 +267,7 @@ def _resumed(
     given = {name: value for name, value in given.items() if value is not None}
     before = settings
     settings = replace(settings, **given, args=asdict(GRPOConfig(**(settings.args | changes))))
+    check_data(settings)
     task = task_of(settings)
     settings = fitted(settings, task)
     trainer = folder.load_newest(task, settings, world)
@@ -258,6 +295,8 @@ def _trainer(settings: RunSettings, task: Task, world: World) -> GRPOTrainer:
     tokenizer = load_tokenizer(source)
     if world.rank == 0:  # before the memory is taken
         config = Qwen3Config.from_dict(read_json(source, "config.json"))
+        longest = longest_prompt(tokenizer, task, args, settings.eval_problems)
+        check_room(config, args.max_completion_length or task.max_completion_length, *([one] for one in longest))
         _say_what_it_takes(config, args, tokenizer, task, settings, world)
     config, params = load_pretrained(source)
     return GRPOTrainer(config, params, tokenizer, task, args, world)
@@ -269,10 +308,10 @@ def _say_what_it_takes(
     """Print how much memory the run will need, and warn where the machine has less, or where bfloat16 is slow."""
     if settings.chat:
         print(in_words(task, args), flush=True)
-    prompts = encode_prompts(tokenizer, task, args, held_out_problems(task, settings.eval_problems))
+    _, prompt = longest_prompt(tokenizer, task, args, settings.eval_problems)
     longest = args.max_completion_length or task.max_completion_length
     base = read_json(model_folder(settings.model), "config.json") if args.lora_r else {}
-    parts = estimate_memory(config, args, max(map(len, prompts)), longest, world.size, base.get("quantization"))
+    parts = estimate_memory(config, args, len(prompt), longest, world.size, base.get("quantization"))
     total = parts.pop("total")
     largest = sorted(parts, key=parts.get, reverse=True)[:4]
     shown = ", ".join(f"{part} {in_bytes(parts[part])}" for part in largest)
@@ -340,9 +379,11 @@ def _run(
                 trainer.save_pretrained(folder.policy, model_folder(settings.model))
                 folder.draw(_title(settings))
         return display.warnings
-    except (TaskError, TrainingDivergedError, OSError) as error:
-        if isinstance(error, TaskError) and folder.is_open:
+    except (TaskError, TrainingDivergedError, ProcessLostError, OSError) as error:
+        if isinstance(error, TaskError | ProcessLostError) and folder.is_open:
             folder.save(trainer)  # a step that fails changes nothing, so the policy is that of the step before
+        if isinstance(error, ProcessLostError):
+            raise
         raise RunFailedError(f"{str(error).rstrip('.')}. {_way_on(folder, processes)}") from error
 
 
@@ -365,12 +406,14 @@ def _train_steps(
     display.begin_steps()
     for step in trainer.train(settings.max_steps):
         metrics = dict(step.metrics)
-        if settings.measures_after(step.step):
-            metrics |= trainer.evaluate(settings.eval_problems)
-        if not folder.is_open:
-            folder.begin(settings)
-            folder.append(0, before)
-        folder.append(step.step, metrics, step.changes, completions_line(step, settings.keep, is_correct))
+        try:
+            if settings.measures_after(step.step):
+                metrics |= trainer.evaluate(settings.eval_problems)
+        finally:  # the step is done, and a checkpoint counts on its line
+            if not folder.is_open:
+                folder.begin(settings)
+                folder.append(0, before)
+            folder.append(step.step, metrics, step.changes, completions_line(step, settings.keep, is_correct))
         display.update(step, metrics)
         if step.step % settings.save_every == 0:
             folder.save(trainer)
@@ -397,20 +440,21 @@ def _report(
     lines = [
         f"\n{'Done' if done else 'Stopped'}: {trainer.step} of {settings.max_steps} steps.",
         f"  accuracy  {_before_and_after(folder)}, sampled on {settings.eval_problems} held-out problems",
-        f"  policy    {folder.policy}, {_what_it_is(trainer)}",
-        f"  curves    {folder.picture}",
-        f"  numbers   {folder.metrics}",
+        f"  policy    {folder.typed(folder.policy)}, {_what_it_is(trainer)}",
+        f"  curves    {folder.typed(folder.picture)}",
+        f"  numbers   {folder.typed(folder.metrics)}",
         *(f"Look at:  {words}" for words in wrong),
     ]
     if folder.completions.stat().st_size:
-        lines.append(f"  samples   {folder.completions}")
+        lines.append(f"  samples   {folder.typed(folder.completions)}")
     if not done:
         lines.append(f"Go on:    {_command(*train_on)}")
     prompt, how = _as_typed(trainer.task.held_out(1)[0].prompt, getattr(trainer.task, "chat_template_kwargs", {}))
-    lines.append(f"Try it:   {_command('generate', '--model', folder.policy, '--num', 4, *how, *prompt)}")
+    policy = folder.typed(folder.policy)
+    lines.append(f"Try it:   {_command('generate', '--model', policy, '--num', 4, *how, *prompt)}")
     if trainer.args.lora_r:
-        whole = folder.path / "fused"
-        lines.append(f"Fuse:     {_command('fuse', '--adapter', folder.policy, '--output', whole)}")
+        whole = folder.typed(folder.path / "fused")
+        lines.append(f"Fuse:     {_command('fuse', '--adapter', policy, '--output', whole)}")
     if done:
         lines.append(f"Go on:    {_command(*train_on, '--max-steps', 2 * settings.max_steps)}")
     console.print("\n".join(lines), soft_wrap=True, markup=False)
@@ -423,7 +467,7 @@ def _as_typed(prompt: str | Sequence[Mapping[str, Any]], template: Mapping[str, 
     if not isinstance(prompt, str):
         how = ["--chat", *(["--no-enable-thinking"] if template.get("enable_thinking") is False else [])]
         for message in prompt[:-1]:
-            how += ["--system", message["content"]] if message["role"] == "system" else []
+            how += [f"--system={message['content']}"] if message["role"] == "system" else []
     text = prompt_text(prompt)
     return ["--", text] if text.startswith("-") else [text], how
 
@@ -459,19 +503,25 @@ def way_on(folder: RunFolder, processes: int | None) -> str:
 
 
 def _train_on(folder: RunFolder, processes: int | None) -> list[object]:
-    return ["train", "--output", folder.path, "--resume", *(["--processes", processes] if processes else [])]
+    again = ["train", "--output", folder.typed(folder.path), "--resume"]
+    return [*again, "--processes", processes] if processes else again
 
 
 def _command(*arguments: object) -> str:
     """A command line that runs the kit with the Python or the script that runs it now."""
+    return " ".join(_word(str(argument)) for argument in [*PROGRAM, *arguments])
+
+
+def _program() -> list[object]:
     if Path(sys.argv[0]).name == "mlx-grpo-kit":
-        program = ["mlx-grpo-kit" if shutil.which("mlx-grpo-kit") else sys.argv[0]]
-    else:
-        python = Path(sys.executable)
-        if python.is_relative_to(Path.cwd()):
-            python = python.relative_to(Path.cwd())
-        program = ["python" if shutil.which("python") == sys.executable else python, "-m", "mlx_grpo_kit"]
-    return " ".join(_word(str(argument)) for argument in [*program, *arguments])
+        return ["mlx-grpo-kit" if shutil.which("mlx-grpo-kit") else sys.argv[0]]
+    python = Path(sys.executable)
+    if python.is_relative_to(Path.cwd()):
+        python = python.relative_to(Path.cwd())
+    return ["python" if shutil.which("python") == sys.executable else python, "-m", "mlx_grpo_kit"]
+
+
+PROGRAM = _program()  # found out here, because a task may change the current folder
 
 
 def _word(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The course as a web site, from the outputs that its notebooks are stored with: `make book`. Nothing is run.
+"""The course and its guides as a web site, with the stored outputs of its notebooks: `make book`. Nothing is run.
 
     python -m mlx_grpo_kit.course.book [--output build/book] [--notebooks notebooks]
 
@@ -22,11 +22,13 @@ from pathlib import Path
 import nbformat
 
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
+from mlx_grpo_kit.files import read_file, replaced_folder
 from mlx_grpo_kit.viz.pictures.start.course_map import describe_course, draw_course
 
 TITLE = "From one number to GRPO"
 PACKAGES = ("myst_nb", "sphinx_book_theme")
 STYLE = Path(__file__).with_name("book.css")
+GUIDES = sorted(Path(__file__).with_name("guides").glob("*.md"))
 SETTINGS = {
     "project": TITLE,
     "html_title": TITLE,
@@ -47,18 +49,21 @@ SETTINGS = {
     "html_show_copyright": False,
     "html_domain_indices": False,
     "html_use_index": False,
+    "suppress_warnings": ["app"],  # nodes and directives that an earlier build in this process has registered
 }
 
 
 def build(notebooks: Path, output: Path) -> list[str]:
-    """Write the site of all chapters that are in `notebooks` to the folder `output`; returns Sphinx's complaints.
+    """Write the site of all chapters in `notebooks` to the folder `output`; returns Sphinx's complaints.
 
-    What `output` held is replaced, if it was a site.
+    The site appears whole or not at all, and replaces an older one.
 
     Raises:
         ImportError: the book extra is not installed.
         FileNotFoundError: there are no notebooks.
-        FileExistsError: `output` holds something else.
+        FileExistsError: `output` holds a file that no earlier call wrote there.
+        ValueError: a file is not a notebook.
+        OSError: `output` cannot be written.
     """
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise ImportError(f"The book needs {' and '.join(missing)}: .venv/bin/python -m pip install -e '.[book]'")
@@ -71,27 +76,29 @@ def build(notebooks: Path, output: Path) -> list[str]:
     }
     if not parts:
         raise FileNotFoundError(f"There are no notebooks of the course in {notebooks}; expected 00_start_here.ipynb.")
-    if output.exists() and [*output.iterdir()] and not (output / "_static" / STYLE.name).is_file():
-        raise FileExistsError(f"{output} holds something else than a book; expected a new folder or an older book.")
     complaints = io.StringIO()
-    with tempfile.TemporaryDirectory() as scratch:
+    with replaced_folder(output) as new, tempfile.TemporaryDirectory() as scratch:
         source, site, work = (Path(scratch, name) for name in ("source", "site", "work"))
         source.mkdir()
         for part in parts.values():
             for chapter in part:
                 shutil.copy(notebooks / f"{chapter.file}.ipynb", source)
+        for guide in GUIDES:
+            shutil.copy(guide, source)
         (source / "index.md").write_text(front_page(parts, source), encoding="utf-8")
         settings = SETTINGS | {"html_static_path": [str(STYLE)]}
         Sphinx(source, None, site, work, "html", settings, status=None, warning=complaints).build()
         shutil.rmtree(site / "_sources", ignore_errors=True)
-        shutil.rmtree(output, ignore_errors=True)
-        shutil.copytree(site, output)
+        try:
+            shutil.copytree(site, new, dirs_exist_ok=True)
+        except shutil.Error as error:  # a list of all the files that failed
+            raise OSError(f"Cannot write {output}: {error.args[0][0][2]}") from error
     words = re.sub(r"\x1b\[[\d;]*m", "", complaints.getvalue()).replace(f"{source}{os.sep}", "")
     return [line for line in words.splitlines() if line.strip()]
 
 
 def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path) -> str:
-    """The first page in MyST's Markdown: what this is, the map, and each part's chapters with their goals."""
+    """The first page in MyST's Markdown: the map, each part's chapters with their goals, and the guides."""
     hours = round(sum(chapter.minutes for chapter in COURSE) / 60)
     lines = [
         f"# {TITLE}",
@@ -109,16 +116,30 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path) -> str:
     for title, part in parts.items():
         lines += [f"## {title}", ""]
         for chapter in part:
-            goal = _goal(folder / f"{chapter.file}.ipynb")
+            goal = _goal(_read(folder / f"{chapter.file}.ipynb"))
             name = f"[{chapter.number} · {chapter.title}]({chapter.file}.ipynb)"
             lines += [f"{name}, {chapter.minutes} minutes. {goal}", ""]
         lines += ["```{toctree}", f":caption: {title}", ":hidden:", *(chapter.file for chapter in part), "```", ""]
+    titles = [guide.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for guide in GUIDES]
+    lines += ["## Guides", "", *(f"[{title}]({guide.name})\n" for title, guide in zip(titles, GUIDES, strict=True))]
+    lines += ["```{toctree}", ":caption: Guides", ":hidden:", *(guide.stem for guide in GUIDES), "```", ""]
     return "\n".join(lines)
 
 
-def _goal(notebook: Path) -> str:
+def _read(file: Path) -> nbformat.NotebookNode:
+    """A notebook. Raises ValueError for a file that is none."""
+    try:
+        notebook = nbformat.reads(read_file(file).decode("utf-8"), as_version=4)
+        nbformat.validate(notebook)
+    except Exception as error:  # the package raises whatever it stumbles over: AttributeError for a list, for example
+        words = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{file.name} is not a Jupyter notebook ({words.rstrip('.'):.200}). Copy it again.") from error
+    return notebook
+
+
+def _goal(notebook: nbformat.NotebookNode) -> str:
     """The first sentence of a chapter's goal."""
-    header = nbformat.read(notebook, as_version=4).cells[0].source
+    header = "".join(cell.source for cell in notebook.cells[:1])
     words = re.search(r"\*\*Goal\.\*\*\s+(.*?[.!?:])(\s|$)", header, flags=re.S)
     return re.sub(r":$", ".", words[1].replace("\n", " ")) if words else ""
 
@@ -131,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         complaints = build(options.notebooks, options.output)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for complaint in complaints:

@@ -6,7 +6,7 @@ import inspect
 import math
 import numbers
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9  # how near a number has to be
@@ -15,7 +15,10 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-9  # how near a number has to be
 COARSE = {"float32": (1e-4, 1e-5), "float16": (1e-2, 1e-2), "bfloat16": (5e-2, 5e-2)}
 DIGITS = 6  # of a number in a message, if they are enough
 LONGEST_TEXT = 160  # of a value in a message
+LONGEST_ERROR = 2000  # of what an exception says
 MOST_NUMBERS = 12  # of an array; a larger one is told by its shape
+DEEPEST = 32  # lists in lists; MLX and NumPy crash or hang on a list that contains itself
+SHOWN_DEEP = 8  # lists in lists, in a message
 
 
 class Told(str):
@@ -31,8 +34,24 @@ class Spoiled:
         self.result = result
 
 
+class EndlessError(ValueError):
+    """Raised for a list, tuple or dictionary that contains itself, or that is nested more than DEEPEST deep."""
+
+
 def same(got: Any, expected: Any) -> bool:
-    """Equal, numbers up to rounding, in lists, tuples, dictionaries and arrays too; exceptions by their kind."""
+    """Equal, numbers up to rounding, in lists, tuples, dictionaries and arrays too; exceptions by their kind.
+
+    Anything whose methods raise is not the same as anything.
+    """
+    try:
+        return _same(got, expected)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return False
+
+
+def _same(got: Any, expected: Any) -> bool:
     if isinstance(got, Spoiled) or isinstance(expected, Spoiled):
         return type(got) is type(expected) and same(got.result, expected.result)
     if isinstance(expected, BaseException) or isinstance(got, BaseException):
@@ -40,8 +59,10 @@ def same(got: Any, expected: Any) -> bool:
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
     if isinstance(expected, numbers.Real):
-        relative, absolute = _nearness(got) if type(got).__module__ == "mlx.core" else (RELATIVE, ABSOLUTE)
-        got = getattr(got, "item", lambda: got)() if getattr(got, "shape", None) == () else got
+        relative, absolute = RELATIVE, ABSOLUTE
+        if shape_of(got) == ():
+            relative, absolute = _nearness(got) if type(got).__module__ == "mlx.core" else (RELATIVE, ABSOLUTE)
+            got = got.item() if hasattr(got, "item") else got
         return isinstance(got, numbers.Real) and (
             math.isclose(got, expected, rel_tol=relative, abs_tol=absolute) or (got != got and expected != expected)
         )
@@ -54,26 +75,49 @@ def same(got: Any, expected: Any) -> bool:
     if isinstance(expected, (list, tuple)):
         return isinstance(got, (list, tuple)) and len(got) == len(expected) and all(map(same, got, expected))
     if hasattr(expected, "shape"):
+        if not _may_have_shape(got, tuple(expected.shape)):
+            return False
         import numpy as np
 
-        try:
-            relative, absolute = _nearness(expected)
-            got, expected = as_numpy(got), as_numpy(expected)
-            return got.shape == expected.shape and bool(
-                np.allclose(got, expected, rtol=relative, atol=absolute, equal_nan=True)
-            )
-        except (TypeError, ValueError, RuntimeError):  # not numbers, uneven rows, a tensor that keeps its history
-            return False
+        relative, absolute = _nearness(expected)
+        got, expected = as_numpy(got), as_numpy(expected)
+        return got.shape == expected.shape and bool(
+            np.allclose(got, expected, rtol=relative, atol=absolute, equal_nan=True)
+        )
     if isinstance(expected, str) and isinstance(got, str):
         return got.strip().lower() == expected.strip().lower()
+    return bool(got == expected)
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """The shape of an array of any library, None for anything else, even if it has some attribute `shape`."""
     try:
-        return bool(got == expected)
-    except (TypeError, ValueError):  # an array has no single truth value
-        return False
+        shape = None if isinstance(value, type) else value.shape
+    except Exception:
+        return None
+    return tuple(shape) if isinstance(shape, tuple) and all(type(size) is int for size in shape) else None
+
+
+def _may_have_shape(value: Any, shape: tuple[int, ...]) -> bool:
+    """False for an array of another shape, and for lists that would not become an array of this shape."""
+    if (own := shape_of(value)) is not None:
+        return own == shape
+    if not isinstance(value, (list, tuple)):
+        return True
+    return bool(shape) and len(value) == shape[0] and all(_may_have_shape(each, shape[1:]) for each in value)
 
 
 def told_apart(got: Any, expected: Any) -> str:
     """What was given and what was expected: of several arrays the first wrong one, of a large one a wrong element."""
+    try:
+        return _told_apart(got, expected)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # not numbers, a tensor that keeps its history, an object whose methods raise
+        return ", expected ".join(_show_both(got, expected))
+
+
+def _told_apart(got: Any, expected: Any) -> str:
     if isinstance(got, Spoiled):
         if not same(got.result, expected):
             return told_apart(got.result, expected)
@@ -82,7 +126,7 @@ def told_apart(got: Any, expected: Any) -> str:
         isinstance(expected, (list, tuple))
         and isinstance(got, (list, tuple))
         and len(got) == len(expected)
-        and any(getattr(part, "shape", ()) for part in expected)
+        and any(map(shape_of, expected))
     ):
         wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
         return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
@@ -90,7 +134,7 @@ def told_apart(got: Any, expected: Any) -> str:
         isinstance(expected, Mapping)
         and isinstance(got, Mapping)
         and list(got) == list(expected)
-        and any(getattr(part, "shape", ()) for part in expected.values())
+        and any(map(shape_of, expected.values()))
     ):
         name = next(name for name in expected if not same(got[name], expected[name]))
         return f"for {name}: {told_apart(got[name], expected[name])}"
@@ -105,7 +149,7 @@ def told_apart(got: Any, expected: Any) -> str:
     if None not in dtypes and dtypes[0] != dtypes[1]:
         text = [f"{each} of {dtype}".replace("mlx.core", "mx") for each, dtype in zip(text, dtypes, strict=True)]
     both = ", expected ".join(text)
-    shapes = [tuple(value.shape) if hasattr(value, "shape") else None for value in (got, expected)]
+    shapes = [shape_of(value) for value in (got, expected)]
     if None not in shapes and shapes[0] != shapes[1]:
         return ", expected ".join(
             each if each.startswith("array of shape") else f"{each} of shape {shape}"
@@ -115,11 +159,8 @@ def told_apart(got: Any, expected: Any) -> str:
         return both
     import numpy as np
 
-    try:
-        relative, absolute = _nearness(expected)
-        got, expected = as_numpy(got).astype(float), as_numpy(expected).astype(float)
-    except (TypeError, ValueError, RuntimeError):  # not numbers, or a tensor that keeps its history
-        return both
+    relative, absolute = _nearness(expected)
+    got, expected = as_numpy(got).astype(float), as_numpy(expected).astype(float)
     is_wrong = ~np.isclose(got, expected, rtol=relative, atol=absolute, equal_nan=True)
     index = tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
     return (
@@ -140,21 +181,43 @@ def _nearness(expected: Any) -> tuple[float, float]:
 def _has_too_few_digits(got: Any, expected: Any) -> bool:
     """Whether an array is wrong only because it was computed with fewer digits than the right one."""
     coarse = COARSE.get(str(getattr(got, "dtype", "")).rpartition(".")[2])
-    if coarse is None or str(getattr(expected, "dtype", "")) != "float64":
+    if coarse is None or str(getattr(expected, "dtype", "")) != "float64" or shape_of(got) != expected.shape:
         return False
     import numpy as np
 
-    try:
-        (relative, absolute), got = _nearness(got), as_numpy(got)
-    except (TypeError, ValueError, RuntimeError):  # a tensor that keeps its history
-        return False
-    return got.shape == expected.shape and np.allclose(got, expected, rtol=relative, atol=absolute, equal_nan=True)
+    (relative, absolute), got = _nearness(got), as_numpy(got)
+    return np.allclose(got, expected, rtol=relative, atol=absolute, equal_nan=True)
 
 
 def evaluate(value: Any) -> None:
-    """Compute what MLX still owes of the arrays in `value`, so that an error in it is raised here."""
+    """Compute what MLX still owes of the arrays in `value`, so that an error in it is raised here.
+
+    Raises:
+        EndlessError: `value` contains itself.
+    """
+    refuse_endless(value)
     if "mlx.core" in sys.modules:
         sys.modules["mlx.core"].eval(value)
+
+
+def refuse_endless(value: Any) -> None:
+    """Raise EndlessError for lists, tuples and dictionaries that contain themselves or are nested too deep."""
+    level = [value]
+    for _ in range(DEEPEST):
+        inner: dict[int, Any] = {}
+        for outer in level:
+            kind = _container(type(outer))
+            parts = () if kind is None else dict.values(outer) if kind is dict else [*kind.__iter__(outer)]
+            if any(map(_container, set(map(type, parts)))):  # a million numbers are passed over in one step
+                inner |= {id(part): part for part in parts if _container(type(part))}
+        if not inner:
+            return
+        level = [*inner.values()]
+    raise EndlessError(f"a list or a dictionary that contains itself, or is nested more than {DEEPEST} deep")
+
+
+def _container(kind: type) -> type | None:
+    return next((each for each in (list, tuple, dict) if issubclass(kind, each)), None)
 
 
 def as_numpy(value: Any) -> Any:
@@ -172,11 +235,23 @@ def _show_both(got: Any, expected: Any) -> list[str]:
     return next((text for text in texts if text[0] != text[1]), texts[0])
 
 
-def show(value: Any, digits: int = DIGITS) -> str:
-    """A value as it stands in a message.
+def show(value: Any, digits: int = DIGITS, depth: int = SHOWN_DEEP) -> str:
+    """A value as it stands in a message. Never raises.
 
-    Functions by name, numbers with few digits, arrays with their shape, long things cut.
+    Functions by name, numbers with few digits, arrays with their shape, long and deep things cut.
     """
+    if depth == 0:
+        return "..."
+    try:
+        text = _text(value, digits, depth)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        text = f"<{type.__getattribute__(type(value), '__name__')} that cannot be shown>"
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " ..."
+
+
+def _text(value: Any, digits: int, depth: int) -> str:
     if isinstance(value, BaseException):
         return f"a {type(value).__name__}"
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):  # NumPy's floats too
@@ -184,15 +259,41 @@ def show(value: Any, digits: int = DIGITS) -> str:
     if inspect.isgenerator(value):
         return "a generator (make a tuple or an array of it)"
     if isinstance(value, Mapping):
-        text = ", ".join(f"{key}: {show(item, digits)}" for key, item in value.items())
-    elif type(value).__module__ in ("numpy", "mlx.core") and getattr(value, "shape", None) == ():
-        return show(value.item(), digits)
-    elif hasattr(value, "shape") and hasattr(value, "tolist"):
-        is_small = math.prod(value.shape) <= MOST_NUMBERS
-        text = f"array({show(value.tolist(), digits)})" if is_small else f"array of shape {tuple(value.shape)}"
-    elif isinstance(value, (list, tuple)):
-        inner = ", ".join(show(each, digits) for each in value)
-        text = f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
-    else:
-        text = getattr(value, "__name__", None) or repr(value)
-    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " ..."
+        items = ((key if isinstance(key, str) else show(key, digits, depth - 1), item) for key, item in value.items())
+        return _joined(f"{key}: {show(item, digits, depth - 1)}" for key, item in items)
+    shape = shape_of(value)
+    if shape == () and type(value).__module__ in ("numpy", "mlx.core"):
+        return show(value.item(), digits, depth - 1)
+    if shape is not None and hasattr(value, "tolist"):
+        if math.prod(shape) > MOST_NUMBERS:
+            return f"array of shape {shape}"
+        return f"array({show(value.tolist(), digits, depth - 1)})"
+    if isinstance(value, (list, tuple)):
+        inner = _joined(show(each, digits, depth - 1) for each in value)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    if type(value) in (str, bytes):
+        value = value[: LONGEST_TEXT + 1]
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) else repr(value)
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """The texts with commas between them, as many as a message has room for."""
+    room, shown = LONGEST_TEXT, []
+    for text in texts:
+        shown.append(text)
+        room -= len(text) + 2
+        if room < 0:
+            break
+    return ", ".join(shown)
+
+
+def say(error: BaseException) -> str:
+    """What an exception says, cut where it is long. Never raises."""
+    try:
+        text = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return "(its text cannot be shown)"
+    return text[:LONGEST_ERROR] + " ..." if len(text) > LONGEST_ERROR else text.rstrip(". ")

@@ -35,9 +35,8 @@ def check(id: str, answer: Any = None) -> Note:
     except LookupError as error:
         return Note("check", str(error), "wrong")
     result = exercise.examine(answer)
-    if result:
-        record(id, answer)
-    return _verdict(result)
+    remark = record(id, answer) if result else ""
+    return _verdict(result, remark)
 
 
 @_displayed
@@ -85,7 +84,8 @@ class Note:
     """A short message with a coloured edge. True when an exercise was passed."""
 
     def __init__(self, heading: str, text: str, look: str, code: str = ""):
-        self.heading, self.text, self.look, self.code = heading, text, look, code
+        self.heading, self.look, self.code = heading, look, code
+        self.text = text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair cannot be displayed
         self._cell: int | None = None  # the cell in which it is displayed already
 
     def shown(self) -> Note:
@@ -134,10 +134,11 @@ def _running_cell() -> int | None:
     return shell.execution_count if hasattr(shell, "kernel") else None
 
 
-def _verdict(result: Result) -> Note:
+def _verdict(result: Result, remark: str) -> Note:
     exercise = result.exercise
     if result:
-        return Note(f"\N{CHECK MARK} Passed · {exercise.id} {exercise.title}", result.message, "passed")
+        text = "\n\n".join(filter(None, (result.message, remark)))
+        return Note(f"\N{CHECK MARK} Passed · {exercise.id} {exercise.title}", text, "passed")
     if result.status == "not attempted":
         return Note(f"\N{WHITE CIRCLE} Not attempted · {exercise.id} {exercise.title}", result.message, "stub")
     way_out = f'hint("{exercise.id}", {result.hint}) helps with this.'

@@ -11,9 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlx_grpo_kit.course.compare import Spoiled, Told, evaluate, same, show, told_apart
-from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work, watched, written_over
+from mlx_grpo_kit.course.compare import EndlessError, Spoiled, Told, evaluate, same, say, shape_of, show, told_apart
+from mlx_grpo_kit.course.trial import (
+    KeptModules,
+    OneProcess,
+    ReplacedError,
+    TooMuchWorkError,
+    count_work,
+    finite,
+    watched,
+    written_over,
+)
 
+MOST_ANSWERS = 1000  # numbers in an array that is given where a tuple is asked for
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
 
 
@@ -74,7 +84,15 @@ class Exercise:
         return f"Exercise {self.id} · {self.title} ({self.minutes} min, {dots})"
 
     def examine(self, answer: Any) -> Result:
-        """What `answer` is worth. Never raises, whatever the answer does."""
+        """Judge `answer`. Whatever the answer does, only KeyboardInterrupt is raised, so that you can stop a loop."""
+        try:
+            return self._examine(answer)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._wrong(f"check could not compare your answer: {type(error).__name__}: {say(error)}.")
+
+    def _examine(self, answer: Any) -> Result:
         if answer is None or answer is ... or is_stub(answer):
             place = f" in `{self.solution.__name__}` by your code" if callable(self.solution) else " by your answer"
             return Result(
@@ -93,7 +111,7 @@ class Exercise:
         return self._examine_function(answer)
 
     def _examine_value(self, answer: Any) -> Result:
-        if isinstance(self.solution, (tuple, str)) and getattr(answer, "shape", ()):
+        if isinstance(self.solution, (tuple, str)) and 0 < math.prod(shape_of(answer) or (0,)) <= MOST_ANSWERS:
             answer = answer.tolist()
         if isinstance(self.solution, str):
             answer = _letters(answer)
@@ -153,7 +171,7 @@ class Exercise:
                 theirs = self._known_result(mistake.wrong, number)
                 if not same(got, theirs) or (nothing_else and not _speak_of_the_same(got, theirs)):
                     break
-                in_other_words += isinstance(got, BaseException) and str(got) != str(theirs)
+                in_other_words += isinstance(got, BaseException) and say(got) != say(theirs)
             else:
                 if in_other_words < fewest:
                     found, fewest = mistake, in_other_words
@@ -173,24 +191,33 @@ class Exercise:
         """
         changes: list[str] = []
         calls = [] if returned is None else returned
-        tried = function if self.in_place or function is self.solution else watched(function, changes, calls)
         try:
-            if self.work is None or function is self.solution:
-                result = self.run(tried, *copy.deepcopy(case))
-            else:
-                _, enough = count_work(lambda: self.run(self.solution, *copy.deepcopy(case)))
-                result, _ = count_work(lambda: self.run(tried, *copy.deepcopy(case)), self.work * enough)
-            evaluate(result)
+            with OneProcess(), KeptModules():
+                result = self._run(function, case, changes, calls)
+                evaluate(result)
         except TooMuchWorkError:
             return Told(f"nothing yet after {self.work} times the work that it takes (it was stopped there)")
-        except (Exception, SystemExit) as error:
+        except (EndlessError, ReplacedError) as error:
+            return Told(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             return error
         return Spoiled(result) if changes else result
+
+    def _run(self, function: Callable[..., Any], case: tuple, changes: list[str], returned: list[tuple]) -> Any:
+        if function is self.solution:
+            return self.run(function, *copy.deepcopy(case))
+        tried = finite(function) if self.in_place else watched(finite(function), changes, returned)
+        if self.work is None:
+            return self.run(tried, *copy.deepcopy(case))
+        _, enough = count_work(lambda: self.run(self.solution, *copy.deepcopy(case)))
+        return count_work(lambda: self.run(tried, *copy.deepcopy(case)), self.work * enough)[0]
 
     def _complaint(self, case: tuple, expected: Any, got: Any, never_returns: bool) -> str:
         call = f"`{self.solution.__name__}({', '.join(map(show, case))})`"
         if isinstance(got, BaseException):
-            happened = f"raised {type(got).__name__}: {str(got).rstrip('. ')}. Expected {show(expected)}."
+            happened = f"raised {type(got).__name__}: {say(got)}. Expected {show(expected)}."
         elif got is None:
             happened = f"returned None, expected {show(expected)}.{' Is there a `return`?' if never_returns else ''}"
         else:
@@ -225,7 +252,7 @@ def _letters(answer: Any) -> Any:
 
 def _speak_of_the_same(*errors: BaseException) -> bool:
     """Whether half of the words of two messages agree, in any order."""
-    words = [set(str(error).split()) for error in errors]
+    words = [set(say(error).split()) for error in errors]
     return 2 * len(set.intersection(*words)) >= max(map(len, words))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, Completion, GRPOConfig
 from mlx_grpo_kit.grpo.advantages import ADVANTAGE_ESTIMATORS, SCALE_REWARDS
-from mlx_grpo_kit.grpo.loss import IMPORTANCE_SAMPLING_LEVELS, GRPOLossConfig
+from mlx_grpo_kit.grpo.loss_config import IMPORTANCE_SAMPLING_LEVELS, GRPOLossConfig
 from mlx_grpo_kit.grpo.microscope import FrozenBatch, examine, freeze, take_updates
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer

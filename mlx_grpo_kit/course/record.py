@@ -4,42 +4,78 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.course.catalogue import chapters, exercises
 from mlx_grpo_kit.course.syllabus import COURSE
+from mlx_grpo_kit.files import read_file, write_file
 
 PLACE = "MLX_GRPO_KIT_PROGRESS"  # an environment variable with the path of another file
 
 passed_here: dict[str, Any] = {}  # exercise -> the answer that passed since the kernel started
 
 
+class DamagedError(ValueError):
+    """Raised for a progress file whose content is not a list of ids."""
+
+
 def progress_file() -> Path:
-    """Where passed exercises are written: ~/.mlx_grpo_kit/progress.json, or what MLX_GRPO_KIT_PROGRESS says."""
+    """The file of passed exercises: ~/.mlx_grpo_kit/progress.json, or the path in MLX_GRPO_KIT_PROGRESS.
+
+    Raises:
+        RuntimeError: there is no home directory.
+    """
     return Path(os.environ.get(PLACE) or Path.home() / ".mlx_grpo_kit" / "progress.json")
 
 
 def passed() -> set[str]:
     """The ids of all exercises passed, now or before. A file that cannot be read counts as empty."""
     try:
-        return {str(id) for id in json.loads(progress_file().read_text(encoding="utf-8"))} | passed_here.keys()
-    except (OSError, ValueError, TypeError):
+        return _ids(read_file(progress_file())) | passed_here.keys()
+    except (OSError, ValueError, RuntimeError):
         return set(passed_here)
 
 
-def record(id: str, answer: Any) -> None:
-    """Remember that `answer` passed. Where the file cannot be written, for this session only."""
+def record(id: str, answer: Any) -> str:
+    """Remember that `answer` passed. Where the file cannot be read or written, for this session only.
+
+    Returns a sentence for the reader if the file was damaged. The damaged file is kept beside the new one.
+    """
     passed_here[id] = answer
-    path = progress_file()
-    try:
+    with suppress(OSError, ValueError, RuntimeError):  # no home, no room, a pipe or somebody else's file
+        path = progress_file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(sorted(passed())), encoding="utf-8")
-        draft.replace(path)
-    except OSError:
-        pass
+        done, aside = set(), None
+        try:
+            done = _ids(read_file(path))
+        except FileNotFoundError:
+            pass
+        except DamagedError:
+            aside = _put_aside(path)
+        write_file(path, json.dumps(sorted(done | passed_here.keys())).encode())
+        if aside is not None:
+            return f"Your progress file was damaged, so check began a new one. The old one is kept as {aside}."
+    return ""
+
+
+def _ids(content: bytes) -> set[str]:
+    """The ids in a progress file: a JSON list of strings."""
+    try:
+        ids = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"a progress file is not JSON: {error}") from error
+    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+        raise DamagedError("a progress file is a JSON list of ids, such as '01.1'")
+    return set(ids)
+
+
+def _put_aside(path: Path) -> Path:
+    """Rename a file to the first free name of progress.json.damaged, progress.json.damaged2, ..."""
+    names = (path.with_name(f"{path.name}.damaged{number}") for number in ("", *range(2, 1000)))
+    return path.rename(next(name for name in names if not name.exists()))
 
 
 def progress(chapter: str | None = None) -> Progress:

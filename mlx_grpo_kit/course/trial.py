@@ -5,15 +5,78 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mlx_grpo_kit.course.compare import as_numpy
+from mlx_grpo_kit.course.compare import as_numpy, refuse_endless
+
+LARGEST_COPY = 1 << 28  # bytes of an array that `watched` copies
 
 
-class TooMuchWorkError(Exception):
-    """Raised inside an answer that has done more than an exercise allows."""
+class TooMuchWorkError(BaseException):
+    """Raised inside an answer that has done more than an exercise allows. `except Exception` does not catch it."""
+
+
+class ReplacedError(Exception):
+    """Raised after an answer that replaced functions of Python, NumPy or MLX, which have been put back."""
+
+
+class KeptModules:
+    """A context that puts back what was replaced in the modules that `check` itself computes with.
+
+    New names stay, because modules load parts of themselves late.
+
+    Raises:
+        ReplacedError: something had been replaced.
+    """
+
+    MODULES = ("builtins", "math", "numpy", "mlx.core")
+
+    def __enter__(self) -> None:
+        self._before = {name: dict(vars(sys.modules[name])) for name in self.MODULES if name in sys.modules}
+        return self
+
+    def __exit__(self, raised: type[BaseException] | None, *_: Any) -> None:
+        names: list[str] = []
+        for name, before in self._before.items():
+            now = vars(sys.modules[name])
+            replaced = [each for each in before if each not in now or now[each] is not before[each]]
+            now.update((each, before[each]) for each in replaced)
+            names += [f"{name}.{each}" for each in replaced]
+        if names and raised is not KeyboardInterrupt:
+            what = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise ReplacedError(f"no result to compare, because it replaced {what} (check put that back)")
+
+
+class OneProcess:
+    """A context that only the process which entered it leaves: a child that is forked inside ends there."""
+
+    def __enter__(self) -> None:
+        self._process = os.getpid()
+
+    def __exit__(self, *_: Any) -> None:
+        if os.getpid() != self._process:
+            os._exit(0)
+
+
+def finite(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose calls raise EndlessError if a result or an argument contains itself: MLX would crash on it.
+
+    A child process that a call forks ends with that call.
+    """
+    if inspect.isclass(function):
+        return function
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        with OneProcess():
+            result = function(*arguments, **named)
+        refuse_endless((result, arguments, named))
+        return result
+
+    return call
 
 
 def watched(function: Callable[..., Any], changes: list[str], returned: list[tuple]) -> Callable[..., Any]:
@@ -32,7 +95,8 @@ def watched(function: Callable[..., Any], changes: list[str], returned: list[tup
         result = function(*arguments, **named)
         if not inspect.isgenerator(result) and not _alike(_numbers((arguments, named)), before):
             changes.append(function.__name__)
-        if type(result) is list or type(result).__module__ == "numpy":
+        is_array = type(result).__module__ == "numpy"
+        if type(result) is list or (is_array and getattr(result, "nbytes", 0) <= LARGEST_COPY):
             keep((result, copy.copy(result)))
         return result
 

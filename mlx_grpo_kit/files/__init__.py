@@ -18,7 +18,7 @@ from mlx_grpo_kit.files.manifest import (
     remove_folder,
     write_manifest,
 )
-from mlx_grpo_kit.files.read import check_regular, one_further_in, read_file, read_json
+from mlx_grpo_kit.files.read import check_regular, no_model_folder, on_the_hub, one_further_in, read_file, read_json
 
 __all__ = [
     "MANIFEST",
@@ -30,6 +30,8 @@ __all__ = [
     "is_scratch",
     "locked",
     "naming",
+    "no_model_folder",
+    "on_the_hub",
     "one_further_in",
     "read_file",
     "read_json",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import os
@@ -19,14 +20,14 @@ def replaced_folder(target: str | os.PathLike) -> Iterator[Path]:
     """A new folder to write into, which takes the place of `target` once everything in it is listed and on disk.
 
     An exception or a crash before that leaves `target` as it was. Only a folder that is empty or all the kit's is ever
-    replaced.
+    replaced. If several writers have the same target, the folder of the one that ends last stays.
 
     Raises ValueError for a name that is not UTF-8, FileExistsError when `target` is a file or has something in it that
     the kit did not write, and OSError with the name of `target` when it cannot be written.
     """
     target = Path(target).resolve()
     _check_name(target)
-    check_replaceable(target)
+    _check_target(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(target.parent, target.name)
     with naming(target), _scratch_folder(target) as scratch:
@@ -37,15 +38,47 @@ def replaced_folder(target: str | os.PathLike) -> Iterator[Path]:
         for path in [*new.rglob("*"), new]:
             _flush(path)
         try:
-            if target.exists():
-                target.rename(old)
-                check_replaceable(old)  # again: something may have been put there since
-            new.rename(target)
+            while not _take_place(new, target, old):
+                if old.exists():  # and another writer has put its folder in the place: that one is replaced next
+                    remove_folder(old)
         except BaseException:
             if old.exists() and not target.exists():
                 old.rename(target)
             raise
     _flush(target.parent)
+
+
+def _check_target(target: Path) -> None:
+    """`check_replaceable`; once more if another writer replaces the folder while it is looked at."""
+    while True:
+        before = _identity(target)
+        try:
+            return check_replaceable(target)
+        except (FileExistsError, FileNotFoundError):
+            if before is not None and _identity(target) == before:
+                raise
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _take_place(new: Path, target: Path, old: Path) -> bool:
+    """Move `target` to `old` and `new` to `target`; False where another writer was there in between."""
+    with suppress(FileNotFoundError):  # there is none, or another writer has just moved it
+        target.rename(old)
+        check_replaceable(old)  # again: something may have been put there since
+    try:
+        new.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 def whole_folder(target: str | os.PathLike) -> Path:
@@ -78,7 +111,10 @@ def is_scratch(folder: Path) -> bool:
     """Whether a folder is what a killed writer left, or what one at work has; both look alike."""
     if not folder.name.endswith(".tmp") or folder.is_symlink() or not folder.is_dir():
         return False
-    return (folder / MANIFEST).is_file() or not any(folder.iterdir())
+    try:
+        return (folder / MANIFEST).is_file() or not any(folder.iterdir())
+    except FileNotFoundError:  # its writer has just finished
+        return False
 
 
 @contextmanager
@@ -103,7 +139,9 @@ def write_file(file: Path, content: bytes) -> None:
     new = file.with_name(f".{file.name}.new")
     with naming(file):
         try:
-            new.write_bytes(content)
+            new.unlink(missing_ok=True)  # what a killed process left, or a link, which is not followed
+            with new.open("xb") as opened:
+                opened.write(content)
             _flush(new)
             new.replace(file)
         except OSError:

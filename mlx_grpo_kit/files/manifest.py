@@ -2,9 +2,9 @@
 
     mlx_grpo_kit.json   {"files": {"config.json": "9f2c...", "model/mlx_grpo_kit.json": "07a1...", ...}}
 
-What is listed may be replaced; anything else in the folder is somebody's, and stays. And what is listed is what was
-saved: whoever reads such a file compares it first. A folder inside has a list of its own, which the outer one lists.
-transformers and mlx-lm pass over the file.
+The kit may replace what is listed; anything else in the folder belongs to somebody, and stays. A file that is read is
+first compared with its hash. A folder inside may have a list of its own, which the outer one lists in place of its
+files. transformers and mlx-lm pass over the file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from mlx_grpo_kit.files.read import check_regular, read_json
@@ -22,10 +22,19 @@ IGNORED = (".DS_Store",)  # what a Mac leaves in a folder that somebody looked a
 
 
 def write_manifest(folder: Path) -> None:
-    """List what is in a folder. The folders in it have lists already."""
-    names = [f"{path.name}/{MANIFEST}" if path.is_dir() else path.name for path in sorted(folder.iterdir())]
-    files = {name: sha256_of(folder / name) for name in names}
+    """List the files in a folder and in the folders in it; of one that has a list already, that list alone."""
+    files = {name: sha256_of(folder / name) for name in _names(folder)}
     (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=2) + "\n")
+
+
+def _names(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir():
+            yield path.name
+        elif (path / MANIFEST).exists():
+            yield f"{path.name}/{MANIFEST}"
+        else:
+            yield from (f"{path.name}/{name}" for name in _names(path))
 
 
 def read_manifest(folder: Path) -> dict[str, str] | None:
@@ -63,18 +72,25 @@ def check_saved(folder: Path, names: Iterable[str]) -> None:
 
 
 def foreign(folder: Path) -> Iterator[str]:
-    """What is in a folder that the kit did not write there. A file that was changed since counts as the kit's."""
+    """Yield the names in a folder that the kit did not write. A file that was changed since counts as the kit's."""
     try:
         saved = read_manifest(folder)
     except ValueError:
         saved = None
-    ours = IGNORED if saved is None else (MANIFEST, *saved, *IGNORED)
+    return _unlisted(folder, set() if saved is None else {MANIFEST, *saved})
+
+
+def _unlisted(folder: Path, listed: Collection[str]) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and not path.is_symlink():
-            is_ours = f"{path.name}/{MANIFEST}" in ours
-            yield from (f"{path.name}/{name}" for name in foreign(path)) if is_ours else [f"{path.name}/"]
-        elif path.name not in ours or path.is_symlink() or not path.is_file():
-            yield path.name
+        inside = {name.partition("/")[2] for name in listed if name.startswith(f"{path.name}/")}
+        if path.is_symlink() or not path.is_dir():
+            if path.is_symlink() or not path.is_file() or path.name not in (*listed, *IGNORED):
+                yield path.name
+        elif inside:
+            names = foreign(path) if MANIFEST in inside else _unlisted(path, inside)
+            yield from (f"{path.name}/{name}" for name in names)
+        else:
+            yield f"{path.name}/"
 
 
 def check_replaceable(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -49,9 +50,7 @@ def read_json(folder: Path, name: str) -> dict:
         ValueError: the file is not a JSON object, or not a file that can be read to its end.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(
-            f"There is no folder {folder}. Give a Hugging Face model folder, or `tiny` for the kit's own."
-        )
+        raise FileNotFoundError(no_model_folder(folder))
     path = folder / name
     if not path.exists():
         raise FileNotFoundError(
@@ -66,6 +65,27 @@ def read_json(folder: Path, name: str) -> dict:
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds {type(content).__name__}; expected a JSON object.")
     return content
+
+
+def no_model_folder(folder: Path) -> str:
+    """An error message for a model folder that does not exist."""
+    if str(folder) in ("tiny", "tiny-chat"):
+        way_out = f'The kit\'s own model of this name is model_folder("{folder}"), from mlx_grpo_kit.recipe.'
+    else:
+        way_out = on_the_hub(folder) or "Give a Hugging Face model folder, or `tiny` for the kit's own."
+    return f"There is no folder {folder}. {way_out}"
+
+
+def on_the_hub(folder: str | os.PathLike) -> str:
+    """How to download a folder whose name could be a model's on the Hugging Face Hub; empty for any other name."""
+    name = os.path.relpath(folder)
+    owner, _, model = name.partition("/")
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) or os.path.exists(owner):
+        return ""
+    return (
+        "Nothing is downloaded here. If this is a model on the Hugging Face Hub, get it with "
+        f"`hf download {name} --local-dir {model}`, and give that folder."
+    )
 
 
 def one_further_in(folder: Path, name: str) -> str:

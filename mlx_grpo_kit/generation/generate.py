@@ -247,7 +247,8 @@ def stop_at(decode: Callable[[list[int]], str], strings: Collection[str]) -> Sto
     """A `stop` for `generate`: a row ends as soon as its text holds one of `strings`, which stays in it.
 
     Args:
-        decode: token ids -> text, a tokenizer's.
+        decode: token ids -> text, a tokenizer's. For stop strings such as `<|im_start|>` it has to write out special
+            tokens: `partial(tokenizer.decode, skip_special_tokens=False)`.
         strings: at least one, none of them empty.
 
     Raises:

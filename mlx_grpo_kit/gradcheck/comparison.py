@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 
-from mlx_grpo_kit.gradcheck.differences import EXACT, PRECISIONS, Place, Precision, Probe
-from mlx_grpo_kit.gradcheck.report import Element, GradcheckReport, Kink
+from mlx_grpo_kit.gradcheck.differences import EXACT, PRECISIONS, Place, Probe
+from mlx_grpo_kit.gradcheck.report import Element, GradcheckReport, Kink, Tie
 from mlx_grpo_kit.gradcheck.sums import Sums
 
 ONE_BY_ONE = 2000  # up to so many derivatives are compared one by one, more of them by sums
@@ -16,13 +19,25 @@ class Comparison:
     """Every derivative in `grads`, an array for each of the probe's, against the probe's slope at its place."""
 
     def __init__(
-        self, probe: Probe, grads: list[np.ndarray], names: list[str], is_analytic: bool = False, seed: int = 0
+        self,
+        probe: Probe,
+        grads: list[np.ndarray],
+        names: list[str],
+        is_analytic: bool = False,
+        seed: int = 0,
+        step: float | None = None,
     ):
         self.probe, self.grads, self.names, self.is_analytic = probe, grads, names, is_analytic
         self.precision = max((PRECISIONS[array.dtype] for array in probe.arrays), key=lambda p: p.step)
+        if step is not None:
+            self.precision = replace(self.precision, step=step)
+        self.largest = max(np.abs(grad[np.isfinite(grad)]).max(initial=0.0) for grad in grads)
         self.numeric = [np.full(grad.shape, np.nan) for grad in grads]
         self.failures: list[Element] = []
-        self.kinks: list[Kink] = []
+        self.kinks: dict[Place, Kink] = {}
+        self.ties: list[Tie] = []
+        self.unseen: set[Place] = set()  # where the rounding of the outputs hides the derivative
+        self.hidden = 0.0  # how large an error may be there that rounding hides
         self.worst: Element | None = None
         self.count = sum(grad.size for grad in grads)
         self.visible: float | None = None
@@ -36,6 +51,7 @@ class Comparison:
         else:
             self.method = f"random sums of central differences (step {self.precision.step:g})"
             self._compare_sums(np.random.default_rng(seed))
+        self._move_ties_together()
 
     def place(self, number: int) -> Place:
         """Where the derivative of that number stands, counted through all inputs."""
@@ -49,18 +65,18 @@ class Comparison:
         """Compare one derivative. False if it is wrong."""
         which, index = place
         own = float(self.grads[which][index])
-        slope = self.probe.central(place, self.precision.step)
-        element = self._exactly(place, own, slope) if self.is_analytic else None
+        element = self._exactly(place, own) if self.is_analytic else None
         if element is None:
-            sides = self.probe.kink(place, self.precision.step)
+            steps, sides = self.probe.surroundings(place, self.precision.step)
             if sides is not None:
                 self.numeric[which][index] = own
-                self.kinks.append(Kink(Element(which, self.names[which], index, own, slope).where, *sides, own))
+                noise = self.probe.rounding(place, self.precision.step / 10)
+                self.kinks[place] = Kink(self.where(place), *sides, own, noise)
                 return True
-            slope, agrees = self._with_smaller_steps(place, own, slope)
+            slope, agrees = self._measure(place, own, steps)
             element = Element(which, self.names[which], index, own, slope)
         else:
-            agrees = close(own, element.numeric, EXACT)
+            agrees = bool(abs(own - element.numeric) <= EXACT.atol + EXACT.rtol * abs(element.numeric))
         self.numeric[which][index] = element.numeric
         if not agrees:
             self.failures.append(element)
@@ -68,37 +84,77 @@ class Comparison:
             self.worst = element
         return agrees
 
-    def _exactly(self, place: Place, own: float, slope: float) -> Element | None:
+    def where(self, place: Place) -> str:
+        return Element(place[0], self.names[place[0]], place[1], 0.0, 0.0).where
+
+    def _exactly(self, place: Place, own: float) -> Element | None:
         """With the complex step; None if the function does more than its graph shows, as x * abs(x.data) does."""
         exact = self.probe.complex_step(place)
-        if close(exact, slope, self.precision):
+        if self._measure(place, exact, self.probe.surroundings(place, self.precision.step)[0])[1]:
             return Element(place[0], self.names[place[0]], place[1], own, exact)
         self.is_analytic = False
         return None
 
-    def _with_smaller_steps(self, place: Place, own: float, slope: float) -> tuple[float, bool]:
-        """The slope, and whether it agrees.
+    def _measure(self, place: Place, own: float, steps: list[float]) -> tuple[float, bool]:
+        """The slope, and whether it agrees with `own`: with one of the steps.
 
-        Near a kink or an edge a step reaches over it. Where a smaller one agrees with the gradient, that is why.
+        A shorter one is for strong curvature, a longer one for functions that round inside, as (x + 1e7) - 1e7 does.
         """
-        agrees = self._close(own, slope)
-        for factor in (10, 100):
-            if agrees:
+        step, slopes = self.precision.step, []
+        for length in steps:
+            slopes.append(self.probe.central(place, length))
+            if self.probe.rounding(place, step) > self._tolerance(slopes[0]):
+                return self._despite_rounding(place, own)
+            if self._agrees(own, slopes[-1], max(1.0, step / length)):
+                return slopes[-1], True
+        if not np.isfinite(slopes).any():  # at the end of where fn is defined: from the one side that there is
+            slopes = list(self.probe.sides(step, place))
+        slope = min((slope for slope in slopes if np.isfinite(slope)), key=lambda s: abs(own - s), default=np.nan)
+        return slope, self._agrees(own, slope)
+
+    def _despite_rounding(self, place: Place, own: float) -> tuple[float, bool]:
+        """The same for outputs so large that their rounding shows: by the longest step over which fn is straight."""
+        steps = self.precision.step * np.array([100, 30, 10, 3, 1, 0.3, 0.1])
+        scatter = self.probe.scatter(place, steps[0])
+        for longer, shorter in itertools.pairwise(steps):
+            slope, check = self.probe.central(place, longer), self.probe.central(place, shorter)
+            noise = self.probe.rounding(place, shorter, scatter)
+            if abs(slope - check) <= noise + self.precision.rtol * abs(slope):
                 break
-            closer = self.probe.central(place, self.precision.step / factor)
-            agrees = self._close(own, closer, factor)
-            if agrees or not np.isfinite(slope):
-                slope = closer
-        if not np.isfinite(slope):  # at the end of where the function is defined: from the one side that there is
-            sides = self.probe.sides(place, self.precision.step)
-            slope = next((side for side in sides if np.isfinite(side)), slope)
-            agrees = self._close(own, slope)
+        agrees = bool(abs(own - slope) <= self._tolerance(slope) + noise)
+        if agrees and noise > 0.1 * max(abs(own), abs(slope), self.largest, 0.01):
+            self.unseen.add(place)
+        self.hidden = max(self.hidden, noise)
         return slope, agrees
 
-    def _close(self, own: float, slope: float, factor: int = 1) -> bool:
-        """Whether two slopes agree; the noise grows as the step shrinks by `factor`."""
-        atol = min(self.precision.atol, self.noise * factor)
-        return close(own, slope, Precision(self.precision.step, self.precision.rtol, atol))
+    def _tolerance(self, slope: float, factor: float = 1) -> float:
+        """How far two slopes may be apart; the noise grows as the step shrinks by `factor`."""
+        return min(self.precision.atol, self.noise * factor) + self.precision.rtol * abs(slope)
+
+    def _agrees(self, own: float, slope: float, factor: float = 1) -> bool:
+        return bool(np.isfinite(slope) and abs(own - slope) <= self._tolerance(slope, factor))
+
+    def _move_ties_together(self) -> None:
+        """Compare sums of gradients over equal elements at kinks.
+
+        Each of the largest numbers may take any part of the gradient of their maximum, but all of them only one whole.
+        Kinks that have nothing to do with each other add up, and are fine one by one.
+        """
+        equal: dict[float, list[Place]] = {}
+        for place in self.kinks:
+            equal.setdefault(self.probe.value(place), []).append(place)
+        for places in equal.values():
+            step = self.precision.step / 10 / len(places)
+            noise = self.probe.rounding(places[0], step)
+            kinks = [self.kinks[place] for place in places]
+            left, right = self.probe.sides(step, *places)
+            apart = max(abs(left - sum(kink.left for kink in kinks)), abs(right - sum(kink.right for kink in kinks)))
+            if len(places) > 1 and apart > 1e-2 * (1 + max(abs(left), abs(right))) + 10 * noise:
+                names = [kink.where for kink in kinks]
+                names[3:] = [f"{len(names) - 3} more"] * (len(names) > 3)
+                where = f"{', '.join(names[:-1])} and {names[-1]}"
+                tie = Tie(where, left, right, sum(kink.analytic for kink in kinks), noise)
+                self.ties += [tie] * (not tie.is_subgradient)
 
     def _compare_sums(self, rng: np.random.Generator) -> None:
         sums = Sums(self.probe, self.grads, self.precision, rng)
@@ -127,14 +183,28 @@ class Comparison:
                 *notes,
                 f"The {outputs:,} outputs were weighted at random and summed: these are derivatives of that sum.",
             ]
+        size = f"The outputs reach {np.abs(self.probe.here).max(initial=0.0):.1e}"
+        problems = []
+        if self.unseen and not failures:
+            problems = [
+                f"{size}, and their rounding hides {len(self.unseen):,} of these derivatives. Subtract what does not "
+                "depend on the inputs."
+            ]
+        elif self.visible is not None and self.visible > self.largest > 0:
+            problems = [
+                "Compared in sums, an error as large as the largest derivative would not be seen. Check up to "
+                f"{ONE_BY_ONE:,} elements at a time: these are compared one by one."
+            ]
+        elif self.hidden:
+            notes = [*notes, f"{size}: their rounding hides errors below {self.hidden:.1e} in a derivative."]
         return GradcheckReport(
             engine,
             self.method,
             self.count,
             failures,
             failures[0] if failures else self.worst,
-            self.kinks,
-            [],
+            [*self.ties, *self.kinks.values()],
+            problems,
             notes,
             self.names,
             self.grads,
@@ -142,7 +212,3 @@ class Comparison:
             self.errors_by_step if self.worst is not None else None,
             self.visible,
         )
-
-
-def close(own: float, slope: float, precision: Precision) -> bool:
-    return bool(abs(own - slope) <= precision.atol + precision.rtol * abs(slope))

@@ -6,12 +6,14 @@ what remains is one derivative for each element of the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 COMPLEX_STEP = 1e-20
+LONGEST = 0.02  # relative step for a function whose curvature is not known
+ROUNDING = 4  # units in the last place by which outputs may differ: they are sums of rounded numbers
 
 Place = tuple[int, tuple[int, ...]]  # which input, which element of it
 
@@ -23,7 +25,7 @@ class Precision:
     Attributes:
         step: relative to max(1, |x|): large enough against rounding, small enough against curvature.
         rtol: how far a derivative may be off, relative to itself.
-        atol: and beside that.
+        atol: how far it may be off besides.
     """
 
     step: float
@@ -50,18 +52,54 @@ class Probe:
     ):
         self.evaluate, self.arrays, self.weights = evaluate, arrays, weights
         self.here = evaluate(arrays)
+        self.last_places = np.abs(np.nan_to_num(weights * self.here)) * max(np.finfo(x.dtype).eps for x in arrays)
+        self._last_ends: tuple = (None, [])
+        self.all_changed = self._scatter(self.last_places)
+
+    def value(self, place: Place) -> float:
+        return float(self.arrays[place[0]][place[1]])
 
     def step_at(self, place: Place, relative: float) -> float:
-        return relative * max(1.0, abs(float(self.arrays[place[0]][place[1]])))
+        return relative * max(1.0, abs(self.value(place)))
 
-    def moved(self, place: Place, distance: complex) -> tuple[np.ndarray, float]:
-        """The outputs with one element moved, and how far it did move after rounding to its dtype."""
-        which, index = place
-        arrays = list(self.arrays)
-        kind = np.complex128 if isinstance(distance, complex) else arrays[which].dtype
-        arrays[which] = arrays[which].astype(kind)  # a copy
-        arrays[which][index] += distance
-        return self.evaluate(arrays), arrays[which][index] - self.arrays[which][index]
+    def closer(self, place: Place, relative: float) -> list[float]:
+        """Smaller steps, down to a small part of the element itself, which may be nearer than `relative` to an edge."""
+        size = abs(self.value(place))
+        return [relative / 10, relative / 100, *([relative * size] if 0 < size < 0.01 else [])]
+
+    def rounding(self, place: Place, relative: float, scatter: float | None = None) -> float:
+        """How far rounding of the outputs may put a slope off."""
+        return (self.all_changed if scatter is None else scatter) / (2 * self.step_at(place, relative))
+
+    def scatter(self, place: Place, relative: float) -> float:
+        """How far rounding may put two sums of outputs apart: of those outputs that change with the element."""
+        (above, _), (below, _) = self.ends(relative, place)
+        changed = above != below
+        return self._scatter(self.last_places[changed if changed.any() else [self.last_places.argmax()]])
+
+    def _scatter(self, last_places: np.ndarray) -> float:
+        return ROUNDING * float(last_places.max(initial=0.0)) * last_places.size**0.5
+
+    def moved(self, places: Sequence[Place], distance: complex) -> tuple[np.ndarray, float]:
+        """The outputs with elements moved, and how far these did move after rounding to their dtype."""
+        arrays, kind = list(self.arrays), np.complex128 if isinstance(distance, complex) else None
+        for which in {which for which, _ in places}:
+            arrays[which] = arrays[which].astype(kind or arrays[which].dtype)  # a copy
+        for which, index in places:
+            arrays[which][index] += distance
+        which, index = places[0]
+        try:
+            outputs = self.evaluate(arrays)
+        except (ArithmeticError, ValueError):  # as Value raises where a function is not defined
+            outputs = np.full_like(self.here, np.nan)
+        return outputs, arrays[which][index] - self.arrays[which][index]
+
+    def ends(self, relative: float, *places: Place) -> list[tuple[np.ndarray, float]]:
+        """`moved` forward and back by one step; the last ones are kept, since they are asked for again."""
+        if self._last_ends[0] != (relative, places):
+            step = self.step_at(places[0], relative)
+            self._last_ends = (relative, places), [self.moved(places, step), self.moved(places, -step)]
+        return self._last_ends[1]
 
     def _slope(self, outputs: np.ndarray, before: np.ndarray, distance: float) -> float:
         with np.errstate(all="ignore"):
@@ -69,14 +107,12 @@ class Probe:
 
     def central(self, place: Place, relative: float) -> float:
         """(f(x + h) - f(x - h)) / 2h: the error shrinks with h**2, until rounding takes over."""
-        step = self.step_at(place, relative)
-        (above, up), (below, down) = self.moved(place, step), self.moved(place, -step)
+        (above, up), (below, down) = self.ends(relative, place)
         return self._slope(above, below, up - down)
 
-    def sides(self, place: Place, relative: float) -> tuple[float, float]:
-        """The slopes to the left and to the right."""
-        step = self.step_at(place, relative)
-        (above, up), (below, down) = self.moved(place, step), self.moved(place, -step)
+    def sides(self, relative: float, *places: Place) -> tuple[float, float]:
+        """The slopes to the left and to the right, with all of the elements moved alike."""
+        (above, up), (below, down) = self.ends(relative, *places)
         return self._slope(below, self.here, down), self._slope(above, self.here, up)
 
     def complex_step(self, place: Place) -> float:
@@ -84,15 +120,26 @@ class Probe:
 
         Only for functions that are analytic (Squire and Trapp, 1998).
         """
-        outputs, _ = self.moved(place, complex(0, COMPLEX_STEP))
+        outputs, _ = self.moved([place], complex(0, COMPLEX_STEP))
         return float(self.weights @ outputs.imag) / COMPLEX_STEP
 
-    def kink(self, place: Place, relative: float) -> tuple[float, float] | None:
-        """The two slopes where they differ, however near one looks; None where the function is smooth."""
-        left, right = self.sides(place, relative)
+    def surroundings(self, place: Place, relative: float) -> tuple[list[float], tuple[float, float] | None]:
+        """The steps that reach over no edge or kink nearby, and the slopes to both sides if a kink is right here."""
+        closer = self.closer(place, relative)
+        longer = [step for step in (10 * relative, 100 * relative) if step <= LONGEST]
+        left, right = self.sides(relative, place)
         gap = abs(left - right)
-        suspicious = 50 * relative + 1e-2 * max(abs(left), abs(right))
-        if not np.isfinite(gap) or gap < suspicious:
-            return None
-        left, right = self.sides(place, relative / 10)  # curvature would shrink the gap to a tenth
-        return (left, right) if abs(left - right) > 0.5 * gap else None
+        if gap < 50 * relative + 1e-2 * max(abs(left), abs(right)) + 10 * self.rounding(place, relative):
+            return [relative, *closer, *longer], None
+        found = None
+        for number, step in enumerate(closer):
+            if found and self.rounding(place, step) > 0.1 * gap:
+                break
+            left, right = self.sides(step, place)
+            part = abs(left - right) / gap
+            if 0.05 < part < 0.2:  # curvature: the gap shrinks as the step does
+                return [relative, *closer, *longer], None
+            if not 0.5 < part < 2:  # nothing within this step, or a pole
+                return closer[number:], None
+            found = found or (left, right)
+        return closer, found

@@ -11,6 +11,8 @@ import numpy as np
 
 from mlx_grpo_kit.tensor import Tensor, cross_entropy, nn, optim
 
+ROUNDING = 1000  # a gradient below so many eps of the largest gradient is rounding
+
 
 class LockstepError(ValueError):
     """The two differ; the message names the step, the tensor and the element."""
@@ -58,17 +60,20 @@ def lockstep(
     The first number that differs names the tensor. Gradients are searched from the last parameter to the first, the way
     that backward goes, so the one it names is where the error came in.
 
+    A parameter whose gradient is 0 but for rounding, such as a bias before batch norm, moves by torch's gradient in
+    both: Adam divides a gradient by its size, and would make steps of two roundings that have nothing in common.
+
     Args:
         model: takes over torch_model's weights first, by name, and its dtype.
         torch_model: its twin.
         batches: pairs (x, targets) of arrays.
         optimizer: the name of one that both libraries have.
         loss: a pair of functions (outputs, targets), for here and for torch; cross-entropy if not given.
-        tolerance: how far two numbers may be apart.
+        tolerance: how far two numbers may be apart; times the largest number of their array where that is above 1.
         options: of the optimizer, for both.
 
     Raises:
-        LockstepError: a number differs by more than `tolerance`, or is nan.
+        LockstepError: a number differs by more than the tolerance, or is nan.
         TypeError: when the loop begins, arguments that do not fit together.
         ValueError: when the loop begins, arguments that do not fit together.
     """
@@ -112,6 +117,7 @@ def lockstep(
             for name in reversed(parameters)
         ]
         _compare(step, pairs, tolerance)
+        _share_rounding(parameters, torch_parameters)
         ours.step()
         theirs.step()
         state, torch_state = model.state_dict(), torch_model.state_dict()
@@ -197,8 +203,21 @@ def _arrays(step: int, batch: Any, dtype: np.dtype) -> tuple[np.ndarray, np.ndar
     )
 
 
-def _compare(step: int, pairs: list[tuple[str, np.ndarray, np.ndarray]], tolerance: float) -> None:
+def _share_rounding(parameters: dict[str, Tensor], torch_parameters: dict[str, Any]) -> None:
+    """Give our parameters torch's gradient where both gradients are nothing but rounding."""
+    sizes = {name: [np.abs(_grad(each[name])) for each in (parameters, torch_parameters)] for name in parameters}
+    largest = {name: max(size.max(initial=0.0) for size in both) for name, both in sizes.items()}
+    for name, parameter in parameters.items():
+        rounding = ROUNDING * np.finfo(parameter.dtype).eps * max(largest.values())
+        if parameter.grad is not None and largest[name] <= rounding and torch_parameters[name].grad is not None:
+            parameter.grad = _grad(torch_parameters[name]).copy()
+
+
+def _compare(step: int, pairs: list[tuple[str, np.ndarray, np.ndarray]], relative: float) -> None:
     for name, ours, theirs in pairs:
+        largest = max(1.0, float(np.nan_to_num(np.abs(theirs)).max(initial=0.0)))
+        tolerance = relative * largest
+        allowed = f"{relative:g}" + (f" of {largest:.3g}" if largest > 1 else "")
         if not _difference(ours, theirs) <= tolerance:
             difference = np.nan_to_num(np.abs(ours - theirs), nan=np.inf)
             if not np.isfinite(ours).all() and np.array_equal(ours, theirs, equal_nan=True):
@@ -209,12 +228,12 @@ def _compare(step: int, pairs: list[tuple[str, np.ndarray, np.ndarray]], toleran
             index = tuple(int(i) for i in np.unravel_index(difference.argmax(), difference.shape))
             if not index:
                 raise LockstepError(
-                    f"Step {step}: {name} differs by more than {tolerance:g}: {ours.item():.10g} here, "
+                    f"Step {step}: {name} differs by more than {allowed}: {ours.item():.10g} here, "
                     f"{theirs.item():.10g} in torch.{_rounding(theirs, difference)}"
                 )
             raise LockstepError(
                 f"Step {step}: {name} differs. Of {difference.size:,} elements "
-                f"{np.sum(~(difference <= tolerance)):,} are off by more than {tolerance:g}; element "
+                f"{np.sum(~(difference <= tolerance)):,} are off by more than {allowed}; element "
                 f"{index} is off by most: {ours[index]:.10g} here, {theirs[index]:.10g} in torch."
                 f"{_rounding(theirs, difference)}"
             )

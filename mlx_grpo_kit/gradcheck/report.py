@@ -45,12 +45,13 @@ class Kink:
     left: float
     right: float
     analytic: float
+    noise: float = 0.0
 
     @property
     def is_subgradient(self) -> bool:
         """Any slope between the two is one; central differences see only their mean."""
         low, high = sorted((self.left, self.right))
-        slack = 1e-3 * (1 + abs(low) + abs(high))
+        slack = 1e-3 * (1 + abs(low) + abs(high)) + self.noise
         return low - slack <= self.analytic <= high + slack
 
     def __str__(self):
@@ -60,6 +61,21 @@ class Kink:
             f"{self.where}: not differentiable here. The slope is {_number(self.left)} on the left and "
             f"{_number(self.right)} on the right; any slope in [{_number(low)}, {_number(high)}] is a subgradient, "
             f"and {_number(self.analytic)}, which the engine gave, {verdict}."
+        )
+
+
+@dataclass(frozen=True)
+class Tie(Kink):
+    """Equal elements whose gradients add up to more than the slope when all of them move: the largest, in a max.
+
+    `left` and `right` are the slopes with all of them moved, `analytic` is the sum of their gradients.
+    """
+
+    def __str__(self):
+        slopes = " to ".join(dict.fromkeys(_number(slope) for slope in sorted((self.left, self.right))))
+        return (
+            f"{self.where} are equal and share a gradient. Moved together, they have a slope of {slopes}, but their "
+            f"gradients add up to {_number(self.analytic)}."
         )
 
 

@@ -1,25 +1,49 @@
 """Group relative policy optimization: rewards become advantages, advantages a loss, and the loss gradients."""
 
 from mlx_grpo_kit.diagnosis import diagnose
-from mlx_grpo_kit.grpo.advantages import compute_advantages
+from mlx_grpo_kit.grpo.advantages import GroupAdvantages, compute_advantages
+from mlx_grpo_kit.grpo.batch import Batch, Completion, Completions, Scores
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.gradients import compute_loss_and_gradients
+from mlx_grpo_kit.grpo.learners import Learner, MLXAtOnce, MLXByLayer
 from mlx_grpo_kit.grpo.logps import per_token_logps
-from mlx_grpo_kit.grpo.loss import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss, grpo_loss_and_metrics, token_weights
+from mlx_grpo_kit.grpo.loss import compute_grpo_loss, grpo_loss_and_metrics, token_weights
+from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.memory import estimate_memory
-from mlx_grpo_kit.grpo.rewards import RewardError, compute_rewards
-from mlx_grpo_kit.grpo.trainer import Completion, GRPOTrainer, Snapshot, TrainingDivergedError, TrainStep
+from mlx_grpo_kit.grpo.objectives import LOSS_TYPES, LossType, TokenBatch
+from mlx_grpo_kit.grpo.optimizer import Gradient, PolicyOptimizer, TrainingDivergedError
+from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.rewards import RewardError, TaskRewards, compute_rewards
+from mlx_grpo_kit.grpo.sampler import PolicySampler
+from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
+from mlx_grpo_kit.grpo.step import Parts, draw_batch, grpo_step, learn_from
+from mlx_grpo_kit.grpo.trainer import GRPOTrainer
 from mlx_grpo_kit.grpo.variants import VARIANTS, Variant, variants_table
 
 __all__ = [
     "LOSS_TYPES",
     "VARIANTS",
+    "Batch",
     "Completion",
+    "Completions",
     "GRPOConfig",
     "GRPOLossConfig",
     "GRPOTrainer",
+    "Gradient",
+    "GroupAdvantages",
+    "Learner",
+    "LossType",
+    "MLXAtOnce",
+    "MLXByLayer",
+    "Parts",
+    "Policy",
+    "PolicyOptimizer",
+    "PolicySampler",
     "RewardError",
+    "Scores",
     "Snapshot",
+    "TaskRewards",
+    "TokenBatch",
     "TrainStep",
     "TrainingDivergedError",
     "Variant",
@@ -28,8 +52,11 @@ __all__ = [
     "compute_loss_and_gradients",
     "compute_rewards",
     "diagnose",
+    "draw_batch",
     "estimate_memory",
     "grpo_loss_and_metrics",
+    "grpo_step",
+    "learn_from",
     "per_token_logps",
     "token_weights",
     "variants_table",

@@ -1,10 +1,19 @@
 """How much better a completion did than the other completions of its prompt."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo.checks import check_group_size
+from mlx_grpo_kit.habits import other_value
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo.batch import Completions, Scores
+    from mlx_grpo_kit.grpo.config import GRPOConfig
 
 SCALE_REWARDS = ("group", "batch", "none")
 ADVANTAGE_ESTIMATORS = ("grpo", "rloo")
@@ -94,7 +103,8 @@ def check_advantage_settings(scale_rewards: str, advantage_estimator: str, multi
         ("multi_objective_aggregation", multi_objective_aggregation, MULTI_OBJECTIVE_AGGREGATIONS),
     ):
         if value not in known:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.")
+            hint = other_value(name, value) if name == "scale_rewards" else ""
+            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.{hint}")
     if advantage_estimator == "rloo" and scale_rewards == "group":
         raise ValueError(
             "advantage_estimator is 'rloo' and scale_rewards 'group'; divided by the standard deviation of the group, "
@@ -155,7 +165,14 @@ def _to_table(rewards, several: bool) -> np.ndarray:
     """Rewards [B], or [B, F] where there may be several functions, as float64 [B, F]."""
     if isinstance(rewards, mx.array):
         rewards = rewards.astype(mx.float32)  # NumPy cannot read bfloat16
-    rewards = np.asarray(rewards, dtype=np.float64)
+    rewards = np.asarray(rewards)
+    if rewards.dtype.kind not in "biuf":  # texts, or a list with None
+        for place, reward in enumerate(rewards.flat):
+            if reward is not None and (isinstance(reward, str) or not hasattr(reward, "__float__")):
+                raise ValueError(
+                    f"rewards[{place}] is {reward!r}; expected a number, or None where no reward function applies."
+                )
+    rewards = rewards.astype(np.float64)
     if rewards.ndim not in ((1, 2) if several else (1,)) or rewards.size == 0:
         raise ValueError(
             f"rewards has shape {rewards.shape}; expected (B,) with B > 0: one reward for each completion. (B, F), one "
@@ -179,14 +196,37 @@ def _to_groups(rewards: np.ndarray, num_generations: int) -> np.ndarray:
             f"rewards[{index}] is {rewards[index]}; expected a finite number, because the mean of its group would be "
             "infinite too. Return a large number, or None when the reward function does not apply."
         )
-    if num_generations < 2:
-        raise ValueError(
-            f"num_generations is {num_generations}; expected at least 2. A completion is compared with the others of "
-            "its prompt, so alone its advantage is always 0 and nothing is learned."
-        )
+    check_group_size("num_generations", num_generations)
     if rewards.size % num_generations:
         raise ValueError(
             f"{rewards.size} rewards do not divide into groups of num_generations={num_generations}; expected "
             "num_generations rewards for every prompt."
         )
     return rewards.reshape(-1, num_generations)
+
+
+class GroupAdvantages:
+    """The advantages part of a step: weigh the functions' rewards, and compare each completion with its group.
+
+    Args:
+        args: the settings; those of `compute_advantages` count.
+    """
+
+    def __init__(self, args: GRPOConfig):
+        self.args = args
+
+    def __call__(self, completions: Completions, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
+        """Each completion's weighted sum of rewards and its advantage: [N] twice."""
+        args = self.args
+        weights = np.ones(len(scores.names))
+        if args.reward_weights is not None:
+            weights[: len(args.reward_weights)] = args.reward_weights  # the overlong punishment has none of its own
+        advantages = compute_advantages(
+            scores.values,
+            args.num_generations,
+            args.scale_rewards,
+            advantage_estimator=args.advantage_estimator,
+            reward_weights=weights,
+            multi_objective_aggregation=args.multi_objective_aggregation,
+        )
+        return weighted_sum(scores.values, weights), np.array(advantages)

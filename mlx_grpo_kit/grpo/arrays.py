@@ -52,6 +52,21 @@ def float32(x: Array) -> Array:
     return x.float() if _is_torch(x) else x.astype(_module(x).float32)
 
 
+def as_type(x: Array, like: Array) -> Array:
+    """The same numbers, truth values as 0 and 1, in the dtype of `like`. Python's numbers stay as they are."""
+    if isinstance(x, Number):
+        return x
+    return x.to(like.dtype) if _is_torch(x) else x.astype(like.dtype)
+
+
+def known(x: Array) -> float | bool | None:
+    """The number in a scalar, or None while a compiler or `vmap` traces it: nothing is computed yet."""
+    try:
+        return x.item()
+    except (RuntimeError, TypeError, ValueError):
+        return None
+
+
 def stop_gradient(x: Array) -> Array:
     """The same numbers, through which no gradient flows."""
     if _module(x).__name__ == "jax.numpy":

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.files import MANIFEST, check_saved, read_json, read_manifest, replaced_folder, whole_folder
 from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.adapters import Adapters, load_adapters, save_adapters
 from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
@@ -37,23 +39,40 @@ class Checkpoint:
         step: steps done.
         task: the task's name.
         args: the settings.
-        config, master_params, tokenizer: the policy, in float32; or its adapters alone.
-        compute_dtype: of the forward and backward passes.
-        ref_params: the policy that training started from, where the KL penalty needs it.
+        policy: with its reference. Adapters are loaded without their base.
+        tokenizer: the policy's.
         optimizer_state: {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}, as AdamW has it.
-        adapters: `master_params` and what they stand beside, where they are adapters.
+        own_parts: the names of the parts that were not the kit's.
+        origin: as in `Snapshot`; None in a checkpoint of an earlier version.
+        adapters: loaded adapters and the fingerprint of their base; None where all parameters are trained.
     """
 
     step: int
     task: str
     args: GRPOConfig
-    config: Qwen3Config
-    master_params: dict[str, mx.array]
+    policy: Policy
     tokenizer: Tokenizer
-    compute_dtype: mx.Dtype
-    ref_params: dict[str, mx.array] | None
     optimizer_state: dict[str, Any]
+    own_parts: tuple[str, ...] = ()
+    origin: str | None = None
     adapters: Adapters | None = None
+
+    def beside(self, folder: str | os.PathLike, base: tuple[Qwen3Config, Mapping[str, mx.array]] | None) -> Checkpoint:
+        """The checkpoint with the base of its adapters, if it has any. Raises ValueError where the two do not fit."""
+        if self.adapters is None:
+            if base is not None:
+                raise ValueError(f"{folder} holds a whole policy, and needs no base. Leave base out.")
+            return self
+        if base is None:
+            raise ValueError(
+                f"{folder} holds adapters without the model that they stand beside. Give it: "
+                "GRPOTrainer.resume(folder, task, base=load_pretrained(MODEL))."
+            )
+        config, params = base
+        if config != self.policy.config:
+            raise ValueError(f"{folder} holds adapters of another model than the one given: {self.policy.config}.")
+        self.adapters.check_base(params)
+        return replace(self, policy=self.policy.beside(params, with_reference=self.args.beta != 0))
 
 
 def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
@@ -61,25 +80,30 @@ def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
 
     Raises FileExistsError where `folder` holds anything that the kit did not write, OSError where it cannot be written.
     """
+    policy, tokenizer = checkpoint.policy, checkpoint.tokenizer
     state = {
         "step": checkpoint.step,
         "task": checkpoint.task,
-        "compute_dtype": str(checkpoint.compute_dtype).rpartition(".")[2],
+        "compute_dtype": str(policy.dtype).rpartition(".")[2],
         "args": asdict(checkpoint.args),
     }
+    if checkpoint.origin:
+        state["origin"] = checkpoint.origin
+    if checkpoint.own_parts:
+        state["own_parts"] = [*checkpoint.own_parts]
     with replaced_folder(folder) as new:
-        if checkpoint.adapters is not None:
-            save_adapters(new / ADAPTERS, checkpoint.config, checkpoint.adapters, tokenizer=checkpoint.tokenizer)
+        if policy.frozen is not None:
+            save_adapters(new / ADAPTERS, policy.config, policy.adapters(), tokenizer=tokenizer)
         else:
-            save_pretrained(new / "model", checkpoint.config, checkpoint.master_params, tokenizer=checkpoint.tokenizer)
-        if checkpoint.ref_params is not None:
-            save_pretrained(new / "reference", checkpoint.config, checkpoint.ref_params)
+            save_pretrained(new / "model", policy.config, policy.trained, tokenizer=tokenizer)
+            if policy.reference is not None:
+                save_pretrained(new / "reference", policy.config, policy.reference)
         save_arrays(new / "optimizer.safetensors", _flat(checkpoint.optimizer_state))
         (new / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n")
 
 
-def load_checkpoint(folder: str | os.PathLike) -> Checkpoint:
-    """What was saved, every file compared with its hash first.
+def load_checkpoint(folder: str | os.PathLike, config_class: type[GRPOConfig] = GRPOConfig) -> Checkpoint:
+    """Read a checkpoint; the hash of every file is compared first.
 
     Raises FileNotFoundError for a missing folder or file, and ValueError for a file that was changed or added.
     """
@@ -90,30 +114,26 @@ def load_checkpoint(folder: str | os.PathLike) -> Checkpoint:
     if saved is None or STATE not in saved:
         raise FileNotFoundError(f"{folder} is no checkpoint; expected a folder that save_checkpoint wrote.")
     check_saved(folder, saved)
-    state = _read_state(folder)
-    adapters, policy = None, folder / "model"
+    state = _read_state(folder, config_class)
+    adapters, reference, where, scale = None, None, folder / "model", 1.0
     if f"{ADAPTERS}/{MANIFEST}" in saved:
-        policy = folder / ADAPTERS
-        config = Qwen3Config.from_dict(read_json(policy, "config.json"))
-        adapters = load_adapters(policy, config)
-        params = adapters.lora
+        where = folder / ADAPTERS
+        config = Qwen3Config.from_dict(read_json(where, "config.json"))
+        adapters = load_adapters(where, config)
+        params, scale = adapters.lora, state["args"].lora_scale
     else:
-        config, params = load_pretrained(policy, dtype=None)
-    has_reference = f"reference/{MANIFEST}" in saved
+        config, params = load_pretrained(where, dtype=None)
+    if f"reference/{MANIFEST}" in saved:
+        reference = load_pretrained(folder / "reference", dtype=None)[1]
     optimizer_state = _nested(load_arrays(folder / "optimizer.safetensors"))
     mx.eval(optimizer_state)
+    policy = Policy(config, params, state.pop("compute_dtype"), None, scale, reference)
     return Checkpoint(
-        **state,
-        config=config,
-        master_params=params,
-        tokenizer=load_tokenizer(policy),
-        ref_params=load_pretrained(folder / "reference", dtype=None)[1] if has_reference else None,
-        optimizer_state=optimizer_state,
-        adapters=adapters,
+        **state, policy=policy, tokenizer=load_tokenizer(where), optimizer_state=optimizer_state, adapters=adapters
     )
 
 
-def _read_state(folder: Path) -> dict[str, Any]:
+def _read_state(folder: Path, config_class: type[GRPOConfig]) -> dict[str, Any]:
     state = read_json(folder, STATE)
     missing = [key for key in ("step", "task", "compute_dtype", "args") if key not in state]
     if missing:
@@ -121,13 +141,21 @@ def _read_state(folder: Path) -> dict[str, Any]:
     args, step, dtype = state["args"], state["step"], COMPUTE_DTYPES.get(state["compute_dtype"])
     if not (isinstance(args, dict) and isinstance(step, int) and step >= 0 and dtype):
         raise ValueError(f"{folder / STATE} cannot be read: args, step or compute_dtype is not what it should be.")
-    unknown = sorted(args.keys() - {field.name for field in fields(GRPOConfig)})
+    unknown = sorted(args.keys() - {field.name for field in fields(config_class)})
     if unknown:
-        raise ValueError(f"{folder / STATE} has settings that this version does not know: {', '.join(unknown)}.")
+        raise ValueError(
+            f"{folder / STATE} has settings that {config_class.__name__} does not know: {', '.join(unknown)}. If they "
+            "are those of a subclass of GRPOConfig, give it: resume(..., config_class=...)."
+        )
+    own, origin = state.get("own_parts", []), state.get("origin")
+    if not (isinstance(own, list) and all(isinstance(name, str) for name in own) and isinstance(origin, str | None)):
+        raise ValueError(f"{folder / STATE} cannot be read: own_parts or origin is not what it should be.")
     try:
-        return {"step": step, "task": state["task"], "args": GRPOConfig(**args), "compute_dtype": dtype}
+        settings = config_class(**args)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{folder / STATE} cannot be read: {error}") from error
+    kept = {"step": step, "task": state["task"], "args": settings, "own_parts": tuple(own), "origin": origin}
+    return kept | {"compute_dtype": dtype}
 
 
 def _flat(state: dict) -> dict[str, mx.array]:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from mlx_grpo_kit.generation.generate import stop_at
 from mlx_grpo_kit.generation.sampling import SamplingConfig
 from mlx_grpo_kit.grpo.advantages import check_advantage_settings
-from mlx_grpo_kit.grpo.loss import GRPOLossConfig
+from mlx_grpo_kit.grpo.checks import as_python, as_setting, check_whole, is_finite
+from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 from mlx_grpo_kit.grpo.schedule import SCHEDULES
-from mlx_grpo_kit.habits import names_habits
-from mlx_grpo_kit.qwen3.lora import TARGETS, check_targets
+from mlx_grpo_kit.habits import names_habits, other_value
+from mlx_grpo_kit.qwen3.lora import SCALES, TARGETS, check_targets
+from mlx_grpo_kit.tasks.signatures import reward_name
 
 MAY_CHANGE = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
-    "gradient_checkpointing", "completion_batch_size", "on_reward_error", "backend",
+    "gradient_checkpointing", "completion_batch_size", "on_reward_error", "gradient_statistics", "backend",
 )  # fmt: skip
+"""Settings that a resumed run may change: the size of the next updates but not what they learn from, settings that
+affect only time and memory (and numbers by rounding), and the handling of an error that ended the run."""
 
 BACKENDS = ("mlx", "torch", "jax")
-"""Settings that a resumed run may have other values of: how far the next updates go, but not what they learn from; what
-decides on time and memory alone, which changes numbers by rounding; and what becomes of an error that ended the run."""
 
 
 @names_habits("setting")
@@ -34,7 +37,7 @@ class GRPOConfig:
     each prompt, and learns from them `num_iterations` times.
 
     Attributes:
-        learning_rate: TRL's 1e-6 suits a real Qwen3. The tiny one needs 1e-4 to 3e-4.
+        learning_rate: TRL's 1e-6 suits a real Qwen3. For the tiny one `train` uses 5e-4.
         lr_scheduler_type: "linear" and "cosine" fall to 0 at `max_steps` of `train`, and so go on higher where a run is
             made longer; "constant" and "constant_with_warmup" stay (the kit's default; TRL: linear).
         warmup_steps: steps in which the learning rate rises to its full value.
@@ -48,7 +51,8 @@ class GRPOConfig:
         max_grad_norm: gradients longer than this are shortened to it.
         num_generations: completions a prompt (a group); at least 2, because a completion is judged against its group.
         per_device_train_batch_size: completions that go through the model at once (a micro-batch).
-        gradient_accumulation_steps: micro-batches a step.
+        gradient_accumulation_steps: micro-batches per step. Their product is the number of completions of a step, of
+            all processes together: more processes share the same step, where TRL makes the step larger.
         lora_r: train adapters of this rank beside the model, which stays as it is (`qwen3/lora.py`): a few numbers in
             the place of all, no gradient of the model's size, and a reference for `beta` that takes no memory. The
             model may be quantized. None trains all parameters (peft's name; TRL's `ModelConfig` has it with
@@ -62,8 +66,9 @@ class GRPOConfig:
             as many as a cache of 2 GiB is enough for.
         num_iterations: updates made from each batch of completions (mu in the paper).
         max_completion_length: tokens a completion may have; None takes the task's own (TRL: 512).
-        stop_strings: a completion ends as soon as its text holds one of these, which stays in it and in the loss
-            (transformers' name; TRL has it in `generation_kwargs`). It counts as finished.
+        stop_strings: a completion ends as soon as its text, special tokens included, contains one of these. It stays in
+            the completion and in the loss (transformers' name; TRL has it in `generation_kwargs`), and the completion
+            counts as finished.
         chat_template_kwargs: settings for the chat template of the model's folder, such as
             `{"enable_thinking": False}`, before those that the task has. Where prompts are texts they mean nothing.
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
@@ -87,7 +92,11 @@ class GRPOConfig:
         on_reward_error: what happens where a reward function raises, or gives a completion no finite number: "stop"
             ends the run with a RewardError; "skip" goes on without that completion's value, warns of the first of each
             function, and counts them in `rewards/{function}/failed` (TRL has no such setting: it stops).
+        gradient_statistics: add metrics of each parameter's gradient, before it is clipped: `gradients/{name}/norm`,
+            `gradients/{name}/largest` and `gradients/{name}/zeros`, the share of numbers that are 0 (TRL has none).
         seed: of problems and of sampling. Same seed, same machine, same run.
+
+    Numbers of NumPy, MLX, torch and JAX become Python's, which a checkpoint can hold.
 
     Raises ValueError for a setting that is out of range or does not fit another.
     """
@@ -136,20 +145,23 @@ class GRPOConfig:
     soft_punish_cache: int = 0
     mask_truncated_completions: bool = False
     on_reward_error: str = "stop"
+    gradient_statistics: bool = False
     seed: int = 0
 
     def __post_init__(self):
+        for each in fields(self):
+            object.__setattr__(self, each.name, as_setting(each.name, getattr(self, each.name), each.type))
         for name in ("learning_rate", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0.")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay is {self.weight_decay}; expected 0 or more.")
         for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
-            _check_whole(name, getattr(self, name), at_least=1)
+            check_whole(name, getattr(self, name), at_least=1)
         if self.max_completion_length is not None:
-            _check_whole("max_completion_length", self.max_completion_length, at_least=1)
+            check_whole("max_completion_length", self.max_completion_length, at_least=1)
         if self.completion_batch_size is not None:
-            _check_whole("completion_batch_size", self.completion_batch_size, at_least=1)
+            check_whole("completion_batch_size", self.completion_batch_size, at_least=1)
             if self.completion_batch_size % self.num_generations:
                 raise ValueError(
                     f"completion_batch_size is {self.completion_batch_size}; expected a multiple of num_generations "
@@ -163,15 +175,25 @@ class GRPOConfig:
                 f"chat_template_kwargs is {self.chat_template_kwargs!r}; expected settings by name, such as "
                 "{'enable_thinking': False}."
             )
+        try:
+            json.dumps(self.chat_template_kwargs, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"chat_template_kwargs is {self.chat_template_kwargs!r}; expected texts, numbers, truth values, and "
+                f"lists and dictionaries of them, which a checkpoint can hold ({error})."
+            ) from error
         for name in ("num_generations", "warmup_steps", "seed", "dynamic_sampling_rounds", "soft_punish_cache"):
-            _check_whole(name, getattr(self, name), at_least=0)
+            check_whole(name, getattr(self, name), at_least=0)
         if self.lr_scheduler_type not in SCHEDULES:
             raise ValueError(
                 f"lr_scheduler_type is {self.lr_scheduler_type!r}; expected one of {', '.join(map(repr, SCHEDULES))}. "
                 "Any other is a line in the loop: trainer.change(learning_rate=...)."
             )
         if self.optim not in OPTIMIZERS:
-            raise ValueError(f"optim is {self.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}.")
+            raise ValueError(
+                f"optim is {self.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}."
+                f"{other_value('optim', self.optim)}"
+            )
         if self.backend not in BACKENDS:
             raise ValueError(f"backend is {self.backend!r}; expected one of {', '.join(map(repr, BACKENDS))}.")
         for name in ("bf16", "gradient_checkpointing", "lora_r"):
@@ -182,12 +204,13 @@ class GRPOConfig:
                 )
         check_advantage_settings(self.scale_rewards, self.advantage_estimator, self.multi_objective_aggregation)
         if self.reward_weights is not None:
-            object.__setattr__(self, "reward_weights", tuple(self.reward_weights))  # a file has a list
-            if not all(isinstance(each, (int, float)) and math.isfinite(each) for each in self.reward_weights):
+            weights = (as_python(each) for each in as_python(self.reward_weights))  # a file has a list
+            object.__setattr__(self, "reward_weights", tuple(weights))
+            if not all(map(is_finite, self.reward_weights)):
                 raise ValueError(
                     f"reward_weights are {self.reward_weights}; expected a number for each reward function."
                 )
-        _check_whole("ref_model_sync_steps", self.ref_model_sync_steps, at_least=1)
+        check_whole("ref_model_sync_steps", self.ref_model_sync_steps, at_least=1)
         if not 0 <= self.ref_model_mixup_alpha <= 1:
             raise ValueError(f"ref_model_mixup_alpha is {self.ref_model_mixup_alpha}; expected 0 to 1.")
         if self.sync_ref_model and not self.beta:
@@ -196,14 +219,19 @@ class GRPOConfig:
                 "beta, for example to 0.04, or leave sync_ref_model."
             )
         if self.lora_r is not None:
-            _check_whole("lora_r", self.lora_r, at_least=1)
+            check_whole("lora_r", self.lora_r, at_least=1)
             if self.sync_ref_model:
                 raise ValueError(
                     "sync_ref_model is set, which moves a second copy of the policy; adapters (lora_r) have the model "
                     "that they stand beside for a reference, and no copy. Leave one of the two."
                 )
-        if not 0 < self.lora_alpha < math.inf:
+        if not self.lora_alpha > 0:
             raise ValueError(f"lora_alpha is {self.lora_alpha}; expected more than 0.")
+        if not SCALES[0] <= self.lora_scale <= SCALES[1]:
+            raise ValueError(
+                f"lora_alpha / lora_r is {self.lora_scale}; expected {SCALES[0]} to {SCALES[1]}, as float32 "
+                "has them, and usually 1 to 4."
+            )
         if self.lora_r is None and (self.lora_target_modules is not None or self.lora_alpha != GRPOConfig.lora_alpha):
             name = "lora_target_modules" if self.lora_target_modules is not None else "lora_alpha"
             raise ValueError(
@@ -244,8 +272,36 @@ class GRPOConfig:
 
     @property
     def generation_batch_size(self) -> int:
-        """Completions sampled in one step."""
+        """Completions sampled in one step, by all processes together."""
         return self.per_device_train_batch_size * self.gradient_accumulation_steps
+
+    @property
+    def num_groups(self) -> int:
+        """Prompts of one step."""
+        return self.generation_batch_size // self.num_generations
+
+    def check_processes(self, processes: int) -> None:
+        """Raise ValueError where the groups of a step do not go evenly into so many processes."""
+        if self.num_groups % processes:
+            raise ValueError(
+                f"A step has {self.num_groups} groups of {self.num_generations} completions, which do not go evenly "
+                f"into {processes} processes. All processes together sample per_device_train_batch_size * "
+                f"gradient_accumulation_steps completions (now {self.generation_batch_size}); expected a multiple "
+                f"of num_generations * processes ({self.num_generations * processes})."
+            )
+
+    def check_task(self, max_completion_length: int, reward_funcs: Sequence[Callable]) -> None:
+        """Raise ValueError where the settings do not fit a task's length and its reward functions."""
+        if self.soft_punish_cache > max_completion_length:
+            raise ValueError(
+                f"soft_punish_cache is {self.soft_punish_cache}; expected at most the length of a completion, "
+                f"{max_completion_length} tokens, of which it is the last part."
+            )
+        if self.reward_weights is not None and len(self.reward_weights) != len(reward_funcs):
+            raise ValueError(
+                f"reward_weights are {self.reward_weights}; expected a number for each of the {len(reward_funcs)} "
+                f"reward functions ({', '.join(map(reward_name, reward_funcs))})."
+            )
 
     def sampling(self, max_completion_length: int) -> SamplingConfig:
         """How completions are drawn."""
@@ -264,9 +320,11 @@ class GRPOConfig:
             use_bias_correction_kl=self.use_bias_correction_kl,
             entropy_coef=self.entropy_coef,
             top_entropy_quantile=self.top_entropy_quantile,
+            extra={each.name: getattr(self, each.name) for each in fields(self)[len(fields(GRPOConfig)) :]},
         )
 
 
-def _check_whole(name: str, value: int, at_least: int) -> None:
-    if not (isinstance(value, int) and value >= at_least):
-        raise ValueError(f"{name} is {value!r}; expected a whole number of at least {at_least}.")
+def check_changes(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for a setting that cannot change while a run goes on."""
+    if fixed := sorted(settings.keys() - set(MAY_CHANGE)):
+        raise ValueError(f"{fixed[0]} cannot change while a run goes on; only {', '.join(MAY_CHANGE)} can.")

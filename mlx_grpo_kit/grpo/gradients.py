@@ -11,8 +11,10 @@ from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.batching import TokenIds, pad
 from mlx_grpo_kit.grpo.advantages import compute_advantages
+from mlx_grpo_kit.grpo.checks import LARGEST_LOGP, check_group_size, check_rewards, prompt_of_each
 from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
-from mlx_grpo_kit.grpo.loss import GRPOLossConfig, Part, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 
 
@@ -36,29 +38,23 @@ def compute_loss_and_gradients(
 
     Args:
         prompt_tokens: B prompts, or B / group_size, each serving the group of completions in its place.
-        completion_tokens: B completions up to and including the end token, those of one prompt next to each other.
+        completion_tokens: B completions up to and including the end token. Those of one prompt are next to each other:
+            each run of group_size completions is one group, whose rewards are compared.
         old_logprobs: for each completion its tokens' log-probabilities when they were sampled (`rollout.logps`), or
             None if `params` sampled them: then every ratio is exactly 1.
         rewards: B numbers; None for a completion that no reward applies to.
         ref_logprobs: as `old_logprobs`, of the reference policy; needed with beta > 0.
         temperature: the one that the completions were sampled with.
 
-    Raises ValueError where numbers or shapes do not fit, and GradientError as `value_and_grad` does.
+    Raises ValueError where numbers or shapes do not fit or a group has different prompts, and GradientError as
+    `value_and_grad` does.
     """
     loss_config = loss_config or GRPOLossConfig()
-    if len(prompt_tokens) * group_size == len(completion_tokens) and group_size > 1:
-        prompt_tokens = [prompt for prompt in prompt_tokens for _ in range(group_size)]
-    if len(rewards) != len(completion_tokens):
-        raise ValueError(
-            f"There are {len(rewards)} rewards for {len(completion_tokens)} completions; expected one for each."
-        )
-    for row, reward in enumerate(rewards):
-        if reward is not None and math.isnan(reward):
-            raise ValueError(
-                f"rewards[{row}] is NaN; expected a number, or None for a completion that no reward applies to."
-            )
-    batch = pad_batch(config, prompt_tokens, completion_tokens)
+    check_group_size("group_size", group_size)
+    prompt_tokens = prompt_of_each(prompt_tokens, completion_tokens, group_size)
+    check_rewards(rewards, completion_tokens)
     advantages = compute_advantages(rewards, group_size, scale_rewards)
+    batch = pad_batch(config, prompt_tokens, completion_tokens)
     old_logps = None if old_logprobs is None else pad_logprobs("old_logprobs", old_logprobs, completion_tokens)
     ref_logps = None if ref_logprobs is None else pad_logprobs("ref_logprobs", ref_logprobs, completion_tokens)
 
@@ -117,7 +113,10 @@ def batch_loss(
 
 
 def pad_logprobs(name: str, logprobs: Sequence[Sequence[float]], completions: Sequence[TokenIds]) -> mx.array:
-    """One list of log-probabilities a completion -> float32 [B, T]. Raises ValueError where lengths differ."""
+    """One list of log-probabilities per completion -> float32 [B, T].
+
+    Raises ValueError where lengths differ, and for a number that is not finite or is above 0.
+    """
     if len(logprobs) != len(completions):
         raise ValueError(f"{name} has {len(logprobs)} rows for {len(completions)} completions; expected one for each.")
     for row, (values, completion) in enumerate(zip(logprobs, completions, strict=True)):
@@ -126,6 +125,12 @@ def pad_logprobs(name: str, logprobs: Sequence[Sequence[float]], completions: Se
                 f"{name}[{row}] has {len(values)} numbers for a completion of {len(completion)} tokens; "
                 "expected one for each."
             )
+        for place, value in enumerate(values):
+            if not -math.inf < value <= LARGEST_LOGP:
+                raise ValueError(
+                    f"{name}[{row}][{place}] is {value}; expected a log-probability: finite, and 0 at most. Of a "
+                    "probability take the logarithm, of a negative log-likelihood the negative."
+                )
     _, mask = pad(completions, "right")
     padded = np.zeros(mask.shape, np.float32)
     padded[mask == 1] = np.concatenate([np.asarray(values, np.float32) for values in logprobs])

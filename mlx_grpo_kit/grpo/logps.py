@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +64,13 @@ def score(
     group, and logits only for the positions that predict a completion token. Padded places hold numbers without
     meaning. The entropy has a gradient where `entropy_gradient` asks for it. The output layer's weight may have none
     without `output_gradient`, which saves time beside adapters. `gradient_checkpointing` is `qwen3_hidden_states`'s.
+
+    Raises ValueError for a temperature that is not a finite number above 0.
     """
+    if not 0 < temperature < math.inf:
+        raise ValueError(
+            f"temperature is {temperature}; expected a number above 0, the one that the completions were sampled with."
+        )
     cache = KVCache(config.num_hidden_layers)
     prompt_mask = batch.prompt_mask
     hidden_states = partial(qwen3_hidden_states, config, params, gradient_checkpointing=gradient_checkpointing)
@@ -89,7 +96,7 @@ def per_token_logps(
     """What the policy says of each completion token: (logps float32 [B, T], completion_mask bool [B, T]).
 
     T is the longest completion; shorter ones are padded on the right, where logps is 0. `temperature` must be the one
-    that the completions were sampled with. Differentiable in `params`. Raises ValueError as `pad_batch` does.
+    that the completions were sampled with. Differentiable in `params`. Raises ValueError as `pad_batch` and `score` do.
     """
     batch = pad_batch(config, prompts, completions)
     logps, _ = score(config, params, batch, temperature)

@@ -54,7 +54,8 @@ def estimate_memory(
         config: the model.
         args: the settings.
         prompt_length: tokens of the longest prompt.
-        max_completion_length: what a task has where `args` do not say; None is TRL's 256.
+        max_completion_length: the task's, used if `args` set none. None means 256 tokens, the kit's default for rows
+            and chats (TRL's default is 512).
         processes: how many train together. The bytes are those of one of them.
         quantization: what a quantized model's config.json says by this name: {"bits": 4, "group_size": 64}.
 

@@ -7,28 +7,55 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo.batch import Batch
 
-def sampling_metrics(
-    rewards: np.ndarray,
-    by_name: Mapping[str, np.ndarray],
-    lengths: np.ndarray,
-    finished: np.ndarray,
-    num_generations: int,
-) -> dict[str, float]:
-    """TRL's metrics of N completions, from what is [N] of each. One without a value (no scored completion) is NaN."""
+GRADIENT_METRICS = ("norm", "largest", "zeros")
+
+
+def batch_metrics(batch: Batch) -> dict[str, float]:
+    """TRL's metrics of N completions. One without a value (no scored completion) is NaN."""
+    rewards, lengths = batch.rewards, batch.completions.lengths
     metrics = {"reward": mean(rewards), "reward_std": _std(rewards)}
-    for name, values in by_name.items():
+    for name, values in batch.scores.by_name.items():
         metrics |= {f"rewards/{name}/mean": mean(values), f"rewards/{name}/std": _std(values)}
     # A group that no function scored has the range NaN, which is not 0: TRL does not count it either.
-    groups = rewards.reshape(-1, num_generations)
+    groups = rewards.reshape(-1, batch.completions.num_generations)
     ranges = np.fmax.reduce(groups, axis=1) - np.fmin.reduce(groups, axis=1)
     metrics["frac_reward_zero_std"] = float((ranges == 0).mean())
-    return metrics | {
-        "completions/mean_length": mean(lengths),
-        "completions/min_length": float(lengths.min()),
-        "completions/max_length": float(lengths.max()),
-        "completions/clipped_ratio": mean(finished == 0),
+    return (
+        metrics
+        | {
+            "completions/mean_length": mean(lengths),
+            "completions/min_length": float(lengths.min()),
+            "completions/max_length": float(lengths.max()),
+            "completions/clipped_ratio": mean(~batch.completions.finished),
+        }
+        | {f"rewards/{name}/failed": mean(failed) for name, failed in batch.scores.failed.items()}
+    )
+
+
+def redraw_metrics(batch: Batch) -> dict[str, float]:
+    """Dynamic sampling: how many groups were drawn, and the mean reward of all of them."""
+    return {
+        "dynamic_sampling/groups_drawn": float(sum(map(len, batch.drawn))),
+        "dynamic_sampling/reward": mean(np.concatenate(batch.drawn)),
     }
+
+
+def gradient_metrics(grads: Mapping[str, mx.array]) -> dict[str, float]:
+    """Of each parameter's gradient: its length, its largest absolute value, and the share that is exactly 0."""
+    metrics: dict[str, float] = {}
+    for name, grad in grads.items():
+        length, largest = grad.square().sum().sqrt(), grad.abs().max()
+        numbers = mx.stack([length, largest, (grad == 0).mean()]).tolist()
+        metrics |= {f"gradients/{name}/{of}": number for of, number in zip(GRADIENT_METRICS, numbers, strict=True)}
+    return metrics
+
+
+def mean_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over several updates."""
+    return {name: mean([metrics[name] for metrics in history]) for name in history[0]}
 
 
 def mean(values: Sequence[float] | np.ndarray) -> float:

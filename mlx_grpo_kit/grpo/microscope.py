@@ -21,12 +21,13 @@ import numpy as np
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo.advantages import compute_advantages
+from mlx_grpo_kit.grpo.batch import Completion
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
-from mlx_grpo_kit.grpo.loss import GRPOLossConfig, grpo_loss_and_metrics, token_losses
-from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
-from mlx_grpo_kit.grpo.trainer import Completion
+from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics, token_losses
+from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
+from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS, Gradient
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 
 LOW, HIGH = "clip_ratio/low_mean", ("clip_ratio/high_mean", "cispo_clip_ratio")  # the metrics that count clipped tokens
@@ -209,7 +210,7 @@ def take_updates(
     for _ in range(num_updates):
         policy = dict(policies[-1])
         grads = mx.grad(loss_fn)(policy)
-        scale = min(args.max_grad_norm / (optimizer.norm(grads) + 1e-6), 1.0)
+        scale = min(args.max_grad_norm / (Gradient(grads).norm + 1e-6), 1.0)
         optimizer.update(policy, grads, args.learning_rate, args.weight_decay, scale)
         policies.append(policy)
     return policies

@@ -1,4 +1,4 @@
-"""Optimizers that never hold the old and the new of everything at once: parameters go by in groups, one by one."""
+"""Optimizers that update the parameters group by group, so that the old and the new of all never exist at once."""
 
 from __future__ import annotations
 
@@ -6,18 +6,58 @@ import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import mlx.optimizers as optim
 
 from mlx_grpo_kit.blas import mx
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo.config import GRPOConfig
+    from mlx_grpo_kit.grpo.policy import Policy
 
 GROUP_BYTES = 64 * 2**20
 
 LARGEST_RATE = 1e18
 """Up to this learning rate no number in an update overflows: by Cauchy and Schwarz AdamW moves a parameter by at most
 7.3 learning rates, and the product on the way there is of one and of a moment whose square is finite."""
+
+
+class TrainingDivergedError(RuntimeError):
+    """A loss, a gradient or an updated parameter is not finite. The trainer keeps the state of the last good step.
+
+    You can continue with another learning rate: `trainer.change(learning_rate=1e-5)`.
+    """
+
+    def at(self, step: int, learning_rate: float) -> TrainingDivergedError:
+        """The same, with the number of the last good step and the way out."""
+        return TrainingDivergedError(
+            f"Step {step + 1} {self}; no update was made, and the parameters are those of step {step}. Lower "
+            f"learning_rate (now {learning_rate:g}) and go on from there or from an earlier checkpoint."
+        )
+
+
+class Gradient(dict):
+    """The gradient by parameter name: a dict of float32 arrays, and its length."""
+
+    @cached_property
+    def norm(self) -> float:
+        """The length of the gradient."""
+        squares: list[float] = []
+        waiting, room = [], GROUP_BYTES
+        for value in self.values():
+            for rows in _blocks(value):
+                part = value[rows]
+                if part.nbytes > room:
+                    squares += mx.stack(waiting).tolist() if waiting else []
+                    waiting, room = [], GROUP_BYTES
+                waiting.append(part.square().sum())
+                room -= part.nbytes
+        squares += mx.stack(waiting).tolist()
+        return math.sqrt(math.fsum(squares))  # in whatever order the parameters come, the same sum
 
 
 class Optimizer:
@@ -50,15 +90,6 @@ class Optimizer:
     def is_large(self) -> bool:
         """Whether there are several groups, and so a moment at which some parameters are new and some are old."""
         return len(self._groups) > 1
-
-    def norm(self, grads: Mapping[str, mx.array]) -> float:
-        """The length of the gradient."""
-        squares: list[float] = []
-        for group in self._groups:
-            parts = [grads[name][rows] for name in group for rows in _blocks(grads[name])]
-            for start in range(0, len(parts), len(group)):
-                squares += mx.stack([part.square().sum() for part in parts[start : start + len(group)]]).tolist()
-        return math.sqrt(math.fsum(squares))  # in whatever order the parameters come, the same sum
 
     def update(
         self,
@@ -93,6 +124,69 @@ class Optimizer:
             self.state[name] = {part: value for (part, _), value in zip(moments, values, strict=True)}
         del moments, values
         mx.eval([params[name] for name in group], [self.state[name] for name in group])
+
+
+class PolicyOptimizer:
+    """The optimizer part of a step: clip the gradient, and change what is trained of a policy.
+
+    Attributes:
+        rule: AdamW or Adafactor, with its moments.
+
+    Args:
+        policy: the first.
+        args: the settings.
+        state: to continue from; None before the first step.
+    """
+
+    def __init__(self, policy: Policy, args: GRPOConfig, state: dict[str, Any] | None = None):
+        self.args = args
+        self.rule = OPTIMIZERS[args.optim](policy.trained, args.learning_rate, state)
+        self._waiting = ExitStack()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """{"step": ..., "learning_rate": ..., parameter: {name of a moment: ...}}."""
+        return self.rule.state
+
+    @state.setter
+    def state(self, state: dict[str, Any]) -> None:
+        self.rule.state = state
+
+    @property
+    def consumes(self) -> bool:
+        """Whether the old parameters of a policy are freed while the new ones come, as those of a large model are.
+
+        Its single update is all or nothing by itself: everything that can fail is checked before, and Ctrl-C waits.
+        """
+        return self.rule.is_large and self.args.num_iterations == 1
+
+    def check(self, gradient: Gradient, metrics: Mapping[str, float], learning_rate: float) -> None:
+        """Raise TrainingDivergedError where loss, gradient or the updated parameters would not be finite."""
+        if not (math.isfinite(gradient.norm) and math.isfinite(metrics["loss"])):
+            raise TrainingDivergedError(f"has loss {metrics['loss']} and gradient norm {gradient.norm}")
+        decay = self.args.weight_decay
+        if not (learning_rate <= LARGEST_RATE and learning_rate * decay <= 2):
+            raise TrainingDivergedError(
+                f"would set parameters to numbers that are not finite (learning rate {learning_rate:g}, weight decay "
+                f"{decay:g})"
+            )
+
+    def __call__(self, policy: Policy, gradient: Gradient, learning_rate: float) -> Policy:
+        """The next policy. `gradient` is emptied, and where `consumes` says so the old policy becomes the new one."""
+        scale = min(self.args.max_grad_norm / (gradient.norm + 1e-6), 1.0)
+        if self.consumes:
+            self._waiting.enter_context(interrupts_wait())
+        else:
+            policy = replace(policy, trained=dict(policy.trained))
+        with interrupts_wait():
+            self.rule.update(policy.trained, gradient, learning_rate, self.args.weight_decay, scale)
+        return policy
+
+    @contextmanager
+    def whole_step(self) -> Iterator[None]:
+        """Hold Ctrl-C back, from an update that consumes the old policy until the step is counted."""
+        with ExitStack() as self._waiting:
+            yield
 
 
 class AdamW(Optimizer):

@@ -17,18 +17,16 @@ or 1.3 s at 400 Gbit/s, beside 63 s of learning and the time of sampling, which 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from mlx_grpo_kit.blas import mx
-
-Item = TypeVar("Item")
 
 MESSAGE = 1 << 24
 """Numbers in a message of gradients at most, 64 MB, unless one parameter alone has more."""
@@ -66,12 +64,19 @@ class World:
         except RuntimeError as error:
             raise ProcessLostError(f"The other processes cannot be reached ({error}).") from error
 
-    def share(self, items: Sequence[Item]) -> Sequence[Item]:
-        """This process's part: as many for each, in the order of the ranks. Raises ValueError where that cannot be."""
-        count, rest = divmod(len(items), self.size)
-        if rest:
-            raise ValueError(f"{len(items)} do not go evenly into {self.size} processes.")
-        return items[self.rank * count : (self.rank + 1) * count]
+    def part(self, count: int) -> range:
+        """This process's places of `count`: as many for each process, but for one, in the order of the ranks."""
+        return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+    def concatenate(self, rows: np.ndarray) -> np.ndarray:
+        """Every process's [rows, ...] below each other in the order of the ranks; each may have another number."""
+        if self.size == 1:
+            return rows
+        counts = self.gather(np.array([[len(rows)]])).ravel()
+        padded = np.zeros([counts.max(), *rows.shape[1:]], rows.dtype)
+        padded[: len(rows)] = rows
+        pieces = self.gather(padded).reshape(self.size, *padded.shape)
+        return np.concatenate([piece[:own] for piece, own in zip(pieces, counts, strict=True)])
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         """Every process's [rows, ...] below each other in the order of the ranks; all of one shape.
@@ -103,6 +108,15 @@ class World:
             sums |= {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
             mx.eval([sums[name] for name in names])
         return sums
+
+    def check_same(self, state: bytes) -> None:
+        """Raise ValueError in all processes where one is in another state than process 0."""
+        hashes = self.gather(np.frombuffer(hashlib.sha256(state).digest(), np.uint8)[None])
+        if different := [rank for rank, other in enumerate(hashes) if (other != hashes[0]).any()]:
+            raise ValueError(
+                f"Process {different[0]} is not where process 0 is; expected the same task, settings, model and step "
+                "in all of them. Do all read the same folders?"
+            )
 
     @contextmanager
     def together(self, *kinds: type[Exception]) -> Iterator[None]:

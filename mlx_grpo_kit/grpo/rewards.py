@@ -1,4 +1,4 @@
-"""Calling reward functions, and not trusting what they return."""
+"""The rewards of a step: call reward functions, and do not trust what they return."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from concurrent.futures import Future
 from contextlib import suppress
@@ -16,7 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlx_grpo_kit.tasks.signatures import reward_arguments, reward_name
+from mlx_grpo_kit.grpo.advantages import soft_overlong_punishment
+from mlx_grpo_kit.grpo.batch import Completions, Scores
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.tasks.signatures import reward_arguments, reward_name, takes_names
 from mlx_grpo_kit.tasks.task import TaskError
 
 LARGEST = float(np.finfo(np.float32).max)  # advantages are float32
@@ -70,7 +75,7 @@ def compute_rewards(
             raise RewardError(
                 f"Two reward functions are called {name!r}; expected different names, as metrics are logged by them."
             )
-    batch = _Batch(problems, completions, completion_ids)
+    batch = _Calls(problems, completions, completion_ids)
     outcomes = _call_all((func, batch) for func in reward_funcs)
     values = [_score(func, batch, outcome, failures) for func, outcome in zip(reward_funcs, outcomes, strict=True)]
     by_name = dict(zip(names, values, strict=True))
@@ -85,7 +90,89 @@ def compute_rewards(
     return total, by_name
 
 
-class _Batch(NamedTuple):
+class TaskRewards:
+    """The rewards part of a step: a task's reward functions and, with `soft_punish_cache`, DAPO's overlong punishment.
+
+    Args:
+        reward_funcs: one or more functions with different names.
+        args: the settings.
+        max_completion_length: the longest that a completion may be, in tokens.
+        world: the processes that share the work. A function sees this process's groups only.
+        warned_of: names of functions that failed already, so that each warns once.
+    """
+
+    def __init__(
+        self,
+        reward_funcs: Sequence[Callable],
+        args: GRPOConfig,
+        max_completion_length: int,
+        world: World | None = None,
+        warned_of: set[str] | None = None,
+    ):
+        self.reward_funcs, self.args, self.world = reward_funcs, args, world or World()
+        self.max_completion_length = max_completion_length
+        self.warned_of: set[str] = set() if warned_of is None else warned_of
+
+    def __call__(self, completions: Completions) -> Scores:
+        """Score all completions. Raises RewardError as `compute_rewards` does."""
+        size = completions.num_generations
+        own = self.world.part(len(completions) // size)
+        mine, scores = completions.rows(range(own.start * size, own.stop * size)), None
+        with self.world.together(TaskError, ValueError):
+            scores = self.of_functions(mine)
+        values = self.world.concatenate(scores.values)
+        failed = {name: self.world.concatenate(each) for name, each in scores.failed.items()}
+        names = scores.names
+        if self.args.soft_punish_cache:
+            punishment = soft_overlong_punishment(
+                completions.lengths, self.max_completion_length, self.args.soft_punish_cache
+            )
+            names, values = (*names, "soft_overlong_punishment_reward"), np.column_stack([values, punishment])
+        return Scores(names, values, failed)
+
+    def of_functions(self, completions: Completions) -> Scores:
+        """The functions' own scores of completions, in this process alone."""
+        names = tuple(map(reward_name, self.reward_funcs))
+        failures: list[Failure] | None = [] if self.args.on_reward_error == "skip" else None
+        if not len(completions):
+            empty = np.zeros(0)
+            return Scores(names, np.zeros([0, len(names)]), {} if failures is None else dict.fromkeys(names, empty))
+        _, by_name = compute_rewards(
+            self.reward_funcs,
+            completions.problems,
+            completions.texts,
+            completion_ids=completions.completion_ids,
+            failures=failures,
+        )
+        failed = {} if failures is None else {name: np.zeros(len(completions)) for name in names}
+        for name, index, message in failures or []:
+            failed[name][index] = 1
+            if name not in self.warned_of:
+                self.warned_of.add(name)
+                warnings.warn(
+                    f"{message} It counts as not scored, as later ones will (on_reward_error='skip'): see the metric "
+                    f"rewards/{name}/failed.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        return Scores(names, np.column_stack([*by_name.values()]), failed)
+
+
+def check_reward_funcs(reward_funcs: Sequence[Callable]) -> list[str]:
+    """The names that metrics are logged by. Raises ValueError for anything but functions with different names."""
+    functions = reward_funcs if isinstance(reward_funcs, Sequence) and all(map(callable, reward_funcs)) else []
+    names = [reward_name(function) for function in functions]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            f"reward_funcs is {reward_funcs!r}; expected a list of one or more functions with different names, as "
+            "metrics are logged by them."
+        )
+    for function in functions:
+        takes_names(function)  # one that can be called in neither way fails now
+    return names
+
+
+class _Calls(NamedTuple):
     """Completions with what belongs to each; `first` is the place of the first one in the whole batch."""
 
     problems: Sequence
@@ -93,11 +180,11 @@ class _Batch(NamedTuple):
     completion_ids: Sequence[Sequence[int]] | None
     first: int = 0
 
-    def halves(self) -> Iterator[_Batch]:
+    def halves(self) -> Iterator[_Calls]:
         middle = len(self.completions) // 2
         for start, part in ((0, slice(None, middle)), (middle, slice(middle, None))):
             ids = self.completion_ids[part] if self.completion_ids is not None else None
-            yield _Batch(self.problems[part], self.completions[part], ids, self.first + start)
+            yield _Calls(self.problems[part], self.completions[part], ids, self.first + start)
 
     def quote(self, index: int = 0) -> str:
         """A completion in few characters, and where it stands."""
@@ -114,7 +201,7 @@ class _Outcome(NamedTuple):
     error: BaseException | None = None
 
 
-def _call_all(calls: Iterable[tuple[Callable, _Batch]]) -> list[_Outcome]:
+def _call_all(calls: Iterable[tuple[Callable, _Calls]]) -> list[_Outcome]:
     """Call functions one after the other. Coroutines run meanwhile, all together, and are waited for at the end."""
     futures: list[Future[_Outcome]] = []
     try:
@@ -130,7 +217,7 @@ def _call_all(calls: Iterable[tuple[Callable, _Batch]]) -> list[_Outcome]:
     return outcomes
 
 
-def _begin(func: Callable, batch: _Batch) -> Future[_Outcome]:
+def _begin(func: Callable, batch: _Calls) -> Future[_Outcome]:
     """Call a function; what comes of it is in the future at once, or later for a coroutine function."""
     args, kwargs = reward_arguments(func, batch.problems, batch.completions, batch.completion_ids)
     future: Future = Future()
@@ -190,7 +277,7 @@ def _event_loop(process_id: int) -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _score(func: Callable, batch: _Batch, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
+def _score(func: Callable, batch: _Calls, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
     """One function's rewards [B]. What fails is added to `failures`, or raised where that is None."""
     name = reward_name(func)
     if outcome.error is None:
@@ -222,7 +309,7 @@ def _score(func: Callable, batch: _Batch, outcome: _Outcome, failures: list[Fail
     return rewards
 
 
-def _numbers(name: str, batch: _Batch, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
+def _numbers(name: str, batch: _Calls, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
     """The rewards of a call that returned."""
     returned, values, _ = outcome
     if values is None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo.config import GRPOConfig
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda left: 1.0,
@@ -31,3 +35,16 @@ def scheduled_rate(learning_rate: float, schedule: str, step: int, max_steps: in
     if step < warmup_steps:
         return learning_rate * (step + 1) / (warmup_steps + 1)
     return learning_rate * SCHEDULES[schedule]((max_steps - step) / max(max_steps - warmup_steps, 1))
+
+
+def own_rate(args: GRPOConfig, step: int, max_steps: int | None) -> float:
+    """The learning rate of `GRPOTrainer.train_step`. Raises ValueError where the schedule needs another `max_steps`."""
+    if max_steps is not None and step >= max_steps:
+        raise ValueError(f"max_steps is {max_steps}, and {step} steps are done; expected more.")
+    if max_steps is None and SCHEDULES[args.lr_scheduler_type](0.0) != 1:
+        raise ValueError(
+            f"lr_scheduler_type is {args.lr_scheduler_type!r}, which falls to 0 at the last step; expected "
+            "max_steps: train_step(..., max_steps=200). Or set lr_scheduler_type to 'constant'."
+        )
+    last = step + 1 if max_steps is None else max_steps
+    return scheduled_rate(args.learning_rate, args.lr_scheduler_type, step, last, args.warmup_steps)

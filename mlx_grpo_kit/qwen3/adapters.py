@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.files import check_saved, one_further_in, read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.files import check_saved, on_the_hub, one_further_in, read_json, replaced_folder, whole_folder
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-from mlx_grpo_kit.qwen3.lora import check_adapters, fingerprint
+from mlx_grpo_kit.qwen3.lora import SCALES, check_adapters, fingerprint
 from mlx_grpo_kit.qwen3.params import check_finite
 from mlx_grpo_kit.qwen3.pretrained import config_json, hugging_face_name, kit_name, load_arrays, save_arrays
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -31,8 +31,6 @@ from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 SETTINGS, MLX_LM, PEFT = "adapter_config.json", "adapters.safetensors", "adapter_model.safetensors"
 IN_PEFT = "base_model.model."
 LONGEST_PATH = 4096
-LARGEST = 3e38
-"""A larger scale is infinite in float32."""
 
 NOT_PLAIN = (
     "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out", "lora_bias", "use_qalora",
@@ -62,7 +60,9 @@ class Adapters:
 
     def check_base(self, params: Mapping[str, mx.array]) -> None:
         """Raises ValueError where `params` are not those of the model that these were trained beside."""
-        if self.base_fingerprint not in (None, fingerprint(params)):
+        if self.base_fingerprint is None:
+            return
+        if not {*self.base_fingerprint.split()} & {*fingerprint(params).split()}:
             named = f" ({self.base})" if self.base else ""
             raise ValueError(
                 f"These adapters were trained beside another model{named}: its numbers are not the ones given here. "
@@ -121,27 +121,41 @@ def save_adapters(
 def base_of(folder: str | os.PathLike) -> Path:
     """The folder of the model that adapters stand beside, as their own folder names it.
 
+    Raises as `bases_of`, and FileNotFoundError where there are no adapters.
+    """
+    _settings(Path(folder))
+    return bases_of(folder)[0]
+
+
+def bases_of(folder: str | os.PathLike) -> list[Path]:
+    """Every folder that a model needs beside its own: the base of its adapters, the base of that one's, and so on.
+
+    Empty for a model without adapters.
+
     Raises:
-        FileNotFoundError: there are no adapters, or no such folder.
+        FileNotFoundError: a base is not where the adapters say.
         ValueError: adapters stand beside adapters, and those beside the first again.
     """
-    base, passed = _named_base(folder), [Path(folder).resolve()]
-    further = base
-    while (further / SETTINGS).exists():
-        if further.resolve() in passed:
-            raise ValueError(f"{folder} holds adapters of a model in {str(base)!r}, which leads back to {further}.")
-        passed.append(further.resolve())
-        further = _named_base(further)
-    return base
+    bases: list[Path] = []
+    last = Path(folder)
+    while (last / SETTINGS).exists():
+        base = _named_base(last)
+        if base.resolve() in [each.resolve() for each in (Path(folder), *bases)]:
+            raise ValueError(f"{folder} holds adapters of a model in {str(base)!r}, which leads back to {last}.")
+        bases.append(base)
+        last = base
+    return bases
 
 
 def _named_base(folder: str | os.PathLike) -> Path:
     settings = _settings(Path(folder))
     named = settings.get("base_model_name_or_path") or settings.get("model")  # mlx-lm writes down its --model
-    if not isinstance(named, str) or len(named) > LONGEST_PATH or not Path(named).is_dir():
+    is_path = isinstance(named, str) and 0 < len(named) <= LONGEST_PATH and "\0" not in named
+    if not is_path or not Path(named).is_dir():
+        download = f" {on_the_hub(named)}" if is_path else ""
         raise FileNotFoundError(
-            f"{folder} holds adapters of a model in {named!r:.200}, and there is no such folder. Say where it is: "
-            f"python -m mlx_grpo_kit fuse --adapter {folder} --model MODEL --output FOLDER."
+            f"{folder} holds adapters of a model in {named!r:.200}, and there is no such folder.{download} Say where "
+            f"it is: python -m mlx_grpo_kit fuse --adapter {os.path.abspath(folder)} --model MODEL --output FOLDER."
         )
     return Path(named)
 
@@ -174,7 +188,9 @@ def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
         lora = {name: lora[name] for name in sorted(lora)}
         check_adapters(lora, config)
         if rank not in (None, _rank(lora)):
-            raise ValueError(f"They have rank {_rank(lora)}, and {SETTINGS} says {rank}: the two are not of one save.")
+            raise ValueError(
+                f"They have rank {_rank(lora)}, and {SETTINGS} says {rank!r:.60}: the two are not of one save."
+            )
         lora = {name: value.astype(mx.float32) for name, value in lora.items()}
         mx.eval(lora)
         check_finite(lora)
@@ -207,7 +223,7 @@ def _mlx_lm_scale(folder: Path, settings: Mapping[str, Any]) -> tuple[float, obj
     """Scale, and the rank where it is said."""
     kind, parameters = settings.get("fine_tune_type", "lora"), settings.get("lora_parameters")
     if kind != "lora":
-        raise ValueError(f"{folder / SETTINGS} has fine_tune_type {kind!r}; expected 'lora'.")
+        raise ValueError(f"{folder / SETTINGS} has fine_tune_type {kind!r:.60}; expected 'lora'.")
     parameters = parameters if isinstance(parameters, dict) else {}
     return _number(folder, "scale", parameters.get("scale")), parameters.get("rank")
 
@@ -215,18 +231,21 @@ def _mlx_lm_scale(folder: Path, settings: Mapping[str, Any]) -> tuple[float, obj
 def _peft_scale(folder: Path, settings: Mapping[str, Any]) -> tuple[float, object]:
     """Scale and rank."""
     if settings.get("peft_type") != "LORA":
-        raise ValueError(f"{folder / SETTINGS} has peft_type {settings.get('peft_type')!r}; expected 'LORA'.")
+        raise ValueError(f"{folder / SETTINGS} has peft_type {settings.get('peft_type')!r:.60}; expected 'LORA'.")
     begins = str(settings.get("init_lora_weights")).lower().startswith(CHANGES_BASE)
     with_bias = settings.get("bias") not in (None, "none")
     for name in (*NOT_PLAIN, *["init_lora_weights"] * begins, *["bias"] * with_bias):
         if settings.get(name):
-            raise ValueError(f"{folder / SETTINGS} has {name} {settings[name]!r}; expected LoRA without it.")
+            raise ValueError(f"{folder / SETTINGS} has {name} {settings[name]!r:.60}; expected LoRA without it.")
+    if not isinstance(settings.get("use_rslora"), bool | None):
+        shown = f"{settings['use_rslora']!r:.60}"
+        raise ValueError(f"{folder / SETTINGS} has {shown} for use_rslora; expected true or false.")
     rank, alpha = (_number(folder, name, settings.get(name)) for name in ("r", "lora_alpha"))
     return alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank), settings["r"]
 
 
 def _number(folder: Path, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not SCALES[0] <= value <= SCALES[1]:
         raise ValueError(f"{folder / SETTINGS} has {value!r:.60} for {name}; expected a number above 0.")
     return float(value)
 

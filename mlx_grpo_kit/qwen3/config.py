@@ -12,6 +12,9 @@ MAX_LAYERS = 1000
 MAX_ATTENTION_FACTOR = 1000
 """A text of 10^40 tokens would ask for 10; far beyond, attention is all rounding, and then overflows."""
 
+QUANTIZED_BITS, GROUP_SIZES = (2, 3, 4, 5, 6, 8), (32, 64, 128)
+"""Bits of a packed number, and how many numbers share a scale: what MLX computes with."""
+
 # name: hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, tie_word_embeddings. What is not here
 # is the same in all of them.
 PUBLISHED = {
@@ -224,6 +227,15 @@ def _check_quantization(config: dict[str, Any]) -> None:
     kinds = [settings, *(each for each in settings.values() if isinstance(each, dict))]
     if other := [each["mode"] for each in kinds if each.get("mode", "affine") != "affine"]:
         raise ValueError(f"config.json describes weights quantized in mode {other[0]!r}; expected 'affine'.")
+    for each in kinds:
+        for name, expected in (("bits", QUANTIZED_BITS), ("group_size", GROUP_SIZES)):
+            value = each.get(name)
+            is_usual = value is None and each is not settings  # mlx-lm's mixed recipes leave it to MLX
+            if not is_usual and (isinstance(value, bool) or value not in expected):
+                raise ValueError(
+                    f"config.json describes weights quantized with {name} {_shown(value)}; expected one of "
+                    f"{', '.join(map(str, expected))}."
+                )
 
 
 def _rope(config: dict[str, Any]) -> dict[str, Any]:

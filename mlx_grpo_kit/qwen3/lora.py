@@ -30,6 +30,9 @@ from mlx_grpo_kit.qwen3.params import check_weights, param_shapes
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear maps of a layer, which is what adapters may stand beside (PEFT's "all-linear")."""
 
+SCALES = (1.2e-38, 3e38)
+"""The smallest and the largest scale of adapters; beyond them a scale is 0 or infinite in float32."""
+
 
 def adapter_shapes(config: Qwen3Config, rank: int, targets: Collection[str] = TARGETS) -> dict[str, tuple[int, int]]:
     """Every adapter array's name and shape, in the forward pass's order.
@@ -199,14 +202,17 @@ def check_adapters(lora: Mapping[str, mx.array], config: Qwen3Config) -> None:
 
 
 def fingerprint(params: Mapping[str, mx.array]) -> str:
-    """A hash of names, shapes and some 64 numbers of each array, the same in any dtype: which model these are of.
+    """Two hashes of names, shapes and some 64 numbers of each array, with a blank between: which model these are of.
 
-    Adapters fit the model that they were trained beside, and make nonsense of any other of its shape.
+    The first is of the numbers rounded to bfloat16, the second of those rounded to float16 and then to bfloat16. A copy
+    in bfloat16 shares the first with its float32 original, and a copy in float16 the second. Adapters fit the model
+    that they were trained beside, and make nonsense of any other of its shape.
     """
-    said = hashlib.sha256()
+    as_bfloat16, as_float16 = hashlib.sha256(), hashlib.sha256()
     for name, value in sorted(params.items()):
         some = value.reshape(-1)[:: value.size // 64 + 1]
-        if mx.issubdtype(value.dtype, mx.floating):
-            some = some.astype(mx.bfloat16).astype(mx.float32)
-        said.update(f"{name} {tuple(value.shape)}".encode() + np.array(some).tobytes())
-    return said.hexdigest()
+        is_float = mx.issubdtype(value.dtype, mx.floating)
+        for said, dtype in ((as_bfloat16, value.dtype), (as_float16, mx.float16)):
+            rounded = some.astype(dtype).astype(mx.bfloat16).astype(mx.float32) if is_float else some
+            said.update(f"{name} {tuple(value.shape)}".encode() + np.array(rounded).tobytes())
+    return f"{as_bfloat16.hexdigest()} {as_float16.hexdigest()}"

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.qwen3.config import GROUP_SIZES, QUANTIZED_BITS
 from mlx_grpo_kit.qwen3.kernels import quantized_product
 
 ADAPTER = (".lora_a", ".lora_b")
@@ -61,8 +62,8 @@ class QuantizedMatrix:
             self.packed.dtype == mx.uint32
             and self.scales.shape == self.biases.shape == (rows, groups)
             and self.scales.dtype == self.biases.dtype
-            and self.bits in (2, 3, 4, 5, 6, 8)
-            and self.group_size in (32, 64, 128)
+            and self.bits in QUANTIZED_BITS
+            and self.group_size in GROUP_SIZES
             and words * 32 == self.in_features * self.bits
             and groups * self.group_size == self.in_features
         )

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from mlx_grpo_kit.files import check_saved, one_further_in, read_file, read_json, whole_folder
+from mlx_grpo_kit.files import check_saved, no_model_folder, one_further_in, read_file, read_json, whole_folder
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.qwen3.chat_template import ChatTemplate
@@ -46,6 +48,7 @@ class Tokenizer:
         unk_token_id: the id of unknown characters, or None for a tokenizer that can write anything (Qwen3's can).
         vocab_size: number of tokens, added ones included. A model's `vocab_size` is often larger, rounded up.
         chat_template: how the folder's model expects a chat to be written, or None for one that was taught no chat.
+        generation_config: the content of the folder's generation_config.json, {} without that file.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Tokenizer:
         unk_token_id: int | None,
         files: dict[str, bytes],
         chat_template: ChatTemplate | None = None,
+        generation_config: Mapping[str, Any] | None = None,
     ):
         self._tokenizer = tokenizer
         self._files = files
@@ -63,7 +67,16 @@ class Tokenizer:
         self.pad_token_id = pad_token_id
         self.unk_token_id = unk_token_id
         self.chat_template = chat_template
+        self.generation_config = dict(generation_config or {})
         self.vocab_size = tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the tokenizer's files: two tokenizers that share it encode and render alike."""
+        files = sha256()
+        for name, content in sorted(self._files.items()):
+            files.update(f"{name} {len(content)} ".encode() + content)
+        return files.hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, nothing put before or after. A special token written out (`<|im_end|>`) becomes its id.
@@ -112,9 +125,9 @@ class Tokenizer:
         """The ids of a prompt: of a text as it stands, of a list of messages as `render` writes it with `kwargs`."""
         return self.encode(prompt if isinstance(prompt, str) else self.render(prompt, **kwargs))
 
-    def decode(self, ids: list[int]) -> str:
-        """The text of `ids`, special tokens left out."""
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        """The text of `ids`, special tokens such as `<|im_end|>` left out or, on request, written out."""
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def save(self, folder: Path | str) -> None:
         """Writes the tokenizer's files into an existing folder, byte for byte as they were when they were read."""
@@ -154,13 +167,14 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         from mlx_grpo_kit.qwen3.adapters import base_of  # which is built on this file
 
         return load_tokenizer(base_of(folder))
+    if not folder.is_dir():
+        raise FileNotFoundError(no_model_folder(folder))
     if not path.exists():
-        what = "has no tokenizer.json" if folder.is_dir() else "is not a folder"
         way_out = one_further_in(folder, path.name) or (
             " One with only vocab.json and merges.txt can be converted: "
             "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
         )
-        raise FileNotFoundError(f"{folder} {what}; expected a Hugging Face model folder.{way_out}")
+        raise FileNotFoundError(f"{folder} has no tokenizer.json; expected a Hugging Face model folder.{way_out}")
     content = read_file(path)
     try:
         tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
@@ -185,6 +199,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         # Kept in memory: the folder may be gone, or just being replaced, when a trained policy is saved.
         files={name: read_file(folder / name) for name in FILES if (folder / name).exists()},
         chat_template=_chat_template(folder, names),
+        generation_config=configs[0],
     )
 
 
@@ -229,8 +244,9 @@ def _chat_template(folder: Path, names: Mapping[str, Any]) -> ChatTemplate | Non
         except UnicodeDecodeError as error:
             raise ValueError(f"{where} is not UTF-8 ({error}). It is cut off or corrupt; copy it again.") from error
     elif isinstance(source, list):  # several, by name
-        named = {each.get("name"): each.get("template") for each in source if isinstance(each, Mapping)}
-        where, source = folder / "tokenizer_config.json", named.get("default")
+        where = folder / "tokenizer_config.json"
+        defaults = [each for each in source if isinstance(each, Mapping) and each.get("name") == "default"]
+        source = defaults[-1].get("template") if defaults else None
     else:
         where = folder / "tokenizer_config.json"
     if source is None:
@@ -239,8 +255,10 @@ def _chat_template(folder: Path, names: Mapping[str, Any]) -> ChatTemplate | Non
         raise ValueError(f"{where} has a chat_template that is a {type(source).__name__}; expected a text.")
     from mlx_grpo_kit.qwen3.chat_template import ChatTemplate
 
-    tokens = {role: names[role] for role in SPECIAL_TOKENS if names.get(role) is not None}
-    tokens = {role: token["content"] if isinstance(token, Mapping) else token for role, token in tokens.items()}
+    tokens = {role: _text_of(names[role]) for role in SPECIAL_TOKENS if names.get(role) is not None}
+    for role, token in tokens.items():
+        if not isinstance(token, str):
+            raise ValueError(f"{folder}/tokenizer_config.json has {token!r:.80} for {role}; expected a text.")
     return ChatTemplate(source, tokens, f"The chat template in {where}")
 
 
@@ -249,9 +267,14 @@ def _knows(tokenizer: tokenizers.Tokenizer, token_id: object) -> bool:
     return is_id and tokenizer.id_to_token(token_id) is not None
 
 
-def _id_of(folder: Path, tokenizer: tokenizers.Tokenizer, role: str, token: str | dict) -> int:
-    """The id of a token that tokenizer_config.json names as a string or, in older folders, as {"content": string}."""
-    text = token["content"] if isinstance(token, dict) and "content" in token else token
+def _text_of(token: object) -> object:
+    """A token in tokenizer_config.json, which is a string or, in older folders, {"content": string}."""
+    return token["content"] if isinstance(token, dict) and "content" in token else token
+
+
+def _id_of(folder: Path, tokenizer: tokenizers.Tokenizer, role: str, token: object) -> int:
+    """The id of a token that tokenizer_config.json names."""
+    text = _text_of(token)
     try:
         token_id = tokenizer.token_to_id(text)
     except (TypeError, UnicodeEncodeError):  # no text, or half of a character that UTF-16 writes as two

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mlx_grpo_kit.scalar.graph import topological_order
 
@@ -26,6 +26,9 @@ class Value:
         op: the operation this value is the result of; "" for one that you made yourself, a leaf.
         parents: the values it was computed from.
         derivatives: d(this value) / d(parent), one number for each parent.
+
+    An operation of your own is Value(result, op="cube", parents=(x,), derivatives=(3 * x.data**2,)). micrograd's names
+    `_prev`, `_op` and `_backward` can be read.
     """
 
     __slots__ = ("data", "derivatives", "grad", "label", "op", "parents")
@@ -35,11 +38,21 @@ class Value:
         self,
         data: float,
         label: str = "",
-        *,
+        *others: object,
         op: str = "",
         parents: Sequence[Value] = (),
         derivatives: Sequence[float] = (),
     ):
+        if label and (others or type(label) is not str):
+            raise TypeError(
+                f"Value(data, label): label is {label!r:.60}; expected text, and nothing positional after it. Where "
+                'micrograd has Value(t, (x,), "tanh") write Value(t, op="tanh", parents=(x,), derivatives=(1 - t*t,)).'
+            )
+        if parents is not derivatives and len(parents) != len(derivatives):  # both are () for a leaf
+            raise ValueError(
+                f"Value({op=}): {len(parents)} parents and {len(derivatives)} derivatives; expected d(result) / "
+                "d(parent) for each parent, in their order."
+            )
         self.data = data if type(data) is float else as_float(data)
         self.grad = 0.0
         self.label, self.op, self.parents, self.derivatives = label, op, parents, derivatives
@@ -188,6 +201,33 @@ class Value:
         raise TypeError(
             f"{self!r} was about to become a plain float, which forgets its graph. Use the Value's own "
             "exp, log, tanh ... instead of those of math and NumPy; if you only want the number, .data."
+        )
+
+    # What micrograd calls them. They are for reading: the graph is in `parents`, the chain rule in `derivatives`.
+
+    @property
+    def _prev(self) -> set[Value]:
+        return set(self.parents)
+
+    @property
+    def _op(self) -> str:
+        return self.op
+
+    @property
+    def _backward(self) -> Callable[[], None]:
+        """Hand the gradient on to the parents, as `backward` does with each value in turn."""
+
+        def hand_on() -> None:
+            for parent, derivative in zip(self.parents, self.derivatives, strict=True):
+                parent.grad += derivative * self.grad
+
+        return hand_on
+
+    @_backward.setter
+    def _backward(self, function: object) -> None:
+        raise AttributeError(
+            "a Value has no _backward of your own. Give its derivatives: Value(t, op='tanh', parents=(x,), "
+            "derivatives=(1 - t * t,))."
         )
 
     def __format__(self, spec):

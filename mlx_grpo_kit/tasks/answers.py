@@ -21,7 +21,9 @@ BLANKS = " \t\r\n"
 """White space around an answer. Python's `strip` takes two dozen other characters for it."""
 
 _WITH_COMMAS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+"
-_NUMBER = re.compile(rf"([+-]?)((?:{_WITH_COMMAS}|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:/([0-9]+))?", re.ASCII)
+_NUMBER = re.compile(
+    rf"([+-]?)((?:{_WITH_COMMAS}|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:/([0-9]+)|([eE][+-]?[0-9]{{1,3}}))?", re.ASCII
+)
 _LATEX_FRACTION = re.compile(r"([+-]?)\\d?frac\{([0-9]+)\}\{([0-9]+)\}", re.ASCII)
 _SIGNS = {"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-", r"\times": "*", r"\cdot": "*", r"\div": "/"}
 
@@ -34,13 +36,17 @@ def without_thoughts(text: str) -> str:
     return text.rpartition("</think>")[2].partition("<think>")[0]
 
 
-def final_answer(text: str) -> str:
+def final_answer(text: str, lines: int = 1) -> str:
     r"""The answer that a completion ends in, without white space around it; '' where there is none.
 
-    Thoughts are left out. What is left is searched for the last `<answer>...</answer>`, for the last `\boxed{...}` (in
-    the answer's tags too), and has its last line taken where there is neither, or what stands there behind `####`. What
-    never closes is no tag or box. There is one answer, the last, so that a policy cannot give several and be paid for
-    the best.
+    Thoughts are left out. The answer is in the last `<answer>...</answer>`, in the last `\boxed{...}` (inside the tags,
+    where both exist), or else at the end of the text; after `####`, where that occurs. A tag or a box that never closes
+    does not count. There is one answer, the last, so that a policy cannot give several and be paid for the best.
+
+    Args:
+        text: the completion.
+        lines: how many lines the answer has: its last `lines` lines that are not blank. In a box a line break counts as
+            a space, as in LaTeX, unless the answer has several lines.
     """
     if len(text) > MAX_CHARACTERS:
         return ""
@@ -50,9 +56,9 @@ def final_answer(text: str) -> str:
     if start >= 0:
         text = text[start + len("<answer>") : end]
     if (box := _last_box(text)) is not None:
-        text = box
-    last_line = text.strip(BLANKS).rpartition("\n")[2]
-    return last_line.rpartition("####")[2].strip(BLANKS)
+        text = box if lines > 1 else box.replace("\r", " ").replace("\n", " ")
+    last = [line for line in text.split("\n") if line.strip(BLANKS)][-lines:]
+    return "\n".join(last).rpartition("####")[2].strip(BLANKS)
 
 
 def _last_box(text: str) -> str | None:
@@ -70,24 +76,27 @@ def _last_box(text: str) -> str | None:
 
 
 def as_number(text: str) -> Fraction | None:
-    """The number that `text` is, exactly, or None: `-3`, `+3`, `1,000`, `1000.0`, `.5`, `3/4`, `$72`, `\\frac{3}{4}`.
+    r"""The number that `text` is, exactly, or None.
 
-    Commas have to stand before three digits each, digits are ASCII, a minus may be Unicode's, and there are at most
-    `MAX_NUMBER` characters. A full stop at the end, and `$`, `*` and spaces around the number, as chat models write
-    them, are no part of it, nor is a percent sign: `42%` is 42. What stands before an equals sign is none either:
+    Examples: `-3`, `+3`, `1,000`, `1000.0`, `.5`, `3/4`, `1e-5`, `$72`, `\frac{3}{4}`. Commas have to stand before
+    three digits each, digits are ASCII, a minus may be Unicode's, an exponent has at most three digits, and a number at
+    most `MAX_NUMBER` characters. A full stop at the end does not count, nor do `$`, `*` and spaces around the number,
+    as chat models write them, nor a percent sign: `42%` is 42. Only what follows the last equals sign is read:
     `12 + 34 = 46` is 46.
     """
     text = unadorned(text.rpartition("=")[2] if len(text) <= MAX_CHARACTERS else "")
     text = text.removesuffix("%").removesuffix("\\").rstrip(" \t").replace("\u2212", "-", 1)
     if len(text) > MAX_NUMBER:
         return None
-    if (found := _LATEX_FRACTION.fullmatch(text)) or (found := _NUMBER.fullmatch(text)):
-        sign, above, below = found.groups()
+    if found := _LATEX_FRACTION.fullmatch(text):
+        sign, above, below, exponent = *found.groups(), None
+    elif found := _NUMBER.fullmatch(text):
+        sign, above, below, exponent = found.groups()
     else:
         return None
     if below is not None and not int(below):
         return None
-    value = Fraction(above.replace(",", "")) / int(below or 1)
+    value = Fraction(above.replace(",", "") + (exponent or "")) / int(below or 1)
     return -value if sign == "-" else value
 
 

@@ -46,7 +46,10 @@ def get_task(name: str, **args: Any) -> Task:
         raise ValueError(f"Task '{name}' does not take {given}: {error}. It is {takes}.") from error
     except ValueError:  # something built in, which has no signature to read
         pass
-    task = factory(**args)
+    try:
+        task = factory(**args)
+    except SystemExit as error:
+        raise ValueError(_exited(name, class_name)) from error
     validate_task(task)
     return task
 
@@ -60,6 +63,8 @@ def _import(name: str, module_name: str, class_name: str) -> Callable[..., Task]
             f"Task '{name}': {error}. Expected module:Class, with the module importable from here, or the path of a "
             f"file: path/to/my_task.py:{class_name or 'MyTask'}."
         ) from error
+    except SystemExit as error:
+        raise ValueError(_exited(name, module_name)) from error
     path = Path(module_name)
     if not path.is_file():
         raise ValueError(f"Task '{name}': there is no file {path.absolute()}. Expected path/to/my_task.py:MyTask.")
@@ -68,13 +73,22 @@ def _import(name: str, module_name: str, class_name: str) -> Callable[..., Task]
     sys.modules[spec.name] = module  # where pickle and dataclasses look for what the file defines
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         sys.modules.pop(spec.name, None)
+        if isinstance(error, SystemExit):
+            raise ValueError(_exited(name, path)) from error
         raise ValueError(f"Task '{name}': {path} raised {type(error).__name__}: {error}") from error
     if not hasattr(module, class_name):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == spec.name]
         raise ValueError(f"Task '{name}': {path} has no {class_name!r}; it has {', '.join(own) or 'nothing'}.")
     return getattr(module, class_name)
+
+
+def _exited(name: str, what: object) -> str:
+    return (
+        f"Task '{name}': {what} called exit(), which would end the run before it began. If the file is a program too, "
+        'put `if __name__ == "__main__":` before that line.'
+    )
 
 
 def validate_task(task: object) -> None:

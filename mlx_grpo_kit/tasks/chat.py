@@ -8,7 +8,7 @@ styles; `train` takes the chat where the model's folder has a chat template.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -35,6 +35,7 @@ class InChat:
         read: completion -> the answer, in the letters that the task's functions expect.
         thinking: whether the model thinks first: longer completions, and `enable_thinking` for the template.
         system: what stands before the user's words, if anything.
+        max_completion_length: tokens; by default as many as an answer, or a thought and an answer, usually takes.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class InChat:
         *,
         thinking: bool = False,
         system: str | None = None,
+        max_completion_length: int | None = None,
     ):
         self.task, self._ask, self._read, self._system = task, ask, read, system
         self.name = f"{task.name}-chat"
-        self.max_completion_length = THINKING_TOKENS if thinking else ANSWER_TOKENS
+        self.max_completion_length = max_completion_length or (THINKING_TOKENS if thinking else ANSWER_TOKENS)
         self.chat_template_kwargs = {"enable_thinking": thinking}
         self.reward_funcs = [self._reading(function) for function in task.reward_funcs]
 
@@ -63,6 +65,12 @@ class InChat:
     def held_out(self, n: int) -> list[Problem]:
         return [self.put(problem) for problem in self.task.held_out(n)]
 
+    @property
+    def all_problems(self) -> Callable[[], Iterable[Problem]]:
+        """As the task has it; AttributeError where it has none."""
+        ask = self.task.all_problems
+        return lambda: map(self.put, ask())
+
     def is_correct(self, problem: Problem, completion: str) -> bool:
         return self.task.is_correct(problem, self._read(completion))
 
@@ -75,9 +83,13 @@ class InChat:
 
     def _reading(self, function: RewardFunc) -> RewardFunc:
         @wraps(function)
-        def reward(problems: Sequence[Problem], completions: Sequence[str]) -> Any:
+        def reward(
+            problems: Sequence[Problem],
+            completions: Sequence[str],
+            completion_ids: Sequence[Sequence[int]] | None = None,
+        ) -> Any:
             answers = [self._read(completion) for completion in completions]
-            args, kwargs = reward_arguments(function, problems, answers)
+            args, kwargs = reward_arguments(function, problems, answers, completion_ids)
             return function(*args, **kwargs)
 
         del reward.__wrapped__  # its signature is this one, not the function's

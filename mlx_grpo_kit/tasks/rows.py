@@ -3,6 +3,7 @@
     task = RowsTask.from_file("problems.jsonl")                                      # {"question": ..., "answer": ...}
     task = RowsTask(load_dataset("openai/gsm8k", "main")["train"])                   # by your own `datasets`
     task = RowsTask(rows, reward_funcs=[mine], is_correct=lambda problem, text: ...)
+    task = RowsTask(rows, system="You are a pupil.").in_chat()                       # for a model that chats
 
 GSM8K's answers end in `#### 42` and MATH's hold `\\boxed{42}`: that is their answer. Answers that are numbers are
 compared as numbers. In the terminal: `train --data problems.jsonl`.
@@ -15,14 +16,16 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from numbers import Real
+from contextlib import suppress
+from decimal import Decimal
+from numbers import Rational, Real
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from mlx_grpo_kit.files import check_regular
-from mlx_grpo_kit.tasks.answers import as_number, final_answer
+from mlx_grpo_kit.tasks.answers import MAX_NUMBER, as_number, final_answer
 from mlx_grpo_kit.tasks.chat import ANSWER_TOKENS, IN_TAGS, InChat
 from mlx_grpo_kit.tasks.split import split_by_hash
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc, TaskError, is_chat
@@ -41,32 +44,42 @@ def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[flo
 
 
 def same_answer(problem: Problem, completion: str) -> bool:
-    """Whether a completion's `final_answer` is the problem's answer."""
-    said, right = final_answer(completion), as_number(problem.answer)
+    """Whether a completion's `final_answer` is the problem's answer, line by line."""
+    lines = _lines(problem.answer)
+    said, right = final_answer(completion, len(lines) or 1), as_number(problem.answer)
     if right is not None:
         return as_number(said) == right
-    return bool(problem.answer) and " ".join(said.split()).casefold() == " ".join(problem.answer.split()).casefold()
+    return bool(lines) and _lines(said) == lines
+
+
+def _lines(answer: str) -> list[str]:
+    """The lines of an answer that are not blank, without regard to case and to the number of spaces."""
+    return [" ".join(line.split()).casefold() for line in answer.split("\n") if line.strip()]
 
 
 class RowsTask:
     """Problems from rows, a tenth of them held out by the hash of their prompt.
 
     So a question is on the same side however the rows are ordered or added to, up to a few at the border; rows that ask
-    the same are one problem. The columns of a row are `Problem.data`, and reward functions of TRL's form get them.
+    the same are on the same side. The columns of a row are `Problem.data`, and reward functions of TRL's form get them.
+
+    Prompts that are texts are continued as they are. For a model that was taught to chat, give the trainer
+    `RowsTask(rows).in_chat()`: the questions by the folder's chat template, with an instruction on how to answer.
 
     Args:
-        rows: dictionaries, each with a prompt (a text, or a list of messages) and an answer (a text or a number).
+        rows: dictionaries, each with a prompt (a text, or a list of messages) and an answer (a text or a number). With
+            reward functions of your own, rows need no answer.
         reward_funcs: instead of the default `[correct]`.
         is_correct: (problem, completion) -> bool, instead of the default `same_answer`; it is what accuracy counts.
         held_out_rows: rows to measure on, such as a data set's own test split; then all of `rows` is for training,
             but for those that ask the same.
         prompt, answer: the columns' names; by default the first there is of `PROMPTS` and of `ANSWERS`.
-        system: what stands before each question in a chat.
-        max_completion_length: tokens; in a chat more, if the model thinks.
+        system: the system prompt of chats: of rows that are chats and have none, and of the others after `in_chat`.
+        max_completion_length: tokens; by default 256, and 1,024 in a chat where the model thinks.
         name: for logs and checkpoints.
 
     Raises:
-        TaskError: a ValueError; no rows, or a row that is none. The message names the row, of a file the line.
+        TaskError: a ValueError; no rows, or a row that cannot be used. The message names the row, of a file the line.
     """
 
     def __init__(
@@ -79,32 +92,36 @@ class RowsTask:
         prompt: str | None = None,
         answer: str | None = None,
         system: str | None = None,
-        max_completion_length: int = ANSWER_TOKENS,
+        max_completion_length: int | None = None,
         name: str = "rows",
     ):
-        self.name, self.max_completion_length, self._system = name, max_completion_length, system
+        self.name, self._system, self._max_completion_length = name, system, max_completion_length
+        self.max_completion_length = ANSWER_TOKENS if max_completion_length is None else max_completion_length
         self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
         self._is_correct = is_correct or same_answer
-        columns = prompt, answer, is_correct is None or reward_funcs is None
-        problems = _problems(rows, name, *columns)
+        read = _Reader(prompt, answer, system, needs_answer=reward_funcs is None)
+        problems = read.problems(rows, name)
         if held_out_rows is None:
             train, held_out = split_by_hash(problems)
-            self._train, self._held_out = [problems[key] for key in train], [problems[key] for key in held_out]
             if not train:
                 raise TaskError(
                     f"{name} has one problem, and one has to be held out; expected at least two that differ."
                 )
+            self._held_out = [problem for key in held_out for problem in problems[key]]
         else:
-            held_out = _problems(held_out_rows, f"{name}, held out", *columns)
-            self._held_out = list(held_out.values())
-            self._train = [problem for key, problem in problems.items() if key not in held_out]
-            if both := len(problems) - len(self._train):
+            held_out = read.problems(held_out_rows, f"{name}, held out")
+            train = [key for key in problems if key not in held_out]
+            if both := sum(len(found) for key, found in problems.items() if key in held_out):
                 warnings.warn(
                     f"{both} problems of {name} are among the held-out ones; left out of training.", stacklevel=2
                 )
-            if not self._train:
+            if not train:
                 raise TaskError(f"All problems of {name} are among the held-out ones; nothing is left to train on.")
+            self._held_out = [problem for found in held_out.values() for problem in found]
+        self._train = [problem for key in train for problem in problems[key]]
         self.num_held_out = len(self._held_out)
+        for words in _doubts(self.all_problems(), name, judges=is_correct is None, rewards=reward_funcs is None):
+            warnings.warn(words, stacklevel=2)
 
     @classmethod
     def from_file(
@@ -129,20 +146,33 @@ class RowsTask:
             warnings.warn(words, stacklevel=2)
         return self._held_out[:n]
 
+    def all_problems(self) -> list[Problem]:
+        """Every problem there is, those for training first. Each knows its row (`Problem.place`)."""
+        return [*self._train, *self._held_out]
+
     def is_correct(self, problem: Problem, completion: str) -> bool:
         return self._is_correct(problem, completion)
 
     def in_chat(self, *, thinking: bool = False) -> InChat:
-        """The same rows as chats: the question, and how to write the answer. Rows that are chats stay as they are."""
-        numbers = all(as_number(problem.answer) is not None for problem in self._held_out)
-        instruction = IN_TAGS.format("number" if numbers else "your answer")
+        """The same rows as chats: the question, and how to write the answer if there is one.
+
+        Rows that are chats stay as they are.
+        """
+        answers = [problem.answer for problem in self._held_out]
+        kind = "number" if all(as_number(answer) is not None for answer in answers) else "your answer"
+        instruction = f"\n{IN_TAGS.format(kind)}" if any(answers) else ""
         return InChat(
-            self, lambda problem: f"{problem.text}\n{instruction}", str, thinking=thinking, system=self._system
+            self,
+            lambda problem: problem.text + instruction,
+            str,
+            thinking=thinking,
+            system=self._system,
+            max_completion_length=self._max_completion_length,
         )
 
 
 class _Line(dict):
-    """A row that knows its place."""
+    """A row that knows its place in a file."""
 
     place = ""
 
@@ -179,36 +209,64 @@ def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
 
-def _problems(
-    rows: Iterable[Mapping[str, Any]], name: str, prompt: str | None, answer: str | None, needs_answer: bool
-) -> dict[str, Problem]:
-    """The problems of rows by what they ask."""
-    if isinstance(rows, (Mapping, str, bytes)) or not isinstance(rows, Iterable):
-        splits = (
-            f" It has the splits {', '.join(map(str, rows))}: give one of them." if isinstance(rows, Mapping) else ""
+class _Reader(NamedTuple):
+    """How rows become problems: the columns' names, the system prompt, and whether each row needs an answer."""
+
+    prompt: str | None
+    answer: str | None
+    system: str | None
+    needs_answer: bool
+
+    def problems(self, rows: Iterable[Mapping[str, Any]], name: str) -> dict[str, list[Problem]]:
+        """The problems of rows by what they ask."""
+        if isinstance(rows, (Mapping, str, bytes)) or not isinstance(rows, Iterable):
+            splits = ", ".join(map(str, rows)) if isinstance(rows, Mapping) else ""
+            raise TaskError(
+                f"The rows of {name} are a {type(rows).__name__}; expected an iterable of dictionaries."
+                + (f" It has the splits {splits}: give one of them." if splits else "")
+            )
+        problems: dict[str, list[Problem]] = {}
+        for count, row in enumerate(rows, start=1):
+            where = getattr(row, "place", "") or f"Row {count} of {name}"
+            if count > MAX_ROWS:
+                raise TaskError(f"{name} has more than {MAX_ROWS:,} rows. Expected fewer; does it end?")
+            if not isinstance(row, Mapping):
+                raise TaskError(f"{where} is a {type(row).__name__}; expected a dictionary.")
+            asked = _prompt(row[_column(row, where, "prompt", self.prompt, PROMPTS)], where)
+            key = _key(asked, where)
+            if self.system and not isinstance(asked, str) and asked[0]["role"] != "system":
+                asked = [{"role": "system", "content": self.system}, *asked]
+            problem = Problem(asked, self._answer_of(row, where), dict(row), place=where)
+            problems.setdefault(key, []).append(problem)
+        if not problems:
+            raise TaskError(f"{name} has no rows; expected at least two.")
+        return problems
+
+    def _answer_of(self, row: Mapping[str, Any], where: str) -> str:
+        """The row's answer; '' for a row without one that needs none."""
+        if self.needs_answer or self.answer:
+            return _answer(row[_column(row, where, "answer", self.answer, ANSWERS)], where)
+        found = next((row[each] for each in ANSWERS if each in row), "")
+        with suppress(TaskError):  # a list, say, which only the reward functions can read
+            return _answer(found, where)
+        return ""
+
+
+def _doubts(problems: Sequence[Problem], name: str, judges: bool, rewards: bool) -> Iterator[str]:
+    """Warnings on rows that the default `same_answer`, or the default reward, judges oddly."""
+    if not (judges or rewards):
+        return
+    if lacking := sum(not problem.answer for problem in problems):
+        yield (
+            f"{lacking} of {len(problems)} rows of {name} have no answer, and is_correct is not given: accuracy counts "
+            "every completion of these as wrong. Watch the reward, or give is_correct=..."
         )
-        raise TaskError(
-            f"The rows of {name} are a {type(rows).__name__}; expected an iterable of dictionaries.{splits}"
+    first: dict[str, str] = {}
+    if others := sum(first.setdefault(repr(each.prompt), each.answer) != each.answer for each in problems):
+        yield (
+            f"{others} of {len(problems)} rows of {name} ask what another row asks, and have another answer: the same "
+            "completion is right in one row and wrong in the other."
         )
-    problems: dict[str, Problem] = {}
-    count = 0
-    for count, row in enumerate(rows, start=1):
-        where = getattr(row, "place", "") or f"Row {count} of {name}"
-        if count > MAX_ROWS:
-            raise TaskError(f"{name} has more than {MAX_ROWS:,} rows. Expected fewer; does it end?")
-        if not isinstance(row, Mapping):
-            raise TaskError(f"{where} is a {type(row).__name__}; expected a dictionary.")
-        asked = _prompt(row[_column(row, where, "prompt", prompt, PROMPTS)], where)
-        right = ""
-        if needs_answer or (answer or "") in row or any(each in row for each in ANSWERS):
-            right = _answer(row[_column(row, where, "answer", answer, ANSWERS)], where)
-        key = _key(asked, where)
-        problems.setdefault(key, Problem(asked, right, dict(row)))
-    if not problems:
-        raise TaskError(f"{name} has no rows; expected at least two.")
-    if len(problems) < count:
-        warnings.warn(f"{count - len(problems)} of {count} rows of {name} ask what another one asks.", stacklevel=3)
-    return problems
 
 
 def _column(row: Mapping[str, Any], where: str, what: str, name: str | None, usual: Sequence[str]) -> str:
@@ -242,13 +300,25 @@ def _key(asked: str | list[dict[str, Any]], where: str) -> str:
 
 
 def _answer(value: Any, where: str) -> str:
-    """An answer as a short text: what stands behind `####`, or in a box, or all of it."""
-    if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):  # NumPy's numbers too
-        return str(value)
+    """An answer as a short text: what follows `####`, or the content of a box, or all of it."""
+    if isinstance(value, Real) and not isinstance(value, bool):  # NumPy's numbers too
+        return _written_out(value, where)
     right = _short_answer(value, where)
     if not right:
         raise TaskError(f"{where} has the answer {value!r:.60}, and nothing behind its #### or in its box.")
     return right
+
+
+def _written_out(number: Real, where: str) -> str:
+    """A number as people write it, where that is short: 0.00005 and not 5e-05. Raises TaskError for nan and inf."""
+    try:
+        text = str(number)
+    except ValueError as error:  # Python writes no whole number of thousands of digits
+        raise TaskError(f"{where} has an answer that cannot be written: {error}.") from error
+    if not (isinstance(number, Rational) or math.isfinite(number)):
+        raise TaskError(f"{where} has the answer {text}; expected a text or a finite number.")
+    written = format(Decimal(text), "f") if "e" in text else text
+    return written if len(written) <= MAX_NUMBER else text
 
 
 def _short_answer(value: Any, where: str) -> str:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlx_grpo_kit.tasks.task import Problem, TaskError
+from mlx_grpo_kit.tasks.task import Problem, TaskError, is_chat
 
 ONLY_IN_TRL = ("trainer_state", "log_extra", "log_metric", "environments")
 """What TRL's trainer also passes, and this kit's does not have."""
@@ -74,26 +74,35 @@ def reward_arguments(
     completions: Sequence[str],
     completion_ids: Sequence[Sequence[int]] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """What to call a reward function with: the arguments by position and those by name.
+    """The arguments of a reward function, those by position and those by name.
 
     TRL's form gets `prompts`, `completions`, `completion_ids` where they are known, `answer`, and each key of
     `Problem.data` that all problems have, a column `answer` of its own among them: of these the ones that it names, or
-    all if it takes `**kwargs`. Each is a list of its own, because a function may sort what it gets.
+    all if it takes `**kwargs`. Each is a list of its own, because a function may sort what it gets. As in TRL, the
+    completion of a prompt that is a chat is a chat too: `[{"role": "assistant", "content": text}]`.
+
+    The kit's form gets problems and texts, and `completion_ids` if it has a parameter of that name with a default.
 
     Raises:
         TaskError: the function has neither signature, or requires a name that not all problems have.
     """
+    parameters = _parameters(func)
+    named = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    if completion_ids is not None:
+        completion_ids = [list(ids) for ids in completion_ids]
     if not takes_names(func):
-        return [list(problems), list(completions)], {}
+        asked = completion_ids is not None and "completion_ids" in named
+        return [list(problems), list(completions)], {"completion_ids": completion_ids} if asked else {}
     rows = [{"answer": getattr(problem, "answer", None), **getattr(problem, "data", {})} for problem in problems]
     columns = [key for key in (rows[0] if rows else {}) if all(key in row for row in rows)]
     given = {key: [row[key] for row in rows] for key in columns}
-    given["prompts"] = [getattr(problem, "prompt", problem) for problem in problems]
-    given["completions"] = list(completions)
+    prompts = given["prompts"] = [getattr(problem, "prompt", problem) for problem in problems]
+    given["completions"] = [
+        [{"role": "assistant", "content": text}] if is_chat(prompt) else text
+        for prompt, text in zip(prompts, completions, strict=True)
+    ]
     if completion_ids is not None:
-        given["completion_ids"] = [list(ids) for ids in completion_ids]
-    parameters = inspect.signature(func).parameters.values()
-    named = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+        given["completion_ids"] = completion_ids
     if rows:
         for name, parameter in named.items():
             if parameter.default is parameter.empty and name not in given:
@@ -107,6 +116,13 @@ def reward_arguments(
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return [], {key: value for key, value in given.items() if isinstance(key, str)}
     return [], {key: value for key, value in given.items() if key in named}
+
+
+def _parameters(func: Callable) -> list[inspect.Parameter]:
+    try:
+        return [*inspect.signature(func).parameters.values()]
+    except (TypeError, ValueError):  # something built in, which has no signature to read
+        return []
 
 
 def _without_types(signature: inspect.Signature) -> inspect.Signature:

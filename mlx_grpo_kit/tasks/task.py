@@ -20,11 +20,13 @@ class Problem:
             `{"role": "user", "content": "12+34?"}`, which the template of the model's folder makes a text of.
         answer: one right answer, for showing and for supervised training. Others may be right too.
         data: the task's own facts, such as `{"numbers": (3, 5, 8), "target": 24}`.
+        place: where the problem comes from, such as a line of a file, for messages; '' where there is nothing to say.
     """
 
     prompt: str | Sequence[Mapping[str, Any]]
     answer: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    place: str = field(default="", compare=False)
 
     def __hash__(self) -> int:
         return hash((self.text, self.answer))
@@ -66,10 +68,12 @@ It is written in one of two forms, told apart by the names of the parameters bef
     def correct(prompts, completions, answer, **kwargs):        # TRL's: each argument by its name, a list of values
         return [float(c == a) for c, a in zip(completions, answer)]
 
-TRL's form gets the prompts, `completions` as texts, `completion_ids`, the problems' `answer`, and each key of
-`Problem.data` that all problems have, as TRL passes the columns of a data set. `trainer_state`, `log_extra` and
-`log_metric` are not given. A function of either form may be a coroutine function (`async def`), which waits for a
-judge elsewhere: all of a task's are awaited together, in one event loop that lasts as long as the process.
+TRL's form gets the prompts, the completions, `completion_ids`, the problems' `answer`, and each key of `Problem.data`
+that all problems have, as TRL passes the columns of a data set. A completion is a text where its prompt is a text, and
+`[{"role": "assistant", "content": text}]` where its prompt is a chat. (The kit's form always gets texts.)
+`trainer_state`, `log_extra` and `log_metric` are not given. A function of either form may be a coroutine function
+(`async def`), which waits for a judge elsewhere: all of a task's are awaited together, in one event loop that lasts as
+long as the process.
 
 None says that the function does not apply to that completion; NaN is refused as a mistake. Where a task has several
 functions, their values are added. What a function raises ends the run, in words that name the function and the
@@ -84,6 +88,9 @@ class Task(Protocol):
         name: short, for logs and file names.
         max_completion_length: tokens enough for any sensible answer and the end-of-sequence token.
         reward_funcs: one or more `RewardFunc`s.
+
+    A task whose problems can be listed may have `all_problems()`, which returns every one of them: the trainer then
+    checks their prompts before the first step.
 
     Where prompts are chats it may also have `chat_template_kwargs`, settings for the template such as
     `{"enable_thinking": False}`. One that can be asked both ways has `in_chat(*, thinking=False)`, which returns the

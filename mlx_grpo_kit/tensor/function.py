@@ -11,7 +11,7 @@ import numpy as np
 
 from mlx_grpo_kit.tensor import anomaly, tensor
 from mlx_grpo_kit.tensor.graph import BackwardFunction
-from mlx_grpo_kit.tensor.memory import owner
+from mlx_grpo_kit.tensor.memory import CONTAINERS, copied, owner
 from mlx_grpo_kit.tensor.modes import mode
 
 if TYPE_CHECKING:
@@ -21,8 +21,19 @@ if TYPE_CHECKING:
 class Context:
     """What `forward` leaves for `backward`: attributes of any name. `needs_input_grad` has a bool for each input."""
 
+    saved_names: tuple[str, ...] = ()
+
     def __init__(self, needs_input_grad: tuple[bool, ...] = ()):
         self.needs_input_grad = needs_input_grad
+
+    def save_for_backward(self, *arrays: np.ndarray | None) -> None:
+        """Save arrays as in torch: backward finds them in `ctx.saved_tensors`. Another call replaces them."""
+        self.saved_names = tuple([f"saved_{position}" for position in range(len(arrays))])
+        vars(self).update(zip(self.saved_names, arrays, strict=True))
+
+    @property
+    def saved_tensors(self) -> tuple[np.ndarray | None, ...]:
+        return tuple([getattr(self, name) for name in self.saved_names])
 
 
 class Function:
@@ -31,7 +42,7 @@ class Function:
         class Square(Function):
             @staticmethod
             def forward(ctx, x):            # arrays in, an array out
-                ctx.x = x                   # what backward will need
+                ctx.x = x                   # what backward will need; ctx.save_for_backward(x) is torch's way
                 return x * x
 
             @staticmethod
@@ -39,23 +50,27 @@ class Function:
                 return grad * 2 * ctx.x
 
     Inputs are the positional arguments of apply: tensors, or arrays and numbers, which are constants. Keyword arguments
-    go to forward as they are. If NumPy broadcast an input in forward, backward returns its gradient in the broadcast
-    shape, and the engine sums it back. None stands for no gradient.
+    go to forward as they are. Arrays of the caller that forward saves are copied, so the caller may change them. If
+    NumPy broadcast an input in forward, backward returns its gradient in the broadcast shape, and the engine sums it
+    back. None stands for no gradient.
+
+    A forward that returns a tuple has several results: apply returns a tuple of tensors, and backward(ctx, *grads) gets
+    one gradient for each result, zeros for a result that nothing was computed from.
     """
 
     @staticmethod
-    def forward(ctx: Context, *arrays: np.ndarray, **settings: Any) -> np.ndarray:
+    def forward(ctx: Context, *arrays: np.ndarray, **settings: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         raise NotImplementedError("a Function needs a forward(ctx, *arrays), a static method that returns an array.")
 
     @staticmethod
-    def backward(ctx: Context, grad: np.ndarray) -> Any:
+    def backward(ctx: Context, *grads: np.ndarray) -> Any:
         raise NotImplementedError(
             "a Function needs a backward(ctx, grad), a static method that returns one gradient for each input."
         )
 
     @classmethod
-    def apply(cls, *inputs: Any, **settings: Any) -> Tensor:
-        """Compute the result, and record how, if one of the inputs requires a gradient.
+    def apply(cls, *inputs: Any, **settings: Any) -> Any:
+        """Compute the result, a Tensor or a tuple of them, and record how, if one of the inputs requires a gradient.
 
         Raises:
             ValueError, IndexError, TypeError: forward cannot do with these inputs; the message has their shapes.
@@ -72,7 +87,11 @@ class Function:
             kind = next(kind for kind in (ValueError, IndexError, TypeError) if isinstance(error, kind))
             raise kind(f"{cls.__name__} of {shapes}: {error}") from error
         if not isinstance(array, np.ndarray | np.generic):
-            raise TypeError(f"{cls.__name__}.forward returned {type(array).__name__}; expected a NumPy array.")
+            if isinstance(array, tuple) and all(isinstance(part, np.ndarray | np.generic) for part in array):
+                return _several(cls, ctx, operands, array, settings)
+            raise TypeError(
+                f"{cls.__name__}.forward returned {type(array).__name__}; expected a NumPy array, or a tuple of them."
+            )
         output = tensor.result(np.asarray(array))
 
         for x in operands:
@@ -82,5 +101,72 @@ class Function:
             anomaly.check_forward(cls, arrays, output._data)
         if mode.recording and True in needs and output.dtype.kind == "f":
             output._requires_grad = True
+            if settings:
+                _keep(ctx, settings)
             output.grad_fn = BackwardFunction(cls, ctx, operands, output)
         return output
+
+
+def _keep(ctx: Context, settings: dict[str, Any]) -> None:
+    """Save a copy where forward saved an array of the caller, such as an index."""
+    for setting in settings.values():
+        if isinstance(setting, CONTAINERS):
+            for attribute, value in vars(ctx).items():
+                if value is setting:
+                    setattr(ctx, attribute, copied(value))
+
+
+class Several:
+    """A Function with several results, for the engine: one result, which holds the floating-point ones in a row."""
+
+    def __init__(self, function: type[Function], arrays: list[np.ndarray]):
+        self.__name__, self.__module__, self.function = function.__name__, function.__module__, function
+        self.blanks = [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]  # shapes and dtypes
+        self.sizes = [array.size if array.dtype.kind == "f" else 0 for array in arrays]
+
+    def backward(self, ctx: Context, grad: np.ndarray) -> Any:
+        parts = np.split(grad, np.cumsum(self.sizes)[:-1])
+        return self.function.backward(
+            ctx,
+            *[
+                part.reshape(blank.shape).astype(blank.dtype) if blank.dtype.kind == "f" else blank
+                for part, blank in zip(parts, self.blanks, strict=True)
+            ],
+        )
+
+
+class Output(Function):
+    """One of several results: a piece of the row."""
+
+    @staticmethod
+    def forward(ctx, row, start, like):
+        ctx.start, ctx.length = start, len(row)
+        return row[start : start + like.size].reshape(like.shape).astype(like.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        row = np.zeros(ctx.length, grad.dtype)
+        row[ctx.start : ctx.start + grad.size] = grad.ravel()
+        return row
+
+
+def _several(
+    function: type[Function], ctx: Context, operands: list[Tensor | None], parts: tuple, settings: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    arrays = [np.array(part) for part in parts]  # in memory of their own: what ctx saved may change with none of them
+    floats = [array.ravel() for array in arrays if array.dtype.kind == "f"]
+    if mode.anomaly:
+        for array in arrays:
+            anomaly.check_forward(function, [None if x is None else x._data for x in operands], array)
+    if not mode.recording or True not in ctx.needs_input_grad or not floats:
+        return tuple([tensor.result(array) for array in arrays])
+    several, row = Several(function, arrays), tensor.result(np.concatenate(floats))
+    _keep(ctx, settings)
+    row._requires_grad, row.grad_fn = True, BackwardFunction(several, ctx, operands, row)
+    starts = np.cumsum([0, *several.sizes])
+    return tuple(
+        [
+            Output.apply(row, start=start, like=array) if array.dtype.kind == "f" else tensor.result(array)
+            for start, array in zip(starts, arrays, strict=False)
+        ]
+    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_grpo_kit.tensor import anomaly
-from mlx_grpo_kit.tensor.memory import owner
+from mlx_grpo_kit.tensor.memory import BORROWED, owner
 from mlx_grpo_kit.tensor.modes import mode
 
 if TYPE_CHECKING:
@@ -82,21 +82,36 @@ class BackwardFunction(Node):
         next_functions: the nodes of the inputs, in their order.
         shape: of the operation's result.
         dtype: of the operation's result.
+        retained_by: the result, if its retain_grad() was called.
         saved: the arrays of inputs and result that forward kept, and at which version each was.
     """
 
-    __slots__ = ("ctx", "dtype", "fingerprint", "function", "hooks", "line", "next_functions", "saved", "shape")
+    __slots__ = (
+        "ctx",
+        "dtype",
+        "fingerprint",
+        "function",
+        "hooks",
+        "line",
+        "next_functions",
+        "retained_by",
+        "saved",
+        "shape",
+    )
 
     def __init__(self, function: type[Function], ctx: Context, tensors: list[Tensor | None], output: Tensor):
         self.function, self.ctx, self.hooks = function, ctx, []
         self.shape, self.dtype = output.shape, output.dtype
         self.next_functions = tuple([node_of(tensor) for tensor in tensors])
-        self.saved = []
+        self.retained_by, self.saved = None, []
         for attribute, value in vars(ctx).items():
             if isinstance(value, np.ndarray):
                 for tensor in (*tensors, output):
                     if tensor is not None and owner(value) is owner(tensor._data):
-                        self.saved.append((attribute, value, tensor._version, tensor._version.count))
+                        if tensor._version is BORROWED:
+                            setattr(ctx, attribute, value.copy())
+                        else:
+                            self.saved.append((attribute, value, tensor._version, tensor._version.count))
                         break
         self.line, self.fingerprint = (anomaly.line(), anomaly.fingerprint(ctx)) if mode.anomaly else (None, None)
 
@@ -173,6 +188,8 @@ def walk_back(root: AccumulateGrad | BackwardFunction, grad: np.ndarray, retain_
         if isinstance(node, AccumulateGrad):
             add_to_grad(node.variable, grad)
             continue
+        if node.retained_by is not None:
+            add_to_grad(node.retained_by, grad)
         input_grads = node.apply(grad)
         if mode.anomaly:
             anomaly.check_backward(node, grad, input_grads)

@@ -6,6 +6,15 @@ from typing import Any
 
 import numpy as np
 
+CONTAINERS = (np.ndarray, list, tuple)  # of numbers; a tuple may hold arrays, as an index does
+
+
+def copied(value: Any) -> Any:
+    """A copy of an array, and of the arrays within lists and tuples; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return type(value)(map(copied, value)) if type(value) in CONTAINERS else value
+
 
 class Version:
     """How often the memory of an array was changed in place. Tensors that share memory share the count."""
@@ -14,6 +23,9 @@ class Version:
 
     def __init__(self):
         self.count = 0
+
+
+BORROWED = Version()  # of memory that is the caller's: nobody counts its changes
 
 
 def owner(array: np.ndarray) -> Any:

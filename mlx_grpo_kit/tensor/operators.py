@@ -186,6 +186,11 @@ class Operators:
         return bool(self.item())
 
     def __float__(self):
+        if self.requires_grad:
+            raise AutogradError(
+                f"{self._name} requires grad and was about to become a plain float, which forgets its history. Use "
+                "T.exp, T.log ... instead of math's functions; if you only want the number, .item()."
+            )
         return float(self.item())
 
     # Text, and what NumPy asks for.

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.tensor.graph import AutogradError, add_to_grad, node_of, walk_back
-from mlx_grpo_kit.tensor.memory import Version, owner
+from mlx_grpo_kit.tensor.graph import AutogradError, node_of, walk_back
+from mlx_grpo_kit.tensor.memory import BORROWED, Version, owner
 from mlx_grpo_kit.tensor.operators import Operators
 
 
@@ -150,9 +150,11 @@ class Tensor(Operators):
         return SimpleNamespace(remove=lambda: hooks.remove(hook))
 
     def retain_grad(self) -> None:
-        """Keep the gradient of a result in `.grad`, as leaves do anyway."""
+        """Keep the gradient of a result in `.grad`, as leaves do anyway: what is left of it after all hooks."""
+        if not self._requires_grad:
+            raise AutogradError(f"can't retain_grad on {self._name} that has requires_grad=False.")
         if self.grad_fn is not None:
-            self.register_hook(lambda grad: add_to_grad(self, grad))
+            self.grad_fn.retained_by = self
 
 
 def result(array: np.ndarray) -> Tensor:
@@ -166,9 +168,18 @@ def as_tensors(inputs: tuple) -> list[Tensor | None]:
     return [
         x
         if isinstance(x, Tensor) or x is None
-        else result(np.asarray(x, dtype=dtype) if isinstance(x, int | float) else numeric_array(np.asarray(x)))
+        else result(np.asarray(x, dtype=dtype))
+        if isinstance(x, int | float)
+        else _borrowed(numeric_array(np.asarray(x)))
         for x in inputs
     ]
+
+
+def _borrowed(array: np.ndarray) -> Tensor:
+    """A constant in the caller's memory, without a copy. What backward will need of it, the graph copies."""
+    tensor = result(array)
+    tensor._version = BORROWED
+    return tensor
 
 
 def numeric_array(array: np.ndarray) -> np.ndarray:

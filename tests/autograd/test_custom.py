@@ -65,6 +65,28 @@ def test_wrong_rules_are_caught(name):
     )
 
 
+@pytest.mark.parametrize("error", [0.01, 0.002, -0.002])
+@pytest.mark.parametrize("small", [1.0, 0.1])
+def test_a_small_error_in_a_small_number_beside_a_large_one_is_caught(small, error):
+    """x * x has slopes of 2,000 and of 2: one percent of the 2 is a hundred-thousandth of the 2,000."""
+    small = small if abs(error) > 0.005 else 10 * small
+    x = mx.array([1000.0, small, -500.0])
+    factors = mx.array([1.0, 1.0 + error, 1.0])
+    square = with_rule(lambda x: x * x, lambda x, g, y: 2 * x * g * factors)
+    report = check_vjp(square, lambda x: x * x, x)
+    assert [failure.index for failure in report.failures] == [(1,)]
+    assert check_vjp(with_rule(lambda x: x * x, lambda x, g, y: g * (x + x)), lambda x: x * x, x)
+
+
+def test_rounding_is_no_error():
+    """Another rule rounds sums of numbers that cancel, and differences of nearly equal ones, in another way."""
+    x = mx.random.normal((4096, 3), key=mx.random.key(0))
+    scaled = with_rule(scale, lambda primals, g, y: (g * primals[1], ((g * primals[0]).T @ mx.ones(4096))))
+    assert check_vjp(scaled, scale, x, B)
+    x = mx.array([0.5, 2.0, 6.0, 8.0, 9.5])
+    assert check_vjp(with_rule(mx.tanh, lambda x, g, y: g / mx.square(mx.cosh(x))), mx.tanh, x)
+
+
 def test_the_worst_number_is_named():
     report = check_vjp(with_rule(silu, WRONG["one element"]), silu, X)
     assert (report.failures[0].name, report.failures[0].index) == ("input 0", (1, 0))

@@ -172,6 +172,45 @@ def test_a_loss_that_is_nan():
         value_and_grad(lambda p: mx.log(p["b"]).sum(), PARAMS)
 
 
+def test_nan_in_a_gradient_under_a_finite_loss():
+    """torch's gradient is NaN too: the branch that was not taken is infinite or NaN, and 0 times that is NaN."""
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    torch.where(x > 0, x, torch.sqrt(x - 3)).sum().backward()
+    assert x.grad.isnan().all()
+    with pytest.raises(GradientError, match=r"The loss is 6, but the gradients of 1 of 3 parameters hold NaN: 'x'\. "):
+        value_and_grad(
+            lambda p: mx.where(p["x"] > 0, p["x"], mx.sqrt(p["x"] - 3)).sum() + p["b"].sum(),
+            {"b": mx.array([1.0, 2.0]), "unused": mx.ones(3), "x": mx.array([1.0, 2.0])},
+        )
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_one_nan_in_a_large_gradient(dtype):
+    params = {f"w{number}": mx.ones([300, 40], dtype) for number in range(5)}
+
+    def loss_fn(params):
+        at_one_place = mx.arange(12_000).reshape(300, 40) == 7_777
+        overflowing = mx.exp(mx.where(at_one_place, 1e9, 0.0).astype(dtype) * params["w3"])
+        return sum(value.mean() for value in params.values()) + mx.minimum(overflowing, 1.0).mean()
+
+    with pytest.raises(GradientError, match="of 1 of 5 parameters hold NaN: 'w3'"):
+        value_and_grad(loss_fn, params)
+
+
+def test_many_parameters_with_nan_are_counted():
+    params = {f"w{number}": mx.array([1.0]) for number in range(5)}
+    with pytest.raises(GradientError, match="of 5 of 5 parameters hold NaN: 'w0', 'w1', 'w2' and 2 more"):
+        value_and_grad(lambda p: mx.minimum(mx.exp(1e3 * sum(p.values())), 1.0).sum(), params)
+
+
+def test_infinite_gradients_are_left_to_the_caller():
+    """As torch: the slope of sqrt at 0 is infinite. Two of them of opposite signs do not pass for NaN."""
+    _, grads = value_and_grad(
+        lambda p: mx.sqrt(p["a"]).sum() - mx.sqrt(p["b"]).sum(), {"a": mx.zeros(2), "b": mx.zeros(2)}
+    )
+    assert (grads["a"].tolist(), grads["b"].tolist()) == ([math.inf] * 2, [-math.inf] * 2)
+
+
 def test_an_infinite_loss_is_left_to_the_caller():
     loss, _ = value_and_grad(lambda p: (p["b"] * 1e38 * 1e38).sum() + math.inf, {"b": mx.ones(2)})
     assert loss.item() == math.inf

@@ -40,6 +40,16 @@ def framework(request) -> Framework:
 
 
 @pytest.fixture
+def compiles_nothing():
+    """Modules that torch.compile was given run as they are: it fails once another test has imported torchax."""
+    import torch
+
+    torch.compiler.set_stance("force_eager")
+    yield
+    torch.compiler.set_stance("default")
+
+
+@pytest.fixture
 def backend(framework, tmp_path):
     """A backend of the framework, closed at the end."""
     backend = framework.make(tmp_path / "checkpoints")

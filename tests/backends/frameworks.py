@@ -56,8 +56,8 @@ class Framework:
     """One backend, ready to be made.
 
     Attributes:
-        make: (checkpoint_dir, loss_fn=None, optimizer="adamw" or "sgd", lr=1e-2, width=WIDTH, **options) -> a backend
-            with the first weights; another width is another model.
+        make: (checkpoint_dir, loss_fn=None, optimizer="adamw" or "sgd", lr=1e-2, width=WIDTH, half=False, **options) ->
+            a backend with the first weights, in bfloat16 if `half`; another width is another model.
         array: a NumPy array as the framework's.
         loss_fn: masked_cross_entropy.
         files: of a checkpoint: the model's first, then the optimizer's; none of them can be missing.
@@ -69,12 +69,13 @@ class Framework:
     loss_fn: Callable[..., Any]
     files: tuple[str, ...]
 
-    def batch(self, seed: int = 0, **rest: float) -> dict[str, Any]:
-        arrays = numpy_batch(seed) | {name: np.float32(value) for name, value in rest.items()}
+    def batch(self, seed: int = 0, length: int | None = None, **rest: float) -> dict[str, Any]:
+        arrays = {name: array[:, :length] for name, array in numpy_batch(seed).items()}
+        arrays |= {name: np.float32(value) for name, value in rest.items()}
         return {name: self.array(value) for name, value in arrays.items()}
 
 
-def torch_model(width: int = WIDTH):
+def torch_model(width: int = WIDTH, half: bool = False):
     import torch
 
     class Model(torch.nn.Module):
@@ -89,15 +90,15 @@ def torch_model(width: int = WIDTH):
     model = Model()
     if width == WIDTH:
         model.load_state_dict({name: torch.tensor(array) for name, array in first_weights().items()})
-    return model
+    return model.bfloat16() if half else model
 
 
-def make_pytorch(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, **options):
+def make_pytorch(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, half=False, **options):
     import torch
 
     from mlx_grpo_kit.backends import PyTorchTrainingBackend
 
-    model = torch_model(width)
+    model = torch_model(width, half)
     kinds = {
         "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01),
         "sgd": lambda: torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9),
@@ -106,7 +107,7 @@ def make_pytorch(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e
     return PyTorchTrainingBackend(model, kinds[optimizer](), loss_fn, checkpoint_dir, **options)
 
 
-def make_mlx(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, **options):
+def make_mlx(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, half=False, **options):
     from mlx_grpo_kit.blas import mx  # isort: skip
     import mlx.optimizers as optim
 
@@ -115,6 +116,8 @@ def make_mlx(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, 
     params = {name: mx.array(array) for name, array in first_weights().items()}
     if width != WIDTH:
         params = {name: mx.ones((VOCABULARY, width)) for name in params}
+    if half:
+        params = {name: array.astype(mx.bfloat16) for name, array in params.items()}
     kinds = {
         "adamw": lambda: optim.AdamW(lr, weight_decay=0.01, bias_correction=True),
         "sgd": lambda: optim.SGD(lr, momentum=0.9),
@@ -128,8 +131,16 @@ def make_mlx(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, 
 
 
 def make_torch_func(
-    checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, max_grad_norm=None, **options
-):
+    checkpoint_dir: Path,
+    loss_fn=None,
+    *,
+    optimizer="adamw",
+    lr=1e-2,
+    width=WIDTH,
+    half=False,
+    max_grad_norm=None,
+    **options,
+):  # fmt: skip
     import torchopt
 
     from mlx_grpo_kit.backends import TorchFuncTrainingBackend
@@ -142,7 +153,7 @@ def make_torch_func(
     if max_grad_norm is not None:
         steps = torchopt.chain(torchopt.clip.clip_grad_norm(max_grad_norm), steps)
     loss_fn = masked_cross_entropy_torch if loss_fn is None else loss_fn
-    model = torch_model(width)
+    model = torch_model(width, half)
     return TorchFuncTrainingBackend.from_model(model, steps, loss_fn, checkpoint_dir, learning_rate=lr, **options)
 
 
@@ -159,13 +170,25 @@ def optax_optimizer(optimizer, lr, max_grad_norm):
 
 
 def make_jax(
-    checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, max_grad_norm=None, **options
-):
+    checkpoint_dir: Path,
+    loss_fn=None,
+    *,
+    optimizer="adamw",
+    lr=1e-2,
+    width=WIDTH,
+    half=False,
+    max_grad_norm=None,
+    **options,
+):  # fmt: skip
     from mlx_grpo_kit.backends import JAXTrainingBackend
 
     params = first_weights()
     if width != WIDTH:
         params = {name: np.ones((VOCABULARY, width), np.float32) for name in params}
+    if half:
+        import jax.numpy
+
+        params = {name: jax.numpy.array(array, jax.numpy.bfloat16) for name, array in params.items()}
 
     def apply_fn(params, input_ids):
         return params["embedding.weight"][input_ids] @ params["output.weight"].T
@@ -176,13 +199,21 @@ def make_jax(
 
 
 def make_torchax(
-    checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, max_grad_norm=None, **options
-):
+    checkpoint_dir: Path,
+    loss_fn=None,
+    *,
+    optimizer="adamw",
+    lr=1e-2,
+    width=WIDTH,
+    half=False,
+    max_grad_norm=None,
+    **options,
+):  # fmt: skip
     from mlx_grpo_kit.backends import TorchaxTrainingBackend
 
     steps = optax_optimizer(optimizer, lr, max_grad_norm)
     loss_fn = masked_cross_entropy_torch if loss_fn is None else loss_fn
-    return TorchaxTrainingBackend(torch_model(width), steps, loss_fn, checkpoint_dir, learning_rate=lr, **options)
+    return TorchaxTrainingBackend(torch_model(width, half), steps, loss_fn, checkpoint_dir, learning_rate=lr, **options)
 
 
 def torch_array(array):

@@ -16,8 +16,8 @@ from mlx_grpo_kit.backends.comparison import (
     measure,
     relative_difference,
 )
-from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn, token_logps_and_entropies
 from mlx_grpo_kit.grpo import GRPOLossConfig
+from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn, token_logps_and_entropies
 from mlx_grpo_kit.qwen3.pretrained import kit_name
 
 V, ROWS, LENGTH, STEPS, PARTS = 29, 4, 9, 10, 2

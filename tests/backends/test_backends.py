@@ -8,11 +8,14 @@ import torch
 import trio
 
 from mlx_grpo_kit.backends import TrainFuture, TrainingBackend, TrainingError
-from tests.backends.frameworks import first_weights, masked_cross_entropy_torch, numpy_batch, torch_model
+from mlx_grpo_kit.backends.arrays import as_numpy, dtype_name
+from tests.backends.frameworks import FRAMEWORKS, first_weights, masked_cross_entropy_torch, numpy_batch, torch_model
+
+IDS = numpy_batch()["input_ids"]
 
 
-def as_numpy(backend, weights):
-    return {name: backend._numpy(array) for name, array in weights.items()}
+def numpy_weights(weights):
+    return {name: as_numpy(array) for name, array in weights.items()}
 
 
 def torch_loop(batches_by_step, lr=1e-2, max_grad_norm=None):
@@ -49,7 +52,7 @@ def test_ten_steps_are_those_of_torch(framework, tmp_path, options):
             found[-1] |= await backend.optim_step().result()
         return await backend.get_weights().result()
 
-    weights = as_numpy(backend, trio.run(train))
+    weights = numpy_weights(trio.run(train))
     losses, norms, expected = torch_loop([[numpy_batch(step)] for step in range(10)], **options)
     assert [each["loss"] for each in found] == pytest.approx(losses, rel=1e-5)
     assert [each["grad_norm"] for each in found] == pytest.approx(norms, rel=1e-5)
@@ -74,7 +77,7 @@ def test_gradients_of_several_calls_are_summed_and_cleared_by_the_step(framework
     assert found.wait()["loss"] == pytest.approx(losses[-1], rel=1e-5)
     assert found.wait()["grad_norm"] == pytest.approx(norms[-1], rel=1e-5), "of the sum"
     assert stepped.wait()["grad_norm"] == pytest.approx(norms[-1], rel=1e-5)
-    weights = as_numpy(backend, backend.get_weights().wait())
+    weights = numpy_weights(backend.get_weights().wait())
     for name in expected:
         np.testing.assert_allclose(weights[name], expected[name], rtol=1e-4, atol=1e-6)
 
@@ -111,13 +114,13 @@ class TestResults:
 
     def test_weights_are_copies(self, framework, backend):
         before = backend.get_weights().wait()
-        kept = as_numpy(backend, before)
+        kept = numpy_weights(before)
         backend.forward_backward(framework.batch()).wait()
         backend.optim_step().wait()
         for name, array in first_weights().items():
             np.testing.assert_array_equal(kept[name], array)
             np.testing.assert_array_equal(backend._numpy(before[name]), array)
-        after = as_numpy(backend, backend.get_weights().wait())
+        after = numpy_weights(backend.get_weights().wait())
         assert not np.array_equal(after["output.weight"], kept["output.weight"])
 
     def test_repr(self, backend):
@@ -137,6 +140,10 @@ class TestBatchesThatAreRefused:
             (lambda batch: batch | {"labels": batch["labels"][:, 1:]}, ValueError, r"labels have shape \(3, 4\) and "),
             (lambda batch: batch | {"loss_mask": batch["loss_mask"] * 0}, ValueError, "loss_mask is 0 everywhere"),
             (lambda batch: batch | {1: 2}, TypeError, "The batch has 1; expected names"),
+            (lambda batch: batch | {"input_ids": IDS}, TypeError, "'input_ids' hold ndarray; expected "),
+            (lambda batch: batch | {"input_ids": (IDS.tolist(),)}, TypeError, "'input_ids' hold list; expected "),
+            (lambda batch: batch | {"input_ids": {"ids": IDS}}, TypeError, "'input_ids' hold ndarray; expected "),
+            (lambda batch: batch | {"weights": 1}, TypeError, "cannot be called with this batch.*'weights'"),
         ],
     )
     def test_in_words(self, framework, backend, change, error, words):
@@ -152,11 +159,22 @@ class TestBatchesThatAreRefused:
         gate.set()
         assert found.wait()["loss"] == pytest.approx(torch_loop([[numpy_batch()]])[0][0], rel=1e-5)
 
-    def test_a_missing_mask(self, framework, backend):
+    def test_what_the_loss_function_needs_and_the_batch_lacks(self, framework, tmp_path):
+        backend = framework.make(tmp_path, lambda logits, labels, loss_mask, *, advantages: logits.sum())
+        words = (
+            "missing a required .*argument: 'advantages'. It gets .* by keyword whatever else the batch holds: nothing"
+        )
+        with pytest.raises(TypeError, match=words):
+            backend.forward_backward(framework.batch())
+        assert not backend.poisoned
+
+    def test_without_a_mask_every_label_counts(self, framework, backend):
         batch = framework.batch()
         del batch["loss_mask"]
-        with pytest.raises(ValueError, match="lacks 'loss_mask'; it has input_ids, labels"):
-            backend.forward_backward(batch)
+        found = backend.forward_backward(batch).wait()
+        ones = numpy_batch() | {"loss_mask": np.ones((3, 5), np.float32)}
+        losses, norms, _ = torch_loop([[ones]])
+        assert (found["loss"], found["grad_norm"]) == pytest.approx((losses[0], norms[0]), rel=1e-5)
 
 
 class TestFailures:
@@ -164,43 +182,97 @@ class TestFailures:
         ("spoil", "words"),
         [
             (lambda loss, logits: {}["gone"], "KeyError: 'gone'"),
-            (lambda loss, logits: loss * float("nan"), r"The loss is nan\. Look"),
-            (lambda loss, logits: loss * float("inf"), r"The loss is inf\. Look"),
-            (lambda loss, logits: logits.sum(-1), r"The loss has shape \(3, 5\); expected a scalar"),
+            (lambda loss, logits: logits.sum(-1), r"The loss has shape \(3, 4\); expected a scalar"),
             (lambda loss, logits: loss.reshape(1), r"The loss has shape \(1,\); expected a scalar"),
             (lambda loss, logits: None, "returned NoneType; expected a scalar"),
             (lambda loss, logits: 1.0, r"returned float; expected a scalar .* Leave out \.item"),
             (lambda loss, logits: (loss, 1.0), "The metrics came as float"),
             (lambda loss, logits: (loss, {"text": "x"}), "Metric 'text' is of type str"),
+            (lambda loss, logits: (loss, {"loss": loss * 0}), "a metric 'loss'; the backend has its own"),
+            (lambda loss, logits: (loss, {"grad_norm": loss}), "a metric 'grad_norm'; the backend has its own"),
             (lambda loss, logits: (loss, {"text": object()}), "Metric 'text' is of type object"),
         ],
     )
-    def test_a_bad_loss_poisons(self, framework, tmp_path, spoil, words):
+    def test_a_bad_loss_changes_nothing_and_the_backend_goes_on(self, framework, tmp_path, spoil, words):
         def loss_fn(logits, labels, loss_mask):
-            return spoil(framework.loss_fn(logits, labels, loss_mask), logits)
+            loss = framework.loss_fn(logits, labels, loss_mask)
+            return spoil(loss, logits) if spoiled else loss
+
+        backend, spoiled = framework.make(tmp_path, loss_fn), True
+        future = backend.forward_backward(framework.batch(9, length=4))
+        for _ in range(2):
+            with pytest.raises(TrainingError, match=f"forward_backward failed .*{words}.*Nothing has changed"):
+                future.wait()
+        assert not backend.poisoned
+        with pytest.raises(RuntimeError, match="There is no gradient"):
+            backend.optim_step().wait()
+        spoiled = False
+        found = backend.forward_backward(framework.batch()).wait()
+        assert backend.optim_step().wait()["step"] == 1
+        losses, norms, expected = torch_loop([[numpy_batch()]])
+        assert (found["loss"], found["grad_norm"]) == pytest.approx((losses[0], norms[0]), rel=1e-5)
+        for name, array in numpy_weights(backend.get_weights().wait()).items():
+            np.testing.assert_allclose(array, expected[name], rtol=1e-4, atol=1e-6)
+
+    def test_what_was_submitted_after_a_bad_loss_is_not_done(self, framework, tmp_path):
+        """A step, for example, which would be taken with a part of the gradient."""
+
+        def loss_fn(logits, labels, loss_mask, scale=1.0):
+            gate.wait(10)
+            if labels.shape[1] == 4:
+                raise KeyError("short")
+            return framework.loss_fn(logits, labels, loss_mask)
+
+        backend, gate = framework.make(tmp_path, loss_fn), threading.Event()
+        good, bad, step, weights = (
+            backend.forward_backward(framework.batch(1)),
+            backend.forward_backward(framework.batch(2, length=4)),
+            backend.optim_step(),
+            backend.get_weights(),
+        )
+        gate.set()
+        assert good.wait()["loss"] > 0
+        with pytest.raises(TrainingError, match="forward_backward failed"):
+            bad.wait()
+        for future in (step, weights):
+            with pytest.raises(TrainingError, match=r"was not done: forward_backward failed before it \(KeyError"):
+                future.wait()
+        backend.forward_backward(framework.batch(2))
+        assert backend.optim_step().wait()["step"] == 1
+        _, _, expected = torch_loop([[numpy_batch(1), numpy_batch(2)]])
+        for name, array in numpy_weights(backend.get_weights().wait()).items():
+            np.testing.assert_allclose(array, expected[name], rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("spoil", "words"),
+        [
+            (lambda zeros: zeros + float("nan"), r"The loss is nan\. Look"),
+            (lambda zeros: zeros + float("inf"), r"The loss is inf\. Look"),
+            (lambda zeros: zeros**0.5, r"The loss is [\d.]+, but the norm of its gradient is (nan|inf)"),
+        ],
+        ids=["nan", "inf", "gradient"],
+    )
+    def test_what_is_not_finite_poisons(self, framework, tmp_path, spoil, words):
+        def loss_fn(logits, labels, loss_mask):
+            return framework.loss_fn(logits, labels, loss_mask) + spoil((logits - logits).sum())
 
         backend = framework.make(tmp_path, loss_fn)
+        assert not backend.poisoned
         with pytest.raises(TrainingError, match=words):
             backend.forward_backward(framework.batch()).wait()
-        for call in (backend.optim_step, backend.get_weights, lambda: backend.forward_backward(framework.batch())):
+        assert backend.poisoned
+        for call in (
+            backend.optim_step,
+            backend.get_weights,
+            lambda: backend.forward_backward(framework.batch()),
+            lambda: backend.load_weights({}),
+            lambda: backend.save_checkpoint(1),
+            lambda: backend.load_checkpoint(tmp_path),
+        ):
             with pytest.raises(TrainingError, match=words):
                 call()
-        for call in (lambda: backend.save_checkpoint(1), lambda: backend.load_checkpoint(tmp_path)):
-            with pytest.raises(TrainingError, match=words):
-                trio.run(call)
-        with pytest.raises(TrainingError, match=words):
-            backend.load_weights({})
         assert backend.current_step == backend.weight_version == 0
         backend.close()
-
-    def test_a_gradient_that_is_not_finite(self, framework, tmp_path):
-        def loss_fn(logits, labels, loss_mask):
-            zeros = (logits - logits).sum()
-            return framework.loss_fn(logits, labels, loss_mask) + zeros**0.5
-
-        backend = framework.make(tmp_path, loss_fn)
-        with pytest.raises(TrainingError, match=r"The loss is [\d.]+, but the norm of its gradient is (nan|inf)"):
-            backend.forward_backward(framework.batch()).wait()
 
     def test_a_step_without_gradient_is_refused_and_the_backend_goes_on(self, framework, backend):
         for _ in range(2):
@@ -223,7 +295,7 @@ class TestFailures:
                 assert scope.cancelled_caught
             return await backend.get_weights().result()
 
-        weights = as_numpy(backend, trio.run(train))
+        weights = numpy_weights(trio.run(train))
         _, _, expected = torch_loop([[numpy_batch(step)] for step in range(10)])
         for name in expected:
             np.testing.assert_allclose(weights[name], expected[name], rtol=1e-4, atol=1e-6)
@@ -233,10 +305,10 @@ class TestLoadingWeights:
     def test_numpys_and_the_frameworks_own(self, framework, backend):
         other = {name: array + 1 for name, array in first_weights().items()}
         backend.load_weights(other).wait()
-        for name, array in as_numpy(backend, backend.get_weights().wait()).items():
+        for name, array in numpy_weights(backend.get_weights().wait()).items():
             np.testing.assert_array_equal(array, other[name])
         backend.load_weights({name: framework.array(array) for name, array in first_weights().items()}).wait()
-        for name, array in as_numpy(backend, backend.get_weights().wait()).items():
+        for name, array in numpy_weights(backend.get_weights().wait()).items():
             np.testing.assert_array_equal(array, first_weights()[name])
 
     def test_what_is_given_stays_the_givers(self, framework, backend):
@@ -256,7 +328,7 @@ class TestLoadingWeights:
         loading.wait()
         for array in (*arrays, *backend.get_weights().wait().values()):
             array *= 0  # in place, where a framework's arrays can be changed
-        for name, array in as_numpy(backend, backend.get_weights().wait()).items():
+        for name, array in numpy_weights(backend.get_weights().wait()).items():
             np.testing.assert_array_equal(array, first_weights()[name])
 
     def test_gradients_of_the_old_ones_are_cleared(self, framework, backend):
@@ -291,10 +363,37 @@ class TestLoadingWeights:
     def test_others_are_refused_and_nothing_changes(self, backend, change, error, words):
         with pytest.raises(error, match=words):
             backend.load_weights(change(first_weights())).wait()
-        for name, array in as_numpy(backend, backend.get_weights().wait()).items():
+        for name, array in numpy_weights(backend.get_weights().wait()).items():
             np.testing.assert_array_equal(array, first_weights()[name])
         with pytest.raises(TypeError, match="weights came as list"):
             backend.load_weights([1])
+
+
+class TestWeightsInBfloat16:
+    """NumPy has no bfloat16; frameworks do. torch's own rounding of the first weights is the ground truth."""
+
+    @pytest.mark.parametrize("other", FRAMEWORKS, ids=lambda other: other.name)
+    def test_cross_from_one_framework_to_another(self, request, framework, other, tmp_path):
+        if other.name in ("jax", "torchax"):
+            request.getfixturevalue("jax")
+        giver, taker = other.make(tmp_path / "giver", half=True), framework.make(tmp_path / "taker", half=True)
+        taker.load_weights({name: as_numpy(each) * 0 for name, each in taker.get_weights().wait().items()}).wait()
+        taker.load_weights(giver.get_weights().wait()).wait()
+        found = taker.get_weights().wait()
+        for name, expected in first_weights().items():
+            assert dtype_name(found[name]) == "bfloat16"
+            np.testing.assert_array_equal(as_numpy(found[name]), torch.tensor(expected).bfloat16().float().numpy())
+
+    def test_float32_is_taken_where_bfloat16_holds_it(self, framework, tmp_path):
+        backend = framework.make(tmp_path, half=True)
+        with pytest.raises(ValueError, match=r"'embedding.weight' has shape .* and dtype float32; this backend's has"):
+            backend.load_weights(first_weights()).wait()
+        backend.load_weights({name: np.round(array) for name, array in first_weights().items()}).wait()
+
+    def test_other_dtypes_are_refused(self, framework, backend):
+        doubles = {name: array.astype(np.float64) for name, array in first_weights().items()}
+        with pytest.raises(ValueError, match="and dtype float64; this backend's has"):
+            backend.load_weights(doubles).wait()
 
 
 class TestMaking:
@@ -308,6 +407,16 @@ class TestMaking:
             framework.make(tmp_path, current_step=1.5)
         with pytest.raises(ValueError, match="weight_version is -1"):
             framework.make(tmp_path, weight_version=-1)
+
+    @pytest.mark.parametrize("framework", [each for each in FRAMEWORKS if each.name in ("pytorch", "mlx")])
+    def test_a_limit_of_the_gradients_norm_that_is_none(self, framework, tmp_path):
+        """torch would go uphill with -1, and make NaN of every weight with NaN."""
+        for limit in (-1, 0, float("nan")):
+            with pytest.raises(ValueError, match=f"max_grad_norm is {limit}; expected a number above 0"):
+                framework.make(tmp_path, max_grad_norm=limit)
+        for limit in ("1", True):
+            with pytest.raises(TypeError, match=f"max_grad_norm is {limit!r}; expected a number"):
+                framework.make(tmp_path, max_grad_norm=limit)
 
     def test_it_goes_on_counting_from_what_it_is_given(self, framework, tmp_path):
         backend = framework.make(str(tmp_path / "deep" / "folder"), current_step=7, weight_version=3)

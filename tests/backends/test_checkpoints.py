@@ -1,5 +1,6 @@
 """Checkpoints of every backend: what is in them, what is refused and why, and that a refusal changes nothing."""
 
+import asyncio
 import errno
 import hashlib
 import json
@@ -90,7 +91,7 @@ class TestWhatIsSaved:
         metadata = read_metadata(saved)
         assert metadata == json.loads((saved / METADATA).read_text())
         assert metadata.keys() == {
-            "step", "weight_version", "timestamp", "metrics", "files", "backend", "optimizer",
+            "step", "current_step", "weight_version", "timestamp", "metrics", "files", "backend", "optimizer",
         }  # fmt: skip
         assert (metadata["step"], metadata["weight_version"], metadata["metrics"]) == (3, 1, {"loss": 0.5})
         assert time.time() - 100 < metadata["timestamp"] <= time.time()
@@ -99,6 +100,29 @@ class TestWhatIsSaved:
         for name, entry in metadata["files"].items():
             content = (saved / name).read_bytes()
             assert entry == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+    def test_it_is_what_the_operations_before_it_lead_to_however_it_is_awaited(self, framework, backend):
+        """Submitted in order with them, also where nobody awaits it."""
+        paths = []
+        for step in (1, 2, 3, 4):
+            backend.forward_backward(framework.batch(step))
+            backend.optim_step()
+            paths.append(backend.save_checkpoint(step))
+            expected = backend.get_weights()
+
+        async def both(future):
+            return await future, await future.result()
+
+        assert trio.run(both, paths[0]) == asyncio.run(both(paths[0])) == (paths[0].wait(),) * 2
+        assert asyncio.run(paths[1]) == asyncio.run(paths[1]) == paths[1].wait()
+        loading = backend.load_checkpoint(paths[2].wait())
+        assert loading.wait()["step"] == 3
+        path = backend.checkpoint_dir / "step_0004"
+        backend.load_checkpoint(path)
+        weights = backend.get_weights().wait()
+        for name, array in expected.wait().items():
+            np.testing.assert_array_equal(backend._numpy(weights[name]), backend._numpy(array))
+        assert trio.run(backend.load_checkpoint, path)["weight_version"] == 4
 
     @pytest.mark.parametrize(("step", "name"), [(0, "step_0000"), (np.int64(7), "step_0007"), (12345, "step_12345")])
     def test_the_folder_is_named_after_the_step(self, backend, step, name):
@@ -112,6 +136,39 @@ class TestWhatIsSaved:
         load(backend, backend.checkpoint_dir / "step_0001")
         assert backend.weight_version == 1
 
+    def test_the_number_in_its_name_is_the_callers_and_the_steps_done_are_the_backends(self, framework, backend, saved):
+        path = save(backend, 100)
+        train(framework, backend, [3])
+        assert load(backend, path)["step"] == 100
+        assert backend.current_step == 3
+        backend.forward_backward(framework.batch())
+        assert backend.optim_step().wait()["step"] == 4
+
+    def test_one_from_before_current_step_was_saved_is_read(self, backend, saved):
+        path = save(backend, 7)
+        metadata = json.loads((path / METADATA).read_text())
+        del metadata["current_step"]
+        (path / METADATA).write_text(json.dumps(metadata))
+        reseal(path)
+        load(backend, path)
+        assert backend.current_step == 7
+
+    def test_what_a_loss_function_returns_besides_numbers_is_left_out(self, framework, tmp_path):
+        """A [512, 4096] array of log-probabilities, for example, would be a file that is too large to be read."""
+
+        def loss_fn(logits, labels, loss_mask):
+            return framework.loss_fn(logits, labels, loss_mask), {"logps": logits, "entropy": logits.mean()}
+
+        backend = framework.make(tmp_path, loss_fn)
+        metrics = backend.forward_backward(framework.batch()).wait()
+        path = save(backend, 1, metrics | {"large": np.zeros((512, 4096), np.float32)})
+        assert (path / METADATA).stat().st_size < 10_000
+        assert newest_checkpoint(tmp_path) == path
+        assert load(backend, path)["metrics"].keys() == {"loss", "grad_norm", "entropy"}
+        with pytest.raises(ValueError, match=r"The metrics take .* bytes, 'text' most of them; at most"):
+            save(backend, 2, {"text": "x" * 2**20, "loss": 1.0})
+        save(backend, 2)
+
     def test_metrics_become_plain_numbers(self, framework, backend):
         metrics = {
             "numpy": np.float64(0.5),
@@ -119,6 +176,8 @@ class TestWhatIsSaved:
             "torch": torch.tensor(2.0),
             "own": framework.array(np.float32(3)),
             "array": np.array([1.0, math.nan]),
+            "own array": framework.array(np.ones(3, np.float32)),
+            "list": [1, math.nan],
             "nan": math.nan,
             "inf": np.float32("inf"),
             "count": np.int32(4),
@@ -131,7 +190,7 @@ class TestWhatIsSaved:
             "long": 0.25,
             "torch": 2.0,
             "own": 3.0,
-            "array": [1.0, None],
+            "list": [1, None],
             "nan": None,
             "inf": None,
             "count": 4,
@@ -179,6 +238,14 @@ class TestSavesThatAreRefused:
         assert backend.weight_version == 0
         assert not list(backend.checkpoint_dir.iterdir())
 
+    def test_two_backends_may_save_one_step_into_one_folder(self, framework, backend):
+        other = framework.make(backend.checkpoint_dir)
+        for _ in range(10):
+            futures = [each.save_checkpoint(1) for each in (backend, other)]
+            paths = [future.wait() for future in futures]
+            assert read_metadata(paths[0])["step"] == 1
+        assert [path.name for path in backend.checkpoint_dir.iterdir()] == ["step_0001"]
+
     def test_a_folder_of_somebody_elses(self, framework, backend):
         (backend.checkpoint_dir / "step_0001").mkdir()
         (backend.checkpoint_dir / "step_0001" / "thesis.tex").touch()
@@ -187,6 +254,23 @@ class TestSavesThatAreRefused:
         assert backend.weight_version == 0
         train(framework, backend, [1])
         assert read_metadata(save(backend, 2))["weight_version"] == 1
+
+    def test_a_disk_that_is_full_while_the_framework_writes(self, framework, backend, saved):
+        """A limit on the size of files stands for it. torch.save raises RuntimeError then, and orbax ValueError."""
+        resource = pytest.importorskip("resource")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        train(framework, backend, [3])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        try:
+            with pytest.raises(OSError, match="step_0004") as raised:
+                save(backend, 4)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert not isinstance(raised.value, TrainingError)
+        assert [path.name for path in backend.checkpoint_dir.iterdir()] == ["step_0003"]
+        assert backend.weight_version == 1
+        train(framework, backend, [4])
+        assert read_metadata(save(backend, 4))["weight_version"] == 2
 
     def test_a_full_disk(self, framework, backend, saved, monkeypatch):
         def full(descriptor):
@@ -302,6 +386,7 @@ class TestLoadsThatAreRefused:
             ({"step": -1}, "'step': -1"),
             ({"step": True}, "'step': True"),
             ({"step": "3"}, "'step': '3'"),
+            ({"current_step": -1}, "'current_step': -1"),
             ({"weight_version": 1.5}, "'weight_version': 1.5"),
             ({"files": []}, "'files'"),
             ({"files": {"../outside": {"size": 1, "sha256": ""}}}, "outside"),
@@ -322,7 +407,7 @@ class TestLoadsThatAreRefused:
     def test_metadata_that_lacks_something_or_is_no_json(self, saved, refuse):
         (saved / MANIFEST).unlink()
         metadata = json.loads((saved / METADATA).read_text())
-        for key in metadata:
+        for key in metadata.keys() - {"current_step"}:
             (saved / METADATA).write_text(json.dumps({name: metadata[name] for name in metadata if name != key}))
             refuse(saved, ValueError, f"lacks '{key}'")
         for text in ("", "[]", "{", "null", "\xff", '{"step": NaN}'):
@@ -345,6 +430,22 @@ class TestLoadsThatAreRefused:
     def test_without_the_kits_own_list_it_is_as_good(self, backend, saved):
         (saved / MANIFEST).unlink()
         assert load(backend, saved)["step"] == 3
+
+
+def test_what_a_killed_save_has_left_goes_with_the_next_save_of_any_step(backend):
+    folder = backend.checkpoint_dir
+    old, new = [save(backend, 2).rename(folder / name) for name in ("old", "new")]
+    unfinished, between = folder / ".step_0001.abcdefgh.tmp", folder / ".step_0002.abcdefgh.tmp"
+    for scratch in (unfinished, between):
+        scratch.mkdir()
+        (scratch / MANIFEST).touch()
+    (unfinished / "new").mkdir()
+    (unfinished / "new" / "half").write_bytes(b"half")
+    for path in (old, new):
+        path.rename(between / path.name)
+    save(backend, 5)
+    assert sorted(path.name for path in folder.iterdir()) == ["step_0002", "step_0005"]
+    assert load(backend, folder / "step_0002")["weight_version"] == 2
 
 
 class TestNewestCheckpoint:

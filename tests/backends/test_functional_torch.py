@@ -138,6 +138,15 @@ def test_the_module_itself_loads_its_checkpoint(make):
     assert all(isinstance(each, torch.Tensor) for each in optimizer.values())
 
 
+def test_a_compiled_module_has_the_names_from_before(tmp_path, compiles_nothing):
+    model = torch_model()
+    model.output = torch.compile(model.output, backend="eager")
+    backend = make_torch_func(torch.compile(model, backend="eager"), tmp_path)
+    assert_close(train(backend, 2), torch_loop(torch_model(), 2))
+    backend.load_weights(model.state_dict()).wait()
+    assert_close(backend.get_weights().wait(), torch_model().state_dict(), rtol=0)
+
+
 def test_an_object_with_logits_and_inputs_by_name(make):
     backend, plain = make(AsTransformers()), make(torch_model(), "plain")
     inputs = {"input_ids": batch()["input_ids"], "shift": torch.tensor(0.5)}
@@ -197,7 +206,7 @@ def test_the_learning_rate_that_is_reported(make):
         for seed in range(2):
             backend.forward_backward(batch(seed))
             rates.append(backend.optim_step().wait()["lr"])
-    assert rates == pytest.approx([np.nan, np.nan, 0.5, 0.5, 1.0, 0.5], nan_ok=True)
+    assert rates == pytest.approx([1e-2, 1e-2, 0.5, 0.5, 1.0, 0.5])
 
 
 def test_parts_that_are_refused(make):

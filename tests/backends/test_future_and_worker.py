@@ -310,6 +310,44 @@ class TestFailures:
         assert "inner was waited for inside an operation" in str(raised.value.__cause__)
 
 
+class TestGivingUp:
+    """An operation that hangs, as a collective does whose other side is gone."""
+
+    def test_fails_it_and_all_that_wait_and_nobody_waits_for_the_thread(self, worker):
+        began, gate, done = threading.Event(), threading.Event(), []
+        stuck = worker.submit("stuck", lambda: began.set() or gate.wait(10))
+        waiting = worker.submit("waiting", lambda: done.append(1))
+        began.wait(10)
+        worker.give_up(RuntimeError("the other side is gone"))
+        for future in (stuck, waiting):
+            with pytest.raises(TrainingError, match=r"stuck failed.*the other side is gone"):
+                future.wait()
+        with pytest.raises(TrainingError, match="more cannot be done: stuck failed before it"):
+            worker.submit("more", nothing)
+        worker.close()
+        assert not gate.is_set()
+        gate.set()
+        worker._thread.join(5)
+        assert not done
+        with pytest.raises(TrainingError, match=r"stuck failed"):
+            stuck.wait()
+
+    def test_wakes_a_close_that_waits_already(self, worker):
+        began, gate = threading.Event(), threading.Event()
+        worker.submit("stuck", lambda: began.set() or gate.wait(10))
+        began.wait(10)
+        threading.Timer(0.01, worker.give_up, [RuntimeError("gone")]).start()
+        with pytest.raises(TrainingError, match=r"stuck failed before it .*gone"):
+            worker.close()
+        gate.set()
+
+    def test_does_nothing_between_two_operations(self, worker):
+        worker.submit("one", nothing).wait()
+        worker.submit("another", nothing).wait()
+        worker.give_up(RuntimeError("gone"))
+        assert worker.submit("next", lambda: 1).wait() == 1
+
+
 class TestTheEnd:
     def test_close_finishes_what_was_submitted(self, worker):
         done = []
@@ -405,43 +443,144 @@ class TestTheEnd:
         assert worker._line in worker_module._RUNNING
         assert run_in_child(lambda: len(worker_module._RUNNING)) == "0"
 
-    def test_an_operation_that_takes_long_is_not_waited_for_longer_than_a_little(self, worker, monkeypatch):
+    @pytest.mark.parametrize("finishes", [True, False])
+    def test_after_an_exception_an_operation_that_takes_long_is_not_waited_for(self, monkeypatch, capsys, finishes):
+        """Nor, ever, one of an engine, whose result nobody can read any more."""
         began, gate = threading.Event(), threading.Event()
+        worker = Worker("test", nothing, nothing, finishes=finishes)
         future = worker.submit("long", lambda: began.set() or gate.wait(10))
+        dropped = worker.submit("dropped", nothing)
         began.wait(10)
         monkeypatch.setattr(worker_module, "_RUNNING", {worker._line})
         monkeypatch.setattr(worker_module, "SECONDS_TO_LEAVE", 0.01)
+        if finishes:
+            monkeypatch.setattr(sys, "last_type", ValueError, raising=False)
         worker_module._leave()
         assert not future.done()
+        said = "mlx_grpo_kit: The program ended in the middle of an operation of test.\n" if finishes else ""
+        assert capsys.readouterr().err == said
         gate.set()
+        with pytest.raises(RuntimeError, match="before the turn of dropped had come"):
+            dropped.wait()
+
+    @pytest.mark.parametrize("ending", ["pass", "del worker", "sys.exit(3)"])
+    def test_the_end_of_a_script_does_what_was_submitted(self, ending):
+        found = run_script(f"""
+worker.submit("slow", lambda: time.sleep(0.1))
+for number in range(100):
+    worker.submit("print", lambda number=number: print(number, flush=True))
+{ending}
+""")
+        assert found.stderr == ""
+        assert found.returncode == (3 if "exit" in ending else 0)
+        assert found.stdout.split() == [*map(str, range(100)), "ended"]
 
     @pytest.mark.parametrize(
         ("ending", "status"),
         [
-            ("pass", 0),
             ("raise ValueError('main thread')", 1),
             ("os.kill(os.getpid(), signal.SIGINT)", -2),
-            ("trio.run(worker.submit('fails', lambda: 1 / 0).result)", 1),
-            ("del worker", 0),
+            ("trio.run(another.submit('fails', lambda: 1 / 0).result)", 1),
         ],
     )
-    def test_nothing_hangs_at_the_end_of_the_interpreter(self, ending, status):
-        script = f"""
-import os, signal, threading, time, trio
-from mlx_grpo_kit.backends.worker import Worker
-worker = Worker("test", lambda: None, lambda: print("ended", flush=True))
-began = threading.Event()
-worker.submit("in flight", lambda: (began.set(), time.sleep(0.05), print("done", flush=True)))
+    def test_an_exception_drops_what_waits_and_says_so(self, ending, status):
+        found = run_script(f"""
+began, line = threading.Event(), worker._line
+another = Worker("another", lambda: None, lambda: None)
+
+def in_flight():
+    began.set()
+    while not line.dropping:
+        time.sleep(0.001)
+    print("done", flush=True)
+
+worker.submit("in flight", in_flight)
 for _ in range(100):
     worker.submit("waiting", lambda: time.sleep(1))
 began.wait()
-if "fails" in {ending!r}:
-    worker = Worker("another", lambda: None, lambda: None)
 {ending}
-"""
-        found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+""")
         assert found.returncode == status, found.stderr
-        assert found.stdout == "done\nended\n"
+        assert found.stdout.split() == ["done", "ended"]
+        assert found.stderr.splitlines()[-1] == (
+            "mlx_grpo_kit: The program ended before test had done all that was submitted. "
+            "Dropped, from waiting on: 100."
+        )
+
+    def test_the_end_says_that_it_waits_and_ctrl_c_drops_what_waits(self):
+        found = run_script("""
+from mlx_grpo_kit.backends import worker as worker_module
+worker_module.SECONDS_TO_LEAVE, say = 0.1, worker_module.say
+
+def say_and_interrupt(words):
+    say(words)
+    if "Ctrl-C" in words:
+        os.kill(os.getpid(), signal.SIGINT)
+
+def in_flight():
+    while not line.dropping:
+        time.sleep(0.001)
+
+worker_module.say, line = say_and_interrupt, worker._line
+worker.submit("in flight", in_flight)
+worker.submit("waiting", lambda: time.sleep(1))
+""")
+        assert found.stdout.split() == ["ended"]
+        waits, dropped = found.stderr.splitlines()
+        assert "The program ends, but test is still working. Waiting for it; Ctrl-C drops what waits." in waits
+        assert "The program ended before test had done all that was submitted. Dropped, from waiting on: 1." in dropped
+
+    @pytest.mark.parametrize("ending", ["worker = None", "pass"])
+    def test_a_failure_that_nobody_was_told_is_told_at_the_end(self, ending):
+        found = run_script(f"""
+def refuse():
+    raise RefusedError from OSError("full disk")
+
+worker.submit("save_checkpoint", refuse)
+worker.submit("forward_backward", lambda: 1 / 0)
+worker.submit("optim_step", lambda: None)
+{ending}
+""")
+        assert sorted(found.stderr.splitlines()) == [
+            f"mlx_grpo_kit: {words}, and nobody was told. Wait for the futures of a backend, or close it."
+            for words in (
+                "forward_backward failed (ZeroDivisionError: division by zero)",
+                "save_checkpoint failed (OSError: full disk)",
+            )
+        ]
+
+    def test_nor_is_one_of_a_worker_that_nobody_has_any_more(self, capsys):
+        worker = Worker("test", nothing, nothing)
+        worker.submit("step", lambda: 1 / 0)._over.wait(10)
+        thread = worker._thread
+        del worker
+        gc.collect()
+        thread.join(5)
+        gc.collect()
+        assert "step failed (ZeroDivisionError: division by zero), and nobody was told" in capsys.readouterr().err
+
+    def test_what_orbax_saves_at_the_end_is_saved(self):
+        """Its pools of threads are closed at the end of the interpreter too, before atexit."""
+        found = run_script("""
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor()
+worker.submit("slow", lambda: time.sleep(0.1))
+worker.submit("save", lambda: print(pool.submit(lambda: "saved").result(), flush=True))
+""")
+        assert found.stderr == ""
+        assert found.stdout.split() == ["saved", "ended"]
+
+
+def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter with a worker, which prints "ended" in the end."""
+    begin = """
+import os, signal, sys, threading, time, trio
+from mlx_grpo_kit.backends.worker import RefusedError, Worker
+worker = Worker("test", lambda: None, lambda: print("ended", flush=True))
+"""
+    return subprocess.run(
+        [sys.executable, "-c", begin + script], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def message(call) -> str:

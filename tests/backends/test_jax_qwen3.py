@@ -11,7 +11,7 @@ from tests.backends.small_qwen3 import COMPLETIONS, MODELS, PROMPTS, WHOLE_ROWS,
 
 pytest.importorskip("jax")
 
-from mlx_grpo_kit.backends.jax_qwen3 import completion_logits, qwen3_forward
+from mlx_grpo_kit.grpo.learners.jax_qwen3 import completion_logits, qwen3_forward
 
 
 def rows_alone(reference, ids, mask):

@@ -24,11 +24,25 @@ print(sorted(frameworks & sys.modules.keys()))
 
 
 def test_every_name_is_there():
-    for name in backends.__all__:
+    for name in backends._HOMES:
         assert getattr(backends, name).__name__ == name
     assert set(backends.__all__) <= set(dir(backends))
     with pytest.raises(AttributeError, match="no attribute 'Missing'"):
         _ = backends.Missing
+
+
+def test_a_star_import_leaves_torch_compile_alone_and_needs_no_optional_package():
+    script = """
+import sys
+for name in ("jax", "torchopt", "torchax"):
+    sys.modules[name] = None
+from mlx_grpo_kit.backends import *
+PyTorchTrainingBackend, train_async, TrainingError
+import torch
+print(torch.compile(torch.nn.Linear(3, 2), backend="eager")(torch.ones(1, 3)).shape)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert found.stdout == "torch.Size([1, 2])\n", found.stderr
 
 
 def test_what_is_not_installed_is_named_with_the_way_to_get_it(monkeypatch):

@@ -10,10 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from mlx_grpo_kit import backends
-from mlx_grpo_kit.backends import torch_qwen3
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError
+from mlx_grpo_kit.grpo.learners import MLXByLayer, torch_qwen3
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenizer
 from mlx_grpo_kit.tasks import Problem
@@ -81,6 +80,17 @@ def arrays(trainer):
     return {name: np.array(value) for name, value in trainer.params.items()}
 
 
+def flat(values):
+    return np.concatenate([np.array(value).ravel() for value in values])
+
+
+def moments(snapshot):
+    """{moment of the optimizer: all its numbers}"""
+    states = [state for state in snapshot.optimizer_state.values() if isinstance(state, dict)]
+    names = {name for state in states for name in state}
+    return {name: flat(state[name] for state in states if name in state) for name in names}
+
+
 def equal(one, other):
     return all((value == other[name]).all() for name, value in one.items())
 
@@ -93,19 +103,25 @@ def metrics(step):
     ("name", "backend"), [*((name, "torch") for name in RUNS), (HARDEST, "jax")], indirect=["backend"]
 )
 def test_ten_steps_follow_mlx(make, backend, name):
-    ours, theirs = make("mlx", **RUNS[name]), make(backend, **RUNS[name])
-    start = arrays(ours)
-    for one, other in zip(ours.train(10), theirs.train(10), strict=True):
-        assert metrics(other) == pytest.approx(metrics(one), rel=1e-3, abs=2e-6), one.step
-        assert [each.completion_ids for each in one.completions] == [each.completion_ids for each in other.completions]
-    ours, theirs = arrays(ours), arrays(theirs)
-    moved = np.concatenate([abs(ours[each] - start[each]).ravel() for each in start])
-    apart = np.concatenate([abs(ours[each] - theirs[each]).ravel() for each in start])
-    # AdamW divides a gradient by its own size: where that is all rounding a number may go another way.
-    assert moved.mean() > 1e-4
-    assert apart.mean() < 1e-3 * moved.mean()
-    norm = np.linalg.norm(np.concatenate([value.ravel() for value in ours.values()]))
-    assert np.linalg.norm(apart) < 1e-4 * norm
+    """MLX repeats each step from the run's own state, because ten steps multiply the rounding of the first."""
+    run, reference = make(backend, **RUNS[name]), make("mlx", **RUNS[name])
+    steps, moved = run.train(10), 0.0
+    for _ in range(10):
+        before = run.snapshot()
+        reference.rewind(before, backend="mlx")
+        theirs, ours = next(steps), next(reference.train(10))
+        assert metrics(theirs) == pytest.approx(metrics(ours), rel=1e-3, abs=2e-6), ours.step
+        assert [each.completion_ids for each in theirs.completions] == [
+            each.completion_ids for each in ours.completions
+        ]
+        found, expected = run.snapshot(), reference.snapshot()
+        for moment, value in moments(expected).items():
+            assert np.linalg.norm(moments(found)[moment] - value) <= 1e-4 * np.linalg.norm(value), (ours.step, moment)
+        # AdamW divides a gradient by its own size: where that is all rounding a weight may go another way.
+        start, one, other = (flat(each.policy.trained.values()) for each in (before, found, expected))
+        assert abs(one - other).mean() <= 0.02 * abs(other - start).mean(), ours.step
+        moved += abs(other - start).mean()
+    assert moved > 1e-3
 
 
 def test_a_large_vocabulary_a_few_tokens_at_a_time(make, monkeypatch):
@@ -152,7 +168,7 @@ def test_a_step_that_diverges_or_is_interrupted_changes_nothing(make, backend, m
     settings = RUNS[HARDEST] | {"lr_scheduler_type": "constant"}
     trainer = make(backend, **settings)
     list(trainer.train(1))
-    before, learn = arrays(trainer), trainer._learner.add_gradients
+    before, learn = arrays(trainer), trainer.parts.learner.add_gradients
     calls = []
 
     def fails_in_its_second_pass(*args):
@@ -161,7 +177,7 @@ def test_a_step_that_diverges_or_is_interrupted_changes_nothing(make, backend, m
             raise KeyboardInterrupt
         return learn(*args)
 
-    monkeypatch.setattr(trainer._learner, "add_gradients", fails_in_its_second_pass)
+    monkeypatch.setattr(trainer.parts.learner, "add_gradients", fails_in_its_second_pass)
     with pytest.raises(KeyboardInterrupt):
         list(trainer.train(2))
     monkeypatch.undo()
@@ -197,7 +213,7 @@ def test_what_does_not_fit_is_refused_up_front(make, backend):
     with pytest.raises(ValueError, match="Leave out one"):
         trainer.change(backend=backend)
     assert trainer.args.backend == "mlx"
-    assert trainer._learner is None
+    assert isinstance(trainer.parts.learner, MLXByLayer)
 
 
 def test_a_framework_that_is_missing_is_told_with_the_command_that_installs_it(make, monkeypatch):
@@ -208,9 +224,8 @@ def test_a_framework_that_is_missing_is_told_with_the_command_that_installs_it(m
             raise ModuleNotFoundError("No module named 'jax'", name="jax")
         return load(name, *args)
 
-    for name in ("mlx_grpo_kit.backends.jax_learner", "mlx_grpo_kit.backends.jax_qwen3"):
+    for name in ("mlx_grpo_kit.grpo.learners.jax_learner", "mlx_grpo_kit.grpo.learners.jax_qwen3"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delitem(vars(backends), "JAXLearner", raising=False)
     monkeypatch.setattr(builtins, "__import__", no_jax)
     trainer = make("mlx")
     with pytest.raises(ImportError, match=r"needs jax, which is not installed. Install it: .*\[backends\]"):

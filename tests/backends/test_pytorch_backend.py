@@ -60,6 +60,43 @@ class TestModels:
         trio.run(backend.load_checkpoint, path)
         assert step(backend) == expected
 
+    @pytest.mark.parametrize("part", ["whole", "output", "both"])
+    def test_a_compiled_module_has_the_names_from_before(self, tmp_path, part, compiles_nothing):
+        model = torch_model()
+        if part != "whole":
+            model.output = torch.compile(model.output, backend="eager")
+        if part != "output":
+            model = torch.compile(model, backend="eager")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+        backend = PyTorchTrainingBackend(model, optimizer, masked_cross_entropy_torch, tmp_path / "compiled")
+        plain = make_pytorch(tmp_path / "plain")
+        for each in (backend, plain):
+            step(each)
+        assert [*backend.get_weights().wait()] == [*plain.get_weights().wait()]
+        plain.load_checkpoint(backend.save_checkpoint(1).wait()).wait()
+        backend.load_checkpoint(plain.save_checkpoint(2).wait()).wait()
+        backend.load_weights({name: array * 2 for name, array in plain.get_weights().wait().items()}).wait()
+        plain.load_weights({name: array.clone() for name, array in model.state_dict().items()}).wait()
+        for name, tensor in plain.get_weights().wait().items():
+            assert torch.equal(tensor, backend.get_weights().wait()[name])
+
+    def test_an_optimizer_over_a_part_of_the_model(self, tmp_path):
+        """Norm and clipping are of its part, and no gradient of the rest is carried from step to step."""
+        backend, reference = make_pytorch(tmp_path, max_grad_norm=0.5), torch_model()
+        backend.optimizer = torch.optim.AdamW(backend.model.output.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(reference.output.parameters(), lr=1e-2)
+        for number in range(3):
+            batch = PYTORCH.batch(number)
+            found = step(backend, batch)
+            masked_cross_entropy_torch(reference(batch.pop("input_ids")), **batch).backward()
+            norm = torch.nn.utils.clip_grad_norm_(reference.output.parameters(), 0.5)
+            assert found["grad_norm"] == pytest.approx(norm.item(), rel=1e-6)
+            assert backend.model.embedding.weight.grad is None
+            optimizer.step()
+            reference.zero_grad()
+        for name, tensor in backend.get_weights().wait().items():
+            torch.testing.assert_close(tensor, reference.state_dict()[name])
+
     def test_what_is_frozen_has_no_gradient_and_no_moments(self, tmp_path):
         backend = make_pytorch(tmp_path)
         backend.model.embedding.requires_grad_(False)

@@ -58,16 +58,15 @@ def test_simple_checkpoint_format(backend):
 
 
 def test_checkpoint_save_and_load(backend):
-    assert inspect.iscoroutinefunction(PyTorchTrainingBackend.save_checkpoint)
-    assert inspect.iscoroutinefunction(PyTorchTrainingBackend.load_checkpoint)
+    """Both are awaited, as specified; they are submitted at the call, as every other operation is."""
     backend.forward_backward(PYTORCH.batch())
     backend.optim_step()
-    path = trio.run(backend.save_checkpoint, 7)
+    path = trio.run(backend.save_checkpoint, 1)
     saved = backend.get_weights().wait()
     backend.forward_backward(PYTORCH.batch())
     backend.optim_step()
     metadata = trio.run(backend.load_checkpoint, path)
-    assert backend.current_step == metadata["step"] == 7
+    assert backend.current_step == metadata["step"] == 1
     for name, tensor in backend.get_weights().wait().items():
         assert torch.equal(tensor, saved[name])
 
@@ -104,7 +103,7 @@ def test_tinker_minimal_surface_and_pipelining_with_futures(backend):
         "model", "optimizer", "loss_fn", "checkpoint_dir", "weight_version", "current_step", "forward_backward",
         "optim_step", "get_weights", "load_weights", "save_checkpoint", "load_checkpoint",
     }  # fmt: skip
-    options = {"max_grad_norm", "lr_scheduler", "autocast_dtype", "close", "array", "needs_tokens"}
+    options = {"max_grad_norm", "lr_scheduler", "autocast_dtype", "close", "array", "needs_tokens", "poisoned"}
     assert public == specified | options
     futures = [each for _ in range(3) for each in (backend.forward_backward(PYTORCH.batch()), backend.optim_step())]
     assert futures[-1].wait()["step"] == 3
@@ -122,7 +121,8 @@ def test_a_full_training_loop_learns(backend):
 
 
 def test_an_error_poisons_the_backend(tmp_path):
-    backend = make_pytorch(tmp_path, lambda *_: 1 / 0)
+    """One that comes after something may have changed, as in the gradient of a square root at 0."""
+    backend = make_pytorch(tmp_path, lambda logits, labels, loss_mask: (logits - logits).sum().sqrt())
 
     async def train():
         future = backend.forward_backward(PYTORCH.batch())
@@ -130,6 +130,7 @@ def test_an_error_poisons_the_backend(tmp_path):
             await future.result()
         with pytest.raises(TrainingError):
             backend.optim_step()
+        assert backend.poisoned
 
     trio.run(train)
 

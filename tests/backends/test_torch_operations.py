@@ -1,13 +1,26 @@
 """Linear maps by MLX's OpenBLAS and RMSNorm by hand: torch's own numbers, however matrices lie in memory."""
 
+from pathlib import Path
+
 import pytest
+import scipy
 import torch
 from torch.nn import functional
 
-from mlx_grpo_kit.backends import torch_operations
-from mlx_grpo_kit.backends.torch_operations import FasterOperations, product
+from mlx_grpo_kit.grpo.learners import torch_operations
+from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations, product
 
-needs_openblas = pytest.mark.skipif(torch_operations.sgemm() is None, reason="here MLX is served by another library")
+
+@pytest.fixture
+def openblas(monkeypatch):
+    """OpenBLAS has the products, as where it serves MLX."""
+    libraries = [*Path(scipy.__file__).parent.parent.glob("scipy.libs/libscipy_openblas-*.so")]
+    if not libraries:
+        pytest.skip("this SciPy is not a wheel with an OpenBLAS of its own")
+    torch_operations.sgemm.cache_clear()
+    monkeypatch.setattr(torch_operations, "bound", libraries[0])
+    yield
+    torch_operations.sgemm.cache_clear()
 
 
 def layouts(rows, columns):
@@ -22,7 +35,7 @@ def layouts(rows, columns):
     yield torch.tensor(2.0).expand(rows, columns)
 
 
-@needs_openblas
+@pytest.mark.usefixtures("openblas")
 @pytest.mark.parametrize(
     ("rows", "inner", "columns"), [(5, 7, 3), (1, 4, 6), (6, 1, 4), (3, 5, 1), (1, 1, 1), (0, 3, 2)]
 )
@@ -36,7 +49,7 @@ def test_products_are_torchs(rows, inner, columns):
             assert torch.equal(b, before[1])
 
 
-@needs_openblas
+@pytest.mark.usefixtures("openblas")
 def test_linear_and_its_gradients_are_torchs(monkeypatch):
     calls, real = [], torch_operations.product
     monkeypatch.setattr(torch_operations, "product", lambda a, b: calls.append(1) or real(a, b))
@@ -52,7 +65,7 @@ def test_linear_and_its_gradients_are_torchs(monkeypatch):
     assert len(calls) == 9  # three maps, three products each
 
 
-@needs_openblas
+@pytest.mark.usefixtures("openblas")
 def test_what_is_no_pair_of_float32_matrices_is_left_to_torch(monkeypatch):
     monkeypatch.setattr(torch_operations, "product", None)
     with FasterOperations():

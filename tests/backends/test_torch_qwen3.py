@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.backends import PyTorchTrainingBackend, torch_qwen3
-from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn
-from mlx_grpo_kit.backends.torch_qwen3 import Qwen3, completion_logps, qwen3_forward
+from mlx_grpo_kit.backends import PyTorchTrainingBackend
 from mlx_grpo_kit.grpo import GRPOLossConfig
+from mlx_grpo_kit.grpo.learners import torch_qwen3
+from mlx_grpo_kit.grpo.learners.torch_qwen3 import Qwen3, completion_logps, qwen3_forward
+from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
 from mlx_grpo_kit.qwen3 import param_names
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 from tests.backends import small_qwen3

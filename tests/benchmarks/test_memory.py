@@ -1,6 +1,11 @@
 """Memory of GRPO training, in a process of its own: the peak of a step, and that 300 steps hold no more than 50.
 
-The step is that of test_step.py: 4 prompts of 12 tokens, 8 completions of exactly 32 each.
+The step is that of test_step.py: 4 prompts of 12 tokens, 8 completions of exactly 32 each. Rewards differ within every
+group, so every step computes all gradients.
+
+After a step of the 5.2M model the C library holds some 200 MiB that the next step uses again. `malloc_trim(0)` after
+each step gives them back, as does MALLOC_MMAP_THRESHOLD_=65536 at once, but the peak stays the same, and the pages that
+are asked for anew cost 5% and 8% of a step's CPU time.
 """
 
 import json
@@ -9,6 +14,7 @@ import sys
 
 TRAIN = """
 import json, resource, sys
+import numpy as np
 from mlx_grpo_kit.blas import mx
 import psutil
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
@@ -17,7 +23,7 @@ from mlx_grpo_kit.tasks import Problem
 
 class Digits:
     name, max_completion_length = "digits", 32
-    def reward(problems, completions): return [completion.count("1") for completion in completions]
+    def reward(problems, completions): return np.random.default_rng(0).random(len(completions)).tolist()
     reward_funcs = (reward,)
     def sample(self, rng, n): return [Problem("".join(rng.choice(list("0123456789"), 12)), "") for _ in range(n)]
     def held_out(self, n): return []
@@ -33,6 +39,7 @@ trainer = GRPOTrainer(config, params, tokenizer, Digits(), args)
 del params
 found = {"before, resident": process.memory_info().rss / mib, "before, MLX arrays": mx.get_active_memory() / mib}
 for step in trainer.train(max_steps=last):
+    assert step.metrics["frac_reward_zero_std"] == 0
     if step.step in (first, last):
         found |= {f"after {step.step} steps, resident": process.memory_info().rss / mib,
                   f"after {step.step} steps, MLX arrays": mx.get_active_memory() / mib}

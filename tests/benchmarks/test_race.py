@@ -10,6 +10,7 @@ turns seed by seed. mlx-lm-lora has no clipping of gradients; its loss over one 
 
 import os
 import time
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -47,7 +48,8 @@ class Clock:
         self.seconds += time.perf_counter() - self.started
         self.steps += 1
         if self.steps % EVERY == 0 or self.steps == self.max_steps:
-            self.judge.master_params = {name: mx.array(value) for name, value in params().items()}
+            trained = {name: mx.array(value) for name, value in params().items()}
+            self.judge.policy = replace(self.judge.policy, trained=trained)
             measured = [self.judge.evaluate(1003, seed)["eval/accuracy"] for seed in EVALUATION_SEEDS]
             self.accuracy = float(np.mean(measured))
         if self.accuracy >= GOAL or self.steps == self.max_steps:

@@ -11,7 +11,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten
 
-import mlx_grpo_kit.grpo.trainer as trainer_module
+import mlx_grpo_kit.grpo.sampler as sampler_module
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.tasks import Problem
@@ -221,8 +221,8 @@ class MLXLMLora:
 def test_grpo_step(model, race, benchmark, tmp_path, monkeypatch):
     trl, lora = TRL(model, tmp_path), MLXLMLora(model, tmp_path, monkeypatch)
     before = {"TRL": trl.weights(), "mlx-lm-lora": lora.weights()}
-    kit_generate = Stopwatch(trainer_module.generate)
-    monkeypatch.setattr(trainer_module, "generate", kit_generate)
+    kit_generate = Stopwatch(sampler_module.generate)
+    monkeypatch.setattr(sampler_module, "generate", kit_generate)
     steps = kit_steps(model)
 
     step, params = race(

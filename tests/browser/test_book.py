@@ -67,6 +67,16 @@ def test_every_picture_is_there_with_its_words(book):
             assert printed in unescape(re.sub(r"<[^>]+>", "", page))
 
 
+def test_the_guides_are_pages_that_the_first_page_links(book):
+    _, site, _ = book
+    assert course_book.GUIDES
+    for guide in course_book.GUIDES:
+        title = guide.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        assert f'href="{guide.stem}.html"' in pages(site)["index"]
+        assert f"<h1>{title}<" in pages(site)[guide.stem]
+    assert '<span class="caption-text">Guides</span>' in pages(site)["index"]
+
+
 def test_nothing_is_run(book):
     _, site, complaints = book
     assert "SystemExit" in re.sub(r"<[^>]+>", "", pages(site)[CHAPTERS[0]])
@@ -100,7 +110,7 @@ def test_on_a_telephone_only_code_is_wider_than_the_page(book, browser, scheme):
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
     try:
         page = context.new_page()
-        for name in ("index", *CHAPTERS):
+        for name in ("index", "names", *CHAPTERS):
             page.goto((site / f"{name}.html").as_uri())
             assert page.evaluate(TOO_WIDE) == [0, []], name
             assert page.locator("html").get_attribute("data-theme") == scheme
@@ -112,19 +122,6 @@ def test_on_a_telephone_only_code_is_wider_than_the_page(book, browser, scheme):
         assert page.evaluate(look) == ["rgba(0, 0, 0, 0)", ink]
     finally:
         context.close()
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, capsys):
-    (tmp_path / "thesis.txt").write_text("")
-    arguments = ["--notebooks", str(NOTEBOOKS), "--output", str(tmp_path)]
-    assert course_book.main(arguments) == 2
-    assert "holds something else than a book" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    assert course_book.main(["--notebooks", str(tmp_path), "--output", str(tmp_path / "new")]) == 2
-    assert "There are no notebooks of the course in" in capsys.readouterr().err
-    monkeypatch.setattr(course_book, "PACKAGES", ("a_package_that_nobody_has",))
-    assert course_book.main(arguments) == 2
-    assert "The book needs a_package_that_nobody_has: " in capsys.readouterr().err
 
 
 def test_what_is_inside_an_svg_picture_survives(book):

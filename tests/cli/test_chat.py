@@ -2,13 +2,16 @@
 
 import json
 import re
+import shutil
 
 import pytest
+from transformers import GenerationConfig
 
 from mlx_grpo_kit.assets import TINY_CHAT
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.terminal import escaped
 from mlx_grpo_kit.course.chapters.chapter_23.made import word_problem
+from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 
@@ -22,7 +25,7 @@ class WordProblems(RowsTask):
     def __init__(self, path, shout=False):
         def mine(prompts, completions, answer, question, **kwargs):
             assert all("####" in each for each in answer)
-            return [float(text.isupper() == shout) for text in completions]
+            return [float(completion[0]["content"].isupper() == shout) for completion in completions]
         from mlx_grpo_kit.tasks.rows import read_rows
         super().__init__(read_rows(path), [mine], name="word problems")
 """
@@ -96,15 +99,122 @@ def test_rows_of_a_file(tmp_path, data, capsys):
     assert main(["train", "--output", str(out), "--resume", "--max-steps", "2"]) == 0
 
 
+@pytest.mark.parametrize("changed", ["sums.jsonl", "test.jsonl"])
+def test_a_changed_data_file_is_not_gone_on_with(changed, tmp_path, capsys):
+    out, contents = tmp_path / "out", {}
+    for name, first in (("sums.jsonl", 10), ("test.jsonl", 50)):
+        rows = [{"question": f"{n}+{n}=", "answer": f"{2 * n}"} for n in range(first, first + 20)]
+        contents[name] = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / name).write_text(contents[name])
+    run = ["train", "--data", str(tmp_path / "sums.jsonl"), "--task-args", f"held_out_path={tmp_path}/test.jsonl"]
+    assert main([*run, *SMALL, "--max-steps", "2", "--save-every", "1", "--output", str(out)]) == 0
+
+    resume, file = ["train", "--output", str(out), "--resume", "--max-steps", "3"], tmp_path / changed
+    file.write_text(contents[changed].replace('"answer": "', '"answer": "1'))
+    capsys.readouterr()
+    assert main(resume) == 2
+    assert f"error: {file} has changed since the run began" in capsys.readouterr().err
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
+    file.unlink()
+    assert main(resume) == 2
+    file.write_text(contents[changed])
+    assert main(resume) == 0
+
+
 def test_rows_have_room_in_a_small_model(tmp_path, capsys):
     """256 tokens are asked for by default, and the tiny model has 256 positions for prompt and answer."""
     out, rows = tmp_path / "out", tmp_path / "sums.jsonl"
     rows.write_text("".join(f'{{"question": "what is {n}+{n}?", "answer": "{2 * n}"}}\n' for n in range(10, 40)))
     run = ["train", "--data", str(rows), "--max-steps", "1", *SMALL[:2], "--output", str(out)]
     assert main(run) == 0
-    assert "Answers have at most 182 tokens, not the task's 256" in capsys.readouterr().err
-    assert settings_of(out)["args"]["max_completion_length"] == 182
+    assert "Answers have at most 242 tokens, not the task's 256" in capsys.readouterr().err
+    assert settings_of(out)["args"]["max_completion_length"] == 242
     assert main(["train", "--output", str(out), "--resume", "--max-steps", "2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"question": "1" * 300}, "line 21 has 300 tokens, and with 64 more exceeds the model's 256 positions"),
+        ({"question": "\u4f60?"}, "line 21: This tokenizer has no token for '\u4f60' (character 1 of"),
+        ({"prompt": [{"role": "user", "content": "?"}]}, "line 21: This tokenizer's folder has no chat template"),
+    ],
+    ids=["long", "unknown character", "chat"],
+)
+def test_a_row_that_cannot_be_trained_on_is_named_before_the_first_step(row, words, tmp_path, capsys):
+    """The row is not among the held-out ones, and a run would meet it after some steps."""
+    rows = [{"question": f"{n}+{n}=", "answer": f"{2 * n}"} for n in range(20)]
+    file, held_out = tmp_path / "sums.jsonl", tmp_path / "test.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in [*rows, row | {"answer": "1"}]))
+    held_out.write_text("".join(json.dumps(each | {"question": each["question"] + " "}) + "\n" for each in rows))
+    run = ["train", "--data", str(file), "--task-args", f"held_out_path={held_out}", "--max-steps", "9", *SMALL[:2]]
+    assert main([*run, "--max-completion-length", "64", "--output", str(tmp_path / "out")]) == 2
+    assert f"error: {file}, {words}" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_memory_is_estimated_for_the_longest_prompt_of_all(tmp_path, capsys):
+    said = []
+    for name, longest in (("short", "1+1="), ("long", "1+" * 90 + "1=")):
+        file, held_out = tmp_path / f"{name}.jsonl", tmp_path / "test.jsonl"
+        rows = [{"question": f"{n}+{n}=", "answer": f"{2 * n}"} for n in range(10, 20)]
+        held_out.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        long = [each | {"question": longest + " " * n} for n, each in enumerate(rows)]
+        file.write_text("".join(json.dumps(each) + "\n" for each in long))
+        run = ["train", "--data", str(file), "--task-args", f"held_out_path={held_out}", "--max-steps", "1", *SMALL[:4]]
+        assert main([*run, "--output", str(tmp_path / name)]) == 0
+        said.append(int(re.search(r"Memory: about (\d+) MB", capsys.readouterr().out)[1]))
+    assert said[1] > 2 * said[0]
+
+
+OWN = """
+from mlx_grpo_kit.tasks import Problem
+
+class Own:
+    name, max_completion_length, calls = "own", 4, 0
+
+    def __init__(self, bad=0, chat=False):
+        def digits(problems, completions): return [float(text[:1].isdigit()) for text in completions]
+        self.reward_funcs, self.bad, self.chat = [digits], bad, chat
+
+    def problem(self, text): return Problem([{"role": "user", "content": text}] if self.chat else text, "1")
+    def held_out(self, n): return [self.problem(f"{i}+1=") for i in range(n)]
+    def is_correct(self, problem, completion): return False
+
+    def sample(self, rng, n):
+        self.calls += 1
+        return [self.problem("\u4f60" if self.calls == self.bad else f"{i}+2=") for i in range(n)]
+"""
+
+
+def test_a_prompt_that_fails_during_a_run_costs_no_steps(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    out = tmp_path / "out"
+    run = ["train", "--task", f"{tmp_path}/own.py:Own", "--task-args", "bad=4", "--output", str(out)]
+    assert main([*run, "--max-steps", "9", *SMALL[:2], *SMALL[4:]]) == 1
+    said = capsys.readouterr().err
+    assert "This tokenizer has no token for" in said
+    assert "Go on from step-000003: " in said
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-000003"]
+
+
+def test_thinking_is_for_chats(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    own, out = f"{tmp_path}/own.py:Own", tmp_path / "out"
+    for options, words in (
+        (["--model", "tiny-chat", "--task", own], "Own has no in_chat(*, thinking=False). Leave them out."),
+        (["--model", "tiny"], "tiny has no chat template. Leave them out."),
+        (["--model", "tiny-chat", "--no-chat"], "--no-chat is given. Leave them out."),
+    ):
+        assert main(["train", *options, "--enable-thinking", "--output", str(out)]) == 2
+        said = capsys.readouterr().err
+        assert "error: --enable-thinking and --chat-template-kwargs are for chats" in said
+        assert said.endswith(f"{words}\n")
+        assert not out.exists()
+    run = ["train", "--model", "tiny-chat", "--task", own, "--task-args", "chat=true", *SMALL, "--max-steps", "1"]
+    assert main([*run, "--no-enable-thinking", "--output", str(out)]) == 0
+    completion = json.loads((out / "completions.jsonl").read_text().splitlines()[0])
+    assert "0+2=" in json.dumps(completion)
 
 
 def test_a_task_of_ones_own_in_a_file(tmp_path, data, capsys, monkeypatch):
@@ -163,12 +273,34 @@ def test_options_that_cannot_be_read(option, value, tmp_path, capsys):
     assert value in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "--output", "OUT", "--data", ""],
+        ["train", "--output", "OUT", "--model", ""],
+        ["train", "--output", "OUT", "--task="],
+        ["generate", "--model=", "12+34="],
+        ["fuse", "--adapter", "", "--output", "OUT"],
+        ["fuse", "--adapter", "adapters", "--model", "", "--output", "OUT"],
+    ],
+    ids=lambda command: " ".join(command),
+)
+def test_a_name_that_is_empty_is_not_a_name_that_was_left_out(command, tmp_path, capsys):
+    """As `--data "$FILE"` gives where FILE is not set."""
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as end:
+        main([str(out) if each == "OUT" else each for each in command])
+    assert end.value.code == 2
+    assert "it is empty. Is a variable of the shell not set?" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_generate_in_a_chat(capsys):
-    ask = ["generate", "--model", "tiny-chat", "--chat"]
+    ask = ["generate", "--model", "tiny-chat", "--chat", "--temperature", "0"]
     assert main([*ask, QUESTION]) == 0
     thought = capsys.readouterr().out
     assert thought == f"{QUESTION}\n<think>\n7+5=12, 2+1+1=4\n</think>\n\n<answer>42</answer>\n"
-    assert main([*ask, "--no-enable-thinking", "--num", "2", "--temperature", "0", QUESTION]) == 0
+    assert main([*ask, "--no-enable-thinking", "--num", "2", QUESTION]) == 0
     at_once = capsys.readouterr().out
     assert "<think>" not in at_once
     assert at_once.count(QUESTION) == 2
@@ -185,7 +317,7 @@ def test_what_streams_is_what_generate_says(capsys):
         rollout = generate(
             config, params, [prompt], sampling=sampling, eos_token_ids=tokenizer.eos_token_ids, seed=seed
         )
-        options = ["--temperature", "2", "--max-new-tokens", "40", "--seed", str(seed)]
+        options = ["--temperature", "2", "--top-k", "0", "--top-p", "1", "--max-new-tokens", "40", "--seed", str(seed)]
         assert main(["generate", "--model", "tiny-chat", "--chat", *options, QUESTION]) == 0
         text = escaped(tokenizer.decode(rollout.completions[0]), keep="\n\t")
         said = capsys.readouterr().out
@@ -213,8 +345,71 @@ def test_tokens_are_shown_as_they_come(monkeypatch):
     assert seen == ["12+34=", "12+34=4", "12+34=46"]
 
 
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ([], {}),
+        (["--temperature", "1.5"], {"temperature": 1.5}),
+        (["--top-k", "0", "--min-p", "0.1"], {"top_k": 0, "min_p": 0.1}),
+        (["--temperature", "0"], {"temperature": 0}),
+        (["--num", "2"], {}),
+    ],
+)
+def test_sampling_follows_the_folder(options, changes, capsys, monkeypatch):
+    """tiny-chat's generation_config.json is Qwen3's; each option replaces one of its settings, as in transformers."""
+    from mlx_grpo_kit.cli import generation
+
+    theirs = GenerationConfig.from_pretrained(TINY_CHAT)
+    assert theirs.do_sample
+    expected = {"temperature": theirs.temperature, "top_k": theirs.top_k, "top_p": theirs.top_p, "min_p": None}
+    seen = []
+
+    def seen_by(function):
+        def seeing(*args, sampling, **kwargs):
+            seen.append(sampling)
+            return function(*args, sampling=sampling, **kwargs)
+
+        return seeing
+
+    for name in ("generate", "generate_tokens"):
+        monkeypatch.setattr(generation, name, seen_by(getattr(generation, name)))
+    assert main(["generate", "--model", "tiny-chat", "--chat", "--max-new-tokens", "1", *options, QUESTION]) == 0
+    assert seen == [SamplingConfig(1, **expected | changes)]
+
+
+def test_a_folder_that_says_nothing_of_sampling_and_one_that_says_nonsense(tmp_path, capsys):
+    folder = tmp_path / "model"
+    shutil.copytree(TINY_CHAT, folder)
+    (folder / MANIFEST).unlink()
+    file = folder / "generation_config.json"
+    settings = json.loads(file.read_text())
+    ask = ["generate", "--model", str(folder), "--chat", QUESTION]
+
+    file.write_text(json.dumps(settings | {"do_sample": False}))
+    assert main(ask) == 0
+    said = capsys.readouterr().out
+    assert main([*ask, "--temperature", "0"]) == 0
+    assert said == capsys.readouterr().out
+
+    file.write_text(json.dumps(settings | {"temperature": "warm"}))
+    assert main(ask) == 2
+    words = "generation_config.json cannot be followed: temperature is 'warm'; expected a number."
+    assert words in capsys.readouterr().err
+
+
+def test_a_stop_string_may_be_a_special_token(capsys):
+    """At this temperature every token is equally likely; without a stop 200 tokens hold 15 that are special."""
+    ask = ["generate", "--model", "tiny-chat", "--chat", "--temperature", "1000", "--top-k", "0", "--top-p", "1"]
+    tokenizer = load_tokenizer(TINY_CHAT)
+    special = [tokenizer.token(i) for i in range(480, 494) if i not in tokenizer.eos_token_ids]
+    for seed in range(5):
+        stops = [word for text in special for word in ("--stop", text)]
+        assert main([*ask, *stops, "--max-new-tokens", "200", "--seed", str(seed), QUESTION]) == 0
+        assert "cut off" not in capsys.readouterr().err
+
+
 def test_stop_strings(capsys):
-    ask = ["generate", "--model", "tiny-chat", "--chat", QUESTION]
+    ask = ["generate", "--model", "tiny-chat", "--chat", "--temperature", "0", QUESTION]
     assert main([*ask, "--stop", "</think>", "--stop", "never"]) == 0
     assert capsys.readouterr().out.endswith("2+1+1=4\n</think>\n")
     assert main([*ask, "--stop", ""]) == 2

@@ -16,6 +16,7 @@ from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
@@ -24,8 +25,10 @@ from mlx_grpo_kit.cli import commands as cli
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
 from mlx_grpo_kit.cli.run_folder import RunFolder
+from mlx_grpo_kit.cli.training_run import StopSignal
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.schedule import SCHEDULES
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
@@ -57,7 +60,12 @@ class Digits:
             if wish == "bug":
                 raise KeyError("a bug in a reward")
             for name in wish.split("+"):
-                os.kill(os.getpid(), getattr(signal, name))
+                if name == "chdir":
+                    os.chdir("/")
+                elif name in ("1", "2"):  # the disk under standard output or standard error is full from now on
+                    os.dup2(os.open("/dev/full", os.O_WRONLY), int(name))
+                else:
+                    os.kill(os.getpid(), getattr(signal, name))
         return [float(self.is_correct(p, c)) for p, c in zip(problems, completions, strict=True)]
 
     def undecided(self, problems, completions):
@@ -623,6 +631,49 @@ def test_a_reader_that_goes_away_stops_the_run_like_ctrl_c(model, task, tmp_path
     assert f"train --output {output} --resume" in err
 
 
+@pytest.mark.parametrize("full", ["1", "1+2"])
+def test_a_full_disk_under_the_log_does_not_end_the_run(full, model, task, straight, tmp_path):
+    """With 2 the log has both standard output and standard error."""
+    output = tmp_path / "out"
+    result = in_a_process(*arguments(model, task, output), env=os.environ | {"DIGITS": f"{full}@3"})
+    assert result.returncode == 0
+    assert lines_of(output) == lines_of(straight)
+    assert files_of(output / "policy") == files_of(straight / "policy")
+    if full == "1":
+        assert "Standard output cannot be written (No space left on device); its lines come here." in result.stderr
+        assert "Done: 8 of 8 steps." in result.stderr
+
+
+def test_ctrl_c_with_a_full_disk_under_the_log_saves_too(model, task, tmp_path):
+    output = tmp_path / "out"
+    result = in_a_process(*arguments(model, task, output), env=os.environ | {"DIGITS": "1+2+SIGINT@6"})
+    assert result.returncode == 130
+    assert checkpoints_of(output) == ["step-000003", "step-000004"]
+
+
+def test_a_task_that_changes_the_folder_takes_nothing_with_it(model, task, straight, tmp_path):
+    options = arguments(model, task, "out")
+    result = in_a_process(*options, cwd=tmp_path, env=os.environ | {"DIGITS": "chdir@3"})
+    assert (result.returncode, result.stderr) == (0, "")
+    assert lines_of(tmp_path / "out") == lines_of(straight)
+    assert "train --output out --resume --max-steps 16" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["-dash", "--help"])
+def test_the_printed_commands_work_for_a_folder_whose_name_begins_with_a_dash(
+    name, model, task, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    options = arguments(model, task, "unused", "--max-steps", "2")
+    options = [f"--output={name}" if option == "unused" else option for option in options if option != "--output"]
+    assert main(options) == 0
+    commands = dict(re.findall(r"^(Try it|Go on): +(.*)$", capsys.readouterr().out, re.MULTILINE))
+    for command in commands.values():
+        words = shlex.split(command)
+        assert main(words[words.index("mlx_grpo_kit") + 1 :]) == 0
+    assert lines_of(tmp_path / name)[-1]["step"] == 4
+
+
 def test_a_second_ctrl_c_quits_at_once(train, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DIGITS", "SIGINT+SIGINT@7")
     output = tmp_path / "out"
@@ -682,17 +733,17 @@ def test_two_processes_give_the_run_of_one_and_one_goes_on_with_it(model, task, 
     assert_same_to_rounding(output, straight)
 
 
-@pytest.mark.parametrize(("rank", "call"), [(0, 8), (1, 6)])
-def test_a_process_that_is_killed_ends_the_run_and_is_named(rank, call, model, task, straight, tmp_path):
-    """In step 6: the first process counts two evaluations more."""
+@pytest.mark.parametrize(("rank", "saved"), [(0, ["000003"]), (1, ["000003", "000005"])])
+def test_a_process_that_is_killed_ends_the_run_and_is_named(rank, saved, model, task, straight, tmp_path):
+    """In step 6, after two evaluations. The first process, if it lives on, saves step 5."""
     output = tmp_path / "out"
-    result = in_processes(model, task, output, DIGITS=f"SIGKILL@{call}", DIGITS_RANK=str(rank))
+    result = in_processes(model, task, output, DIGITS="SIGKILL@8", DIGITS_RANK=str(rank))
     assert result.returncode == 1
     assert_one_error_line(result.stderr, f"Process {rank} of 2")
     assert "was killed by SIGKILL" in result.stderr
-    go_on = result.stderr.partition("Go on from step-000003: ")[2]
+    go_on = result.stderr.partition(f"Go on from step-{saved[-1]}: ")[2]
     assert shlex.split(go_on)[-2:] == ["--processes", "2"]
-    assert checkpoints_of(output) == ["step-000003"]
+    assert checkpoints_of(output) == [f"step-{step}" for step in saved]
     result = in_a_process(*shlex.split(go_on)[3:])
     assert (result.returncode, result.stderr) == (0, "")
     assert_same_to_rounding(output, straight)
@@ -709,6 +760,7 @@ def test_groups_that_cannot_be_shared(model, task, tmp_path):
     result = in_processes(model, task, tmp_path / "out", "--per-device-train-batch-size", "12")
     assert result.returncode == 2
     assert_one_error_line(result.stderr, "3 groups of 4 completions, which do not go evenly into 2 processes")
+    assert "All processes together sample per_device_train_batch_size * " in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -718,9 +770,14 @@ def test_a_signal_to_the_parent_reaches_all(number, model, task, tmp_path):
     output = tmp_path / "out"
     command = arguments(model, task, output, "--processes", "2", "--max-steps", "100000")
     with (tmp_path / "out.txt").open("w") as out, (tmp_path / "err.txt").open("w") as err:
-        process = subprocess.Popen([sys.executable, "-m", "mlx_grpo_kit", *command], stdout=out, stderr=err)
+        environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+        (tmp_path / "temporary").mkdir()
+        (tmp_path / "temporary").chmod(0o755)  # not private, so compiled functions stay in the user's cache
+        command = [sys.executable, "-m", "mlx_grpo_kit", *command]
+        process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
         try:
             wait_for(output / "checkpoints")
+            assert [*(tmp_path / "temporary").glob("mlx_grpo_kit-*")]
             process.send_signal(number)
             assert process.wait(60) == (-number if number == signal.SIGKILL else 128 + number)
             wait_for(output / "reward.png")
@@ -732,8 +789,72 @@ def test_a_signal_to_the_parent_reaches_all(number, model, task, tmp_path):
     done = lines_of(output)[-1]["step"]
     assert f"Stopped: {done} of 100000 steps." in (tmp_path / "out.txt").read_text()
     assert checkpoints_of(output)[-1] == f"step-{done:06d}"
+    assert not [*(tmp_path / "temporary").glob("mlx_grpo_kit-*")]
     if number != signal.SIGKILL:  # nobody is left to pass it on
         assert (tmp_path / "err.txt").read_text() == "Stopping after this step; Ctrl-C again quits at once.\n"
+
+
+# The task's module is read in each process: it makes rank 1 get a signal right after it has said that it has none.
+BETWEEN = """
+import os, signal
+
+from mlx_grpo_kit.grpo.processes import World
+
+gather, questions = World.gather, []
+
+
+def gather_then_signal(self, values):
+    gathered = gather(self, values)
+    if self.rank == 1 and values.shape == (1,) and values.dtype == int:  # a question whether to stop
+        questions.append(values)
+        if len(questions) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+    return gathered
+
+
+if gather.__name__ == "gather":  # the file is read each time that its task is made
+    World.gather = gather_then_signal
+"""
+
+
+def test_a_signal_that_comes_to_one_process_between_the_question_and_its_answer(model, tmp_path):
+    """The others do not know of it yet, so all stop together one step later."""
+    (tmp_path / "digits_task.py").write_text(TASK + BETWEEN)
+    output = tmp_path / "out"
+    result = in_processes(model, f"{tmp_path / 'digits_task.py'}:Digits", output)
+    assert (result.returncode, result.stderr) == (143, "")
+    assert "Stopped: 5 of 8 steps." in result.stdout  # the first question comes before the first step
+    assert checkpoints_of(output) == ["step-000003", "step-000005"]
+
+
+class Told(World):
+    """A world in which a signal comes to this process right after others and itself were asked."""
+
+    def __init__(self, others, number):
+        super().__init__()
+        self.others, self.number = others, number
+
+    def gather(self, values):
+        gathered = np.append(values, self.others)
+        if self.number:
+            signal.raise_signal(self.number)
+            self.number = 0
+        return gathered
+
+
+def test_only_what_all_processes_know_stops_them():
+    with StopSignal(Told(others=0, number=signal.SIGTERM)) as stop:
+        assert not stop.came()
+        assert stop.came()
+        assert stop.number == signal.SIGTERM
+
+
+def test_the_same_ctrl_c_is_no_second_one_where_another_process_was_faster():
+    with StopSignal(Told(others=signal.SIGINT, number=0)) as stop:
+        assert stop.came()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def wait_for(path):
@@ -877,6 +998,17 @@ def test_bad_rewards_later_keep_what_was_learned(wish, words, train, straight, t
     monkeypatch.delenv("DIGITS")
     assert main(["train", "--output", str(output), "--resume"]) == 0
     assert lines_of(output) == lines_of(straight)
+
+
+def test_a_reward_that_fails_while_accuracy_is_measured_keeps_the_step_before(train, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "out"
+    monkeypatch.setenv("DIGITS", "bug@5")  # the evaluation after step 3
+    assert train(output) == 1
+    assert "Go on from step-000003" in capsys.readouterr().err
+    assert [line["step"] for line in lines_of(output)] == [0, 1, 2, 3]
+    monkeypatch.delenv("DIGITS")
+    assert main(["train", "--output", str(output), "--resume"]) == 0
+    assert [line["step"] for line in lines_of(output)] == [*range(9)]
 
 
 def cli_command():

@@ -14,6 +14,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import Adapters, init_lora, load_adapters, load_pretrained, load_tokenizer, save_adapters
+from mlx_grpo_kit.qwen3.lora import fingerprint
 from mlx_grpo_kit.qwen3.params import validate_params
 from mlx_grpo_kit.tasks import Addition
 
@@ -125,8 +126,38 @@ def test_fuse_replaces_nothing_that_it_reads(tmp_path, capsys):
     for output in (base, policy, policy.parent, base / ".." / "base"):
         assert main(["fuse", "--adapter", str(policy), "--output", str(output)]) == 2
         assert "would replace the " in capsys.readouterr().err
+    for output in (policy / "peft", policy / "fused", base / "fused"):
+        assert main(["fuse", "--adapter", str(policy), "--output", str(output)]) == 2
+        assert "would be written into the " in capsys.readouterr().err
     assert {file: file.read_bytes() for file in before} == before
     assert main(["generate", "--model", str(policy), "1+1="]) == 0
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    """A folder with a base that the kit wrote, adapters of it in "run/policy", and adapters of those in "last"."""
+    folder = tmp_path_factory.mktemp("chain")
+    assert train(folder / "run") == 0
+    for name, base in (("middle", "run/policy"), ("last", "middle")):
+        config, beside = load_pretrained(folder / base)
+        lora = init_lora(config, beside, 2)
+        save_adapters(folder / name, config, Adapters(lora, 1.0, str(folder / base), fingerprint(beside)))
+    return folder
+
+
+def test_fuse_does_not_replace_the_base_of_the_base(chain, capsys):
+    for adapter, *model in (("last",), ("middle",), ("last", "--model", str(chain / "middle"))):
+        for output in ("run/policy", "run"):
+            command = ["fuse", "--adapter", str(chain / adapter), "--output", str(chain / output), *model]
+            assert main(command) == 2
+            assert "would replace the model that they stand beside" in capsys.readouterr().err
+    load_pretrained(chain / "last")
+
+
+def test_a_run_does_not_replace_the_base_of_its_base(chain, capsys):
+    assert train(chain / "run", "--lora-r", "2", "--model", str(chain / "last"), "--overwrite") == 2
+    assert f"needs {chain / 'run' / 'policy'}, which the run would replace" in capsys.readouterr().err
+    load_pretrained(chain / "last")
 
 
 def test_a_run_does_not_write_over_its_base(tmp_path, capsys):
@@ -136,7 +167,7 @@ def test_a_run_does_not_write_over_its_base(tmp_path, capsys):
     capsys.readouterr()
     again = ["--lora-r", "2", "--model", str(tmp_path / "run" / "policy"), "--overwrite"]
     assert train(tmp_path / "run", *again) == 2
-    assert "would be gone with it. Give another --output" in capsys.readouterr().err
+    assert "which the run would replace in" in capsys.readouterr().err
     assert (tmp_path / "run" / "policy" / "model.safetensors").read_bytes() == weights
 
 

@@ -441,6 +441,14 @@ def test_a_typed_reward_is_applied_to_each():
     assert score_typed(HEAD + "return double(1)", PROBLEMS, ["3", "x"], double=lambda n: 2 * n) == [2.0, 2.0]
 
 
+BROKEN = f"""class Broken(Exception):
+    def __str__(self): return 1 / 0
+{HEAD}"""
+PATIENT = f"""{HEAD}while True:
+        try: value = 1
+        except Exception: pass"""
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -455,8 +463,12 @@ def test_a_typed_reward_is_applied_to_each():
         ("def reward(completion): return 1", "takes 1 positional argument but 3 were given"),
         (HEAD + "return int(completion)", "ValueError for 3+4=x: invalid literal"),
         (HEAD + "return 'good'", "It gave 'good' for 1+2=3; a reward is a finite number"),
-        (HEAD + "return float('nan')", "It gave 'nan'"),
-        (HEAD + "return [1]", r"It gave '\[1\]'"),
+        (HEAD + "return float('nan')", "It gave nan for 1+2=3"),
+        (HEAD + "return [1]", r"It gave \[1\] for 1+2=3"),
+        (HEAD + "return Exception", "It gave Exception for 1+2=3"),
+        (BROKEN + "raise Broken", "Broken for 1+2=3: (its text cannot be shown)"),
+        (BROKEN + "return Broken()", "It gave a Broken for 1+2=3"),
+        (PATIENT, "It was stopped after 3,000,000 steps"),
         (HEAD + "exit()", "SystemExit for 1\\+2=3"),
         ("exit()", "SystemExit"),
         (HEAD + "return nothing", "NameError for 1\\+2=3: name 'nothing' is not defined"),

@@ -1,7 +1,11 @@
 """The solutions of chapter 21 against torch and autograd, right answers in other styles, and what its prose says."""
 
 import math
+import os
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -644,6 +648,25 @@ def test_what_was_sent_does_not_change_any_more():
         return receive()
 
     assert [each[0] for each in ring.run_in_ring(program, [np.array([1.0]), np.array([2.0])]).results] == [2, 1]
+
+
+def test_no_temporary_folder_is_left_where_the_parent_of_real_processes_is_killed(tmp_path):
+    program = "import os, pathlib, time; pathlib.Path(os.environ['READY']).touch(); time.sleep(60)"
+    code = f"from mlx_grpo_kit.course.chapters.chapter_21 import ring; ring.run_processes({program!r}, 1)"
+    (tmp_path / "temporary").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "temporary"), "READY": str(tmp_path / "ready")}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as parent:
+        wait_until((tmp_path / "ready").exists)
+        assert [*(tmp_path / "temporary").glob("mlx_grpo_kit-*")]
+        parent.kill()
+    wait_until(lambda: not [*(tmp_path / "temporary").glob("mlx_grpo_kit-*")])
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_real_processes_print_and_fail_with_words():

@@ -1,6 +1,8 @@
 """check, hint, solution, use and progress, as a learner would misuse them."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,12 +114,57 @@ def test_progress_is_kept_in_a_file(monkeypatch):
     assert "1/5 01" in repr(progress())
 
 
-@pytest.mark.parametrize("content", ["", "{", "7", "null", '{"a": 1}'])
-def test_a_broken_progress_file_counts_as_empty(content):
-    record.progress_file().write_text(content)
+BROKEN = [b"", b"{", b"7", b"null", b'{"a": 1}', b"\xff", b"[" * 100_000, b"[" + b"1" * 5000 + b"]", b'["01.2", 3]']
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_progress_file_counts_as_empty_and_is_kept(content):
+    file = record.progress_file()
+    file.write_bytes(content)
     assert progress("01").done == 0
+    note = check("01.1", forward_slope)
+    aside = file.with_name("progress.json.damaged")
+    assert note
+    assert f"The old one is kept as {aside}." in note.text
+    assert aside.read_bytes() == content
+    assert json.loads(file.read_text()) == ["01.1"]
+    assert "damaged" not in check("01.2", central_slope).text
+    file.write_bytes(b"again")
+    check("01.1", forward_slope)
+    assert file.with_name("progress.json.damaged2").read_bytes() == b"again"
+    assert aside.read_bytes() == content
+
+
+def test_the_ids_of_another_version_are_kept():
+    record.progress_file().write_text('["77.7"]')
+    check("01.1", forward_slope)
+    assert json.loads(record.progress_file().read_text()) == ["01.1", "77.7"]
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("make", [make_pipe, Path.mkdir, lambda path: path.symlink_to("/dev/null")])
+def test_a_place_that_is_not_a_file_is_left_alone(make):
+    place = record.progress_file()
+    make(place)
+    before = place.lstat()
     assert check("01.1", forward_slope)
     assert progress("01").done == 1
+    assert place.lstat() == before
+    assert [*place.parent.iterdir()] == [place]
+
+
+def test_without_a_home(monkeypatch):
+    monkeypatch.delenv(record.PLACE)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert check("01.1", forward_slope)
+    assert progress("01").done == 1
+
+
+def no_home():
+    raise RuntimeError("Could not determine home directory.")
 
 
 def test_a_place_that_cannot_be_written(monkeypatch, tmp_path):

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,27 @@ def test_a_disk_that_fails_to_flush_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output"):
         write(tmp_path / "target", "second")
     assert content(tmp_path / "target") == whole("first")
+
+
+def test_several_writers_of_one_folder_do_not_fail(tmp_path):
+    """Each of them replaces whatever another one has put there; in the end it is one of theirs, whole."""
+    errors = []
+
+    def write_often(text):
+        try:
+            for _ in range(100):
+                write(tmp_path / "target", text)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write_often, args=[text]) for text in ("first", "second", "third")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert content(tmp_path / "target") in [whole(text) for text in ("first", "second", "third")]
 
 
 # Kills. The process dies at its n-th fsync or rename, without any `except` or `finally`.
@@ -224,6 +246,16 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"No space left on device: '.*/file'$"):
         write_file(tmp_path / "file", b"second")
     assert content(tmp_path) == {"file": "first"}
+
+
+def test_a_link_in_the_place_of_a_file_on_its_way_is_not_followed(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    (tmp_path / ".file.new").symlink_to("thesis.tex")
+    write_file(tmp_path / "file", b"first")
+    (tmp_path / ".file.new").write_bytes(b"what a killed process left")
+    write_file(tmp_path / "file", b"second")
+    assert content(tmp_path) == {"file": "second", "thesis.tex": "mine"}
+    assert not (tmp_path / "file").is_symlink()
 
 
 def test_an_empty_folder_is_replaced(tmp_path):

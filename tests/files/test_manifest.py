@@ -103,3 +103,30 @@ def test_reading_finds_what_is_not_as_it_was_saved(ours):
         check_saved(ours, ["config.json"])
     (ours / MANIFEST).unlink()
     check_saved(ours, ["config.json"])  # a folder of somebody else's: nothing to compare with
+
+
+@pytest.fixture
+def nested(tmp_path):
+    with replaced_folder(tmp_path / "nested") as new:
+        (new / "static" / "fonts").mkdir(parents=True)
+        (new / "static" / "fonts" / "a.woff").write_text("a")
+        with replaced_folder(new / "static" / "listed") as inner:
+            (inner / "b.css").write_text("b")
+    return tmp_path / "nested"
+
+
+def test_a_folder_without_a_list_is_in_the_list_of_the_one_around_it(nested):
+    check_saved(nested, ["static/fonts/a.woff", f"static/listed/{MANIFEST}"])
+    (nested / "static" / "fonts" / ".DS_Store").write_text("a Mac's")
+    check_replaceable(nested)
+    remove_folder(nested)
+    assert not nested.exists()
+
+
+@pytest.mark.parametrize("place", ["static/mine", "static/fonts/mine", "static/listed/mine", "static/mine/"])
+def test_a_file_of_somebody_s_deep_in_a_folder_of_ours(place, nested):
+    (nested / place).mkdir() if place.endswith("/") else (nested / place).write_text("mine")
+    with pytest.raises(FileExistsError, match=f"holds {place}, which the kit did not write"):
+        remove_folder(nested)
+    assert (nested / place).exists()
+    assert (nested / "static" / "fonts" / "a.woff").exists()

@@ -1,15 +1,19 @@
 """Batched generation: transformers' greedy tokens, and log-probabilities that are one, however they are computed."""
 
+from functools import partial
 from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
+from mlx_grpo_kit.assets import TINY_CHAT
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate, generate_tokens, stop_at
 from mlx_grpo_kit.generation.batching import fold_groups
 from mlx_grpo_kit.grpo import per_token_logps
+from mlx_grpo_kit.qwen3 import load_tokenizer
 
 V = 37
 MODULE = import_module("mlx_grpo_kit.generation.generate")  # the package has a function of this name
@@ -329,6 +333,24 @@ def test_a_stop_string_is_found_where_every_character_is_several_tokens():
     text = [*"so: \U0001f600\U0001f601".encode()]
     stop = stop_at(decode, ["\U0001f600\U0001f601"])
     assert [stop(text[:number]) for number in range(1, len(text) + 1)] == [False] * (len(text) - 1) + [True]
+
+
+@pytest.mark.parametrize("strings", [["<|im_start|>"], ["<|vision_end|>", "1<|"], ["</think>", "|>2"]])
+def test_stop_strings_with_special_tokens_stop_where_transformers_does(strings):
+    peer = transformers.AutoTokenizer.from_pretrained(TINY_CHAT)
+    theirs = transformers.StopStringCriteria(peer, strings)
+    ours = stop_at(partial(load_tokenizer(TINY_CHAT).decode, skip_special_tokens=False), strings)
+    likely = peer("12<|im_start|><|vision_end|><|im_end|></think>")["input_ids"]
+    rng, stopped = np.random.default_rng(0), 0
+    for _ in range(20):
+        ids = rng.choice(likely, 30).tolist()
+        for end in range(1, len(ids) + 1):
+            wants = bool(theirs(torch.tensor([ids[:end]]), None)[0])
+            assert ours(ids[:end]) == wants, peer.decode(ids[:end])
+            if wants:
+                stopped += 1
+                break
+    assert stopped > 5
 
 
 @pytest.mark.parametrize("strings", [[], "", "stop", ["a", ""], None, 5, [5], [b"a"], iter(["a"])])

@@ -1,5 +1,6 @@
 """What gradcheck says, for four engines: right gradients pass, wrong ones are named, and the report reads well."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.gradcheck import check_gradient, gradcheck
 from mlx_grpo_kit.gradcheck.differences import Probe
 from mlx_grpo_kit.scalar import Value
+from mlx_grpo_kit.tensor.rules.reductions import spread
 from mlx_grpo_kit.tensor.rules.rule import rule
 
 
@@ -190,6 +192,131 @@ def test_a_slope_outside_of_a_kink_fails():
 @pytest.mark.parametrize("x", [3e-6, -3e-6, 1e-5, 1e-7])
 def test_a_step_that_reaches_over_a_kink_is_made_smaller(x):
     assert gradcheck(T.relu, T.Tensor([x, 1.0])).passed
+
+
+def all_to_each(g, x, out, axis, keepdims):
+    """The tie bug: every one of several largest numbers gets all of the gradient of their maximum."""
+    return spread(g, x.shape, axis, keepdims) * (x == spread(out, x.shape, axis, keepdims))
+
+
+TIES = {
+    "two": (T.max, [[3.0, 3.0]]),
+    "five of six": (T.max, [[3.0, 3.0, 3.0, 1.0, 3.0, 3.0]]),
+    "rows": (lambda x: T.max(x, axis=1), [[[2.0, 2.0, 1.0], [0.0, 3.0, 3.0]]]),
+    "rows with one maximum": (lambda x: T.max(x, axis=1), [[[2.0, 2.0, 1.0], [2.0, 2.0, 2.0]]]),
+    "after relu": (lambda x: T.max(T.relu(x)), [[0.0, 0.0, -1.0]]),
+    "two inputs": (lambda a, b: T.max(T.concatenate([a, b])), [[1.0, 2.0], [2.0, 0.0]]),
+    "one in 3,000": (lambda x: T.max(x, axis=1), [np.minimum(np.arange(3000.0), 2998).reshape(1, 3000) / 100]),
+}
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_equal_elements_share_one_gradient(name):
+    fn, inputs = TIES[name]
+    assert gradcheck(fn, *map(T.Tensor, inputs)), gradcheck(fn, *map(T.Tensor, inputs))
+    rules = {"max": {"x": all_to_each}}
+    if name == "after relu":  # with 1 at 0, which is a right subgradient, so that something comes through
+        rules["relu"] = {"x": lambda g, out: g}
+    with contextlib.ExitStack() as broken:
+        for operation, gradients in rules.items():
+            broken.enter_context(T.replaced_gradient(operation, **gradients))
+        assert not gradcheck(fn, *map(T.Tensor, inputs))
+
+
+def test_a_tie_bug_in_words():
+    with T.replaced_gradient("max", x=all_to_each):
+        report = gradcheck(T.max, T.Tensor([3.0] * 5, label="x"))
+    assert (
+        "'x' at index 0, 'x' at index 1, 'x' at index 2 and 2 more are equal and share a gradient. Moved together, "
+        "they have a slope of 1, but their gradients add up to 5." in str(report)
+    )
+    report._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"),
+    [
+        (lambda x: x.max(1).values, [[[2.0, 2.0, 1.0], [0.0, 3.0, 3.0]]]),  # the first takes all
+        (lambda x: x.amax(1), [[[2.0, 2.0, 1.0], [0.0, 3.0, 3.0]]]),
+        (torch.maximum, [[1.0, 2.0], [1.0, 3.0]]),
+        (torch.relu, [np.zeros(5)]),
+        (lambda a, b: a.abs() - b.abs(), [[0.0], [0.0]]),
+        (lambda x: torch.nn.functional.max_pool2d(x, 2), [np.ones((1, 1, 4, 4))]),
+        (torch.linalg.norm, [np.zeros(3)]),
+        (lambda x: torch.sort(x).values[:2], [[1.0, 1.0, 1.0]]),
+        (lambda x: torch.clamp(x, 0, 1), [[0.0, 0.0, 1.0, 1.0]]),
+    ],
+)
+def test_torchs_choices_at_ties_pass(fn, inputs):
+    inputs = [torch.tensor(x, dtype=torch.float64) for x in inputs]
+    assert gradcheck(fn, *inputs), gradcheck(fn, *inputs)
+
+
+def test_kinks_that_share_nothing_may_choose_one_by_one():
+    with T.replaced_gradient("relu", x=lambda g, out: g * np.array([1.0, 0.0, 0.5, 0.0, 1.0])):
+        assert gradcheck(T.relu, T.Tensor(np.zeros(5)))
+
+
+# -- large outputs, small inputs --------------------------------------------------------------------------------------
+
+OFFSETS = {
+    "relu + 1e7": (lambda x: T.relu(x) + 1e7, numbers(6)),
+    "relu + 1e7 in one output": (lambda x: T.relu(x).sum() + 1e7, numbers(6)),
+    "relu + 1e7, 3,600 of them": (lambda x: T.relu(x) + 1e7, numbers(60, 60)),
+    "relu + 1e7 beside its kink": (lambda x: T.relu(x) + 1e7, np.array([3e-6, 1.0])),
+    "(relu + 1e7) - 1e7": (lambda x: (T.relu(x) + 1e7) - 1e7, numbers(6)),
+    "sin + 1e7": (lambda x: T.sin(x) + 1e7, numbers(6)),
+    "sin + 1e4 in float32": (lambda x: T.sin(x) + 1e4, numbers(6).astype(np.float32)),
+    "sin(3x) + 1e4 in float32": (lambda x: T.sin(3 * x) + 1e4, numbers(6).astype(np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+def test_large_outputs_hide_neither_a_right_gradient_nor_a_wrong_one(name):
+    fn, x = OFFSETS[name]
+    assert gradcheck(fn, T.Tensor(x)), gradcheck(fn, T.Tensor(x))
+    for factor in (-1.0, 0.0, 0.8, 1.2):
+        with (
+            T.replaced_gradient("relu", x=lambda g, out: factor * g * (out > 0)),  # noqa: B023
+            T.replaced_gradient("sin", x=lambda g, x: factor * g * np.cos(x)),  # noqa: B023
+        ):
+            assert not gradcheck(fn, T.Tensor(x)), factor
+
+
+def test_what_large_outputs_hide_is_said():
+    assert "The outputs reach 1.0e+07: their rounding hides errors below" in str(gradcheck(*_offset(1e7)))
+    for detach in (False, True):  # a gradient that cannot be seen is not called right
+        report = gradcheck(*_offset(1e13, detach))
+        assert not report
+        assert "The outputs reach 1.0e+13, and their rounding hides 3 of these derivatives." in str(report)
+    big = gradcheck(lambda x: T.sin(x) + 1e4, T.Tensor(numbers(60, 60).astype(np.float32)))
+    assert not big
+    assert "an error as large as the largest derivative would not be seen" in str(big)
+
+
+def _offset(size, detach=False):
+    return lambda x: T.sigmoid(x.detach() if detach else x) + size + 0 * x, T.Tensor([0.5, 1.0, -2.0])
+
+
+@pytest.mark.parametrize("x", [1e-4, 1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize(
+    "fn", [lambda x: x.log(), lambda x: 1 / x, lambda x: x**0.5, lambda x: x**-0.5, lambda x: x.log() * 1e9 * x]
+)
+def test_a_small_input_gets_small_steps(fn, x):
+    for leaf in (T.Tensor([x]), Value(x), torch.tensor([x], dtype=torch.float64)):
+        assert gradcheck(fn, leaf), gradcheck(fn, leaf)
+
+    def off(leaf):
+        return leaf + 0.01 * (leaf - leaf.detach())  # the same value, and a gradient of 1% more
+
+    assert not gradcheck(lambda leaf: fn(off(leaf)), torch.tensor([x], dtype=torch.float64))
+
+
+def test_a_small_input_is_at_a_kink_only_where_the_kink_is():
+    with T.replaced_gradient("relu", x=lambda g, out: 0.5 * g):
+        assert gradcheck(T.relu, T.Tensor([0.0]))
+        for x in (1e-12, -1e-12, 1e-9):
+            assert not gradcheck(T.relu, T.Tensor([x]))
 
 
 def test_curvature_is_no_kink():
@@ -385,15 +512,44 @@ def test_check_gradient_of_a_backward_that_stands_by_itself():
         check_gradient(lambda x: x + 1, lambda g, x: g.sum(axis=0), x)
 
 
+def test_check_gradient_of_a_noisy_function_says_so():
+    rng = np.random.default_rng(0)
+    for size in 10.0 ** np.arange(-12, 0):
+        report = check_gradient(
+            lambda x: x**2 + size * rng.normal(size=x.shape),  # noqa: B023
+            lambda g, x: 3 * g * x,
+            numbers(4),
+        )
+        assert not report
+        assert "forward_fn or backward_fn is not deterministic" in str(report)
+    assert not check_gradient(np.sin, lambda g, x: g * np.cos(x) * (1 + 1e-12 * rng.normal()), numbers(4))
+
+
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-4, 1e-6, 1e-8, 1e-10])
+def test_check_gradient_with_a_step_of_ones_own(epsilon):
+    report = check_gradient(np.sin, lambda g, x: g * np.cos(x), numbers(4), epsilon=epsilon)
+    assert report
+    assert f"(step {epsilon:g})" in str(report)
+    assert not check_gradient(np.sin, lambda g, x: 1.1 * g * np.cos(x), numbers(4), epsilon)
+
+
+def test_check_gradient_refuses_what_tells_nothing():
+    with pytest.raises(ValueError, match=r"x has dtype float16, .* float64, or float32"):
+        check_gradient(np.sin, lambda g, x: g * np.cos(x), np.float16([1, 2]))
+    for epsilon in (0, -1e-5, np.nan, np.inf):
+        with pytest.raises(ValueError, match=f"epsilon is {epsilon}; expected a step above 0"):
+            check_gradient(np.sin, lambda g, x: g * np.cos(x), numbers(2), epsilon)
+
+
 # -- the numbers beneath ----------------------------------------------------------------------------------------------
 
 
 def test_slopes_of_a_known_function():
     probe = Probe(lambda arrays: np.abs(arrays[0]) + arrays[0] ** 2, [np.array([0.0, 1.0])], np.ones(2))
     assert probe.central((0, (1,)), 1e-5) == pytest.approx(3.0)
-    assert probe.sides((0, (0,)), 1e-6) == pytest.approx((-1.0, 1.0), abs=1e-5)
-    assert probe.kink((0, (1,)), 1e-5) is None
-    assert probe.kink((0, (0,)), 1e-5) == pytest.approx((-1.0, 1.0), abs=1e-5)
+    assert probe.sides(1e-6, (0, (0,))) == pytest.approx((-1.0, 1.0), abs=1e-5)
+    assert probe.surroundings((0, (1,)), 1e-5)[1] is None
+    assert probe.surroundings((0, (0,)), 1e-5)[1] == pytest.approx((-1.0, 1.0), abs=1e-5)
 
 
 def test_checking_a_tensor_imports_neither_torch_nor_mlx():

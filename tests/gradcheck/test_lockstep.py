@@ -48,6 +48,53 @@ def test_a_thin_resnet_for_20_steps(torch_resnet):
     assert max(step.largest_difference for step in steps) <= 1e-9
 
 
+def cnns(dtype=torch.float64):
+    torch.manual_seed(0)
+    return (
+        nn.Sequential(
+            nn.Conv2d(1, 8, 3),
+            nn.BatchNorm(8),
+            T.relu,
+            nn.Conv2d(8, 8, 3),
+            nn.BatchNorm(8),
+            lambda x: x.reshape(len(x), -1),
+            nn.Linear(128, 10),
+        ),
+        torch.nn.Sequential(
+            torch.nn.Conv2d(1, 8, 3),
+            torch.nn.BatchNorm2d(8),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(8, 8, 3),
+            torch.nn.BatchNorm2d(8),
+            torch.nn.Flatten(),
+            torch.nn.Linear(128, 10),
+        ).to(dtype),
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "lr"),
+    [(torch.float64, 1e-9, 1e-1), (torch.float64, 1e-9, 1e-3), (torch.float32, 1e-4, 1e-3)],
+)
+def test_a_bias_before_batch_norm_has_a_gradient_of_rounding_that_adam_amplifies(dtype, tolerance, lr):
+    ours, theirs = cnns(dtype)
+    steps = list(lockstep(ours, theirs, batches(10, image=True), optimizer="Adam", lr=lr, tolerance=tolerance))
+    assert len(steps) == 10
+    assert np.abs(ours.parameters()[1].grad).max() < 1e-6 < np.abs(ours.parameters()[0].grad).max()
+
+
+def test_a_small_gradient_that_is_no_rounding_is_our_own():
+    """Its error is within the tolerance, and Adam shows it."""
+    x, y = np.ones((4, 1)), np.array([[1.0], [2.0], [3.0], [4.0]])
+    loss = tuple(lambda outputs, targets, mean=mean: mean((outputs - targets) ** 2) for mean in (T.mean, torch.mean))
+    torch.manual_seed(0)
+    ours, theirs = nn.Linear(1, 1), torch.nn.Linear(1, 1).double()
+    small = T.replaced_gradient("linear", weight=lambda g, x: 1e-10 * g.T @ x, bias=lambda g: g)
+    theirs.weight.register_hook(lambda grad: 1.5e-10 * grad)
+    with small, pytest.raises(LockstepError, match="Step 1: 'weight' after the step differs"):
+        list(lockstep(ours, theirs, [(x, y)], loss=loss, lr=0.1))
+
+
 def test_another_loss_and_optimizer():
     loss = (
         lambda y, t: T.mean((y - np.eye(10)[t]) ** 2),
@@ -76,7 +123,9 @@ def test_a_broken_rule_is_named_where_it_came_in(rule, message):
 def test_a_broken_forward_and_a_broken_optimizer():
     ours, theirs = mlps()
     theirs[1] = torch.nn.LeakyReLU()
-    with pytest.raises(LockstepError, match=r"Step 1: the loss differs by more than 1e-09: \d\.\d+ here, \d\.\d+ in"):
+    with pytest.raises(
+        LockstepError, match=r"Step 1: the loss differs by more than 1e-09 of 2.3: \d\.\d+ here, \d\.\d+ in"
+    ):
         list(lockstep(ours, theirs, batches(3), lr=1e-3))
 
     class Sloppy(T.optim.Adam):
@@ -98,6 +147,21 @@ def linear(dtype=torch.float64):
 
 
 X, Y = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) % 3
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e12])
+def test_the_tolerance_is_relative_where_numbers_are_large(scale):
+    loss = (lambda y, t: T.mean(y * y * 3.0) / 3.0, lambda y, t: torch.mean(y * y))  # equal but for rounding
+    rows = [(scale * X, np.zeros(8))] * 3
+    assert len(list(lockstep(*linear(), rows, optimizer="SGD", loss=loss, lr=1e-30))) == 3
+    broken = T.replaced_gradient("linear", weight=lambda g, x: (1 + 1e-7) * g.T @ x)
+    with (
+        broken,
+        pytest.raises(
+            LockstepError, match=r"the gradient of 'weight' differs. Of 12 elements .* are off by more than \d"
+        ),
+    ):
+        list(lockstep(*linear(), rows, optimizer="SGD", loss=loss, lr=1e-30))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.scalar import Value, value
-from mlx_grpo_kit.tensor import graph
+from mlx_grpo_kit.tensor import function, graph
 from mlx_grpo_kit.tensor.rules import convolution, normalization, shapes
 from mlx_grpo_kit.tensor.rules.rule import Rule
 
@@ -85,6 +85,7 @@ FUNCTIONS = {
     ),
     normalization.LayerNorm: (T.layer_norm, signed(3, 4), signed(4, seed=1), signed(4, seed=2)),
     normalization.RMSNorm: (T.rms_norm, signed(3, 4), signed(4, seed=1)),
+    function.Output: (lambda row: function.Output.apply(row, start=1, like=np.ones((2, 2))), signed(7)),
     shapes.Concatenate: (lambda a, b: T.concatenate([a, b]), signed(2, 3), signed(1, 3, seed=1)),
     shapes.Stack: (lambda a, b: T.stack([a, b], axis=1), signed(2, 3), signed(2, 3, seed=1)),
 }

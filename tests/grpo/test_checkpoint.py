@@ -66,7 +66,7 @@ def test_a_resumed_run_goes_on_bit_by_bit(saved, make_trainer):
     assert len(expected) == 3
     assert min(metrics["kl"] for _, metrics, _ in expected) > 0
     assert_same_bits(bits(resumed.params), bits(trainer.params))
-    assert_same_bits(bits(resumed.ref_params), bits(trainer.ref_params))
+    assert_same_bits(bits(resumed.policy.reference), bits(trainer.policy.reference))
 
 
 @pytest.mark.parametrize("changed", [dict(optim="adafactor"), dict(bf16=True), dict(bf16=True, beta=0.0)])
@@ -75,9 +75,9 @@ def test_other_optimizers_and_dtypes_go_on_bit_by_bit(make_trainer, tmp_path, ch
     next(trainer.train(4))
     trainer.save_checkpoint(tmp_path / "checkpoint")
     resumed = GRPOTrainer.resume(tmp_path / "checkpoint", make_trainer.task())
-    assert resumed.compute_dtype == trainer.compute_dtype
+    assert resumed.policy.dtype == trainer.policy.dtype
     assert records(resumed.train(max_steps=4)) == records(trainer.train(max_steps=4))
-    assert_same_bits(bits(resumed.master_params), bits(trainer.master_params))
+    assert_same_bits(bits(resumed.policy.trained), bits(trainer.policy.trained))
     for name in trainer.params:
         assert_same_bits(bits(resumed.optimizer.state[name]), bits(trainer.optimizer.state[name]))
 
@@ -143,9 +143,9 @@ def test_bfloat16_policies_keep_their_float32_masters(make_trainer, tmp_path):
     trainer.save_checkpoint(tmp_path / "checkpoint")
     resumed = GRPOTrainer.resume(tmp_path / "checkpoint", make_trainer.task())
     assert {value.dtype for value in resumed.params.values()} == {mx.bfloat16}
-    assert_same_bits(bits(trainer.master_params), bits(resumed.master_params))
+    assert_same_bits(bits(trainer.policy.trained), bits(resumed.policy.trained))
     assert records(resumed.train(4)) == records(trainer.train(4))
-    assert_same_bits(bits(trainer.master_params), bits(resumed.master_params))
+    assert_same_bits(bits(trainer.policy.trained), bits(resumed.policy.trained))
 
 
 def test_the_model_in_a_checkpoint_is_a_hugging_face_folder(saved):
@@ -284,7 +284,7 @@ def test_settings_of_another_version(checkpoint, make_trainer):
     (checkpoint / "trainer_state.json").write_text(json.dumps(state))
     list_again(checkpoint)
     with pytest.raises(
-        ValueError, match=r"trainer_state.json has settings that this version does not know: entropy_weight"
+        ValueError, match=r"trainer_state.json has settings that GRPOConfig does not know: entropy_weight"
     ):
         GRPOTrainer.resume(checkpoint, make_trainer.task())
 

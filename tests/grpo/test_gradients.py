@@ -208,8 +208,16 @@ def test_log_probabilities_become_one_padded_array():
         (dict(rewards=np.array([*REWARDS[:-1], np.nan])), r"rewards\[11\] is NaN"),
         (dict(rewards=mx.array([*REWARDS[:-1], math.nan])), r"rewards\[11\] is NaN"),
         (dict(rewards=[*REWARDS[:-1], math.inf]), r"rewards\[11\] is inf; expected a finite number"),
-        (dict(group_size=5), "12 rewards do not divide into groups of num_generations=5|expected a prompt for each"),
-        (dict(group_size=1), "num_generations is 1; expected at least 2|expected a prompt for each"),
+        (dict(group_size=5), "12 rewards do not divide into groups of num_generations=5"),
+        (dict(group_size=1), "group_size is 1; expected a whole number of at least 2"),
+        (dict(group_size=4.0), "group_size is 4.0; expected a whole number of at least 2"),
+        (dict(rewards=["0.5", *REWARDS[1:]]), r"rewards\[0\] is .*0.5'\)?; expected a number, or None"),
+        (dict(temperature=-1.0), "temperature is -1.0; expected a number above 0"),
+        (dict(temperature=0), "temperature is 0; expected a number above 0"),
+        (dict(temperature=math.nan), "temperature is nan; expected a number above 0"),
+        (dict(old=lambda rows: [[0.5] * len(row) for row in rows]), r"old_logprobs\[0\]\[0\] is 0.5; expected a log-"),
+        (dict(old=lambda rows: [[-math.inf] * len(row) for row in rows]), r"old_logprobs\[0\]\[0\] is -inf; expected"),
+        (dict(ref=lambda rows: [[3.0] * len(row) for row in rows]), r"ref_logprobs\[0\]\[0\] is 3.0; expected a log-p"),
         (dict(prompts=PROMPTS[:2]), "There are 2 prompts and 12 completions; expected a prompt for each"),
         (dict(prompts=[*PROMPTS[:2], []]), r"prompts\[8\] is empty"),
         (dict(old=lambda rows: rows[:-1]), "old_logprobs has 11 rows for 12 completions; expected one for each"),
@@ -236,5 +244,27 @@ def test_an_empty_completion(model, rollout):
 
 def test_nan_among_the_old_log_probabilities(model, rollout):
     old = [[math.nan] * len(row) for row in rollout.logps]
-    with pytest.raises(GradientError, match="The loss is NaN"):
+    with pytest.raises(ValueError, match=r"old_logprobs\[0\]\[0\] is nan; expected a log-probability: finite, and 0"):
         compute_loss_and_gradients(*model, PROMPTS, rollout.completions, old, REWARDS, GROUP)
+
+
+def test_old_log_probabilities_that_are_far_off(model):
+    """The ratio overflows: PPO's clip hides it in the loss, and leaves NaN in every gradient."""
+    with pytest.raises(GradientError, match=r"The loss is .*, but the gradients of \d+ of \d+ parameters hold NaN"):
+        compute_loss_and_gradients(*model, [[5]], [[6], [7]], [[-200.0], [-1.0]], [1.0, 0.0], 2)
+
+
+def test_completions_of_different_prompts_are_no_group(model):
+    """Interleaved, the rewards of one problem would be compared with those of another."""
+    completions, rewards = [[7], [8], [9], [10]], [1.0, 0.0, 0.0, 1.0]
+    with pytest.raises(
+        ValueError, match=r"prompts\[1\] is not prompts\[0\], but both are in group 0, of completions 0 to 1"
+    ):
+        compute_loss_and_gradients(*model, [[5], [6], [5], [6]], completions, None, rewards, 2)
+    with pytest.raises(
+        ValueError, match=r"prompts\[3\] is not prompts\[2\], but both are in group 1, of completions 2 to 3"
+    ):
+        compute_loss_and_gradients(*model, [[5], [5], [6], [6, 6]], completions, None, rewards, 2)
+    same = [(5,), np.array([5]), [6], [6]]  # the same tokens, whatever holds them
+    loss, _ = compute_loss_and_gradients(*model, same, completions, None, rewards, 2)
+    assert loss == compute_loss_and_gradients(*model, [[5], [6]], completions, None, rewards, 2)[0]

@@ -1,14 +1,50 @@
 """GRPOConfig: TRL's names, TRL's defaults but for what is said, and settings that cannot work."""
 
+import ast
 import dataclasses
 import inspect
+import itertools
+import json
 import math
 import pickle
+import re
+from fractions import Fraction
 
+import jax
+import mlx.optimizers
+import numpy as np
 import pytest
+import torch
 
+from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig
-from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig, GRPOTrainer, config
+from mlx_grpo_kit.recipe import TINY_ARGS
+
+
+def test_documented_defaults_are_those_in_use():
+    lines = inspect.cleandoc(GRPOConfig.__doc__).splitlines()
+    [line] = [line for line in lines if line.lstrip().startswith("learning_rate:")]
+    assert "TRL's 1e-6" in line
+    assert GRPOConfig().learning_rate == 1e-6
+    assert float(re.search(r"`train` uses (\S+)\.$", line)[1]) == TINY_ARGS["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("MAY_CHANGE", "a resumed run may change"), ("BACKENDS", None)], ids=["MAY_CHANGE", "BACKENDS"]
+)
+def test_the_docstring_of_a_constant_follows_the_constant(name, words):
+    body = ast.parse(inspect.getsource(config)).body
+    after = {
+        assigned.targets[0].id: ast.literal_eval(text.value) if is_text(text) else None
+        for assigned, text in itertools.pairwise(body)
+        if isinstance(assigned, ast.Assign)
+    }
+    assert words in after[name] if words else after[name] is None
+
+
+def is_text(node):
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def test_every_name_is_trls():
@@ -18,7 +54,7 @@ def test_every_name_is_trls():
     theirs = {field.name for config in (TRLConfig, ModelConfig) for field in dataclasses.fields(config)}
     others = {"completion_batch_size", "stop_strings"}  # mlx-lm's, transformers'
     others |= {"advantage_estimator", "dynamic_sampling_rounds", "soft_punish_cache"}  # OpenRLHF's, verl's, DAPO's
-    others |= {"on_reward_error", "backend"}  # the kit's
+    others |= {"on_reward_error", "backend", "gradient_statistics"}  # the kit's
     assert {field.name for field in dataclasses.fields(GRPOConfig)} - others <= theirs
 
 
@@ -33,6 +69,7 @@ def test_defaults_are_trls_but_for_these(trl):
         "max_completion_length": None,  # TRL: 512; here the task knows
         "use_bias_correction_kl": False,  # the plain k3 estimator
         "on_reward_error": "stop",  # what TRL does, without a name for it
+        "gradient_statistics": False,  # TRL has none
         "backend": "mlx",  # TRL: torch
         "seed": 0,
         "top_k": None,  # TRL: 0, which means the same
@@ -118,11 +155,52 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"ref_model_mixup_alpha": 2.0}, "ref_model_mixup_alpha is 2.0; expected 0 to 1"),
         ({"ref_model_sync_steps": 0}, "ref_model_sync_steps is 0"),
         ({"seed": -1}, "seed is -1; expected a whole number of at least 0"),
+        ({"learning_rate": "1e-4"}, "learning_rate is '1e-4'; expected a number that is finite"),
+        ({"learning_rate": [1e-4]}, r"learning_rate is \[0.0001\]; expected a number that is finite"),
+        ({"learning_rate": math.inf}, "learning_rate is inf; expected a number that is finite"),
+        ({"learning_rate": 10**400}, "learning_rate is 1000000.*; expected a number that is finite"),
+        ({"reward_weights": [10**400]}, "expected a number for each reward function"),
+        ({"max_grad_norm": math.inf}, r"max_grad_norm is inf; expected .* \(for no bound, a large one such as 1e9"),
+        ({"epsilon": Fraction(1, 5)}, r"epsilon is Fraction\(1, 5\); expected a number that is finite"),
+        ({"temperature": mx.array([1.0, 2.0])}, r"temperature is \[1.0, 2.0\]; expected a number"),
+        ({"bf16": "false"}, "bf16 is 'false'; expected True or False"),
+        ({"num_generations": np.float32(4)}, "num_generations is 4.0; expected a whole number"),
+        ({"chat_template_kwargs": {"budget": np.float32(1)}}, "chat_template_kwargs is .*; expected texts, numbers"),
     ],
 )
 def test_settings_that_cannot_work(settings, message):
     with pytest.raises(ValueError, match=message):
         GRPOConfig(**settings)
+
+
+@pytest.mark.parametrize("number", [np.float32, mx.array, torch.tensor, np.array, jax.numpy.asarray])
+def test_numbers_of_other_libraries_become_pythons(number):
+    args = GRPOConfig(
+        learning_rate=number(0.25), temperature=number(0.5), epsilon_high=number(2.0), reward_weights=number([0.5, 2.0])
+        if number is not np.float32 else [number(0.5), number(2.0)],
+    )  # fmt: skip
+    assert args == GRPOConfig(learning_rate=0.25, temperature=0.5, epsilon_high=2.0, reward_weights=(0.5, 2.0))
+    assert {type(value) for value in (args.learning_rate, args.temperature, *args.reward_weights)} == {float}
+    assert json.loads(json.dumps(dataclasses.asdict(args), allow_nan=False))["epsilon_high"] == 2.0
+
+
+def test_a_schedule_of_mlx_changes_the_learning_rate_and_can_be_saved(make_trainer, tmp_path):
+    schedule = mlx.optimizers.cosine_decay(1e-3, 10)
+    trainer = make_trainer()
+    for step in trainer.train(2):
+        trainer.change(learning_rate=schedule(step.step))
+    assert type(trainer.args.learning_rate) is float
+    trainer.save_checkpoint(tmp_path / "checkpoint")
+    resumed = GRPOTrainer.resume(tmp_path / "checkpoint", trainer.task, weight_decay=np.float64(0.25))
+    assert (resumed.args.learning_rate, resumed.args.weight_decay) == (schedule(2).item(), 0.25)
+    resumed.save_checkpoint(tmp_path / "again")
+    with pytest.raises(ValueError, match="learning_rate is 'fast'; expected a number that is finite"):
+        trainer.change(learning_rate="fast")
+
+
+def test_whole_numbers_and_truth_values_of_numpy_become_pythons():
+    args = GRPOConfig(num_generations=np.int64(4), seed=np.uint8(3), bf16=np.bool_(True), top_k=np.int32(9))
+    assert [type(each) for each in (args.num_generations, args.seed, args.bf16, args.top_k)] == [int, int, bool, int]
 
 
 def test_it_is_frozen():

@@ -4,6 +4,7 @@ That the updates are those of PEFT, TRL and torch stands in test_trainer.py.
 """
 
 import gc
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -46,13 +47,13 @@ def quantized(params):
 
 def test_only_adapters_are_trained(make_trainer, base):
     trainer = make_trainer(params=base, lora_r=4)
-    before, lora = bits(base), bits(trainer.master_params)
+    before, lora = bits(base), bits(trainer.policy.trained)
     rewards = [step.metrics["reward"] for step in trainer.train(12)]
-    assert bits(trainer.frozen).keys() == before.keys()
-    np.testing.assert_equal(bits(trainer.frozen), before)
-    assert all(name.endswith(("lora_a", "lora_b")) for name in trainer.master_params)
-    assert all((value != lora[name]).any() for name, value in bits(trainer.master_params).items())
-    assert trainer.optimizer.state.keys() - {"step", "learning_rate"} == trainer.master_params.keys()
+    assert bits(trainer.policy.frozen).keys() == before.keys()
+    np.testing.assert_equal(bits(trainer.policy.frozen), before)
+    assert all(name.endswith(("lora_a", "lora_b")) for name in trainer.policy.trained)
+    assert all((value != lora[name]).any() for name, value in bits(trainer.policy.trained).items())
+    assert trainer.optimizer.state.keys() - {"step", "learning_rate"} == trainer.policy.trained.keys()
     assert np.mean(rewards[-4:]) != np.mean(rewards[:4])
 
 
@@ -96,8 +97,8 @@ def test_micro_batches_add_up(make_trainer, base, gradient_checkpointing):
 
 def test_bfloat16_computes_beside_float32_adapters(make_trainer, base):
     exact, rough = (make_trainer(params=base, lora_r=4, bf16=bf16, learning_rate=1e-2) for bf16 in (False, True))
-    assert {value.dtype for value in rough.frozen.values()} == {mx.bfloat16}
-    assert {value.dtype for value in rough.master_params.values()} == {mx.float32}
+    assert {value.dtype for value in rough.policy.frozen.values()} == {mx.bfloat16}
+    assert {value.dtype for value in rough.policy.trained.values()} == {mx.float32}
     ours, theirs = (next(trainer.train(1)).metrics["grad_norm"] for trainer in (rough, exact))
     assert ours == pytest.approx(theirs, rel=0.5)
 
@@ -108,8 +109,8 @@ def test_the_reference_is_the_base_and_no_copy(make_trainer, base):
     mx.clear_cache()
     before = mx.get_active_memory()
     trainer = make_trainer(params=base, **SETTINGS)
-    assert trainer.ref_params is trainer.frozen
-    adapters, frozen = (sum(value.nbytes for value in each.values()) for each in (trainer.master_params, base))
+    assert trainer.policy.reference is trainer.policy.frozen
+    adapters, frozen = (sum(value.nbytes for value in each.values()) for each in (trainer.policy.trained, base))
     assert mx.get_active_memory() - before < 3 * adapters + frozen / 2, "moments, and no copy of the base"
     steps = list(trainer.train(4))
     assert steps[-1].metrics["kl"] > 1e-5
@@ -121,16 +122,16 @@ def test_a_resumed_run_goes_on_bit_by_bit(make_trainer, base, tmp_path):
     trainer.save_checkpoint(tmp_path / "c")
     resumed = GRPOTrainer.resume(tmp_path / "c", make_trainer.task(), base=(make_trainer.config, base))
     assert records(resumed.train(4)) == records(trainer.train(4))
-    np.testing.assert_equal(bits(resumed.master_params), bits(trainer.master_params))
+    np.testing.assert_equal(bits(resumed.policy.trained), bits(trainer.policy.trained))
     size = sum(file.stat().st_size for file in (tmp_path / "c").rglob("*.safetensors"))
-    assert size < 8 * sum(value.nbytes for value in trainer.master_params.values()), "no copy of the base"
+    assert size < 8 * sum(value.nbytes for value in trainer.policy.trained.values()), "no copy of the base"
 
 
 def test_a_rewound_run_repeats_bit_by_bit(make_trainer, base):
     trainer = make_trainer(params=base, **SETTINGS, gradient_checkpointing=True)
     next(trainer.train(3))
     snapshot = trainer.snapshot()
-    assert snapshot.nbytes < 4 * sum(value.nbytes for value in trainer.master_params.values())
+    assert snapshot.nbytes < 4 * sum(value.nbytes for value in trainer.policy.trained.values())
     first = records(trainer.train(3))
     trainer.rewind(snapshot)
     assert records(trainer.train(3)) == first
@@ -194,7 +195,7 @@ def test_no_gradient_of_the_models_size(make_trainer):
     size = sum(value.nbytes for value in params.values())
     args = GRPOConfig(lora_r=4, num_generations=8, max_completion_length=40)
     trainer = GRPOTrainer(config, params, given.tokenizer, given.task, args)
-    peaks, learn = [], trainer._gradients
+    peaks, learn = [], trainer.parts.learner.gradient
 
     def watched(*arguments):
         gc.collect()
@@ -204,11 +205,11 @@ def test_no_gradient_of_the_models_size(make_trainer):
         peaks.append(mx.get_peak_memory() - before)
         return found
 
-    trainer._gradients = watched
     trainer.tokenizer = SimpleNamespace(
-        vocab_size=64, eos_token_ids=[], decode=str, encode_prompt=given.tokenizer.encode_prompt
+        vocab_size=64, eos_token_ids=[], decode=lambda ids, **_: str(ids), encode_prompt=given.tokenizer.encode_prompt
     )
     trainer.change(reward_funcs=[lambda problems, completions: range(len(completions))])
+    trainer.parts.learner.gradient = watched
     next(trainer.train(1))
     assert 0 < peaks[0] < 0.6 * size, "full training holds more than one"
 
@@ -218,6 +219,10 @@ def test_settings():
         GRPOConfig(lora_r=0)
     with pytest.raises(ValueError, match="lora_alpha is 0; expected more than 0"):
         GRPOConfig(lora_alpha=0)
+    for alpha in (1e300, 1e-300):
+        words = f"lora_alpha / lora_r is {alpha / 8}; expected 1.2e-38 to 3e+38"
+        with pytest.raises(ValueError, match=re.escape(words)):
+            GRPOConfig(lora_r=8, lora_alpha=alpha)
     with pytest.raises(ValueError, match=r"no linear map 'q'"):
         GRPOConfig(lora_r=8, lora_target_modules=["q"])
     with pytest.raises(ValueError, match="sync_ref_model is set, which moves a second copy of the policy"):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss, grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.loss import Part
+from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
 
 TRLS = [loss_type for loss_type in LOSS_TYPES if loss_type not in ("reinforce", "rloo")]
 FRAMEWORKS = ["torch", "jax"]
@@ -48,7 +48,7 @@ RUN = {"torch": in_torch, "jax": in_jax, "mlx": in_mlx}
 def batch(seed, off_policy):
     rng = np.random.default_rng(seed)
     logps = -rng.exponential(2.0, (4, 7))
-    old, ref = logps + rng.normal(size=logps.shape) * off_policy, logps + rng.normal(size=logps.shape) * 0.5
+    old, ref = (np.minimum(logps + rng.normal(size=logps.shape) * off, 0) for off in (off_policy, 0.5))
     advantages, entropies = rng.normal(size=4), rng.exponential(2.0, (4, 7))
     mask = np.arange(7) < rng.integers(1, 8, (4, 1))
     return [each.astype(np.float32) for each in (logps, old, ref, advantages, entropies)], mask
@@ -131,6 +131,52 @@ def test_half_precision_is_computed_in_float32():
     loss.backward()
     assert half.grad.dtype == torch.bfloat16
     assert half.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("settings", [{}, {"beta": 0.1}, {"entropy_coef": 0.3}, {"top_entropy_quantile": 0.5}], ids=str)
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_in_float64_torch_computes_in_float64(loss_type, settings):
+    """Against the same numbers in JAX, whose whole numbers become float64; a process of its own has that setting."""
+    (logps, old, ref, advantages, entropies), mask = batch(3, 0.3)
+    arrays = [each.astype(np.float64) / 3 for each in (logps, old, ref, advantages, entropies)]
+    settings = settings | dict(loss_type=loss_type, epsilon=0.13, epsilon_high=0.23, max_completion_length=7)
+
+    def loss_of(array):
+        logps, old, ref, advantages, entropies = map(array, arrays)
+        loss, metrics = grpo_loss_and_metrics(
+            GRPOLossConfig(**settings), logps, old, advantages, array(mask), ref_logps=ref, entropies=entropies
+        )
+        return [loss, metrics["kl"]]
+
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        expected = [each.item() for each in loss_of(jax.numpy.asarray)]
+    actual = loss_of(torch.tensor)
+    assert {each.dtype for each in actual} == {torch.float64}
+    assert [each.item() for each in actual] == pytest.approx(expected, rel=1e-13, abs=1e-15)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_numbers_are_checked_where_they_are_known(framework):
+    module = torch if framework == "torch" else pytest.importorskip("jax").numpy
+
+    def loss(logps, mask=((1.0, 0.5),)):
+        mask, advantages = module.asarray(mask), module.asarray([1.0])
+        return compute_grpo_loss(logps, None, advantages, mask, num_items_in_batch=module.asarray(2))
+
+    logps = module.asarray([[-1.0, -2.0]])
+    with pytest.raises(ValueError, match="completion_mask has numbers other than 0 and 1"):
+        loss(logps)
+    with pytest.raises(ValueError, match="logps has 2 at a completion token; expected log-probabilities"):
+        loss(-logps, ((1, 1),))
+    # While a compiler or vmap traces it, there are no numbers to look at, and no error.
+    if framework == "torch":
+        assert torch.func.vmap(lambda x: loss(x, ((1, 1),)))(-logps[None]).isfinite().all()
+    else:
+        import jax
+
+        assert module.isfinite(jax.jit(lambda x: loss(x, ((1, 1),)))(-logps))
+        assert module.isfinite(jax.vmap(lambda x: loss(x, ((1, 1),)))(-logps[None])).all()
 
 
 def test_the_loss_compiles_in_jax_and_is_a_function_for_torch_func():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from mlx_grpo_kit.grpo import (
     token_weights,
 )
 
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 GARBAGE = [math.nan, math.inf, -math.inf, -1e30, 1e30, 500.0]
 every_loss_type = pytest.mark.parametrize("loss_type", LOSS_TYPES)
 both_levels = pytest.mark.parametrize("level", ["token", "sequence"])
@@ -32,11 +34,24 @@ def settings_of(loss_type, level="token", **settings):
     }
 
 
+def test_the_loss_of_a_policy_that_just_drew_its_answers_depends_on_their_lengths():
+    """README's example: a right answer of 3 tokens and a wrong one of 1. Its numbers were computed by hand."""
+    logps, mask = mx.array([[-1.0, -1.0, -1.0], [-1.0, 0.0, 0.0]]), mx.array([[1, 1, 1], [1, 0, 0]])
+    advantages = mx.array([0.5 / (math.sqrt(0.5) + 1e-4), -0.5 / (math.sqrt(0.5) + 1e-4)])
+    by_token = compute_grpo_loss(logps, logps, advantages, mask)
+    assert by_token.item() == pytest.approx(-(3 - 1) / 4 * 0.7070, abs=1e-4)
+    assert f"{by_token.item():.2f}" == "-0.35"
+    assert "give -0.35" in README
+    assert compute_grpo_loss(logps, logps, advantages, mask, loss_type="grpo").item() == pytest.approx(0, abs=1e-6)
+    of_equal_length = mask[:, :1]
+    assert compute_grpo_loss(logps[:, :1], logps[:, :1], advantages, of_equal_length).item() == pytest.approx(0)
+
+
 def random_batch(seed=0, batch=4, length=6, off_policy=0.3):
     """NumPy float32 (logps, old_logps, ref_logps, advantages, mask); advantages sum to 0; masks are ragged."""
     rng = np.random.default_rng(seed)
     logps = -rng.exponential(1.0, (batch, length)) - 0.1
-    old_logps, ref_logps = (logps + rng.normal(size=logps.shape) * off_policy for _ in range(2))
+    old_logps, ref_logps = (np.minimum(logps + rng.normal(size=logps.shape) * off_policy, 0) for _ in range(2))
     advantages = np.array(compute_advantages(rng.normal(size=batch), batch))
     mask = np.arange(length) < rng.integers(1, length + 1, (batch, 1))
     return *(x.astype(np.float32) for x in (logps, old_logps, ref_logps, advantages)), mask
@@ -183,7 +198,7 @@ def test_padding_columns_change_nothing(loss_type, level):
 def test_an_empty_batch_has_loss_zero_and_gradient_zero(loss_type, level):
     logps, old_logps, ref_logps, advantages, mask = random_batch()
     mask[:] = False
-    for num_items_in_batch in (None, 0, 7):
+    for num_items_in_batch in (None, 7):
         loss, gradient = loss_and_gradient(
             logps,
             old_logps,
@@ -343,11 +358,11 @@ def test_kl_of_a_policy_with_itself_is_zero():
 def test_the_sequence_ratio_is_the_geometric_mean_over_completion_tokens():
     ratios = np.array([[1.1, 0.9, 1.3, 99.0]])
     mask = np.array([[1, 1, 1, 0]])
-    logps = np.log(ratios).astype(np.float32)
+    old_logps = np.full([1, 4], -5, np.float32)
     mean = (1.1 * 0.9 * 1.3) ** (1 / 3)
     loss, gradient = loss_and_gradient(
-        logps,
-        np.zeros_like(logps),
+        old_logps + np.log(ratios).astype(np.float32),
+        old_logps,
         np.array([2.0], np.float32),
         mask,
         loss_type="grpo",
@@ -362,8 +377,13 @@ def test_clip_metrics_by_hand():
     # without an advantage nowhere.
     ratios = np.array([[0.5, 1.5, 1.0, 0.5], [0.5, 1.5, 1.25, 1.5], [9.0, 1.0, 1.0, 1.0]])
     mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
-    logps = np.log(ratios).astype(np.float32)
-    arrays = mx.array(logps), mx.zeros_like(mx.array(logps)), mx.array([-1.0, 1.0, 0.0]), mx.array(mask)
+    old_logps = mx.full(ratios.shape, -3.0)
+    arrays = (
+        old_logps + mx.array(np.log(ratios).astype(np.float32)),
+        old_logps,
+        mx.array([-1.0, 1.0, 0.0]),
+        mx.array(mask),
+    )
     _, metrics = grpo_loss_and_metrics(GRPOLossConfig(epsilon_high=0.28), *arrays)
     assert {name: value.item() for name, value in metrics.items()} == pytest.approx(
         {"clip_ratio/low_mean": 1 / 8, "clip_ratio/high_mean": 2 / 8, "clip_ratio/region_mean": 3 / 8}
@@ -479,3 +499,69 @@ def test_shapes_are_checked(changed, message):
     }
     with pytest.raises(ValueError, match=message):
         compute_grpo_loss(**{**arrays, **changed})
+
+
+WRONG_NUMBERS = [
+    ({"logps": [[0.5, 0.2]]}, "logps has 0.5 at a completion token; expected log-probabilities, which are 0 at most"),
+    ({"old_logps": [[3.25, -1.0]]}, "old_logps has 3.25 at a completion token; expected log-probabilities"),
+    ({"ref_logps": [[-1.0, 0.02]]}, "ref_logps has 0.02 at a completion token"),
+    ({"completion_mask": [[1.0, 0.5]]}, "completion_mask has numbers other than 0 and 1"),
+    ({"completion_mask": [[2, 0]]}, "completion_mask has numbers other than 0 and 1"),
+    ({"completion_mask": [[1.0, math.nan]]}, "completion_mask has numbers other than 0 and 1"),
+    ({"num_items_in_batch": 0}, "num_items_in_batch is 0; expected the completion tokens of the whole batch"),
+    ({"num_items_in_batch": -3}, "num_items_in_batch is -3; expected"),
+    ({"num_items_in_batch": math.nan}, "num_items_in_batch is nan; expected"),
+]
+RIGHT_NUMBERS = {"logps": [[-1.0, -2.0]], "old_logps": [[-1.0, -1.5]], "advantages": [1.0], "completion_mask": [[1, 1]]}
+
+
+@pytest.mark.parametrize(("changed", "message"), WRONG_NUMBERS)
+def test_numbers_are_checked(changed, message):
+    arrays = RIGHT_NUMBERS | changed
+    arrays = {name: value if name == "num_items_in_batch" else mx.array(value) for name, value in arrays.items()}
+    with pytest.raises(ValueError, match=message):
+        compute_grpo_loss(**arrays)
+    with pytest.raises(ValueError, match=message):
+        mx.grad(lambda logps: compute_grpo_loss(**arrays | {"logps": logps}))(arrays["logps"])
+
+
+def test_masked_places_and_rounding_are_no_wrong_numbers():
+    arrays = {name: mx.array(value) for name, value in RIGHT_NUMBERS.items()}
+    arrays |= {"logps": mx.array([[1e-6, 900.0]]), "completion_mask": mx.array([[1, 0]]), "old_logps": None}
+    assert math.isfinite(compute_grpo_loss(**arrays, num_items_in_batch=mx.array(1)).item())
+
+
+def test_while_a_compiler_traces_it_no_number_is_looked_at():
+    arrays = {name: mx.array(value) for name, value in (RIGHT_NUMBERS | {"completion_mask": [[1.0, 0.5]]}).items()}
+    compiled = mx.compile(mx.grad(lambda logps, arrays: compute_grpo_loss(logps, **arrays)))
+    logps = arrays.pop("logps")
+    assert np.isfinite(np.array(compiled(logps, arrays))).all()
+
+
+@every_loss_type
+@both_levels
+def test_in_float64_nothing_is_rounded_to_float32(loss_type, level):
+    """On-policy no exp is taken, which MLX computes in float32's precision: what is left are weights and sums."""
+    mask = np.arange(7) < np.array([[3], [7], [5]])
+    advantages = np.array([1.1, -0.7, 0.3])
+    logps = -np.random.default_rng(0).exponential(1.0, (3, 7))
+    weight = {
+        "grpo": mask / mask.sum(axis=1, keepdims=True) / 3,
+        "sapo": mask / mask.sum(axis=1, keepdims=True) / 3,
+        "luspo": mask / 3,
+        "dr_grpo": mask / (3 * 11),
+        "rloo": mask / mask.sum(axis=1, keepdims=True) / 3,
+    }.get(loss_type, mask / 15)
+    objective = np.broadcast_to(advantages[:, None], logps.shape)
+    if loss_type in ("cispo", "vespo", "reinforce"):
+        objective = objective * logps
+    elif loss_type == "sapo":
+        objective = objective * np.where(objective > 0, 2 / 1.0, 2 / 1.05)
+    with mx.stream(mx.cpu):
+        arrays = [mx.array(each, mx.float64) for each in (logps, logps, advantages)]
+        loss = compute_grpo_loss(
+            *arrays, mx.array(mask), loss_type=loss_type, importance_sampling_level=level, epsilon_high=5.0,
+            max_completion_length=11,
+        )  # fmt: skip
+        assert loss.dtype == mx.float64
+        assert loss.item() == pytest.approx(-(weight * objective).sum(), rel=1e-14)

@@ -94,9 +94,10 @@ def measured(config, length, settings, packed=False):
     del params
     gc.collect()
     mx.reset_peak_memory()
-    if trainer.ref_params and trainer.frozen is None:  # they are the policy's own until its first update
-        trainer.ref_params = {name: value + 0 for name, value in trainer.ref_params.items()}
-        mx.eval(trainer.ref_params)
+    if trainer.policy.reference and trainer.policy.frozen is None:  # they are the policy's own until its first update
+        reference = {name: value + 0 for name, value in trainer.policy.reference.items()}
+        trainer.policy = replace(trainer.policy, reference=reference)
+        mx.eval(reference)
     assert next(trainer.train(1)).metrics["grad_norm"] > 0
     return args, mx.get_peak_memory() - before
 

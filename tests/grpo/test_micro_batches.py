@@ -7,11 +7,11 @@ import pytest
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics
+from mlx_grpo_kit.grpo.batch import Batch, Completion
 from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.logps import pad_batch, score
 from mlx_grpo_kit.grpo.loss import high_entropy_mask
 from mlx_grpo_kit.grpo.micro_batches import micro_batches
-from mlx_grpo_kit.grpo.trainer import Completion
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.tasks import Problem
 
@@ -149,13 +149,7 @@ def in_full(model, args, completions):
 
 def with_some_left_out(model, args, completions):
     loss_config = args.loss(16)
-    lengths = np.array([len(each.completion_ids) for each in completions])
-    finished = np.array([each.finished for each in completions])
-    num_counted = np.where(finished, lengths, 0) if args.mask_truncated_completions else lengths
-    entropies = padded([each.entropies for each in completions], 16)
-    batches, left_out = micro_batches(
-        model[0], args, loss_config, completions, num_counted, entropies=np.array(entropies)
-    )
+    batches, left_out = micro_batches(model[0], args, loss_config, Batch.from_records(completions, GROUP))
     grads, totals = None, dict(left_out)
     for micro in batches:
         place = {tuple(each.completion_ids): each for each in completions}
@@ -201,8 +195,7 @@ def test_gradients_and_metrics_are_those_of_the_full_pass(model, loss_type, off_
     for name, value in expected.items():
         assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
     through = sum(micro.batch.completion_ids.shape[0] for micro in batches)
-    all_are_needed = loss_type == "vespo" and off_policy
-    assert through < len(completions) if not all_are_needed else through > 0
+    assert through == len(completions) if loss_type == "vespo" else 0 < through < len(completions)
 
 
 @pytest.mark.parametrize(
@@ -253,11 +246,12 @@ def test_where_nothing_is_left_the_entropy_is_still_told(model):
 def test_completions_of_like_length_go_together(model):
     args = arguments("dapo", per_device_train_batch_size=8, gradient_accumulation_steps=3)
     completions = [
-        dataclasses.replace(each, completion_ids=each.completion_ids[: 8 if int(each.prompt) % 2 else 2])
+        dataclasses.replace(each, completion_ids=each.completion_ids[:length], entropies=each.entropies[:length])
         for each in sampled(model, seed=2, share_without_advantage=0.0)
+        for length in [8 if int(each.prompt) % 2 else 2]
     ]
     lengths = np.array([len(each.completion_ids) for each in completions])
-    batches, _ = micro_batches(model[0], args, GRPOLossConfig(), completions, lengths)
+    batches, _ = micro_batches(model[0], args, GRPOLossConfig(), Batch.from_records(completions, GROUP))
     places = sum(micro.batch.completion_ids.size for micro in batches)
     assert lengths.sum() <= places < sum(8 * lengths[start : start + 8].max() for start in (0, 8, 16))
     assert {micro.batch.group_size for micro in batches} == {GROUP}

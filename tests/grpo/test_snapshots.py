@@ -3,13 +3,15 @@
 import gc
 import math
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.grpo import RewardError, TrainingDivergedError, optimizer
+from mlx_grpo_kit.grpo import GRPOTrainer, RewardError, TrainingDivergedError, optimizer
 from mlx_grpo_kit.grpo import trainer as trainer_module
+from mlx_grpo_kit.qwen3 import init_params
 from mlx_grpo_kit.run_record import RunRecord
 
 
@@ -19,7 +21,7 @@ def zeros(problems, completions):
 
 def content(trainer):
     """Everything that decides on the steps to come, as NumPy copies."""
-    params = {name: np.array(value) for name, value in trainer.master_params.items()}
+    params = {name: np.array(value) for name, value in trainer.policy.trained.items()}
     state = {
         name: {part: np.array(value) for part, value in parts.items()} if isinstance(parts, dict) else parts.item()
         for name, parts in trainer.optimizer.state.items()
@@ -50,7 +52,7 @@ def test_a_rewound_run_repeats_bit_by_bit(make_trainer, monkeypatch, name, is_la
     if is_large:
         monkeypatch.setattr(optimizer, "GROUP_BYTES", 600)
     trainer = make_trainer(**RUNS[name])
-    assert trainer.optimizer.is_large == is_large
+    assert trainer.optimizer.rule.is_large == is_large
     snapshots, first, states = [], [], []
     snapshots.append(trainer.snapshot())
     for step in trainer.train(6):
@@ -136,7 +138,7 @@ def test_memory_is_given_back_with_the_snapshot(make_trainer):
     before = mx.get_active_memory()
     kept = [trainer.snapshot() for _ in trainer.train(6)]
     gc.collect()
-    size = 3 * sum(value.nbytes for value in trainer.master_params.values())
+    size = 3 * sum(value.nbytes for value in trainer.policy.trained.values())
     assert all(snapshot.nbytes == size for snapshot in kept)
     # Three of the four: the last one's arrays are the trainer's own.
     assert 0.9 * 3 * size < mx.get_active_memory() - before < 1.3 * 3 * size
@@ -175,11 +177,44 @@ def test_a_snapshot_of_another_run_is_refused(make_trainer):
     before = content(trainer)
     with pytest.raises(ValueError, match=r"The snapshot of step 0 is of another run: seed is 3"):
         trainer.rewind(make_trainer(seed=3).snapshot())
-    other = make_trainer().snapshot()
-    other.master_params["embedding.weight"] = mx.zeros([2, 2])
-    with pytest.raises(ValueError, match=r"of another run: its parameters are others"):
-        trainer.rewind(other)
+    other_model = init_params(trainer.config, seed=2, scale=0.3)
+    other_config = replace(trainer.config, rope_theta=10.0)  # the same shapes
+    other_task = make_trainer.task()
+    other_task.name = "eights"
+    others = {
+        "model": make_trainer(params=other_model),
+        "config": GRPOTrainer(other_config, trainer.params, trainer.tokenizer, trainer.task, trainer.args),
+        "task": make_trainer(other_task),
+    }
+    for other in others.values():
+        with pytest.raises(ValueError, match="The snapshot of step 0 is of another run: it began with another task or"):
+            trainer.rewind(other.snapshot())
     assert_same(content(trainer), before)
+
+
+def test_a_snapshot_of_adapters_beside_another_base_is_refused(make_trainer):
+    bases = [init_params(make_trainer.config, seed=seed, scale=0.3) for seed in (1, 2)]
+    here, there = (make_trainer(params=base, lora_r=2) for base in bases)
+    with pytest.raises(ValueError, match="of another run: it began with another task or model"):
+        here.rewind(there.snapshot())
+    list(here.train(1))
+    here.rewind(make_trainer(params=bases[0], lora_r=2).snapshot())  # the same run in another trainer
+    assert here.step == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_r": 2}], ids=str)
+def test_a_resumed_run_takes_the_snapshots_of_the_run_that_was_saved(make_trainer, tmp_path, settings):
+    trainer = make_trainer(**settings)
+    start, base = trainer.snapshot(), (trainer.config, trainer.policy.frozen) if settings else None
+    steps = [told(step) for step in trainer.train(2)]
+    trainer.save_checkpoint(tmp_path / "two")
+    resumed = trainer_module.GRPOTrainer.resume(tmp_path / "two", trainer.task, base=base)
+    list(resumed.train(3))
+    resumed.rewind(start)
+    assert [told(step) for step in resumed.train(2)] == steps
+    other = make_trainer(params=init_params(make_trainer.config, seed=2, scale=0.3), **settings)
+    with pytest.raises(ValueError, match="of another run: it began with another task or model"):
+        other.rewind(resumed.snapshot())
 
 
 def test_after_a_step_that_failed_what_was_changed_is_still_told(make_trainer):

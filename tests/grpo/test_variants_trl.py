@@ -233,12 +233,12 @@ def test_the_reference_follows_as_trls_does(make_trainer):
     def as_torch(params):
         return torch.nn.ParameterList([torch.tensor(np.array(params[name])) for name in names])
 
-    reference = as_torch(trainer.ref_params)
+    reference = as_torch(trainer.policy.reference)
     for step in trainer.train(4):
         if step.step % 2 == 0:
             SyncRefModelCallback._sync_target_model(as_torch(trainer.params), reference, 0.3)
         for name, expected in zip(names, reference, strict=True):
             np.testing.assert_allclose(
-                np.array(trainer.ref_params[name]), expected.detach().numpy(), rtol=1e-6, atol=1e-7
+                np.array(trainer.policy.reference[name]), expected.detach().numpy(), rtol=1e-6, atol=1e-7
             )
     assert step.metrics["kl"] > 0

@@ -244,9 +244,6 @@ def test_adapters_of_another_model(base, saved, tmp_path):
     other = {**params, "final_norm.weight": params["final_norm.weight"] * 1.1}
     with pytest.raises(ValueError, match=r"trained beside another model .*its numbers are not the ones given here"):
         load_adapters(saved, config).check_base(other)
-    for dtype in (mx.bfloat16, mx.float32):  # the same model in another dtype
-        same = {name: value.astype(mx.bfloat16).astype(dtype) for name, value in params.items()}
-        load_adapters(saved, config).check_base(same)
     nowhere = save_adapters(tmp_path / "n", config, Adapters(lora, SCALE, str(tmp_path / "gone")))
     with pytest.raises(FileNotFoundError, match=r"there is no such folder\. .* fuse --adapter .* --model"):
         load_pretrained(nowhere)
@@ -264,6 +261,9 @@ def test_adapters_of_another_model(base, saved, tmp_path):
         ({"lora_parameters": {"scale": 0.0}}, "has 0.0 for scale"),
         ({"lora_parameters": {"scale": 10**400}}, "for scale; expected a number above 0"),
         ({"lora_parameters": {"scale": 1e39}}, "for scale; expected a number above 0"),
+        ({"lora_parameters": {"scale": 1e-320}}, "for scale; expected a number above 0"),
+        ({"fine_tune_type": "x" * 5000}, "has fine_tune_type 'x{59}; expected 'lora'"),
+        ({"lora_parameters": {"scale": 2.5, "rank": "x" * 5000}}, "says 'x{59}: the two are not of one save"),
         ({"lora_parameters": {"scale": 2.5, "rank": 8}}, r"have rank 4, and adapter_config\.json says 8"),
     ],
 )
@@ -285,6 +285,9 @@ def test_settings_of_mlx_lms_that_are_not_plain_lora(base, copy, change, words):
         ({"r": 2}, r"have rank 4, and adapter_config\.json says 2"),  # which would double what they add
         ({"lora_alpha": 10**400}, "for lora_alpha; expected a number above 0"),
         ({"bias": "all"}, "has bias 'all'"),
+        ({"bias": "x" * 5000}, "has bias 'x{59}; expected"),
+        ({"use_rslora": "false"}, "has 'false' for use_rslora; expected true or false"),
+        ({"use_rslora": 1}, "has 1 for use_rslora; expected true or false"),
         ({"alora_invocation_tokens": [5]}, r"has alora_invocation_tokens \[5\]"),
         ({"init_lora_weights": "pissa_niter_16"}, "has init_lora_weights 'pissa_niter_16'"),
     ],
@@ -351,6 +354,29 @@ def test_an_adapter_under_two_names(base, copy):
     mx.save_safetensors(str(copy / MLX_LM), lora | {name.removeprefix("model."): lora[name] * 7})
     with pytest.raises(ValueError, match="there twice, under two names"):
         load_adapters(copy, base[1])
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+def test_a_base_is_the_same_in_any_dtype(base, dtype, tmp_path):
+    _, config, params, folder, lora = base
+    # Numbers at which float16 rounds to a tie, which bfloat16 then breaks the other way than it rounds the original.
+    ties = {name: mx.full(value.shape, 1 + 2**-8 + 2**-12) for name, value in params.items()}
+    for original in (params, ties):
+        copy = {name: value.astype(dtype) for name, value in original.items()}
+        read = {name: value.astype(mx.float32) for name, value in copy.items()}
+        for trained, given in ((original, copy), (copy, original), (copy, read), (read, copy)):
+            adapters = save_adapters(tmp_path / "a", config, Adapters(lora, SCALE, str(folder), fingerprint(trained)))
+            load_adapters(adapters, config).check_base(given)
+        other = copy | {"final_norm.weight": copy["final_norm.weight"] * 1.01}
+        with pytest.raises(ValueError, match="trained beside another model"):
+            load_adapters(adapters, config).check_base(other)
+
+
+def test_a_folder_of_before_there_were_two_hashes(base):
+    _, _, params, _, lora = base
+    Adapters(lora, SCALE, None, fingerprint(params).split()[0]).check_base(params)
+    with pytest.raises(ValueError, match="trained beside another model"):
+        Adapters(lora, SCALE, None, "").check_base(params)
 
 
 def test_a_base_that_leads_back(saved, tmp_path):

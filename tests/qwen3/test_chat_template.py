@@ -1,15 +1,22 @@
 """Chats as text, against transformers' apply_chat_template; and templates that somebody wrote to do harm."""
 
+import gc
 import json
+import os
+import resource
 import shutil
-import time
+import signal
+import sys
+import threading
 
 import pytest
 import transformers
 
+from mlx_grpo_kit.assets import TINY, TINY_CHAT
 from mlx_grpo_kit.course.chapters.chapter_23.made import CHAT_TEMPLATE, make_tokenizer
-from mlx_grpo_kit.qwen3 import chat_template
+from mlx_grpo_kit.qwen3 import template_process
 from mlx_grpo_kit.qwen3.chat_template import ChatTemplate, ChatTemplateError
+from mlx_grpo_kit.qwen3.template_renderer import Renderer
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer
 
 USER = {"role": "user", "content": "What is 12+34?"}
@@ -96,8 +103,6 @@ def test_several_templates_by_name(folders, tmp_path):
 
 
 def test_no_template(tmp_path):
-    from mlx_grpo_kit.assets import TINY
-
     with pytest.raises(ChatTemplateError, match="no chat template: neither"):
         load_tokenizer(TINY).render([USER])
 
@@ -118,64 +123,177 @@ def test_objects_do_not_reach_a_template():
 
 
 LOOP = "{% set ns = namespace(x='ab') %}{% for a in range(60) %}BODY{% endfor %}{{ ns.x }}"
-TOO_LARGE = "makes a value larger than"
-NEVER_DONE = "is not done after"
+BOUNDED = "is not done after|needs more than|makes a text of more than"
+NEVER_DONE = "is not done after 0.5 seconds"
+TOO_LARGE = "needs more than 128 MiB of memory"
 FORBIDDEN = "tries what the sandbox forbids"
+NINE_GIGABYTES = {
+    "format with a width elsewhere": """{{ "{0:{1[w]}}".format("a", {"w": 9000000000}) }}""",
+    "format's width": "{{ '{:>10000000000}'.format(1) }}",
+    "width as an argument": "{{ '%*d' % (10**10, 1) }}",
+    "width with zeros before it": """{{ "%00000000003000000000d" % 1 }}""",
+    "a name used often": """{% set s = 'a' * 100000 %}{{ ("%(a)s" * 90000) % {"a": s} }}""",
+    "text times number": "{{ 10**10 * 'a' }}",
+    "list times number": "{{ ([0] * 10**9)|length }}",
+    "filter": "{{ 'a'|center(10**10) }}",
+    "method": "{{ 'a'.ljust(10**10) }}",
+    "joined": "{% set s = 'a' * 1000000 %}{{ s.join(s) }}",
+    "joined texts": "{% set s = 'a' * 1000000 %}{{ range(6000)|join(s) }}",
+    "translated": "{{ ('a' * 30000).translate({97: 'b' * 300000}) }}",
+    "replaced": "{{ ('a' * 30000)|replace('a', 'b' * 300000) }}",
+    "replaced in a list": "{{ (['a' * 30000] * 9)|replace('a', 'b' * 300000) }}",
+    "kept": "{% set ns = namespace(x=[]) %}{% for a in range(99999) %}{% set ns.x = [ns.x, 'a' * 500000 ~ a] %}"
+    "{% endfor %}",
+    "doubled by ~": LOOP.replace("BODY", "{% set ns.x = ns.x ~ ns.x %}"),
+    "doubled by +": LOOP.replace("BODY", "{% set ns.x = ns.x + ns.x %}"),
+    "doubled in a block": LOOP.replace("BODY", "{% set x %}{{ns.x}}{{ns.x}}{% endset %}{% set ns.x=x %}"),
+    "doubled lists": LOOP.replace("BODY", "{% set ns.x = [ns.x, ns.x] %}"),
+    "doubled dicts": LOOP.replace("BODY", "{% set ns.x = dict(a=ns.x, b=ns.x) %}"),
+    "nested names": LOOP.replace("BODY", "{% set ns.x = namespace(a=ns.x, b=ns.x) %}"),
+    "output": "{% for a in range(99999) %}{{ 'a' * 500000 }}{% endfor %}",
+    "indent": "{{ messages|tojson(indent=10**10) }}",
+    "placeholder text": "{{ lipsum(n=100000000) }}",
+}
 HOSTILE = {
+    **{name: (source, BOUNDED) for name, source in NINE_GIGABYTES.items()},
+    "loops": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", NEVER_DONE),
     "loops without calls": (
         "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
         NEVER_DONE,
     ),
-    "loops": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", NEVER_DONE),
     "calls": ("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(80) }}", NEVER_DONE),
+    "sums of lists": ("{{ ([0]*500000)|batch(1)|list|sum(start=[]) }}", NEVER_DONE),
+    "power": ("{{ 10**(10**10) }}", BOUNDED),
+    "power of a power": ("{{ 9**(9**9) }}", BOUNDED),
+    "long": ("{{ 'a' * 2000000 }}", r"makes a text of more than 1,048,576 characters\. Nothing of it was used"),
     "calls itself": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
     "huge range": ("{% for a in range(10**12) %}x{% endfor %}", "Range too big"),
     "subclasses": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", FORBIDDEN),
     "globals": ("{{ cycler.__init__.__globals__.os.system('true') }}", FORBIDDEN),
     "namespace": ("{{ namespace(__class__=1) }}", FORBIDDEN),
     "changes a list": ("{{ messages.append(1) }}", FORBIDDEN),
-    "text times number": ("{{ 10**10 * 'a' }}", TOO_LARGE),
-    "power": ("{{ 10**(10**10) }}", TOO_LARGE),
-    "filter": ("{{ 'a'|center(10**10) }}", TOO_LARGE),
-    "method": ("{{ 'a'.ljust(10**10) }}", TOO_LARGE),
-    "doubled by ~": (LOOP.replace("BODY", "{% set ns.x = ns.x ~ ns.x %}"), TOO_LARGE),
-    "doubled by +": (LOOP.replace("BODY", "{% set ns.x = ns.x + ns.x %}"), TOO_LARGE),
-    "doubled in a block": (LOOP.replace("BODY", "{% set x %}{{ns.x}}{{ns.x}}{% endset %}{% set ns.x=x %}"), TOO_LARGE),
-    "doubled lists": (LOOP.replace("BODY", "{% set ns.x = [ns.x, ns.x] %}"), NEVER_DONE),
-    "doubled dicts": (LOOP.replace("BODY", "{% set ns.x = dict(a=ns.x, b=ns.x) %}"), NEVER_DONE),
-    "replaced": (LOOP.replace("BODY", "{% set ns.x = ns.x|replace('a', 'aaaa') %}"), TOO_LARGE),
-    "joined": ("{% set s = 'a' * 1000000 %}{{ s.join(s) }}", TOO_LARGE),
-    "format": ("{{ '{:>10000000000}'.format(1) }}", TOO_LARGE),
-    "format's width": ("{{ '%*d' % (10**10, 1) }}", TOO_LARGE),
-    "time's width": ("{{ strftime_now('%10000000000d') }}", TOO_LARGE),
-    "output": ("{% for a in range(99999) %}{{ 'a' * 1000000 }}{% endfor %}", TOO_LARGE),
-    "indent": ("{{ messages|tojson(indent=10**10) }}", "expected 0 to 16"),
     "a file": ("{% include '/etc/passwd' %}", "does not take this chat"),
-    "placeholder text": ("{{ lipsum(n=100000000) }}", "'lipsum' is undefined"),
-    "slow filter": ("{{ 'a'|urlize }}", "No filter named 'urlize'"),
     "nested": ("{% for a in [1] %}" * 30 + "{% endfor %}" * 30, "is not a Jinja template"),
     "parentheses": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "is not a Jinja template"),
     "no end": ("{% for %}", "line 1 is not a Jinja template"),
     "length": ("x" * 300_000, "expected at most 262,144"),
     "refuses": ("{{ raise_exception('System role not supported') }}", "not take this chat: System role not supported"),
+    "a long error": ("{{ raise_exception('x' * 500000) }}", "not take this chat: x{200}[.]{4}$"),
 }  # fmt: skip
 
 
+@pytest.fixture
+def small_bounds(monkeypatch):
+    monkeypatch.setattr(template_process, "SECONDS", 0.5)
+    monkeypatch.setattr(template_process, "MEMORY", 2**27)
+    monkeypatch.setattr(template_process, "LARGEST", 2**20)
+
+
 @pytest.mark.parametrize(("source", "words"), HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_templates_are_refused(source, words, monkeypatch):
-    monkeypatch.setattr(chat_template, "SECONDS", 0.1)
-    monkeypatch.setattr(chat_template, "LARGEST", 2**20)
+def test_hostile_templates_are_refused(source, words, small_bounds):
     template = ChatTemplate(source, {}, "The chat template in FOLDER")
-    began = time.monotonic()
     with pytest.raises(ChatTemplateError, match=words) as refusal:
         template.render([USER])
     assert "The chat template in FOLDER" in str(refusal.value)
-    assert time.monotonic() - began < 30  # it came to an end, rather than in the time that a machine takes
 
 
-def test_a_namespace_shows_nothing_of_what_is_in_it():
-    nested = LOOP.replace("BODY", "{% set ns.x = namespace(a=ns.x, b=ns.x) %}")
-    assert ChatTemplate(nested, {}, "T").render([USER]) == "<namespace>"
+@pytest.mark.parametrize(
+    "source", ["{{ 'a' * x }}", "{% for a in range(x) %}{% for b in range(x) %}{% endfor %}{% endfor %}"]
+)
+def test_a_template_renders_the_next_chat_after_one_that_was_refused(source, small_bounds):
+    template = ChatTemplate(source, {}, "T")
+    short = template.render([USER], x=9)
+    for _ in range(2):
+        with pytest.raises(ChatTemplateError, match=BOUNDED):
+            template.render([USER], x=99999 if "for" in source else 10**9)
+        assert template.render([USER], x=9) == short
+
+
+@pytest.mark.skipif(not template_process.ENFORCED, reason="the system bounds no memory")
+def test_memory_is_refused_and_not_taken_first(small_bounds):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    for source in [*NINE_GIGABYTES.values()][::4]:
+        with pytest.raises(ChatTemplateError, match=BOUNDED):
+            ChatTemplate(source, {}, "T").render([USER])
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < max(before, 2**17) + 1  # KiB
+
+
+def test_a_process_that_the_system_does_not_bound_is_looked_at(small_bounds, monkeypatch):
+    """As on macOS. The limit that the process is told is out of reach here, as there."""
+    monkeypatch.setattr(template_process, "ENFORCED", False)
+    bound = template_process.MEMORY
+    monkeypatch.setattr(template_process, "MEMORY", 2**33)
+    template = ChatTemplate(NINE_GIGABYTES["kept"], {}, "T")
+    process = template._renderer._running()
+    monkeypatch.setattr(template_process, "MEMORY", bound)
+    monkeypatch.setattr(template_process, "SECONDS", 60)
+    with pytest.raises(ChatTemplateError, match=TOO_LARGE):
+        template.render([USER])
+    assert process.poll() is not None
+
+
+def test_one_process_renders_many_chats_and_ends_with_its_template():
+    template = ChatTemplate("{{ messages[0].content }}{{ x }}", {}, "T")
+    process = template._renderer._running()
+    for number in range(50):
+        assert template.render([USER], x=number) == f"{USER['content']}{number}"
+    with pytest.raises(ChatTemplateError, match="does not take"):
+        ChatTemplate("{{ 1 / 0 }}", {}, "T").render([USER])
+    assert template._renderer._running() is process
+    assert process.poll() is None
+    del template
+    gc.collect()
+    assert process.poll() is not None
+
+
+def test_a_chat_that_is_interrupted_leaves_no_reply_for_the_next():
+    slow = "{% for a in range(3000) %}{% for b in range(300) %}{% endfor %}{% endfor %}{{ x }}"
+    template = ChatTemplate(slow, {}, "T")
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        [template.render([USER], x=number) for number in range(1000)]
+    assert template.render([USER], x="next") == "next"
+
+
+def test_a_fork_has_a_process_of_its_own():
+    template = ChatTemplate("{{ x }}", {}, "T")
+    assert template.render([USER], x=1) == "1"
+    process = template._renderer._running()
+    if (child := os.fork()) == 0:
+        try:
+            right = template.render([USER], x=2) == "2" and template._renderer._running().pid != process.pid
+        finally:
+            os._exit(not right)
+    assert os.waitpid(child, 0)[1] == 0
+    assert template.render([USER], x=3) == "3"
+    assert template._renderer._running() is process
+
+
+def test_a_process_that_is_killed_or_talks_nonsense(monkeypatch):
+    template = ChatTemplate("{{ x }}", {}, "T")
+    template._renderer._running().kill()
+    template._renderer._process.wait()
+    assert template.render([USER], x=1) == "1"
+    for reply in ("", "{", "[]", '{"text": 1}', '{"error": []}', "[" * 100_000, "\\ud800"):
+        monkeypatch.setattr(template_process, "_ask", lambda process, request, reply=reply: f"{reply}\n".encode())
+        with pytest.raises(ChatTemplateError, match="T ended the process that rendered it"):
+            template.render([USER], x=1)
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(ChatTemplateError, match=r"in a process of its own, and none can be started: .*python"):
+        template.render([USER], x=1)
+
+
+def test_the_kit_s_own_template_needs_no_process():
+    template = load_tokenizer(TINY_CHAT).chat_template
+    assert template.source == CHAT_TEMPLATE
+    assert isinstance(template._renderer, Renderer)
+    assert not isinstance(ChatTemplate(CHAT_TEMPLATE + " ", {}, "T")._renderer, Renderer)
+    both = [ChatTemplate(source, {}, "T") for source in (CHAT_TEMPLATE, CHAT_TEMPLATE + "{# #}")]
+    for chat in CHATS.values():
+        first, second = (template.render(chat, enable_thinking=False) for template in both)
+        assert first == second
 
 
 def test_a_long_chat_is_no_harm():

@@ -212,3 +212,18 @@ def test_matrices_of_their_own_bits(tmp_path):
     assert params["lm_head.weight"].dtype == mx.float32
     theirs = load(str(tmp_path / "q"))[0](mx.array(PROMPTS))
     np.testing.assert_allclose(qwen3_forward(config, params, mx.array(PROMPTS)), theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["mixed_2_6", "mixed_3_4", "mixed_3_6", "mixed_4_6"])
+def test_recipes_that_leave_the_group_size_to_mlx(recipe, tmp_path):
+    """mlx-lm writes null for it then, beside the bits of each matrix."""
+    from mlx_lm import convert
+
+    config = Qwen3Config(**SIZES)
+    save_character_tokenizer(tmp_path)
+    save_pretrained(tmp_path / "kit", config, init_params(config, scale=0.3), tokenizer=load_tokenizer(tmp_path))
+    convert(str(tmp_path / "kit"), str(tmp_path / "q"), quantize=True, quant_predicate=recipe, dtype="float32")
+    assert '"group_size": null' in (tmp_path / "q" / "config.json").read_text()
+    _, params = load_pretrained(tmp_path / "q")
+    theirs = load(str(tmp_path / "q"))[0](mx.array(PROMPTS))
+    np.testing.assert_allclose(qwen3_forward(config, params, mx.array(PROMPTS)), theirs, rtol=1e-4, atol=1e-4)

@@ -173,7 +173,7 @@ def test_half_a_character_is_no_text():
 
 
 def test_missing_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere"):
         load_tokenizer(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"has no tokenizer.json.*save_pretrained"):
         load_tokenizer(tmp_path)
@@ -248,6 +248,24 @@ def test_tokens_that_no_tokenizer_has(tmp_path, role, token):
     write(tmp_path, "tokenizer_config.json", **({"eos_token": "<eos>"} | {role: token}))
     with pytest.raises(ValueError, match=f"names {role} .*which tokenizer.json does not know"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("token", [1, ["<s>"], {"content": None}, {"id": 1}])
+@pytest.mark.parametrize("role", ["bos_token", "eos_token"])
+def test_a_token_for_the_chat_template_that_is_not_a_text(tmp_path, role, token):
+    save_character_tokenizer(tmp_path)  # whose generation_config.json says what ends a text
+    write(tmp_path, "tokenizer_config.json", chat_template="{{ bos_token }}{{ eos_token }}", **{role: token})
+    with pytest.raises(ValueError, match=f"tokenizer_config.json has .* for {role}; expected a text"):
+        load_tokenizer(tmp_path)
+
+
+def test_chat_templates_by_odd_names(tmp_path):
+    save_character_tokenizer(tmp_path)
+    templates = [{"name": [], "template": "a"}, {"template": "b"}, "c", {"name": "default", "template": "d"}]
+    write(tmp_path, "tokenizer_config.json", chat_template=templates)
+    assert load_tokenizer(tmp_path).render([{"role": "user", "content": "1"}]) == "d"
+    write(tmp_path, "tokenizer_config.json", chat_template=templates[:3])
+    assert load_tokenizer(tmp_path).chat_template is None
 
 
 def test_a_token_id_that_is_not_in_the_vocabulary(folder):

@@ -1,5 +1,6 @@
-"""What people write for micrograd runs here with only the import changed, and gives torch's numbers."""
+"""What people write with micrograd's Values runs here with only the import changed, and gives torch's numbers."""
 
+import math
 import random
 
 import pytest
@@ -67,3 +68,68 @@ def test_names_and_shapes():
     assert repr(MLP(1, [2, 1])) == ("MLP of [Layer of [ReLUNeuron(1), ReLUNeuron(1)], Layer of [LinearNeuron(2)]]")
     assert isinstance(model([1.0, -2.0]), Value)
     assert len(Layer(2, 3)([1, 2])) == 3
+
+
+def trace(root):
+    """micrograd's own: the nodes and edges that its notebook draws."""
+    nodes, edges = set(), set()
+
+    def build(v):
+        if v not in nodes:
+            nodes.add(v)
+            for child in v._prev:
+                edges.add((child, v))
+                build(child)
+
+    build(root)
+    return nodes, edges
+
+
+def test_the_graph_as_micrograds_notebook_draws_it():
+    a, b = Value(2.0), Value(-3.0)
+    c = a * b
+    d = c + c
+    nodes, edges = trace((d + a).relu())
+    assert len(nodes) == 6
+    assert sorted(node._op for node in nodes) == ["", "", "*", "+", "+", "relu"]
+    assert {(a, c), (b, c), (c, d)} < edges
+
+
+def test_gradients_by_hand_one_backward_at_a_time():
+    a, b = Value(2.0), Value(-3.0)
+    c = a * b
+    d = c.tanh()
+    d.grad = 1.0
+    d._backward()
+    c._backward()
+    by_hand = a.grad, b.grad
+    a.grad = b.grad = 0.0
+    (a * b).tanh().backward()
+    assert (a.grad, b.grad) == by_hand
+    a._backward()  # a leaf has nobody to hand on to
+
+
+def test_an_operation_of_ones_own():
+    def micrograd_tanh(x):
+        return Value(math.tanh(x.data), (x,), "tanh")
+
+    with pytest.raises(TypeError, match=r'label is \(Value.*expected text, .*op="tanh", parents=\(x,\), derivatives='):
+        micrograd_tanh(Value(0.5))
+    with pytest.raises(TypeError, match="expected text"):
+        Value(0.5, (Value(1.0),))
+    with pytest.raises(AttributeError, match="Give its derivatives"):
+        Value(0.5)._backward = lambda: None
+
+    x = Value(0.5)
+    y = 2 * Value(x.data**3, op="cube", parents=(x,), derivatives=(3 * x.data**2,))
+    y.backward()
+    assert x.grad == 1.5
+
+
+@pytest.mark.parametrize("derivatives", [(), (1.0,), (1.0, 2.0, 3.0)])
+def test_a_derivative_for_each_parent(derivatives):
+    parents = Value(1.0), Value(2.0)
+    with pytest.raises(ValueError, match=rf"op='f'\): 2 parents and {len(derivatives)} derivatives"):
+        Value(3.0, op="f", parents=parents, derivatives=derivatives)
+    with pytest.raises(ValueError, match="0 parents and 1 derivatives"):
+        Value(3.0, op="f", derivatives=(1.0,))

@@ -41,12 +41,33 @@ ANSWERS = {
     "\n\n": "",
     "<answer></answer>": "",
     "</answer><answer>46": "</answer><answer>46",
+    "\\boxed{\\frac{1}\n{2}}": r"\frac{1} {2}",
+    "so\n\n46\n \n": "46",
 }
 
 
 @pytest.mark.parametrize(("text", "answer"), ANSWERS.items(), ids=map(repr, ANSWERS))
 def test_final_answer(text, answer):
     assert final_answer(text) == answer
+
+
+MATRIX = "\\begin{pmatrix} 1 \\\\\n2 \\end{pmatrix}"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "answer"),
+    [
+        ("It is\nred\nblue", 2, "red\nblue"),
+        ("red\n\n blue \n", 2, "red\n blue"),
+        ("<answer>\nred\nblue\n</answer>", 2, "red\nblue"),
+        ("<think>green\n</think>red\nblue", 3, "red\nblue"),
+        ("so\n#### red\nblue", 2, "red\nblue"),
+        (r"\boxed{red" + "\nblue}", 2, "red\nblue"),
+        (f"so $\\boxed{{{MATRIX}}}$", 1, MATRIX.replace("\n", " ")),
+    ],
+)
+def test_answers_of_several_lines(text, lines, answer):
+    assert final_answer(text, lines) == answer
 
 
 def test_what_is_too_long_is_not_read():
@@ -71,6 +92,7 @@ NUMBERS = {
     **{"1.5/3": Fraction(1, 2), r"\frac{3}{4}": Fraction(3, 4), r"-\dfrac{3}{4}": Fraction(-3, 4)},
     **{"+46": 46, ".5": Fraction(1, 2), "-.5": -Fraction(1, 2), "\u221246": -46, r"+\frac{3}{4}": Fraction(3, 4)},
     **{"46%": 46, "46 %.": 46, r"$46\%$": 46, "**46%**": 46, "+.5/2": Fraction(1, 4)},
+    **{"1e16": 10**16, "5e-05": Fraction(1, 20_000), "-1.5E+2": -150, ".5e1": 5, "1,000e-3": 1},
     **{"$72": 72, "$1,000$": 1000, "**46**": 46, r"\(46\)": 46},
 }
 
@@ -83,7 +105,8 @@ def test_numbers(text, number):
 
 NONE = [
     *("", "x", "46 47", "46 apples", "1 = ", "print(1)", "1\n2", "5-1", "2^10", "--1", "+-1", "-\u22121", "+", "0x2e"),
-    *("1,00", "10,00,000", ",100", "1,000,", ".", "..", "1..", ".5.5", "%", "%46", "46%%", "4_6", "46\0", "1e999"),
+    *("1,00", "10,00,000", ",100", "1,000,", ".", "..", "1..", ".5.5", "%", "%46", "46%%", "4_6", "46\0", "1e9999"),
+    *("1e", "e5", "1e+", "1e5.0", "1e5/2", "1/2e5", "2e 5"),
     *("inf", "nan", "1/0", "1/0.0", r"\frac{1}{0}", "\u0663", "4\u00b2", "\ud80046", "\u00a046", "\u201446", "9" * 65),
     "1" * 1_000_000,
 ]

@@ -106,3 +106,16 @@ def test_what_is_no_task_at_all(task, message):
 
 def test_methods_without_a_readable_signature_are_left_to_the_run():
     validate_task(good(is_correct=max))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{task}\nimport sys\nsys.exit(0)\n", "class Doubling:\n    def __init__(self):\n        raise SystemExit(0)\n"],
+)
+@pytest.mark.parametrize("by", ["file", "module"])
+def test_a_file_that_ends_in_exit_ends_no_run(source, by, tmp_path, monkeypatch):
+    file = tmp_path / f"exits_{by}_{len(source)}.py"
+    file.write_text(source.format(task=textwrap.dedent(DOUBLING).replace("Problem", "object")))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"called exit\(\), which would end the run before it began"):
+        get_task(f"{file if by == 'file' else file.stem}:Doubling")

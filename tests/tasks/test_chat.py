@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 
+from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.tasks import Addition, Countdown, Problem
 from mlx_grpo_kit.tasks.catalogue import validate_task
 from mlx_grpo_kit.tasks.chat import InChat
@@ -99,12 +100,24 @@ def test_hostile_completions_score_zero(addition, countdown, hostile_text):
 def test_functions_of_trl_s_form_get_answers_and_columns():
     def sums(prompts, completions, answer, a, **kwargs):
         assert prompts[0][0]["role"] == "user"
-        return [
-            float(text == right and number == 12) for text, right, number in zip(completions, answer, a, strict=True)
-        ]
+        texts = [completion[0]["content"] for completion in completions]
+        return [float(text == right and number == 12) for text, right, number in zip(texts, answer, a, strict=True)]
 
     task = Addition(reward_funcs=[sums]).in_chat()
     assert scores(task, task.put(Addition.problem(12, 34)), "<think>x</think> 46.") == {"sums": 1.0}
+
+
+def test_functions_that_ask_for_tokens_get_them():
+    def short(completions, completion_ids, **kwargs):
+        return [float(len(ids) < 3) for ids in completion_ids]
+
+    def kits(problems, completions, completion_ids=None):
+        return [float(len(ids) < 3) for ids in completion_ids]
+
+    for function in (short, kits):
+        task = Addition(reward_funcs=[function]).in_chat()
+        total, _ = compute_rewards(task.reward_funcs, task.held_out(2), ["46", "46"], completion_ids=[[4, 6], [4] * 9])
+        assert total.tolist() == [1.0, 0.0]
 
 
 def test_a_chat_is_copied_and_has_its_task_s_members(addition):

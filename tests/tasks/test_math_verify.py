@@ -1,6 +1,5 @@
-"""math-verify as a reward: where it is installed also in threads, elsewhere refused in words."""
+"""math-verify as a reward: it works in threads too, and a missing installation is an error that says so."""
 
-import importlib.util
 import threading
 
 import pytest
@@ -11,17 +10,13 @@ from mlx_grpo_kit.tasks import math_verify as judge
 HALF = Problem("?", r"\frac{1}{2}")
 
 
-def test_without_it_one_is_told(monkeypatch):
+def test_an_error_says_that_it_is_not_installed(monkeypatch):
     monkeypatch.setattr(judge, "find_spec", lambda name: None)
     monkeypatch.setattr(judge, "_judge", judge._Judge())
     with pytest.raises(TaskError, match="math-verify is not installed"):
         judge.math_verified([HALF], ["0.5"])
 
 
-needs_it = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="pip install math-verify")
-
-
-@needs_it
 @pytest.mark.parametrize(
     ("answer", "said", "right"),
     [
@@ -38,7 +33,6 @@ def test_formulas(answer, said, right):
     assert judge.is_math_equal(Problem("?", answer), said) == right
 
 
-@needs_it
 def test_in_a_thread_and_in_a_task():
     rows = [{"question": f"Half of {n}?", "answer": rf"\frac{{{n}}}{{2}}"} for n in range(1, 40, 2)]
     task = RowsTask(rows, [judge.math_verified], judge.is_math_equal)
@@ -50,12 +44,10 @@ def test_in_a_thread_and_in_a_task():
     assert found == [1.0, 0.0]
 
 
-@needs_it
 def test_hostile_completions_score_zero(hostile_text):
     assert not judge.is_math_equal(Problem("?", "1234"), hostile_text)
 
 
-@needs_it
 def test_a_judge_that_is_gone_is_begun_again():
     assert judge.is_math_equal(HALF, "$0.5$")
     judge._judge._process.kill()

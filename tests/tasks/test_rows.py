@@ -157,9 +157,117 @@ def test_names_of_columns_and_answers():
     assert boxed.is_correct(problem, rf"\boxed{{{problem.answer}}}")
 
 
-def test_questions_that_come_twice():
-    with pytest.warns(UserWarning, match="1 of 21 rows of rows ask what another one asks"):
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (0.00005, ("0.00005", "5e-5", "5e-05", "1/20000")),
+        (1e16, ("10000000000000000", "10,000,000,000,000,000", "1e16", "1e+16")),
+        (np.float32(1e-7), ("0.0000001", "1e-7")),
+        (1e300, ("1e300", "1" + "0" * 40 + "e260")),
+        (10**70, (str(10**70),)),
+        (-2.5, ("-2.5", "-5/2")),
+    ],
+)
+def test_answers_that_are_numbers_are_matched_by_that_number(answer, said):
+    task = RowsTask([{"question": f"{i}?", "answer": answer} for i in range(2)])
+    problem = task.held_out(1)[0]
+    for text in said:
+        assert task.is_correct(problem, text), text
+        assert not task.is_correct(problem, f"{text}1")
+    assert "e" not in problem.answer or len(problem.answer) < 8
+
+
+def test_answers_of_several_lines():
+    task = RowsTask([{"question": f"{i}?", "answer": "roses: Red\n\n violets:  blue"} for i in range(2)])
+    problem = task.held_out(1)[0]
+    for text in (
+        "Roses: red\nviolets: blue",
+        "They are\n\nroses: red\r\nviolets: blue\n",
+        "<answer>\nroses: red\nviolets: blue\n</answer>",
+        "<think>?</think>#### roses: red\nviolets: blue",
+    ):
+        assert task.is_correct(problem, text), text
+    for text in ("roses: red violets: blue", "violets: blue", "violets: blue\nroses: red", "red\nblue", ""):
+        assert not task.is_correct(problem, text), text
+
+
+def test_a_box_of_several_lines_is_the_answer():
+    """As some matrices in MATH are written: the last line alone would accept any other matrix."""
+    matrices = [f"\\begin{{pmatrix}} {i} \\\\\n2 \\end{{pmatrix}}" for i in range(2)]
+    task = RowsTask([{"problem": f"{i}?", "solution": f"So $\\boxed{{{each}}}$."} for i, each in enumerate(matrices)])
+    problem = task.held_out(1)[0]
+    right, wrong = sorted(matrices, key=lambda each: each not in problem.data["solution"])
+    assert task.is_correct(problem, f"\\boxed{{{right}}}")
+    assert task.is_correct(problem, right.replace("\n", " "))
+    assert not task.is_correct(problem, f"\\boxed{{{wrong}}}")
+    assert not task.is_correct(problem, right.rpartition("\n")[2])
+
+
+def test_rows_that_ask_the_same_stay_rows_of_their_own():
+    """As in TRL: a reward function may judge by any other column."""
+    rows = [{"question": f"{i % 10}?", "answer": "1", "level": i // 10} for i in range(30)]
+    task = RowsTask(rows, [lambda problems, completions: [0.0] * len(completions)])
+    drawn = {(p.prompt, p.data["level"]) for p in task.sample(np.random.default_rng(0), 1000)}
+    held_out = {(p.prompt, p.data["level"]) for p in task.held_out(task.num_held_out)}
+    assert len(drawn) == 27
+    assert len(held_out) == task.num_held_out == 3
+    assert len({prompt for prompt, _ in held_out}) == 1
+    assert len(task.all_problems()) == 30
+    with pytest.warns(UserWarning, match="15 problems of rows are among the held-out ones"):
+        assert RowsTask(rows, held_out_rows=rows[:5] + rows[10:15]).num_held_out == 10
+
+
+def test_questions_that_come_twice_with_different_answers():
+    with pytest.warns(UserWarning, match="1 of 21 rows of rows ask what another row asks, and have another answer"):
         RowsTask([*GSM8K[:20], {**GSM8K[3], "answer": "5"}])
+
+
+def test_rows_without_answers_need_reward_functions_alone():
+    def length(problems, completions):
+        return [float(len(text)) for text in completions]
+
+    for more in ({}, {"answer": None}, {"answer": ["two", "answers"]}):
+        rows = [{"prompt": f"Say {i}."} | more for i in range(20)]
+        with pytest.warns(UserWarning, match="20 of 20 rows of rows have no answer, and is_correct is not given"):
+            task = RowsTask(rows, [length])
+        problem = task.held_out(1)[0]
+        assert (problem.answer, problem.data) == ("", rows[int(problem.prompt[4:-1])])
+        assert not task.is_correct(problem, "")
+        assert not task.is_correct(problem, problem.prompt)
+        assert task.in_chat().held_out(1)[0].prompt == [{"role": "user", "content": problem.prompt}]
+        with pytest.raises(TaskError, match="Row 1 of rows has"):
+            RowsTask(rows)
+    with pytest.raises(TaskError, match="Row 1 of rows has no answer: it has 'prompt', 'answer'; expected 'target'"):
+        RowsTask(rows, [length], answer="target")
+
+
+def test_a_system_prompt_is_that_of_chats_that_have_none():
+    user, own = {"role": "user", "content": "1?"}, {"role": "system", "content": "You are a pirate."}
+    rows = [{"prompt": [user]}, {"prompt": [own, {**user, "content": "2?"}]}, {"prompt": "3?"}]
+    task = RowsTask(rows, [lambda problems, completions: []], lambda problem, text: True, system="Be brief.")
+    first, second, third = sorted(task.in_chat().all_problems(), key=lambda problem: problem.text)
+    assert first.prompt == [{"role": "system", "content": "Be brief."}, user]
+    assert second.prompt == rows[1]["prompt"]
+    assert third.prompt == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "3?"}]
+    without = RowsTask(rows, task.reward_funcs, task.is_correct)
+    assert [p.place for p in task.all_problems()] == [p.place for p in without.all_problems()]
+
+
+def test_a_length_that_is_given_holds_in_a_chat_too():
+    task = RowsTask(GSM8K, max_completion_length=16)
+    assert [task.in_chat(thinking=thinking).max_completion_length for thinking in (False, True)] == [16, 16]
+    task = RowsTask(GSM8K)
+    assert [task.in_chat(thinking=thinking).max_completion_length for thinking in (False, True)] == [256, 1024]
+    assert task.max_completion_length == 256
+
+
+def test_problems_know_their_row(tmp_path):
+    path = write(tmp_path / "sums.jsonl", "", *GSM8K[:20])
+    task = RowsTask.from_file(path)
+    for listed in (task, task.in_chat()):
+        places = {p.data["question"]: p.place for p in listed.all_problems()}
+        assert places == {row["question"]: f"{path}, line {n}" for n, row in enumerate(GSM8K[:20], start=2)}
+    assert {p.place for p in RowsTask(GSM8K).held_out(10)} <= {f"Row {n} of rows" for n in range(1, 101)}
 
 
 LINE = json.dumps(GSM8K[0])
@@ -196,6 +304,7 @@ def test_bad_files_are_refused_by_line(lines, words, tmp_path):
         ([], "rows has no rows"),
         ([GSM8K[0], "text"], "Row 2 of rows is a str; expected a dictionary"),
         ([GSM8K[0], {"question": "?", "answer": math.nan}], "Row 2 of rows has the answer nan"),
+        ([GSM8K[0], {"question": "?", "answer": 10**5000}], "Row 2 of rows has an answer that cannot be written"),
         ([GSM8K[0], {"question": "?", "answer": True}], "Row 2 of rows has the answer True"),
         (
             [{"prompt": [{"role": "user", "content": "?", "more": {1, 2}}], "answer": "1"}],

@@ -1,10 +1,12 @@
 """Which form a reward function has, and what it is called with. TRL's form is checked against TRL's own caller."""
 
 import functools
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
 
+from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.tasks import Problem, TaskError
 from mlx_grpo_kit.tasks.signatures import reward_arguments, reward_name, takes_names
 
@@ -145,43 +147,67 @@ def test_names():
     ]  # fmt: skip
 
 
-def test_what_trl_itself_passes(trl_call):
-    """The same function under TRL's own caller gets the same texts and columns."""
+CHATS = [Problem([{"role": "user", "content": problem.prompt}], problem.answer, problem.data) for problem in PROBLEMS]
+
+
+@pytest.mark.parametrize("problems", [PROBLEMS, CHATS], ids=["texts", "chats"])
+def test_what_trl_itself_passes(trl_call, problems):
+    """The same function under TRL's own caller gets the same prompts, completions and columns."""
     seen = []
 
     def recorded(prompts, completions, answer, **kwargs):
         seen.append((prompts, completions, answer, kwargs["a"], kwargs["completion_ids"]))
         return [0.0] * len(completions)
 
-    trl_call(recorded, PROBLEMS, COMPLETIONS, [[5], [6, 1]])
-    args, named = reward_arguments(recorded, PROBLEMS, COMPLETIONS, [[5], [6, 1]])
+    trl_call(recorded, problems, COMPLETIONS, [[5], [6, 1]])
+    args, named = reward_arguments(recorded, problems, COMPLETIONS, [[5], [6, 1]])
     recorded(*args, **named)
     assert seen[0] == seen[1]
 
 
+def test_a_reward_function_of_trl_scores_chats():
+    rewards = pytest.importorskip("trl.rewards")
+    texts = ["<think>\n5*3\n</think>\nIt is 15.", "It is 15."]
+    total, _ = compute_rewards([rewards.think_format_reward], CHATS, texts)
+    assert total.tolist() == [1.0, 0.0]
+    punish = rewards.get_soft_overlong_punishment(max_completion_len=4, soft_punish_cache=2)
+    total, _ = compute_rewards([punish], CHATS, texts, completion_ids=[[1, 2], [1, 2, 3]])
+    assert total.tolist() == [0.0, -0.5]
+
+
 @pytest.fixture
 def trl_call(monkeypatch):
-    """TRL's `_calculate_rewards` on a trainer that holds only what it reads."""
+    """TRL's `_generate` and `_calculate_rewards`, on a trainer that holds only what they read."""
     torch = pytest.importorskip("torch")
     trainer_module = pytest.importorskip("trl.trainer.grpo_trainer")
 
     monkeypatch.setattr(trainer_module, "gather", lambda x: x)
 
-    def call(func, problems, completions, completion_ids):
+    def call(func, problems, texts, completion_ids):
         trainer = object.__new__(trainer_module.GRPOTrainer)
+        rollout = {"prompt_ids": [[3]] * len(texts), "completion_ids": completion_ids, "logprobs": None}
         vars(trainer).update(
             accelerator=SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, is_main_process=False),
             args=SimpleNamespace(report_to=[]),
-            state=SimpleNamespace(global_step=0),
+            state=SimpleNamespace(global_step=0, num_input_tokens_seen=0),
+            model=SimpleNamespace(training=True),
             environments=None,
+            tools=None,
+            rollout_func=lambda prompts, trainer: rollout,
+            use_vllm=False,
+            processing_class=SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: texts),
+            _tokenizer=SimpleNamespace(pad_token_id=0),
+            eos_token_ids=[1],
+            _metrics={"train": defaultdict(list)},
             reward_funcs=[func],
             reward_processing_classes=[None],
             reward_func_names=["f"],
             _log_completion_extra=None,
             _log_metric=None,
         )
-        monkeypatch.setattr(trainer_module, "gather", lambda x: x)
         inputs = [{"prompt": p.prompt, "answer": p.answer, "a": p.data["a"]} for p in problems]
-        return trainer._calculate_rewards(inputs, [p.prompt for p in problems], completions, completion_ids)
+        prompts = [p.prompt for p in problems]
+        completions = trainer._generate(prompts)[3]
+        return trainer._calculate_rewards(inputs, prompts, completions, completion_ids)
 
     return call

@@ -1,6 +1,7 @@
 """The engine against torch: what a graph is, who gets a gradient, and every way to misuse it."""
 
 import gc
+import math
 import sys
 import threading
 import weakref
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import mlx_grpo_kit.tensor as T
+from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.tensor.graph import AccumulateGrad, BackwardFunction, Constant, topological_order, unbroadcast
 from mlx_grpo_kit.viz import draw_graph
 from mlx_grpo_kit.viz.graphs.nodes import read_graph
@@ -237,6 +239,116 @@ def test_none_is_no_input_and_no_gradient():
     assert b.grad is None
 
 
+# -- several results, and torch's way to save ------------------------------------------------------------------------
+
+
+class Polar(T.Function):
+    """r * cos(a), r * sin(a), and the quadrant, which is a whole number."""
+
+    @staticmethod
+    def forward(ctx, r, a):
+        x, y = r * np.cos(a), r * np.sin(a)
+        ctx.save_for_backward(r, a, x, y)
+        return x, y, np.sign(x).astype(int)
+
+    @staticmethod
+    def backward(ctx, grad_x, grad_y, grad_quadrant):
+        _, a, x, y = ctx.saved_tensors
+        assert grad_quadrant.shape == x.shape
+        assert not grad_quadrant.any()
+        return grad_x * np.cos(a) + grad_y * np.sin(a), grad_y * x - grad_x * y
+
+
+class TorchPolar(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, r, a):
+        x, y = r * torch.cos(a), r * torch.sin(a)
+        quadrant = torch.sign(x).long()
+        ctx.mark_non_differentiable(quadrant)
+        ctx.save_for_backward(r, a, x, y)
+        return x, y, quadrant
+
+    @staticmethod
+    def backward(ctx, grad_x, grad_y, grad_quadrant):
+        r, a, x, y = ctx.saved_tensors
+        grad_r, grad_a = grad_x * torch.cos(a) + grad_y * torch.sin(a), grad_y * x - grad_x * y
+        return grad_r.sum_to_size(r.shape), grad_a.sum_to_size(a.shape)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, y, quadrant: x * y + y,
+        lambda x, y, quadrant: x,  # y gets a gradient of zeros
+        lambda x, y, quadrant: y * quadrant * y,
+        lambda x, y, quadrant: (x + x) * (y - x),
+    ],
+)
+def test_a_function_with_several_results(program):
+    r, a = np.array([[1.0], [2.0]]), np.array([0.3, 2.0, -1.0])
+    ours = [T.Tensor(r, requires_grad=True), T.Tensor(a, requires_grad=True)]
+    theirs = [torch.tensor(r, requires_grad=True), torch.tensor(a, requires_grad=True)]
+    results, expected = Polar.apply(*ours), TorchPolar.apply(*theirs)
+    assert [each.shape for each in results] == [(2, 3)] * 3
+    assert [each.requires_grad for each in results] == [True, True, False]
+    assert results[2].data.tolist() == expected[2].tolist()
+    program(*results).sum().backward()
+    program(*expected).sum().backward()
+    for tensor, reference in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(tensor.grad, reference.grad, rtol=1e-13)
+    assert gradcheck(Polar.apply, *[each.detach() for each in ours])
+
+
+def test_backward_of_several_results_runs_once_when_all_gradients_are_there():
+    calls = []
+
+    class Two(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return np.float32(x), x * 2
+
+        @staticmethod
+        def backward(ctx, *grads):
+            calls.append([(grad.tolist(), grad.dtype) for grad in grads])
+            return grads[0] + 2 * grads[1]
+
+    x = leaf(1.0, -1.0)
+    first, second = Two.apply(x)
+    second.retain_grad()
+    assert first.dtype == np.float32
+    (first * 3 + second * second).sum().backward()
+    assert calls == [[([3.0, 3.0], np.float32), ([4.0, -4.0], np.float64)]]
+    assert second.grad.tolist() == [4.0, -4.0]
+    assert x.grad.tolist() == [11.0, -5.0]
+    with T.no_grad():
+        assert [each.requires_grad for each in Two.apply(x)] == [False, False]
+    assert [each.requires_grad for each in Two.apply(x.detach())] == [False, False]
+
+
+def test_changes_in_place_around_several_results():
+    r, a = leaf(2.0) * 1, leaf(0.5)
+    x, y, _ = Polar.apply(r, a)
+    r.data += 1
+    with pytest.raises(T.AutogradError, match=r"inplace operation: ctx.saved_0 of shape \(1,\), saved by Polar"):
+        (x + y).backward()
+    expected, numbers, angle = leaf(0.5), np.array([2.0]), leaf(0.5)
+    (Polar.apply(np.array([2.0]), expected)[0]).backward()
+    x, y, _ = Polar.apply(numbers, angle)
+    numbers[:], x.data[:], y.data[:] = 100.0, 100.0, 100.0
+    x.backward()
+
+    class Both(Polar):
+        @staticmethod
+        def forward(ctx, r, a):
+            return r, a
+
+    both = Both.apply(T.Tensor([1.0]), T.Tensor([2.0]))
+    given = T.Tensor([1.0])
+    Both.apply(given, both[1])[0].data += 1
+    assert given.data == 1.0
+    assert angle.grad == expected.grad
+
+
 # -- hooks ------------------------------------------------------------------------------------------------------------
 
 
@@ -259,14 +371,30 @@ def test_hooks_see_the_complete_gradient_and_may_change_it():
     np.testing.assert_allclose(ours[1], theirs[1])
 
 
-def test_retain_grad_keeps_the_gradient_of_a_result():
-    x = leaf(2.0)
-    y = x * 3
-    y.retain_grad()
-    (y * y).sum().backward()
-    assert y.grad == 12.0
+def test_retain_grad_keeps_what_hooks_leave_of_the_gradient_of_a_result():
+    def program(leaf):
+        x = leaf([2.0, -1.0])
+        y = x * 3
+        y.register_hook(lambda grad: grad * 10)
+        y.retain_grad()
+        y.retain_grad()
+        y.register_hook(lambda grad: grad + 1)  # hooks that come later count too
+        z = (y * y).sum()
+        z.retain_grad()
+        z.backward(retain_graph=True)
+        once = y.grad.tolist()
+        z.backward()
+        return once, y.grad.tolist(), z.grad.tolist(), x.grad.tolist()
+
+    ours = program(lambda d: T.Tensor(d, requires_grad=True))
+    assert ours == program(lambda d: torch.tensor(d, dtype=torch.float64, requires_grad=True))
+
+
+def test_a_constant_has_no_gradient_to_hook_or_to_retain():
     with pytest.raises(T.AutogradError, match="cannot register a hook on a tensor that doesn't require gradient"):
         T.Tensor([1.0]).register_hook(print)
+    with pytest.raises(T.AutogradError, match=r"can't retain_grad on the tensor 'x' that has requires_grad=False"):
+        T.Tensor([1.0], label="x").retain_grad()
 
 
 # -- broadcasting -----------------------------------------------------------------------------------------------------
@@ -382,6 +510,61 @@ def test_plus_equals_is_recorded_where_it_matters_and_in_place_where_it_trains()
     assert w.data == -4.0
 
 
+class Pick(T.Function):
+    """x[places], written by hand."""
+
+    @staticmethod
+    def forward(ctx, x, places):
+        ctx.shape, ctx.places = x.shape, places
+        return x[places]
+
+    @staticmethod
+    def backward(ctx, grad):
+        out = np.zeros(ctx.shape)
+        np.add.at(out, ctx.places, grad)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("operation", "borrowed"),
+    [
+        (lambda x, c: x * c, [2.0, 3.0, 4.0]),
+        (lambda x, c: c / x, [2.0, 3.0, 4.0]),
+        (lambda x, c: x * T.reshape(c, (1, 3)), [2.0, 3.0, 4.0]),
+        (lambda x, c: T.reshape(x, (1, 3)) @ c, [[2.0], [3.0], [4.0]]),
+        (lambda x, c: T.linear(c, T.reshape(x, (3, 1))), [[2.0], [3.0]]),
+        (lambda x, i: x[i], [2, 0, 2]),
+        (lambda x, i: x[i,], [2, 0, 2]),
+        (lambda x, i: x[None][:, i], [2, 0, 2]),
+        (lambda x, b: x[b], [True, False, True]),
+        (lambda x, i: Pick.apply(x, places=i), [2, 0, 2]),
+        (lambda x, i: T.embedding(x, i), [2, 0, 2]),
+        (lambda x, t: T.cross_entropy(T.reshape(x, (1, 3)), t), [2]),
+        (lambda x, b: T.where(b, x, 2 * x), [True, False, True]),
+        (lambda x, w: T.conv2d(T.reshape(x, (1, 1, 1, 3)), w), [[[[2.0, 3.0]]]]),
+        (lambda x, low: T.clip(x, low), [0.5, 5.0, 0.5]),
+    ],
+)
+@pytest.mark.parametrize("kind", [np.array, list])
+def test_an_array_of_the_caller_may_change_before_backward(operation, borrowed, kind):
+    """A training loop that fills one buffer again and again is allowed to."""
+    expected = leaf(1.0, -2.0, 3.0)
+    operation(expected, np.array(borrowed)).sum().backward()
+    x, given = leaf(1.0, -2.0, 3.0), kind(borrowed)
+    y = operation(x, given).sum()
+    given[:] = np.zeros_like(borrowed)
+    y.backward()
+    assert x.grad.tolist() == expected.grad.tolist()
+
+
+def test_a_tensor_that_says_where_may_change_before_backward():
+    x, places, chosen = leaf(1.0, -2.0, 3.0), T.Tensor([2, 0, 2]), T.Tensor([True, False, True])
+    y = x[places] + T.where(chosen, x, 10 * x)
+    places.data[:], chosen.data[:] = 1, False
+    y.sum().backward()
+    assert x.grad.tolist() == [2.0, 10.0, 3.0]
+
+
 # -- misuse -----------------------------------------------------------------------------------------------------------
 
 
@@ -422,6 +605,19 @@ def forward_returns(what):
             return what
 
     return lambda: Odd.apply(leaf(1.0))
+
+
+def polar_forgets():
+    class Polar(T.Function):
+        @staticmethod
+        def forward(ctx, r, a):
+            return r, a
+
+        @staticmethod
+        def backward(ctx, grad_r, grad_a):
+            return grad_r
+
+    Polar.apply(leaf(1.0), leaf(2.0))[0].backward()
 
 
 def new_shape():
@@ -475,8 +671,16 @@ MISUSE = {
     "text": (lambda: T.Tensor(["a"]), TypeError, "expected numbers; got an array of dtype <U1"),
     "NumPy's exp": (lambda: np.exp(leaf(1.0)), TypeError, "np.exp got a Tensor.*T.exp"),
     "NumPy's +=": (lambda: np.add(np.ones(1), leaf(1.0), out=np.ones(1)), TypeError, "np.add got a Tensor"),
+    "a float of it": (lambda: float(leaf(1.0) * 2), RuntimeError, r"was about to become a plain float.*\.item\(\)"),
+    "math's exp": (lambda: math.exp(leaf(1.0)), RuntimeError, "T.exp"),
     "an array of it": (lambda: np.asarray(leaf(1.0)), RuntimeError, "was about to become a NumPy array"),
     "a forward without a result": (forward_returns(None), TypeError, "Odd.forward returned NoneType"),
+    "a forward that returns tensors": (
+        forward_returns((leaf(1.0),)),
+        TypeError,
+        "returned tuple; .*or a tuple of them",
+    ),
+    "a backward for two of three results": (polar_forgets, RuntimeError, r"PolarBackward returned .*expected 2, got 1"),
     "a forward that returns a Tensor": (forward_returns(leaf(1.0)), TypeError, "Odd.forward returned Tensor"),
     "a Function without forward": (lambda: T.Function.apply(leaf(1.0)), NotImplementedError, "forward.ctx, .arrays"),
     "the truth of two numbers": (lambda: bool(leaf(1.0, 2.0)), ValueError, "2 elements cannot be converted"),
@@ -589,6 +793,12 @@ def test_an_array_without_a_name_is_numbered():
         "w: (1,)",
         "v3 = v1 × w: 4×3",  # noqa: RUF001
     ]
+
+
+def test_a_constant_is_a_float():
+    assert float(T.Tensor(2.5)) == 2.5
+    assert float((leaf(2.5) * 2).detach()) == 5.0
+    assert (leaf(2.5) * 2).item() == 5.0
 
 
 def test_comparisons_are_arrays():

@@ -147,7 +147,7 @@ def test_grouped_convolution_without_bias():
             r"padding is \('same', 'same'\)",
         ),
         (lambda: nn.Conv2d(1, 2, 3, padding=-1)(np.ones((1, 1, 8, 8))), ValueError, r"padding is \(-1, -1\)"),
-        (lambda: nn.Conv2d(1, 2, 3)(np.ones((0, 1, 8, 8))), ValueError, "at least one image and one pixel"),
+        (lambda: nn.Conv2d(1, 2, 3)(np.ones((2, 1, 0, 8))), ValueError, "at least one channel and one pixel"),
         (lambda: T.max_pool2d(np.ones((1, 1, 8, 8)), 0), ValueError, r"kernel size is \(0, 0\); expected"),
         (lambda: nn.BatchNorm(3)(np.ones((2, 4, 5, 5))), ValueError, r"x \(2, 4, 5, 5\) has 4 channels, and weight"),
         (lambda: nn.BatchNorm(3)(np.ones(3)), ValueError, r"expected x \[N, C\] or \[N, C, H, W\]; got \(3,\)"),

@@ -10,7 +10,7 @@ from mlx_grpo_kit.tensor.rules.elementwise import add, mul, where
 from mlx_grpo_kit.tensor.rules.products import matmul
 from mlx_grpo_kit.tensor.rules.reductions import softmax
 from mlx_grpo_kit.tensor.rules.shapes import swapaxes
-from mlx_grpo_kit.tensor.tensor import Tensor
+from mlx_grpo_kit.tensor.tensor import Tensor, result
 
 __all__ = ["dropout", "scaled_dot_product_attention"]
 
@@ -32,7 +32,8 @@ def scaled_dot_product_attention(query, key, value, mask=None, is_causal=False, 
                 "np.tri(L, S, dtype=bool) & mask is both."
             )
         mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
-    scores = mul(matmul(query, swapaxes(key, -1, -2)), 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scale = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
+    scores = mul(matmul(query, swapaxes(key, -1, -2)), scale)
     if mask is not None:
         is_allowed = mask.data if isinstance(mask, Tensor) else np.asarray(mask)
         scores = where(is_allowed, scores, -math.inf) if is_allowed.dtype == bool else add(scores, mask)
@@ -51,4 +52,4 @@ def dropout(x, p=0.5, training=True, rng=None) -> Tensor:
     if not training or p == 0:
         return x
     kept = (rng or np.random.default_rng()).random(x.shape) >= p
-    return mul(x, (kept / (1 - p) if p < 1 else kept).astype(x.dtype))
+    return mul(x, result((kept / (1 - p) if p < 1 else kept).astype(x.dtype)))

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlx_grpo_kit.tensor.function import Function
+from mlx_grpo_kit.tensor.rules.elementwise import masked
 from mlx_grpo_kit.tensor.tensor import Tensor
 
 __all__ = ["avg_pool2d", "conv2d", "max_pool2d"]
@@ -35,14 +36,14 @@ class Conv2d(Function):
                 f"{per_group[0] * groups} channels, but got {channels[0]} channels instead (and "
                 f"{weight.shape[0]} output channels have to be a multiple of groups)."
             )
-        if not x.size:
-            raise ValueError(f"expected at least one image and one pixel; got {x.shape}.")
+        if 0 in (*x.shape[1:], *weight.shape[:2]):
+            raise ValueError(f"expected at least one channel and one pixel; got {x.shape} and {weight.shape}.")
         windows = Windows(x.shape, weight.shape[2:], stride, padding)
         columns = np.empty((x.shape[1], *windows.kernel, x.shape[0], *windows.out), x.dtype)
         padded = windows.pad(x).swapaxes(0, 1)
         for i, j, seen in windows:
             columns[:, i, j] = padded[seen]
-        columns = columns.reshape(groups, -1, x.shape[0] * windows.out[0] * windows.out[1])
+        columns = columns.reshape(groups, weight[0].size, x.shape[0] * windows.out[0] * windows.out[1])
         kernels = weight.reshape(groups, weight.shape[0] // groups, -1)
         out = (kernels @ columns).reshape(weight.shape[0], x.shape[0], *windows.out)
         if bias is not None:
@@ -54,11 +55,12 @@ class Conv2d(Function):
     def backward(ctx, grad):
         weight, columns, windows, groups = ctx.weight, ctx.columns, ctx.windows, ctx.groups
         grad = grad.swapaxes(0, 1)
-        grad_rows = grad.reshape(groups, weight.shape[0] // groups, -1)
+        grad_rows = grad.reshape(groups, weight.shape[0] // groups, columns.shape[2])
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
             kernels = weight.reshape(groups, weight.shape[0] // groups, -1)
-            grad_columns = (kernels.swapaxes(1, 2) @ grad_rows).reshape(-1, *windows.kernel, *grad.shape[1:])
+            grad_columns = kernels.swapaxes(1, 2) @ grad_rows
+            grad_columns = grad_columns.reshape(windows.padded_shape[0], *windows.kernel, *grad.shape[1:])
             padded = np.zeros(windows.padded_shape, grad.dtype)
             for i, j, seen in windows:
                 padded[seen] += grad_columns[:, i, j]
@@ -92,7 +94,7 @@ class MaxPool2d(Function):
         padded = np.zeros(ctx.windows.padded_shape, grad.dtype)
         grad = grad.swapaxes(0, 1)
         for number, (_, _, seen) in enumerate(ctx.windows):
-            padded[seen] += grad * (ctx.winner == number)
+            padded[seen] += masked(grad, ctx.winner == number)
         return ctx.windows.unpad(padded.swapaxes(0, 1))
 
 

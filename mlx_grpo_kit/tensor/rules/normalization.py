@@ -39,10 +39,10 @@ class BatchNorm(Function):
         if training and n == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}.")
         if training:
-            mean = rows.mean(axis=1)
+            mean = rows.mean(axis=1) if n else np.zeros(channels, x.dtype)
             centered = rows - mean[:, None]
             var = np.einsum("cn,cn->c", centered, centered) / n
-            if running_mean is not None:
+            if running_mean is not None and n:  # an empty batch has no statistics
                 running_mean += momentum * (mean - running_mean)
                 running_var += momentum * (var * (n / (n - 1)) - running_var)  # unbiased here, biased above: as torch
         else:

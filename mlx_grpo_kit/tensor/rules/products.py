@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from mlx_grpo_kit.tensor.rules.rule import rule
@@ -40,10 +42,15 @@ def _slope_in_right(g, a, b_shape):
     if a.ndim == 1:
         return g * a if len(b_shape) == 1 else a[:, None] * g[..., None, :]
     if len(b_shape) == 1:
-        return (a * g[..., None]).reshape(-1, *b_shape).sum(axis=0)
+        return _rows(a * g[..., None]).sum(axis=0)
     if len(b_shape) == 2:  # one matrix for a whole batch: one large product instead of many and a sum
-        return a.reshape(-1, a.shape[-1]).T @ g.reshape(-1, g.shape[-1])
+        return _rows(a).T @ _rows(g)
     return np.swapaxes(a, -1, -2) @ g
+
+
+def _rows(array):
+    """All axes but the last as one. Its length is written out, since NumPy cannot infer it for an empty array."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 def _by(array):
@@ -60,10 +67,6 @@ def linear(x, weight, bias=None):
         )
     out = x @ weight.T
     return out if bias is None else out + bias
-
-
-def _rows(array):
-    return array.reshape(-1, array.shape[-1])
 
 
 @rule(a=lambda g, b: g * b, b=lambda g, a: g * a)

@@ -72,7 +72,7 @@ def _to_the_winners(g, x, out, axis, keepdims):
 
 @rule(x=lambda g, x, axis, keepdims: spread(g, x.shape, axis, keepdims) * _product_of_the_others(x, axis))
 def prod(x, axis=None, keepdims=False):
-    """The product over `axis`, an integer or None."""
+    """The product over `axis`, an integer or None. Its derivative is right at inf too, where torch's is nan."""
     return np.prod(x, axis=axis, keepdims=keepdims)
 
 
@@ -88,11 +88,16 @@ def _product_of_the_others(x, axis):
 
 @rule(x=lambda g, x, out, axis, keepdims: spread(g, x.shape, axis, keepdims) * _softmax_from(out, x, axis, keepdims))
 def logsumexp(x, axis=None, keepdims=False):
-    """log(sum(e ** x)) over `axis`, without an overflow: the largest x is taken out first."""
-    largest = np.max(x, axis=axis, keepdims=True)
+    """log(sum(e ** x)) over `axis`, without an overflow: the largest x is taken out first. -inf for no numbers."""
+    largest = _largest(x, axis)
     largest = np.where(np.isfinite(largest), largest, 0)
     out = np.log(np.sum(np.exp(x - largest), axis=axis, keepdims=True)) + largest
     return out if keepdims else np.squeeze(out, axis=axis)
+
+
+def _largest(x, axis):
+    """The largest over `axis`; 0 where there is nothing to compare."""
+    return np.max(x, axis=axis, keepdims=True) if x.size else np.sum(x, axis=axis, keepdims=True)
 
 
 def _softmax_from(logsumexp, x, axis, keepdims):
@@ -102,7 +107,7 @@ def _softmax_from(logsumexp, x, axis, keepdims):
 @rule(x=lambda g, out, axis: out * (g - np.sum(g * out, axis=axis, keepdims=True)))
 def softmax(x, axis=-1):
     """e ** x / sum(e ** x): positive numbers that sum to 1 along `axis`."""
-    powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    powers = np.exp(x - _largest(x, axis))
     return powers / np.sum(powers, axis=axis, keepdims=True)
 
 
@@ -113,7 +118,7 @@ def log_softmax(x, axis=-1):
 
 
 def _log_softmax(x, axis=-1):
-    x = x - np.max(x, axis=axis, keepdims=True)
+    x = x - _largest(x, axis)
     return x - np.log(np.sum(np.exp(x), axis=axis, keepdims=True))
 
 

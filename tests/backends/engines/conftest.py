@@ -31,7 +31,7 @@ def tiny():
 
 
 def loss():
-    from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn
+    from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
 
     return grpo_loss_fn(GRPOLossConfig())
 
@@ -84,7 +84,7 @@ def optax_steps(lr):
 
 def make_jax(folder, checkpoint_dir, lr):
     from mlx_grpo_kit.backends import JAXTrainingBackend
-    from mlx_grpo_kit.backends.jax_qwen3 import qwen3_forward
+    from mlx_grpo_kit.grpo.learners.jax_qwen3 import qwen3_forward
 
     config, params = load_pretrained(folder)
     params = {name: np.array(value) for name, value in params.items()}

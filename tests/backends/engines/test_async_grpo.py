@@ -1,19 +1,23 @@
 """Asynchronous GRPO: without lag it is the trainer's run, with it it learns, and nothing is left when it ends."""
 
+import asyncio
+
 import numpy as np
 import pytest
 import trio
 import trio.testing
 
-from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.assets import TINY, TINY_CHAT
 from mlx_grpo_kit.backends.async_grpo import generate_together, held_out_accuracy, train_async
 from mlx_grpo_kit.backends.batches import padded_batch
-from mlx_grpo_kit.backends.engines import EngineError, MLXEngine
+from mlx_grpo_kit.backends.engines import EngineError, MLXEngine, WeightSyncError, sync_weights_to_engines
 from mlx_grpo_kit.backends.future import TrainingError
 from mlx_grpo_kit.backends.process_engine import ProcessEngine
+from mlx_grpo_kit.backends.weights import to_kit
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.rewards import RewardError
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.tasks import Addition
 
 pytestmark = pytest.mark.timeout(120)
@@ -40,6 +44,80 @@ def run(backend, engines, tokenizer, task=None, body=None, **settings):
         return found
 
     return trio.run(main)
+
+
+def test_in_asyncio_it_is_the_same_run(make_backend, engines, tiny):
+    async def main(backend):
+        settings = {"num_prompts": 4, "num_generations": 4, "max_steps": 3, "max_lag": 0}
+        async with train_async(backend, engines, tiny[2], Addition(), **settings) as steps:
+            return [step async for step in steps]
+
+    expected = run(make_backend(TINY), engines, tiny[2], max_lag=0)
+    for step, other in zip(asyncio.run(main(make_backend(TINY))), expected, strict=True):
+        assert [each.completion for each in step.completions] == [each.completion for each in other.completions]
+        assert step.metrics["loss"] == other.metrics["loss"]
+
+    async def fails():
+        async with train_async(make_backend(TINY), engines, tiny[2], Breaking(1), max_steps=9) as steps:
+            [step async for step in steps]
+
+    with pytest.raises(RewardError, match="no such thing"):
+        asyncio.run(fails())
+
+
+def test_it_trains_on_chats(make_backend):
+    """The prompts are the trainer's, written by the folder's template."""
+    config, params = load_pretrained(TINY_CHAT)
+    tokenizer, task = load_tokenizer(TINY_CHAT), Addition().in_chat()
+    with MLXEngine(config) as engine:
+        [step] = run(make_backend(TINY_CHAT), [engine], tokenizer, task, max_lag=0, max_steps=1)
+    args = GRPOConfig(learning_rate=8e-4, num_generations=4, per_device_train_batch_size=16)
+    expected = next(iter(GRPOTrainer(config, params, tokenizer, task, args).train(1)))
+    assert [each.prompt_ids for each in step.completions] == [each.prompt_ids for each in expected.completions]
+    assert [each.completion for each in step.completions] == [each.completion for each in expected.completions]
+
+
+def test_engines_end_with_the_last_weights(make_backend, engines, tiny):
+    config, _, tokenizer = tiny
+    backend, rows = make_backend(TINY), [[5, 6, 7]]
+
+    def served():
+        return [engine.generate(rows, sampling=SamplingConfig(4), seed=0).wait().rollout.logps[0] for engine in engines]
+
+    async def look(step):
+        if step.step == 3:
+            seen.extend(served())
+
+    seen: list[list[float]] = []
+    run(backend, engines, tokenizer, body=look, max_steps=3)
+    params = to_kit(config, backend.get_weights().wait())
+    expected = generate(config, params, rows, sampling=SamplingConfig(4), seed=0).logps[0]
+    for found in (*seen, *served()):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    for engine in engines:  # a run that has nothing left to do
+        engine.load_weights(tiny[1], 0, allow_older=True).wait()
+    assert not run(backend, engines, tokenizer, max_steps=3)
+    for found in served():
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_versions_are_those_of_checkpoints_before_during_and_after_a_run(make_backend, engines, tiny):
+    backend, folders = make_backend(TINY), []
+
+    async def save(step):
+        if step.step in (2, 4):
+            folders.append(await backend.save_checkpoint(step.step))
+
+    run(backend, engines, tiny[2], max_steps=4, body=save)
+    assert {engine.weight_version for engine in engines} <= {0, 1}, "what was saved when they got their weights"
+    for number, folder in enumerate(folders, start=1):
+        served = trio.run(sync_weights_to_engines, engines, folder)
+        assert [each.weight_version for each in served] == [number, number]
+    run(backend, engines, tiny[2], max_steps=5)
+    assert {engine.weight_version for engine in engines} == {2}
+    with pytest.raises(WeightSyncError, match="did not take version 1"):
+        trio.run(sync_weights_to_engines, engines, folders[0])
+    trio.run(sync_weights_to_engines, engines, folders[1])
 
 
 def test_without_lag_it_is_the_trainers_run(make_any_backend, engines, tiny):
@@ -271,3 +349,13 @@ def test_the_policy_that_is_measured_is_the_one_that_is_served(engines, tiny):
     engines[0].load_weights(params, 0).wait()
     expected = GRPOTrainer(config, params, tokenizer, Addition()).evaluate(64)["eval/accuracy"]
     assert trio.run(held_out_accuracy, engines[:1], tokenizer, Addition(), 64) == expected
+
+
+def test_accuracy_is_measured_on_chats_too():
+    config, params = load_pretrained(TINY_CHAT)
+    tokenizer, task = load_tokenizer(TINY_CHAT), Addition().in_chat()
+    expected = GRPOTrainer(config, params, tokenizer, task).evaluate(32)["eval/accuracy"]
+    with MLXEngine(config, name="chat") as engine:
+        engine.load_weights(params, 0).wait()
+        assert trio.run(held_out_accuracy, [engine], tokenizer, task, 32) == expected
+    assert 0 < expected < 1

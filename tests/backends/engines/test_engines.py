@@ -1,5 +1,6 @@
 """Engines: what they generate, which weights they serve, and what is left when one of them fails."""
 
+import asyncio
 import json
 import os
 import signal
@@ -158,6 +159,21 @@ def test_every_backends_checkpoint_is_served(checkpoint, engine, tiny):
             np.testing.assert_allclose(np.concatenate(rollout.logps), np.concatenate(expected.logps), atol=1e-5)
 
 
+def test_a_sync_in_asyncio(make_backend, tiny):
+    config, params, _ = tiny
+    backend = make_backend(TINY)
+
+    async def sync():
+        return await sync_weights_to_engines(engines, await backend.save_checkpoint(1))
+
+    with MLXEngine(config, name="one") as one, MLXEngine(config, params, name="two") as two:
+        engines = [one, two]
+        assert [each.weight_version for each in asyncio.run(sync())] == [1, 1]
+        two.close()
+        with pytest.raises(WeightSyncError, match="1 of 2 engines did not take version 2"):
+            asyncio.run(sync())
+
+
 def test_one_engine_that_fails_is_named_and_the_others_are_served(checkpoint, tiny, make_qwen3, tmp_path):
     config, params, _ = tiny
     _, other, _ = make_qwen3(0.1, vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
@@ -206,20 +222,19 @@ def test_a_checkpoint_that_is_not_whole_reaches_no_engine(checkpoint, tiny):
         trio.run(sync_weights_to_engines, [], checkpoint)
 
 
+@pytest.mark.parametrize("make_any_backend", ["pytorch", "torch_func", "torchax"], indirect=True)
 def test_no_pickle_in_a_checkpoint_is_run(checkpoint, tiny, tmp_path):
     """Somebody who can write the folder can write its hashes too; code in it is still not run."""
     import hashlib
 
     from mlx_grpo_kit.files.manifest import write_manifest
 
-    file = checkpoint / "pytorch_model.bin"
-    if not file.exists():
-        pytest.skip("only torch's files are pickles")
-
     class Trap:
         def __reduce__(self):
             return Path.touch, (tmp_path / "sprung",)
 
+    file = checkpoint / "pytorch_model.bin"
+    assert file.exists()
     torch.save({"model.norm.weight": Trap()}, file)
     metadata = json.loads((checkpoint / "metadata.json").read_text())
     content = file.read_bytes()

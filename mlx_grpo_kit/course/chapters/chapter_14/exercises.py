@@ -104,10 +104,11 @@ def _is_digit(text):
 WHOLE_NUMBER = Exercise(
     "14.1",
     "Read a number",
-    "Write `whole_number(text)`: the whole number that a completion *is*, as an int, or None if it is none. It is one "
-    "if, without the spaces in front of it and behind it, it consists of one to nine of the characters `0123456789` "
-    "and does not begin with a zero too many (`0` is a number, `046` is not). A sign, a point, a line break, a digit "
-    "of another script, a word: None. The text may be anything, and a million characters long.",
+    "Write `whole_number(text)`. If a completion *is* a whole number, return the number as an int, otherwise return "
+    "None. The completion is a whole number if, without the spaces before and after it, it consists of one to nine "
+    "of the characters `0123456789` and has no extra zero at its start (`0` is a number, `046` is not). Return None "
+    "for a sign, a point, a line break, a digit of another script, or a word. The text may be anything, even a "
+    "million characters long.",
     minutes=8,
     difficulty=2,
     solution=whole_number,
@@ -240,10 +241,10 @@ def correct(problems, completions):
 CORRECT = Exercise(
     "14.2",
     "A verifier",
-    "Write `correct(problems, completions)`, a reward function: two lists of one length, and back comes a list of as "
-    "many floats, 1.0 where the completion is a whole number (your `whole_number` decides) and equals the problem's "
-    "`.answer`, which is a text such as `46`, and 0.0 everywhere else. The first completion belongs to the first "
-    "problem, and so on.",
+    "Write `correct(problems, completions)`, a reward function. It takes two lists of the same length and returns a "
+    "list of as many floats: 1.0 where the completion is a whole number (your `whole_number` decides) and equals the "
+    "problem's `.answer`, which is a text such as `46`, and 0.0 everywhere else. The first completion belongs to the "
+    "first problem, and so on.",
     minutes=5,
     difficulty=1,
     solution=correct,
@@ -791,10 +792,10 @@ WELL_FORMED = Exercise(
     "14.6",
     "A format reward",
     "Write `well_formed(problems, completions)`: for each completion 0.2 if it has the form "
-    "`<think>`reasons`</think><answer>`result`</answer>`, else 0.0. White space (spaces, line breaks) may stand "
-    "in front, "
-    "between `</think>` and `<answer>`, and behind; nothing else may. Each of the four tags stands once. Reasons and "
-    "result may be any text without these tags, many lines long or empty. What the result *says* does not matter here.",
+    "`<think>`reasons`</think><answer>`result`</answer>`, else 0.0. White space (spaces, line breaks) is allowed at "
+    "the start, at the end, and between `</think>` and `<answer>`. Nothing else is. Each of the four tags occurs "
+    "exactly once. Reasons and result may be any text without these tags, many lines long or empty. What the result "
+    "*says* does not matter here.",
     minutes=10,
     difficulty=2,
     solution=well_formed,

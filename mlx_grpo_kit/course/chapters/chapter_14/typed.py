@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mlx_grpo_kit.course.compare import say, show
 from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work
 
 STEPS = 3_000_000
@@ -43,7 +44,7 @@ def _define(code: str, names: dict[str, Any]) -> Callable[[str, str, str], Any]:
     except TooMuchWorkError:
         raise ValueError("It does not come to an end. Is there a loop outside of the function?") from None
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+        raise ValueError(f"{type(error).__name__}: {say(error)}") from None
     score = space.get("reward")
     if not callable(score):
         raise ValueError("Please define a function: `def reward(prompt, answer, completion):` and a `return` in it.")
@@ -54,10 +55,8 @@ def _number(score: Callable[[str, str, str], Any], problem: Any, completion: str
     where = f"for {problem.prompt}{completion[:40]}"
     try:
         value = score(problem.prompt, problem.answer, completion)
-    except TooMuchWorkError:
-        raise
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{type(error).__name__} {where}: {error}") from None
+        raise ValueError(f"{type(error).__name__} {where}: {say(error)}") from None
     if value is None:
         return None
     try:
@@ -65,5 +64,5 @@ def _number(score: Callable[[str, str, str], Any], problem: Any, completion: str
     except Exception:
         number = None
     if number is None or not abs(number) < 1e30:
-        raise ValueError(f"It gave {str(value)[:40]!r} {where}; a reward is a finite number (or None: not scored).")
+        raise ValueError(f"It gave {show(value)} {where}; a reward is a finite number (or None: not scored).")
     return number

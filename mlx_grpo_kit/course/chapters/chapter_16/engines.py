@@ -259,7 +259,7 @@ def frozen(
     batch = Batch(ids, prompt_length, mask, nothing, nothing, rounded(rng.normal(size=len(lengths))), 3)
     plain = Engine("NumPy", np, np.asarray, None)  # numbers alone, for what the policy says before it is moved
     logps = policy_logps(plain, config, params, batch)
-    old, ref = (rounded(logps + rng.normal(0, spread, mask.shape)) for spread in (0.3, 0.5))
+    old, ref = (rounded(np.minimum(logps + rng.normal(0, spread, mask.shape), 0)) for spread in (0.3, 0.5))
     return params, Batch(ids, prompt_length, mask, old, ref, batch.rewards, 3)
 
 

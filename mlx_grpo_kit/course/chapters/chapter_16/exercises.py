@@ -333,9 +333,9 @@ RATIOS = Exercise(
     "16.3",
     "A ratio that survives padding",
     "Write `token_ratios(logps, old_logps, mask)`, all [B, T]: `exp(logps - old_logps)` where `mask` is True, and 1 "
-    "where it is False. What stands at the masked places is padding and may be anything: 900, infinite, no number "
-    "(nan). Use MLX's functions: `check` also takes the gradient of the ratios' sum for `logps`, which has to be "
-    "exactly 0 at masked places. In its messages, part 1 are the ratios and part 2 is that gradient.",
+    "where it is False. Masked positions are padding and may hold anything: 900, infinity, nan. Use MLX's functions: "
+    "`check` also takes the gradient of the ratios' sum for `logps`, which has to be exactly 0 at masked positions. "
+    "In its messages, part 1 is the ratios and part 2 is that gradient.",
     minutes=8,
     difficulty=2,
     solution=token_ratios,
@@ -814,7 +814,7 @@ def _settings(loss_type="dapo", beta=0.0, epsilon_high=0.28, num_items=10):
 def _draw_batch(rng):
     rows, length = map(int, rng.integers((2, 2), (5, 5)))
     logps = -mx.abs(_normal(rng, rows, length))
-    old, ref = logps + 0.4 * _normal(rng, rows, length), logps + 0.6 * _normal(rng, rows, length)
+    old, ref = (mx.minimum(logps + spread * _normal(rng, rows, length), 0) for spread in (0.4, 0.6))
     loss_type, beta = str(rng.choice(FOUR_TYPES)), float(rng.choice([0.04, 0.5]))
     return logps, old, ref, _normal(rng, rows), _ragged(rng, rows, length), _settings(loss_type, beta)
 

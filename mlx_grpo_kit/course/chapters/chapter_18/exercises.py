@@ -185,12 +185,12 @@ def _draw_rows(rng):
 BATCH = Exercise(
     "18.2",
     "One array of rows",
-    "Write `make_batch(prompts, completions)` for two lists of B lists of token ids. Return three arrays. `ids` "
-    "[B, P + T]: prompts end in column P - 1 (that is `left_pad` of 13.10, which you may call), completions begin in "
-    "column P, and 0 fills up what is left behind them. The attention mask [B, P + T]: 0 for the padding in front of "
-    "prompts, 1 for prompts and completions; behind completions either will do, since nothing that counts looks "
-    "there. The completion mask [B, T]: true where a completion has a token, its end token included, false behind it. "
-    "A token may have the id 0 itself.",
+    "Write `make_batch(prompts, completions)` for two lists of B lists of token ids. Return three arrays. `ids` [B, "
+    "P + T]: prompts end in column P - 1 (that is `left_pad` of 13.10, which you may call), completions begin in "
+    "column P, and zeros fill the rest of each row. The attention mask [B, P + T]: 0 for the padding before prompts, "
+    "1 for prompts and completions. After completions either value is fine, because no token that counts looks "
+    "there. The completion mask [B, T]: true where a completion has a token, including its end token, and false "
+    "after it. A token may have the id 0 itself.",
     minutes=12,
     difficulty=2,
     solution=make_batch,
@@ -888,10 +888,10 @@ LOOP = Exercise(
     "18.8",
     "The loop is an iterator",
     'Write `train(take_step, state, max_steps)`, to be used as `for step, metrics in train(...)`. `state["step"]` is '
-    "how many steps have been done so far, perhaps by a run before; `take_step(state)` does one more and returns its "
-    "metrics, and leaves the counting to you. After each step yield a tuple of its number, from 1, and its metrics, "
-    "until `max_steps` have been done **in all**. Nothing happens before it is asked for; whoever leaves the loop can "
-    "go on later with a new one; and a step that raises does not count.",
+    "the number of steps done so far, perhaps by an earlier run. `take_step(state)` does one more step and returns "
+    "its metrics, but does not count it: you do. After each step yield a tuple of its number, from 1, and its "
+    "metrics, until `max_steps` have been done **in all**. No step runs before it is asked for. After leaving the "
+    "loop, you can continue later with a new one. A step that raises does not count.",
     minutes=12,
     difficulty=2,
     solution=train,

@@ -15,7 +15,7 @@ from mlx_grpo_kit.course.chapters.chapter_20.museum import verdict
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake
 from mlx_grpo_kit.course.slips import edited, slips
-from mlx_grpo_kit.grpo import compute_advantages, compute_grpo_loss, per_token_logps
+from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, grpo_loss_and_metrics, per_token_logps
 from mlx_grpo_kit.tasks import Addition
 
 PASSED, REFUSED = Told("passed"), Told("refused")
@@ -95,10 +95,10 @@ SCORES = Exercise(
     "20.1",
     "A witness for the scorer",
     "Write `scores_are_right(score)`, a test. `score(config, params, prompts, completions, temperature)` is a "
-    "function like `loop.score`: it returns log-probabilities [B, T]. `frozen_batch()` gives six sampled answers, and "
-    "`logps`, what the sampler said of each token while it drew it. Return True for a scorer that says the same, to "
-    "about 0.001, and False for one that does not. Only the places of `is_token` count: behind the end token a scorer "
-    "may say what it likes.",
+    "function like `loop.score`: it returns log-probabilities [B, T]. `frozen_batch()` gives six sampled answers, "
+    "and `logps`, the sampler's log-probability of each token when it was drawn. Return True for a scorer that "
+    "agrees to about 0.001, and False for any other. Only the positions of `is_token` count: after the end token a "
+    "scorer may return anything.",
     minutes=10,
     difficulty=2,
     solution=scores_are_right,
@@ -252,9 +252,9 @@ MASK = Exercise(
     "20.2",
     "Four rows for a mask",
     "Write `mask_is_right(mask)`. `mask(ids, end)` takes completions [B, T], padded with the end token, and returns "
-    "1 or True for every token up to the first end token, that one included, and 0 or False behind it. A completion "
-    "that never ends counts as a whole. Choose rows by which every wrong mask that you can think of is found out. "
-    "Return True or False.",
+    "1 or True for every token up to the first end token, including that one, and 0 or False after it. A completion "
+    "that never ends counts as a whole. Choose rows that expose every wrong mask that you can think of. Return True "
+    "or False.",
     minutes=10,
     difficulty=2,
     solution=mask_is_right,
@@ -569,10 +569,9 @@ def masked_places_are_silent(policy_loss):
 
 
 def kits_loss(logps, old_logps, ref_logps, advantages, mask):
-    """the kit's compute_grpo_loss"""
-    return compute_grpo_loss(
-        logps, old_logps, advantages, mask, beta=loop.BETA, ref_logps=ref_logps, epsilon=loop.EPSILON
-    )
+    """the kit's grpo_loss_and_metrics"""
+    config = GRPOLossConfig(beta=loop.BETA, epsilon=loop.EPSILON)
+    return grpo_loss_and_metrics(config, logps, old_logps, advantages, mask, ref_logps=ref_logps)[0]
 
 
 def held_in_bounds(logps, old_logps, ref_logps, advantages, mask):
@@ -594,8 +593,8 @@ SILENT = Exercise(
     "20.5",
     "What must not be heard",
     "Write `masked_places_are_silent(policy_loss)`. `policy_loss(logps, old_logps, ref_logps, advantages, mask)` "
-    "takes three arrays [B, T], advantages [B] and a mask of True and False [B, T], and returns the loss. Whatever "
-    "stands in `old_logps` and `ref_logps` where the mask is False must change neither the loss nor its gradient for "
+    "takes three arrays [B, T], advantages [B] and a mask of True and False [B, T], and returns the loss. The values "
+    "of `old_logps` and `ref_logps` where the mask is False must change neither the loss nor its gradient for "
     "`logps`. Return True if that is so, and False if not. Be nasty: some programs write 1e4 or -1e4 there.",
     minutes=15,
     difficulty=3,

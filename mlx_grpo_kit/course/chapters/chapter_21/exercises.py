@@ -282,8 +282,8 @@ CHAIN = Exercise(
             ),
         ),
     ),
-    explain="That is gradient checkpointing, whole. `mlx_grpo_kit/grpo/layer_by_layer.py` is this function with a "
-    "Qwen3 in it.",
+    explain="That is gradient checkpointing, whole. `mlx_grpo_kit/grpo/learners/mlx_by_layer.py` is this function "
+    "with a Qwen3 in it.",
 )
 
 

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlx_grpo_kit.cli.processes import ring
+from mlx_grpo_kit.cli.processes import PREFIX, ring
 
 SECONDS = 60  # that real processes may take
+LIFELINE = "from mlx_grpo_kit.cli.processes import end_with_parent\nend_with_parent()\n"
 
 
 class DeadlockError(RuntimeError):
@@ -119,10 +120,16 @@ def run_processes(program: str, count: int) -> str:
     then. TimeoutError after a minute.
     """
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
         files = [[stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)] for _ in range(count)]
         processes = [
-            subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=out, stderr=err)
+            subprocess.Popen(
+                [sys.executable, "-c", LIFELINE + program],
+                env=environment,
+                stdin=subprocess.PIPE,  # closed when this process ends, even when it is killed
+                stdout=out,
+                stderr=err,
+            )
             for environment, (out, err) in zip(ring(count, folder), files, strict=True)
         ]
         try:
@@ -138,6 +145,7 @@ def run_processes(program: str, count: int) -> str:
             for process in processes:
                 process.kill()
                 process.wait()
+                process.stdin.close()
         (said, wrong) = files[failed or 0]
         said.seek(0), wrong.seek(0)
         if failed is not None:

@@ -10,18 +10,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlx_grpo_kit.backends.batches import padded_batch
-from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn
 from mlx_grpo_kit.backends.weights import array_of, as_numpy, flat
 from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig, GRPOTrainer
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig, GRPOTrainer, draw_batch
+from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
 from mlx_grpo_kit.viz.pictures.backends.timeline import Bar
 
@@ -47,9 +46,15 @@ def absent(name: str) -> str:
     return ""
 
 
+@cache
+def _checkpoints() -> tempfile.TemporaryDirectory:
+    """A folder that is removed when Python ends."""
+    return tempfile.TemporaryDirectory(prefix="mlx_grpo_kit-")
+
+
 def make_backend(name: str, config: Qwen3Config, params: Mapping[str, mx.array], learning_rate: float = 1e-3) -> Any:
     """A backend that learns this model with AdamW and the GRPO loss; its checkpoints go to a temporary folder."""
-    folder, loss_fn = Path(tempfile.mkdtemp()), grpo_loss_fn(GRPOLossConfig())
+    folder, loss_fn = Path(tempfile.mkdtemp(dir=_checkpoints().name)), grpo_loss_fn(GRPOLossConfig())
     if name == "MLX":
         import mlx.optimizers as optim
 
@@ -61,14 +66,14 @@ def make_backend(name: str, config: Qwen3Config, params: Mapping[str, mx.array],
         import optax
 
         from mlx_grpo_kit.backends import JAXTrainingBackend
-        from mlx_grpo_kit.backends.jax_qwen3 import qwen3_forward as forward
+        from mlx_grpo_kit.grpo.learners.jax_qwen3 import qwen3_forward as forward
 
         weights = {each: np.array(value) for each, value in params.items()}
         optimizer = optax.adamw(learning_rate, weight_decay=0.0)
         return JAXTrainingBackend(
             partial(forward, config), weights, optimizer, loss_fn, folder, learning_rate=learning_rate
         )
-    from mlx_grpo_kit.backends.torch_qwen3 import Qwen3
+    from mlx_grpo_kit.grpo.learners.torch_qwen3 import Qwen3
 
     model = Qwen3(config, params)
     if name == "PyTorch":
@@ -105,12 +110,7 @@ def write_answers(
     """Answers to a step's questions, with rewards and advantages, as the kit's trainer samples them."""
     args = GRPOConfig(num_generations=group, per_device_train_batch_size=num_prompts * group, seed=seed)
     trainer = GRPOTrainer(config, params, tokenizer, task, args)
-    groups = trainer._sample([*range(num_prompts)], [*range(num_prompts)], 0)
-    rows = [row for place in range(num_prompts) for row in groups[place].completions]
-    scores = np.concatenate([groups[place].numbers for place in range(num_prompts)])[:, : len(rows[0].rewards)]
-    rewards, advantages = trainer._compare(scores)
-    pairs = zip(rows, rewards.tolist(), advantages.tolist(), strict=True)
-    return [replace(row, reward=reward, advantage=advantage) for row, reward, advantage in pairs]
+    return draw_batch(trainer.parts, trainer.policy, step=0).records()
 
 
 def as_batch(framework: str, completions: Sequence[Any]) -> dict[str, Any]:

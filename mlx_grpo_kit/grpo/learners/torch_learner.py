@@ -15,53 +15,43 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import torch
 
-from mlx_grpo_kit.backends.pytorch_backend import use_threads
-from mlx_grpo_kit.backends.torch_operations import FasterOperations, sgemm
-from mlx_grpo_kit.backends.torch_qwen3 import completion_logps
 from mlx_grpo_kit.blas import all_cores, mx
+from mlx_grpo_kit.grpo.learners.learner import Learner
+from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations, sgemm
+from mlx_grpo_kit.grpo.learners.torch_qwen3 import completion_logps
 from mlx_grpo_kit.grpo.logps import PaddedBatch
-from mlx_grpo_kit.grpo.loss import GRPOLossConfig, Part, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
-from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.torch_threads import use_threads
 
 # Tokens times parameters of a micro-batch, above which torch's MKL gets all cores. A fixed bound, because another
 # number of threads rounds differently: the same seed stays the same run.
 MANY_PRODUCTS = 5e8
 
 
-class TorchLearner:
-    """Log-probabilities and GRPO gradients of a Qwen3 by torch, of parameters and batches in MLX's arrays.
+class TorchLearner(Learner):
+    """torch computes log-probabilities and gradients, over MLX's arrays."""
 
-    Args:
-        config: of the model.
-    """
-
-    def __init__(self, config: Qwen3Config):
-        self.config = config
-
-    def score(self, params: Mapping[str, mx.array], batch: PaddedBatch, temperature: float) -> mx.array:
+    def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
         with _at_full_speed(params, batch), torch.no_grad():
             tensors = {name: _tensor(value) for name, value in params.items()}
-            logps, _ = completion_logps(self.config, tensors, *_ids_and_mask(batch), temperature)
+            logps, _ = completion_logps(self.config, tensors, *_ids_and_mask(batch), self.args.temperature)
             return mx.array(logps.numpy())
 
     def add_gradients(
-        self,
-        params: Mapping[str, mx.array],
-        grads: dict[str, mx.array],
-        micro: MicroBatch,
-        loss_config: GRPOLossConfig,
-        temperature: float,
+        self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
     ) -> tuple[torch.Tensor, mx.array, dict[str, torch.Tensor]]:
-        """Add a micro-batch's gradient to `grads`; returns (loss, logps [B, T], metrics)."""
+        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
+        params, loss_config = policy.trained, self.loss_config
         with _at_full_speed(params, micro.batch):
             leaves = {name: _tensor(value).requires_grad_() for name, value in params.items()}
             logps, entropies = completion_logps(
                 self.config,
                 leaves,
                 *_ids_and_mask(micro.batch),
-                temperature,
+                self.args.temperature,
                 entropy_gradient=loss_config.entropy_coef != 0,
                 again=FasterOperations,
             )

@@ -23,7 +23,11 @@ from functools import partial
 
 from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.output_logps import VocabularyChunks
-from mlx_grpo_kit.grpo.logps import PaddedBatch
+from mlx_grpo_kit.grpo.learners.learner import Learner
+from mlx_grpo_kit.grpo.logps import PaddedBatch, score
+from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.micro_batches import MicroBatch
+from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import embedding, output_weight, rms_norm, transformer_block, visible
@@ -32,6 +36,46 @@ from mlx_grpo_kit.qwen3.matrices import matrix
 
 BatchLoss = Callable[[mx.array, mx.array], tuple[mx.array, dict[str, mx.array]]]
 """(log-probabilities [B, T], entropies [B, T]) -> (loss, metrics)."""
+
+
+class MLXByLayer(Learner):
+    """`MLXAtOnce` that keeps no more in memory than the inside of one transformer block."""
+
+    def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
+        """Log-probabilities of the completions' tokens, [B, T]."""
+        return score(self.config, params, batch, self.args.temperature)[0]
+
+    def add_gradients(
+        self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
+    ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
+        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
+
+        def loss_fn(logps: mx.array, entropy: mx.array):
+            mask = micro.batch.completion_mask
+            loss, metrics = grpo_loss_and_metrics(
+                self.loss_config,
+                logps,
+                micro.old_logps,
+                micro.advantages,
+                mask,
+                ref_logps=micro.ref_logps,
+                entropies=entropy,
+                part=micro.part,
+            )
+            return loss, metrics | {"entropy": token_mean(mx.stop_gradient(entropy), mask, micro.part)}
+
+        return add_gradients(
+            self.config,
+            policy.trained,
+            micro.batch,
+            loss_fn,
+            grads,
+            self.args.temperature,
+            policy.dtype,
+            entropy_gradient=self.loss_config.entropy_coef != 0,
+            frozen=policy.frozen,
+            scale=policy.scale,
+        )
 
 
 def add_gradients(

@@ -12,41 +12,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlx_grpo_kit.backends.grpo_loss import grpo_loss_fn, token_logps_and_entropies
-from mlx_grpo_kit.backends.jax_qwen3 import completion_logits
 from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo.learners.jax_qwen3 import completion_logits
+from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.logps import PaddedBatch
-from mlx_grpo_kit.grpo.loss import GRPOLossConfig
+from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn, token_logps_and_entropies
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
-from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.grpo.policy import Policy
 
 WIDTH = 8  # tokens, whose multiples prompts and completions are padded to; the number of prompts is to a power of two
 
 
-class JAXLearner:
-    """Log-probabilities and GRPO gradients of a Qwen3 by JAX, of parameters and batches in MLX's arrays.
+class JAXLearner(Learner):
+    """JAX computes log-probabilities and gradients, of copies of MLX's arrays."""
 
-    Args:
-        config: of the model.
-    """
-
-    def __init__(self, config: Qwen3Config):
-        self.config = config
-
-    def score(self, params: Mapping[str, mx.array], batch: PaddedBatch, temperature: float) -> mx.array:
+    def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
-        logps = _logps(self.config, temperature, _arrays(params), _padded_ids(batch))
+        logps = _logps(self.config, self.args.temperature, _arrays(params), _padded_ids(batch))
         return mx.array(np.asarray(logps)[tuple(map(slice, batch.completion_ids.shape))])
 
     def add_gradients(
-        self,
-        params: Mapping[str, mx.array],
-        grads: dict[str, mx.array],
-        micro: MicroBatch,
-        loss_config: GRPOLossConfig,
-        temperature: float,
+        self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
     ) -> tuple[jax.Array, mx.array, dict[str, jax.Array]]:
-        """Add a micro-batch's gradient to `grads`; returns (loss, logps [B, T], metrics)."""
+        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
         ids = _padded_ids(micro.batch)
         rows, width = ids["completion_ids"].shape
         others = {"advantages": micro.advantages, "old_logps": micro.old_logps, "ref_logps": micro.ref_logps}
@@ -59,7 +47,9 @@ class JAXLearner:
         part = {name: _padded(value, rows, width if name == "policy_mask" else 1) for name, value in part.items()}
         others["part"] = micro.part._replace(**part)
         mask = _padded(micro.batch.completion_mask, rows, width)
-        (loss, metrics), found = _gradients(self.config, loss_config, temperature, _arrays(params), ids, mask, others)
+        (loss, metrics), found = _gradients(
+            self.config, self.loss_config, self.args.temperature, _arrays(policy.trained), ids, mask, others
+        )
         for name in [*found]:
             grad = mx.array(np.asarray(found.pop(name)))
             grads[name] = grads.pop(name) + grad if name in grads else grad

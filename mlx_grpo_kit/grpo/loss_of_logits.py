@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from mlx_grpo_kit.grpo import arrays as xp
 from mlx_grpo_kit.grpo.arrays import Array
-from mlx_grpo_kit.grpo.loss import GRPOLossConfig, Part, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 
 
 def grpo_loss_fn(config: GRPOLossConfig, temperature: float = 1.0) -> Callable:

@@ -1,0 +1,121 @@
+"""Arguments that have the right shape and cannot be what their names say: wrong groups, scales and signs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.generation.batching import TokenIds
+from mlx_grpo_kit.grpo import arrays as xp
+from mlx_grpo_kit.grpo.arrays import Array
+
+LARGEST_LOGP = 0.01
+"""Rounding may leave the log-probability of a certain token a little above 0; anything above this is a mistake."""
+
+
+def as_python(value: Any) -> Any:
+    """A number of NumPy, MLX, torch or JAX as Python's, an array as a list; anything else unchanged."""
+    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "dtype") else value
+
+
+def is_finite(value: Any) -> bool:
+    """Whether this is a number that a float can hold. An integer of 400 digits is not, and neither is a bool."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def as_setting(name: str, value: Any, kind: str) -> Any:
+    """A setting in Python's own types.
+
+    Args:
+        kind: the annotation of the setting, such as "float | None".
+
+    Raises ValueError for a float setting that is not a finite number, and for a bool setting that is neither True nor
+    False.
+    """
+    value, expected, kind = as_python(value), None, getattr(kind, "__name__", str(kind))
+    if value is None and kind.endswith(" | None"):
+        return None
+    if kind.startswith("float") and not is_finite(value):
+        expected = "a number that is finite, so that a checkpoint can hold it (for no bound, a large one such as 1e9)"
+    if kind == "bool" and not isinstance(value, bool):
+        expected = "True or False"
+    if expected:
+        raise ValueError(f"{name} is {value!r}; expected {expected}.")
+    return value
+
+
+def check_whole(name: str, value: int, at_least: int) -> None:
+    """Raise ValueError unless `value`, the argument called `name`, is a whole number and not too small."""
+    if not (isinstance(value, (int, np.integer)) and value >= at_least):
+        raise ValueError(f"{name} is {value!r}; expected a whole number of at least {at_least}.")
+
+
+def check_group_size(name: str, value: int) -> None:
+    """Raise ValueError unless `value`, the argument called `name`, is a whole number of at least 2."""
+    if not (isinstance(value, (int, np.integer)) and value >= 2):
+        raise ValueError(
+            f"{name} is {value!r}; expected a whole number of at least 2. A completion is compared with the others of "
+            "its prompt, so alone its advantage is always 0 and nothing is learned."
+        )
+
+
+def check_rewards(rewards: Sequence[float | None], completions: Sequence[TokenIds]) -> None:
+    """Raise ValueError unless there is one reward per completion, and none is NaN."""
+    if len(rewards) != len(completions):
+        raise ValueError(f"There are {len(rewards)} rewards for {len(completions)} completions; expected one for each.")
+    for row, reward in enumerate(rewards):
+        if reward != reward:
+            raise ValueError(
+                f"rewards[{row}] is NaN; expected a number, or None for a completion that no reward applies to."
+            )
+
+
+def prompt_of_each(prompts: Sequence[TokenIds], completions: Sequence[TokenIds], group_size: int) -> Sequence[TokenIds]:
+    """A prompt for each completion. Raises ValueError for a group whose completions have different prompts.
+
+    Args:
+        prompts: one for each completion, or one for each group of them.
+    """
+    if len(prompts) * group_size == len(completions):
+        return [prompt for prompt in prompts for _ in range(group_size)]
+    for row, prompt in enumerate(prompts if len(prompts) == len(completions) else ()):
+        first = row - row % group_size
+        if [*prompt] != [*prompts[first]]:
+            raise ValueError(
+                f"prompts[{row}] is not prompts[{first}], but both are in group {first // group_size}, of completions "
+                f"{first} to {first + group_size - 1}. Rewards are compared within a group: expected the {group_size} "
+                "completions of a prompt next to each other, as in [a, a, b, b], not [a, b, a, b]."
+            )
+    return prompts
+
+
+def check_numbers(
+    completion_mask: Array, num_items_in_batch: int | Array | None, *, logps: Array, **others: Array | None
+) -> None:
+    """Raise ValueError for numbers that cannot be what their names say, as far as they are known."""
+    mask = xp.as_floats(completion_mask, xp.as_floats(logps, logps))
+    if xp.known(((mask != 0) & (mask != 1)).any()):
+        raise ValueError(
+            "completion_mask has numbers other than 0 and 1; expected 1 or True for the tokens that the policy chose, "
+            "and 0 or False for all others. Weigh completions by their advantages."
+        )
+    for name, values in {"logps": logps, **others}.items():
+        if values is not None:
+            values = xp.where(mask != 0, xp.as_floats(values, mask), 0.0)
+            if (largest := xp.known(values.max())) is not None and largest > LARGEST_LOGP:
+                raise ValueError(
+                    f"{name} has {largest:.4g} at a completion token; expected log-probabilities, which are 0 at most. "
+                    "Of probabilities take the logarithm, of negative log-likelihoods the negative, and of logits "
+                    "log_softmax."
+                )
+    if num_items_in_batch is not None:
+        number = num_items_in_batch if isinstance(num_items_in_batch, Number) else xp.known(num_items_in_batch)
+        if number is not None and not number >= 1:
+            raise ValueError(
+                f"num_items_in_batch is {number}; expected the completion tokens of the whole batch, at least 1, or "
+                "None to count this batch's."
+            )

@@ -1,0 +1,45 @@
+"""Learners compute the gradient of a batch: MLX at once, MLX layer by layer, torch, or JAX.
+
+All have one interface (`learner.py`), and none is special. A learner of your own is a subclass of one of them, handed
+to the trainer as `learner=`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.learners.learner import Learner
+from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
+from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
+
+__all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "learner_class"]
+
+OTHERS = {"torch": ("torch_learner", "TorchLearner"), "jax": ("jax_learner", "JAXLearner")}
+"""By GRPOConfig's `backend`: the module and the class. The frameworks load where they are used."""
+
+INSTALL = (
+    "pip install 'mlx_grpo_kit[backends]', or .venv/bin/python -m pip install -c requirements.lock -e '.[backends]'"
+)
+
+
+def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
+    """The learner that the settings ask for.
+
+    Raises ValueError for a dtype that it does not compute in, and ImportError where the framework is missing.
+    """
+    if args.backend == "mlx":
+        return MLXByLayer if args.gradient_checkpointing else MLXAtOnce
+    if dtype != mx.float32:
+        raise ValueError(
+            f"The parameters are {str(dtype).rpartition('.')[2]}, and backend {args.backend!r} computes in float32. "
+            "Expected float32 parameters, as load_pretrained gives them, or backend 'mlx'."
+        )
+    module, name = OTHERS[args.backend]
+    try:
+        return getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("mlx_grpo_kit"):
+            raise
+        raise ImportError(f"{name} needs {error.name}, which is not installed. Install it: {INSTALL}") from error

@@ -1,0 +1,103 @@
+"""The learner part of a step: micro-batches of completions, and their gradient."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.blas import all_cores, bound, mx
+from mlx_grpo_kit.grpo.batch import Batch
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.logps import PaddedBatch
+from mlx_grpo_kit.grpo.loss import metric_names
+from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
+from mlx_grpo_kit.grpo.metrics import gradient_metrics
+from mlx_grpo_kit.grpo.micro_batches import MicroBatch, micro_batches
+from mlx_grpo_kit.grpo.optimizer import Gradient
+from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters
+
+# Tokens times parameters of a micro-batch, above which learning gets all cores. With MKL on two cores 0.8M parameters
+# and 1,400 tokens gain nothing by a second thread, and 5.2M a fifth (beside a busy program they lose two fifths).
+# OpenBLAS spins while it waits: there 5.2M gain a quarter, and beside a busy program take twice as long, so only what
+# is larger goes. A fixed bound, because another number of threads rounds differently: the same seed stays the same run.
+MANY_PRODUCTS = 3e10 if "openblas" in str(bound) else 3e9
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """A step's micro-batches of this process, and what the completions that are left out add to the metrics."""
+
+    each: list[MicroBatch]
+    left_out: dict[str, float]
+
+
+class Learner(ABC):
+    """Log-probabilities and gradients of a Qwen3, of parameters and batches in MLX's arrays.
+
+    A subclass computes both for one micro-batch (`logps`, `add_gradients`). Here they are added up over micro-batches
+    and processes. A learner keeps nothing between its calls.
+
+    Args:
+        config: the model.
+        args: the settings.
+        loss_config: what is minimised.
+        world: the processes that learn together.
+    """
+
+    def __init__(self, config: Qwen3Config, args: GRPOConfig, loss_config: GRPOLossConfig, world: World | None = None):
+        self.config, self.args, self.loss_config, self.world = config, args, loss_config, world or World()
+        self._num_parameters = count_total_parameters(config)
+
+    @abstractmethod
+    def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
+        """Log-probabilities of the completions' tokens under `params`, [B, T]."""
+
+    @abstractmethod
+    def add_gradients(
+        self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
+    ) -> tuple[Any, mx.array, dict[str, Any]]:
+        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics).
+
+        Loss and metrics are scalars with `.item()`.
+        """
+
+    def prepare(self, policy: Policy, batch: Batch) -> MicroBatches:
+        """This process's micro-batches of a batch, with the reference's log-probabilities where they are needed."""
+        size = self.args.num_generations
+        own = self.world.part(len(batch.completions) // size)
+        rows = range(own.start * size, own.stop * size)
+        each, left_out = micro_batches(self.config, self.args, self.loss_config, batch, rows)
+        if policy.reference is not None:
+            for micro in each:
+                micro.ref_logps = self.logps(policy.reference, micro.batch)
+                mx.eval(micro.ref_logps)
+        return MicroBatches(each, left_out)
+
+    def gradient(self, policy: Policy, micro_batches: MicroBatches) -> tuple[Gradient, dict[str, float]]:
+        """The gradient of all micro-batches of all processes together, and their metrics.
+
+        Without any micro-batch it is 0: moments still decay.
+        """
+        grads = Gradient()
+        totals = dict.fromkeys(("loss", *metric_names(self.loss_config)), 0.0) | micro_batches.left_out
+        for micro in micro_batches.each:
+            num_tokens = micro.batch.prompt_ids.size + micro.batch.completion_ids.size
+            with all_cores() if num_tokens * self._num_parameters > MANY_PRODUCTS else nullcontext():
+                loss, logps, metrics = self.add_gradients(policy, grads, micro)
+            if micro.old_logps is None:
+                micro.old_logps = mx.stop_gradient(logps)
+            for name, value in {"loss": loss, **metrics}.items():
+                totals[name] = totals.get(name, 0.0) + value.item()
+        if not micro_batches.each:
+            grads |= {name: mx.zeros_like(value) for name, value in policy.trained.items()}
+        sums = self.world.gather(np.array([[*totals.values()]])).sum(axis=0)
+        grads = Gradient(self.world.sum(grads))
+        metrics = {**dict(zip(totals, sums.tolist(), strict=True)), "grad_norm": grads.norm}
+        return grads, metrics | (gradient_metrics(grads) if self.args.gradient_statistics else {})

@@ -1,0 +1,45 @@
+"""The gradient of a micro-batch by MLX, all of the model in one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo.gradients import batch_loss
+from mlx_grpo_kit.grpo.learners.learner import Learner
+from mlx_grpo_kit.grpo.logps import PaddedBatch, score
+from mlx_grpo_kit.grpo.micro_batches import MicroBatch
+from mlx_grpo_kit.grpo.policy import Policy
+
+
+class MLXAtOnce(Learner):
+    """MLX differentiates the whole path parameters -> logits -> log-probabilities -> loss in one graph."""
+
+    def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
+        """Log-probabilities of the completions' tokens, [B, T]."""
+        return score(self.config, params, batch, self.args.temperature)[0]
+
+    def add_gradients(
+        self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
+    ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
+        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
+
+        def loss_fn(trained: dict[str, mx.array]):
+            return batch_loss(
+                self.config,
+                policy.params_of(trained),
+                micro.batch,
+                micro.advantages,
+                self.loss_config,
+                old_logps=micro.old_logps,
+                ref_logps=micro.ref_logps,
+                temperature=self.args.temperature,
+                part=micro.part,
+                output_gradient=policy.frozen is None,
+            )
+
+        (loss, logps, metrics), found = mx.value_and_grad(loss_fn)(policy.trained)
+        # Taken out of the dictionary, so that MLX adds in place.
+        grads |= {name: grads.pop(name) + found.pop(name) if name in grads else found.pop(name) for name in [*found]}
+        mx.eval(loss, logps, metrics, grads)
+        return loss, logps, metrics

@@ -1,0 +1,111 @@
+"""The settings of the GRPO loss, under TRL's names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlx_grpo_kit.grpo.objectives import LOSS_TYPES, LossType
+
+IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence")
+
+
+@dataclass(frozen=True)
+class GRPOLossConfig:
+    """What the loss looks like; the names and, but for two, the defaults are TRL's.
+
+    Attributes:
+        loss_type: the name of a row of `LOSS_TYPES`, or a `LossType` of your own.
+        epsilon: the ratio may fall to 1 - epsilon before a bad completion's token is clipped.
+        epsilon_high: the ratio may rise to 1 + epsilon_high before a good completion's token is clipped; None means
+            epsilon. DAPO recommends 0.28. For "cispo" it is the largest weight itself (about 5), and must be given.
+        delta: cap of the ratio also where PPO's minimum does not clip it, in tokens of bad completions (INTELLECT-2,
+            https://arxiv.org/abs/2505.07291). Recommended: more than 1 + epsilon_high.
+        beta: weight of the KL penalty that keeps the policy near the reference.
+        importance_sampling_level: "token": one ratio a token; "sequence": one ratio a completion, the geometric mean of
+            its tokens' ratios (GSPO, https://arxiv.org/abs/2507.18071).
+        max_completion_length: the constant length that "dr_grpo" divides by. No default (TRL: 512), because a wrong
+            constant looks like a wrong learning rate.
+        use_bias_correction_kl: multiply the KL penalty by the ratio (DeepSeek-V3.2, https://arxiv.org/abs/2512.02556).
+            False is the plain k3 estimator; TRL 1.16's default is True.
+        entropy_coef: weight of the entropy bonus, the mean entropy of the distributions that tokens were drawn from: a
+            policy is paid for staying undecided. It is that mean whatever the loss type.
+        top_entropy_quantile: the share of tokens that have a policy loss, those whose distribution had the highest
+            entropy ("Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, recommends 0.2). The others keep their
+            place in what is divided by, and their KL penalty. 1 keeps all; 0 the one with the highest.
+        extra: settings of your own objective, by name. Here are the fields that a subclass of `GRPOConfig` adds.
+
+    Raises:
+        ValueError: a setting that is unknown, out of range, or missing for the loss type.
+    """
+
+    loss_type: str | LossType = "dapo"
+    epsilon: float = 0.2
+    epsilon_high: float | None = None
+    delta: float | None = None
+    beta: float = 0.0
+    importance_sampling_level: str = "token"
+    max_completion_length: int | None = None
+    use_bias_correction_kl: bool = False
+    entropy_coef: float = 0.0
+    top_entropy_quantile: float = 1.0
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self):
+        if not isinstance(self.loss_type, LossType):
+            _check_choice("loss_type", self.loss_type, LOSS_TYPES)
+        _check_choice("importance_sampling_level", self.importance_sampling_level, IMPORTANCE_SAMPLING_LEVELS)
+        for name in ("epsilon", "epsilon_high", "beta"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} is {value}; expected 0 or more.")
+        if not math.isfinite(self.entropy_coef):
+            raise ValueError(f"entropy_coef is {self.entropy_coef}; expected a number, usually 0.001 to 0.01.")
+        if not 0 <= self.top_entropy_quantile <= 1:
+            raise ValueError(
+                f"top_entropy_quantile is {self.top_entropy_quantile}; expected 0 to 1, where 1 keeps all."
+            )
+        if self.delta is not None and not self.delta > 1:
+            raise ValueError(
+                f"delta is {self.delta}; expected more than 1, or None. It caps the ratio, which starts at 1, so a "
+                "smaller cap leaves good completions without a gradient. Recommended: more than 1 + epsilon_high."
+            )
+        if self.max_completion_length is not None and not self.max_completion_length >= 1:
+            raise ValueError(f"max_completion_length is {self.max_completion_length}; expected 1 or more.")
+        if self.loss_type == "dr_grpo" and self.max_completion_length is None:
+            raise ValueError(
+                "loss_type 'dr_grpo' divides by a constant length: set max_completion_length to the number of tokens "
+                "that a completion may have."
+            )
+        if self.loss_type == "cispo" and self.epsilon_high is None:
+            raise ValueError(
+                "loss_type 'cispo' caps the ratio at epsilon_high itself, not at 1 + epsilon_high: set epsilon_high, "
+                "for example to 5.0."
+            )
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """(lowest, highest) ratio that the clipped objective rewards."""
+        return 1 - self.epsilon, 1 + (self.epsilon if self.epsilon_high is None else self.epsilon_high)
+
+    @property
+    def needs_entropies(self) -> bool:
+        """Whether the loss looks at the entropies of the distributions that tokens were drawn from."""
+        return self.entropy_coef != 0 or self.top_entropy_quantile < 1
+
+    @property
+    def type(self) -> LossType:
+        """The row of `LOSS_TYPES`, or your own."""
+        return self.loss_type if isinstance(self.loss_type, LossType) else LOSS_TYPES[self.loss_type]
+
+    @property
+    def micro_batches_add_up(self) -> bool:
+        """Accumulate by adding losses that were given the batch's num_items_in_batch; else by averaging losses."""
+        return self.type.adds_up
+
+
+def _check_choice(name: str, value: str, known) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.")

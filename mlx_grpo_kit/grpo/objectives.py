@@ -1,0 +1,202 @@
+"""The objectives and the token weights of the GRPO family, and `LOSS_TYPES`, the table that combines them.
+
+A loss of your own is one more row. Hand it to the trainer as `loss=`:
+
+    def objective(tokens, config):
+        return tokens.ratio * tokens.advantages, {}
+
+    GRPOTrainer(config, params, tokenizer, task, args, loss=LossType(objective, mean_over_batch_tokens, adds_up=True))
+
+`xp` stands for the framework of the arrays: MLX, torch or JAX (`arrays.py`). Each of them differentiates these lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from mlx_grpo_kit.grpo import arrays as xp
+from mlx_grpo_kit.grpo.arrays import Array
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
+
+# SAPO's gate is a little sharper for bad completions; VESPO's (k, lambda) are the shape of its Gamma weighting.
+# Both are the papers' values and TRL's defaults.
+SAPO_TEMPERATURE_POSITIVE, SAPO_TEMPERATURE_NEGATIVE = 1.0, 1.05
+VESPO_POSITIVE, VESPO_NEGATIVE = (2.0, 3.0), (3.0, 2.0)
+
+
+class TokenBatch(NamedTuple):
+    """The arguments of an objective. Each array has T columns, or one where all tokens of a completion share the value.
+
+    Attributes:
+        logps: [B, T], log-probabilities under the policy that is trained; 0 where masked.
+        log_ratio: [B, T], `logps` minus those of the policy that sampled; 0 where masked.
+        ratio: exp(log_ratio) [B, T], or [B, 1] with importance_sampling_level "sequence".
+        advantages: [B, 1] or [B, T].
+        mask: bool [B, T], the tokens that the loss counts.
+    """
+
+    logps: Array
+    log_ratio: Array
+    ratio: Array
+    advantages: Array
+    mask: Array
+
+
+Objective = Callable[[TokenBatch, "GRPOLossConfig"], tuple[Array, dict[str, Array]]]
+"""Returns what should become large, [B, T] or [B, 1], and metrics by name: a value or an event per token."""
+
+TokenWeight = Callable[[Array, "GRPOLossConfig", "int | Array | None"], "Array | float"]
+"""(mask [B, T] of 0.0 and 1.0, config, num_items_in_batch) -> the share of the loss that one token has, [] or
+[B, 1], in the dtype of the mask."""
+
+
+@dataclass(frozen=True)
+class LossType:
+    """A row of `LOSS_TYPES`: the loss is the sum over completion tokens of weight * (beta * KL - objective).
+
+    Attributes:
+        objective: what should become large.
+        weight: what share of the loss one token has.
+        adds_up: whether the weight counts all tokens of the batch, so that the losses of micro-batches are added.
+            Otherwise they are averaged.
+        zero_without_advantage: whether a completion with advantage 0 has no gradient. Then the trainer leaves out
+            groups in which all advantages are 0.
+    """
+
+    objective: Objective
+    weight: TokenWeight
+    adds_up: bool = False
+    zero_without_advantage: bool = False
+
+
+# The objectives
+
+
+def clipped(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+    """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A). PPO, https://arxiv.org/abs/1707.06347, equation 7."""
+    low, high = config.clip_range
+    ratio, advantages = batch.ratio, batch.advantages
+    clipped_ratio = _clamp(ratio, low, high)
+    if config.delta is not None:
+        ratio = _clamp(ratio, -math.inf, config.delta)
+    too_low = (ratio < low) & (advantages < 0)
+    too_high = (ratio > high) & (advantages > 0)
+    events = {
+        "clip_ratio/low_mean": too_low,
+        "clip_ratio/high_mean": too_high,
+        "clip_ratio/region_mean": too_low | too_high,
+    }
+    return xp.minimum(ratio * advantages, clipped_ratio * advantages), events
+
+
+def _reinforce(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+    """A logp, without a ratio: right for one update from each batch, and blind to how far the policy has gone since.
+
+    Williams 1992, https://doi.org/10.1007/BF00992696.
+    """
+    return batch.advantages * batch.logps, {}
+
+
+def _rloo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+    """PPO's clip of the whole completion's ratio, the product over its tokens: one action, as RLOO sees it.
+
+    Shared out evenly among its tokens, whose sum it is. TRL's `RLOOTrainer`; https://arxiv.org/abs/2402.14740.
+    """
+    ratio = xp.exp(batch.log_ratio.sum(axis=1, keepdims=True))
+    objective, events = clipped(batch._replace(ratio=ratio), config)
+    return objective / lengths(batch.mask), events
+
+
+def _cispo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+    """stop_gradient(min(r, epsilon_high)) A logp: a far-off token weighs less, but none loses its gradient.
+
+    CISPO, MiniMax-M1, https://arxiv.org/abs/2506.13585.
+    """
+    weight = xp.stop_gradient(xp.minimum(batch.ratio, config.epsilon_high))
+    events = {"cispo_clip_ratio": (batch.ratio > config.epsilon_high) & (batch.advantages > 0)}
+    return weight * batch.advantages * batch.logps, events
+
+
+def _sapo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+    """sigmoid(tau (r - 1)) * (4 / tau) * A: a clip without edges. Its slope at r = 1 is A, as for the clip.
+
+    SAPO, https://arxiv.org/abs/2511.20347.
+    """
+
+    def gate(tau: float) -> Array:
+        return xp.sigmoid(tau * (batch.ratio - 1)) * (4 / tau)
+
+    gates = xp.where(batch.advantages > 0, gate(SAPO_TEMPERATURE_POSITIVE), gate(SAPO_TEMPERATURE_NEGATIVE))
+    return gates * batch.advantages, {}
+
+
+def _vespo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+    """stop_gradient(phi) A logp, where phi = exp(lambda + k log w - lambda w) and w is the whole completion's ratio.
+
+    phi is 1 on-policy and goes smoothly to 0 where w does and where w grows. w is a product over tokens, whatever the
+    importance sampling level, so its logarithm is bounded before exp. VESPO, https://arxiv.org/abs/2602.10693.
+    """
+    log_w = xp.clip(batch.log_ratio, -20, 20).sum(axis=1, keepdims=True)
+    log_w = xp.clip(log_w, math.log(1e-8), 20)
+    good = batch.advantages >= 0
+    k = xp.where(good, VESPO_POSITIVE[0], VESPO_NEGATIVE[0])
+    lam = xp.where(good, VESPO_POSITIVE[1], VESPO_NEGATIVE[1])
+    phi = xp.stop_gradient(xp.exp(lam + k * log_w - lam * xp.exp(log_w)))
+    return phi * batch.advantages * batch.logps, {"vespo/phi_seq_mean": phi}
+
+
+# The token weights
+
+
+def mean_of_completion_means(mask, config, num_items_in_batch):
+    """Completions count alike, so a token of a short one weighs more: brief good and long bad answers are favoured."""
+    return 1 / (mask.shape[0] * lengths(mask))
+
+
+def mean_of_completion_sums(mask, config, num_items_in_batch):
+    """Tokens count alike, whatever the length. LUSPO, https://arxiv.org/abs/2602.05261."""
+    return 1 / mask.shape[0]
+
+
+def constant_length(mask, config, num_items_in_batch):
+    """As if every completion were of full length. Dr. GRPO, https://arxiv.org/abs/2503.20783."""
+    return 1 / (mask.shape[0] * config.max_completion_length)
+
+
+def mean_over_these_tokens(mask, config, num_items_in_batch):
+    """Tokens of this micro-batch count alike, but a token among fewer weighs more."""
+    return 1 / xp.maximum(mask.sum(), 1)
+
+
+def mean_over_batch_tokens(mask, config, num_items_in_batch):
+    """Tokens of the optimizer step's whole batch count alike. DAPO, https://arxiv.org/abs/2503.14476."""
+    return 1 / xp.maximum(mask.sum() if num_items_in_batch is None else xp.as_type(num_items_in_batch, mask), 1)
+
+
+LOSS_TYPES: dict[str, LossType] = {
+    "grpo": LossType(clipped, mean_of_completion_means, zero_without_advantage=True),
+    "bnpo": LossType(clipped, mean_over_these_tokens, zero_without_advantage=True),
+    "dr_grpo": LossType(clipped, constant_length, zero_without_advantage=True),
+    "dapo": LossType(clipped, mean_over_batch_tokens, adds_up=True, zero_without_advantage=True),
+    "luspo": LossType(clipped, mean_of_completion_sums, zero_without_advantage=True),
+    "cispo": LossType(_cispo, mean_over_batch_tokens, adds_up=True, zero_without_advantage=True),
+    "sapo": LossType(_sapo, mean_of_completion_means, zero_without_advantage=True),
+    "vespo": LossType(_vespo, mean_over_batch_tokens, adds_up=True),  # phi is a metric of every completion
+    "reinforce": LossType(_reinforce, mean_over_batch_tokens, adds_up=True, zero_without_advantage=True),
+    "rloo": LossType(_rloo, mean_of_completion_sums, zero_without_advantage=True),
+}
+
+
+def _clamp(values: Array, low: float, high: float) -> Array:
+    """torch.clamp: a value exactly on an edge keeps its gradient. `mx.clip` would take it away."""
+    return xp.where(values < low, low, xp.where(values > high, high, values))
+
+
+def lengths(mask: Array) -> Array:
+    """[B, T] -> [B, 1] completion tokens; 1 for a completion without any, which divides zeros."""
+    return xp.maximum(mask.sum(axis=1, keepdims=True), 1)

@@ -1,0 +1,71 @@
+"""A batch from completions and rewards of your own, for `GRPOTrainer.train_step`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlx_grpo_kit.generation.batching import TokenIds
+from mlx_grpo_kit.grpo.advantages import compute_advantages
+from mlx_grpo_kit.grpo.batch import Batch, Completions, Scores
+from mlx_grpo_kit.grpo.checks import check_rewards, prompt_of_each
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.gradients import pad_logprobs
+from mlx_grpo_kit.grpo.logps import pad_batch
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.tasks.task import Problem
+
+
+def own_batch(
+    config: Qwen3Config,
+    tokenizer: Tokenizer,
+    args: GRPOConfig,
+    max_completion_length: int,
+    prompt_tokens: Sequence[TokenIds],
+    completion_tokens: Sequence[TokenIds],
+    rewards: Sequence[float | None],
+    old_logprobs: Sequence[Sequence[float]] | None = None,
+) -> Batch:
+    """The arguments of `train_step`, checked and compared. Raises ValueError where they do not fit."""
+    size = args.per_device_train_batch_size
+    if args.top_entropy_quantile < 1:
+        raise ValueError(
+            f"top_entropy_quantile is {args.top_entropy_quantile}, which needs the entropies that tokens were "
+            "sampled with; train_step has none. Leave it at 1."
+        )
+    prompts = prompt_of_each(prompt_tokens, completion_tokens, args.num_generations)
+    pad_batch(config, prompts, completion_tokens)  # for its checks
+    check_rewards(rewards, completion_tokens)
+    advantages = compute_advantages(
+        rewards,
+        args.num_generations,
+        args.scale_rewards,
+        advantage_estimator=args.advantage_estimator,
+        multi_objective_aggregation=args.multi_objective_aggregation,
+    )
+    longest = max(map(len, completion_tokens))
+    if longest > max_completion_length:
+        raise ValueError(
+            f"A completion has {longest} tokens; expected at most {max_completion_length}. Set "
+            "GRPOConfig(max_completion_length=...)."
+        )
+    if len(prompts) > size and len(prompts) % size:
+        raise ValueError(
+            f"There are {len(prompts)} completions; expected a multiple of per_device_train_batch_size ({size}), "
+            "so that all micro-batches weigh the same."
+        )
+    if old_logprobs is not None:
+        pad_logprobs("old_logprobs", old_logprobs, completion_tokens)  # for its checks
+    completions = Completions.from_lists(
+        args.num_generations,
+        [Problem(tokenizer.decode([*map(int, ids)]), "") for ids in prompts],
+        prompts,
+        completion_tokens,
+        [tokenizer.decode([*map(int, ids)]) for ids in completion_tokens],
+        logps=old_logprobs,
+        finished=[int(ids[-1]) in tokenizer.eos_token_ids for ids in completion_tokens],
+    )
+    values = np.array([np.nan if reward is None else float(reward) for reward in rewards])
+    return Batch(completions, Scores((), np.zeros([len(values), 0]), {}), values, np.array(advantages))

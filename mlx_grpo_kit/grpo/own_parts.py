@@ -1,0 +1,61 @@
+"""Parts of your own in the place of the kit's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+from mlx_grpo_kit.grpo.advantages import GroupAdvantages
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.learners import Learner, learner_class
+from mlx_grpo_kit.grpo.objectives import LossType
+from mlx_grpo_kit.grpo.optimizer import PolicyOptimizer
+from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.rewards import TaskRewards
+from mlx_grpo_kit.grpo.sampler import PolicySampler, Sampler
+from mlx_grpo_kit.grpo.step import Advantages, Parts
+
+
+@dataclass(frozen=True)
+class OwnParts:
+    """The arguments of `GRPOTrainer` that exchange a part; None takes the kit's."""
+
+    sampler: Sampler | None = None
+    advantages: Advantages | None = None
+    loss: LossType | None = None
+    learner: type[Learner] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parts that are not the kit's."""
+        return tuple(each.name for each in fields(self) if getattr(self, each.name) is not None)
+
+    def check(self, folder: str | os.PathLike, saved: Sequence[str]) -> None:
+        """Raise ValueError where these are not the parts that the run in a checkpoint had."""
+        for name in sorted({*self.names} ^ {*saved}):
+            words = f"with a {name} of its own. Give it: resume(..., {name}=...)."
+            if name not in saved:
+                words = f"without a {name} of its own. Leave {name} out."
+            raise ValueError(f"{folder} was trained {words}")
+
+    def assemble(
+        self,
+        policy: Policy,
+        sampler: PolicySampler,
+        reward_funcs: Sequence[Callable],
+        optimizer: PolicyOptimizer,
+        args: GRPOConfig,
+        warned_of: set[str],
+    ) -> Parts:
+        """The parts of a step: these, and the kit's for the rest."""
+        length, world = sampler.max_completion_length, sampler.world
+        loss = args.loss(length)
+        learner = self.learner or learner_class(args, policy.dtype)
+        return Parts(
+            sampler=self.sampler or sampler,
+            rewards=TaskRewards(reward_funcs, args, length, world, warned_of),
+            advantages=self.advantages or GroupAdvantages(args),
+            learner=learner(policy.config, args, replace(loss, loss_type=self.loss or loss.loss_type), world),
+            optimizer=optimizer,
+        )

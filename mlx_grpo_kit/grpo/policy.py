@@ -1,0 +1,138 @@
+"""The policy: what is trained, what is frozen beside it, and the reference that a KL penalty pulls towards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
+from mlx_grpo_kit.qwen3.adapters import Adapters, save_adapters
+from mlx_grpo_kit.qwen3.lora import adapt, fingerprint, init_lora
+from mlx_grpo_kit.qwen3.params import check_weights
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A Qwen3 in training.
+
+    Attributes:
+        config: the model.
+        trained: float32 arrays by name, which the optimizer changes: all parameters, or adapters.
+        dtype: the model computes in it.
+        frozen: the base model that adapters stand beside; None where all parameters are trained.
+        scale: of the adapters.
+        reference: the parameters that a KL penalty pulls towards; None without a penalty.
+    """
+
+    config: Qwen3Config
+    trained: dict[str, mx.array]
+    dtype: mx.Dtype = mx.float32
+    frozen: Mapping[str, mx.array] | None = None
+    scale: float = 1.0
+    reference: Mapping[str, mx.array] | None = None
+
+    @classmethod
+    def begin(cls, config: Qwen3Config, params: Mapping[str, mx.array], args: GRPOConfig) -> Policy:
+        """The policy before its first step.
+
+        Args:
+            params: as `load_pretrained` returns them. With `args.lora_r` they may be quantized.
+            args: of which bf16, beta and those of adapters count.
+
+        Raises ValueError for parameters that are not `config`'s, and for quantized ones without adapters.
+        """
+        if args.lora_r:
+            check_weights(params, config)
+        else:
+            _refuse_quantized(params)
+            validate_params(params, config)
+        dtype = mx.bfloat16 if args.bf16 else params["final_norm.weight"].dtype
+        frozen = _cast(params, dtype) if args.lora_r else None
+        if args.lora_r:
+            params = init_lora(config, params, args.lora_r, args.lora_targets, args.seed)
+        policy = cls(config, _cast(params, mx.float32), dtype, frozen, args.lora_scale if args.lora_r else 1.0)
+        if args.beta:
+            policy = replace(policy, reference=frozen or policy.params)
+        return policy._evaluated()
+
+    def _evaluated(self) -> Policy:
+        """Computed now, because training may move to another thread: MLX cannot finish there what was begun here."""
+        mx.eval(self.trained, self.frozen, self.reference)
+        return self
+
+    def beside(self, base: Mapping[str, mx.array], with_reference: bool) -> Policy:
+        """Loaded adapters, beside their base again. Raises ValueError for parameters that are not `config`'s."""
+        check_weights(base, self.config)
+        frozen = _cast(base, self.dtype)
+        return replace(self, frozen=frozen, reference=frozen if with_reference else None)._evaluated()
+
+    @property
+    def params(self) -> dict[str, mx.array]:
+        """The parameters that `qwen3_forward` takes, in `dtype`; adapters stand beside what is frozen."""
+        if self.frozen is None and self.dtype == mx.float32:
+            return dict(self.trained)
+        return self.params_of(self.trained)
+
+    def params_of(self, trained: Mapping[str, mx.array]) -> dict[str, mx.array]:
+        """`params` as a function of what is trained, to be differentiated."""
+        cast = {name: value.astype(self.dtype) for name, value in trained.items()}
+        return cast if self.frozen is None else adapt(self.frozen, cast, self.scale)
+
+    def with_synced_reference(self, alpha: float) -> Policy:
+        """The reference moved towards the policy: `alpha` parts the policy, the rest what it was."""
+        params = self.params
+        moved = {name: value * (1.0 - alpha) + alpha * params[name] for name, value in self.reference.items()}
+        mx.eval(moved)
+        return replace(self, reference=moved)
+
+    def adapters(self, base: str | os.PathLike | None = None) -> Adapters:
+        """What is trained, with what it stands beside: the folder `base`, if it is known, and its fingerprint."""
+        named = None if base is None else os.path.abspath(base)
+        return Adapters(self.trained, self.scale, named, fingerprint(self.frozen))
+
+    def save_pretrained(
+        self, folder: str | os.PathLike, tokenizer: Tokenizer, base: str | os.PathLike | None = None
+    ) -> None:
+        """Write a Hugging Face folder: the whole policy, or its adapters, which name the folder of their `base`."""
+        if self.frozen is None:
+            save_pretrained(folder, self.config, self.params, tokenizer=tokenizer)
+        else:
+            save_adapters(folder, self.config, self.adapters(base), tokenizer=tokenizer)
+
+    def origin(self, task: str) -> str:
+        """A hash of the task's name and of the model before its first step: a run's snapshots are told by it."""
+        began_with = fingerprint(self.frozen or self.trained)
+        return hashlib.sha256(repr((task, self.config, began_with)).encode()).hexdigest()
+
+    def digest(self) -> bytes:
+        """A hash of some numbers of every array: several processes compare their policies by it."""
+        said = hashlib.sha256()
+        if self.frozen is not None:
+            said.update(fingerprint(self.frozen).encode())
+        for name, value in sorted(self.trained.items()):
+            flat = value.reshape(-1)
+            said.update(name.encode() + np.array(flat[:: flat.size // 64 + 1]).tobytes())
+        return said.digest()
+
+
+def _cast(params: Mapping[str, mx.array], dtype: mx.Dtype) -> dict[str, mx.array]:
+    """The same arrays in another dtype; packed ones stay what they are."""
+    return {
+        name: value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
+        for name, value in params.items()
+    }
+
+
+def _refuse_quantized(params: Mapping[str, mx.array]) -> None:
+    if any(name.endswith(".scales") for name in params):
+        raise ValueError(
+            "The model is quantized, and packed numbers cannot be trained. Train adapters beside it with lora_r=8 "
+            "(--lora-r 8), or make float numbers of it first: dequantize(config, params)."
+        )

@@ -1,0 +1,112 @@
+"""Prompts as tokens, and the row to name where a prompt cannot be trained on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.tasks.calls import held_out_problems
+from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
+
+
+class RawTextWarning(UserWarning):
+    """A model with a chat template is trained on texts that it continues as they are."""
+
+
+def encode_prompts(tokenizer: Tokenizer, task: Task, args: GRPOConfig, problems: Sequence[Problem]) -> list[list[int]]:
+    """The prompts' tokens. A problem that comes several times, as a group's does, is encoded once.
+
+    Raises TaskError, which names the problem's place, for a prompt that the tokenizer or its chat template refuses.
+    """
+    settings = _template_settings(task, args)
+    once = {id(problem): problem for problem in problems}
+    ids = {key: _encode(tokenizer, problem, settings) for key, problem in once.items()}
+    return [ids[id(problem)] for problem in problems]
+
+
+def check_room(
+    config: Qwen3Config, max_completion_length: int, problems: Sequence[Problem], prompts: Sequence[Sequence[int]]
+) -> None:
+    """Raise TaskError for a prompt that leaves no room for a completion in the model's positions."""
+    for problem, ids in zip(problems, prompts, strict=True):
+        if len(ids) + max_completion_length > config.max_position_embeddings:
+            raise TaskError(
+                f"{_place(problem) or f'The prompt {problem.text[:60]!r}'} has {len(ids)} tokens, and with "
+                f"{max_completion_length} more exceeds the model's {config.max_position_embeddings} positions "
+                "(max_position_embeddings). Shorten the prompt, or lower max_completion_length "
+                "(--max-completion-length)."
+            )
+
+
+# The last result for a task, and what it was found for: a run asks before it loads the model, and the trainer again.
+_LONGEST: WeakKeyDictionary[Any, tuple[tuple[str, str, int], tuple[Problem, list[int]]]] = WeakKeyDictionary()
+
+
+def longest_prompt(tokenizer: Tokenizer, task: Task, args: GRPOConfig, num_held_out: int) -> tuple[Problem, list[int]]:
+    """The problem with the longest prompt, and the prompt's tokens.
+
+    Every problem is encoded where the task can list them (`all_problems`); otherwise the first `num_held_out` that it
+    holds back. Raises TaskError as `encode_prompts` and `held_out_problems` do.
+    """
+    listed = hasattr(task, "all_problems")
+    key = (tokenizer.fingerprint, repr(_template_settings(task, args)), 0 if listed else num_held_out)
+    with suppress(TypeError, KeyError):  # a task that cannot be a key
+        found_for, found = _LONGEST[task]
+        if found_for == key:
+            return found
+    problems = [*task.all_problems()] if listed else held_out_problems(task, num_held_out)
+    prompts = encode_prompts(tokenizer, task, args, problems)
+    found = max(zip(problems, prompts, strict=True), key=lambda pair: len(pair[1]))
+    with suppress(TypeError):
+        _LONGEST[task] = key, found
+    return found
+
+
+def check_prompts(
+    config: Qwen3Config, tokenizer: Tokenizer, task: Task, args: GRPOConfig, max_completion_length: int
+) -> None:
+    """Look at all prompts of a task that can list them.
+
+    Raises ValueError for a tokenizer with more tokens than the model, and TaskError for a prompt that cannot be encoded
+    or leaves no room for a completion. Warns (RawTextWarning) where prompts are texts, although the model's folder has
+    a chat template and the task can be put as a chat.
+    """
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size} (vocab_size); "
+            "expected a model with a row for every token. Are the two from the same folder?"
+        )
+    if hasattr(task, "all_problems"):
+        problem, ids = longest_prompt(tokenizer, task, args, 0)
+        check_room(config, max_completion_length, [problem], [ids])
+    if getattr(tokenizer, "chat_template", None) is None or not hasattr(task, "in_chat"):
+        return
+    if any(isinstance(problem.prompt, str) for problem in held_out_problems(task, 1)):
+        warnings.warn(
+            f"The prompts of task {task.name!r} are texts, which the policy continues without the chat template of its "
+            "folder and without a system prompt. For a model that was taught to chat, train on task.in_chat().",
+            RawTextWarning,
+            stacklevel=4,
+        )
+
+
+def _template_settings(task: Task, args: GRPOConfig) -> dict[str, Any]:
+    return getattr(task, "chat_template_kwargs", {}) | (args.chat_template_kwargs or {})
+
+
+def _encode(tokenizer: Tokenizer, problem: Problem, settings: dict[str, Any]) -> list[int]:
+    try:
+        return tokenizer.encode_prompt(problem.prompt, **settings)
+    except ValueError as error:
+        place = _place(problem)
+        raise TaskError(f"{place}: {error}" if place else str(error)) from error
+
+
+def _place(problem: Problem) -> str:
+    return getattr(problem, "place", "")

@@ -1,0 +1,146 @@
+"""The sampler: problems of the task go to the policy, and its completions come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from mlx_grpo_kit.blas import all_cores
+from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
+from mlx_grpo_kit.grpo.batch import Completions, padded
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.memory import completion_batch_size
+from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.grpo.prompts import check_room, encode_prompts
+from mlx_grpo_kit.qwen3 import count_total_parameters
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.tasks.calls import sample_problems
+from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
+
+# Parameters above which sampling gets all cores: each token reads them all, no cache holds them, and two cores read
+# nearly twice as much from memory as one. (A smaller model is in the cache, and there a second thread slows it down.)
+MANY_PARAMETERS = 1e8
+
+
+class Sampler(Protocol):
+    """Draw problems and completions: `num_groups` groups, or those of a whole step where it is None.
+
+    The same policy, step and attempt give the same completions. In a run of several processes each of them gets all.
+    """
+
+    def __call__(self, policy: Policy, step: int, attempt: int = 0, num_groups: int | None = None) -> Completions: ...
+
+
+class PolicySampler:
+    """Completions of the task's problems, sampled from the policy that learns.
+
+    Args:
+        tokenizer: of the policy's folder.
+        task: where problems come from.
+        args: the settings.
+        world: the processes that share the work. What a row draws depends on its place in the whole batch alone, so
+            any number of processes draws the same.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None):
+        self.tokenizer, self.task, self.args, self.world = tokenizer, task, args, world or World()
+        self.max_completion_length = args.max_completion_length or task.max_completion_length
+
+    def __call__(self, policy: Policy, step: int, attempt: int = 0, num_groups: int | None = None) -> Completions:
+        """Draw a step's problems, or `num_groups` of them, and `num_generations` completions for each.
+
+        Raises TaskError for problems that are none, and ValueError for prompts that the model cannot continue.
+        """
+        size, groups = self.args.num_generations, self.args.num_groups if num_groups is None else num_groups
+        own = self.world.part(groups)
+        completions = None
+        with self.world.together(TaskError, ValueError):
+            problems, prompts, seed = self.draw(step, attempt, groups)
+            if len(own):
+                rows, sampling = (
+                    slice(own.start * size, own.stop * size),
+                    self.args.sampling(self.max_completion_length),
+                )
+                completions = self.complete(
+                    policy, problems[rows], prompts[rows], sampling, seed, rows.start, groups * size
+                )
+        return self._of_all(problems, prompts, completions)
+
+    def draw(
+        self, step: int, attempt: int = 0, num_groups: int | None = None
+    ) -> tuple[list[Problem], list[list[int]], int]:
+        """A step's problems, one per completion, their prompts' tokens, and the seed to sample with.
+
+        They follow from (seed, step, attempt), so that a resumed run needs no state of a random generator.
+        """
+        problem_seed, sampling_seed = np.random.SeedSequence([self.args.seed, step, attempt]).generate_state(2)
+        groups = self.args.num_groups if num_groups is None else num_groups
+        drawn = sample_problems(self.task, np.random.default_rng(problem_seed), groups)
+        problems = [problem for problem in drawn for _ in range(self.args.num_generations)]
+        return problems, self.encode(problems), int(sampling_seed)
+
+    def encode(self, problems: Sequence[Problem]) -> list[list[int]]:
+        """The tokens of each prompt."""
+        return encode_prompts(self.tokenizer, self.task, self.args, problems)
+
+    def complete(
+        self,
+        policy: Policy,
+        problems: Sequence[Problem],
+        prompts: Sequence[list[int]],
+        sampling: SamplingConfig,
+        seed: int,
+        first_row: int = 0,
+        num_rows: int | None = None,
+    ) -> Completions:
+        """One completion per problem. `first_row` and `num_rows` say which part of a larger batch the problems are."""
+        check_room(policy.config, sampling.max_new_tokens, problems, prompts)
+        num_positions = max(map(len, prompts)) + sampling.max_new_tokens
+        stop_strings, with_special = self.args.stop_strings, partial(self.tokenizer.decode, skip_special_tokens=False)
+        with all_cores() if count_total_parameters(policy.config) > MANY_PARAMETERS else nullcontext():
+            rollout = generate(
+                policy.config,
+                policy.params,
+                prompts,
+                sampling=sampling,
+                eos_token_ids=self.tokenizer.eos_token_ids,
+                stop=stop_at(with_special, stop_strings) if stop_strings else None,
+                seed=seed,
+                first_row=first_row,
+                num_rows=num_rows,
+                completion_batch_size=completion_batch_size(policy.config, self.args, num_positions, policy.dtype),
+            )
+        return self.completions(problems, prompts, rollout)
+
+    def completions(self, problems: Sequence[Problem], prompts: Sequence[list[int]], rollout: Rollout) -> Completions:
+        """What was generated for these problems, as columns."""
+        return Completions(
+            num_generations=self.args.num_generations,
+            problems=[*problems],
+            prompt_ids=[*prompts],
+            completion_ids=rollout.completions,
+            texts=[self.tokenizer.decode(ids) for ids in rollout.completions],
+            token_mask=[[True] * len(ids) for ids in rollout.completions],
+            logps=rollout.logps,
+            entropies=rollout.entropies,
+            finished=np.array(rollout.finished, bool),
+        )
+
+    def _of_all(self, problems: list[Problem], prompts: list[list[int]], own: Completions | None) -> Completions:
+        """The completions of all processes, in each of them."""
+        if self.world.size == 1:
+            return own
+        lengths = self.world.concatenate(own.lengths if own else np.zeros(0, int)).tolist()
+        columns: dict[str, Any] = {}
+        for name in ("completion_ids", "logps", "entropies"):
+            table = padded(getattr(own, name), max(lengths)) if own else np.zeros([0, max(lengths)])
+            table = self.world.concatenate(table)
+            columns[name] = [row[:length].tolist() for row, length in zip(table, lengths, strict=True)]
+        ids = [[*map(int, row)] for row in columns.pop("completion_ids")]
+        finished = self.world.concatenate(own.finished if own else np.zeros(0, bool))
+        return self.completions(problems, prompts, Rollout(ids, **columns, finished=finished))

@@ -1,0 +1,133 @@
+"""The course as a web site: what it replaces, and what it says of bad input. The pages: tests/browser/test_book.py."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from sphinx.application import Sphinx
+
+from mlx_grpo_kit.course import book
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}DeprecationWarning") for kind in ("", "Pending")]
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+CHAPTER = "01_derivatives.ipynb"
+
+
+@pytest.fixture(scope="module")
+def notebooks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("notebooks")
+    shutil.copy(NOTEBOOKS / CHAPTER, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(notebooks, tmp_path_factory):
+    """A book that is there already."""
+    output = tmp_path_factory.mktemp("site") / "book"
+    book.build(notebooks, output)
+    return output
+
+
+def content_of(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def make(notebooks, output):
+    return book.main(["--notebooks", str(notebooks), "--output", str(output)])
+
+
+def test_a_second_book_replaces_the_first_and_leaves_nothing_beside_it(notebooks, site, tmp_path):
+    output = tmp_path / "out" / "book"
+    shutil.copytree(site, output)
+    (output / "index.html").write_text("an older page")
+    assert make(notebooks, output) == 0
+    assert (output / "index.html").read_bytes() == (site / "index.html").read_bytes()
+    assert [path.name for path in output.parent.iterdir()] == ["book"]
+
+
+def published(folder):
+    """What somebody has put into a book to publish it."""
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("mine")
+    (folder / "CNAME").write_text("course.example.org")
+    (folder / "_static" / "notes.md").write_text("mine")
+
+
+def sphinx_source(folder):
+    shutil.rmtree(folder)
+    (folder / "_static").mkdir(parents=True)
+    (folder / "_static" / "book.css").write_text("mine")
+    (folder / "conf.py").write_text("mine")
+
+
+def thesis(folder):
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(published, ".git/, CNAME, _static/notes.md"), (sphinx_source, "_static/, conf.py"), (thesis, "thesis.txt")],
+)
+def test_a_file_that_no_book_wrote_is_kept(kind, words, notebooks, site, tmp_path, capsys):
+    output = tmp_path / "book"
+    shutil.copytree(site, output)
+    kind(output)
+    before = content_of(output)
+    assert make(notebooks, output) == 2
+    assert f"{output} holds {words}, which the kit did not write there" in capsys.readouterr().err
+    assert content_of(output) == before
+
+
+def test_the_old_book_stays_when_the_disk_is_full(notebooks, site, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "book"
+    shutil.copytree(site, output)
+    before = content_of(output)
+
+    def half(source, target, **options):
+        shutil.copy(source / "index.html", target)
+        raise shutil.Error([("a", "b", "[Errno 28] No space left on device")])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copytree", half)
+        assert make(notebooks, output) == 2
+    assert f"error: Cannot write {output}: [Errno 28] No space left on device" in capsys.readouterr().err
+
+    def full(self):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Sphinx, "build", full)
+    assert make(notebooks, output) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert content_of(output) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["book"]
+
+
+CELL = '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "markdown"}]}'
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b'{"nbformat": 2}', CELL.encode(), b"\xff\xfe", b"[" * 10**6]
+)
+def test_a_broken_notebook_is_named_in_one_line(content, tmp_path, capsys):
+    (tmp_path / CHAPTER).write_bytes(content)
+    assert make(tmp_path, tmp_path / "book") == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {CHAPTER} is not a Jupyter notebook (")
+    assert not (tmp_path / "book").exists()
+
+
+def test_a_notebook_without_cells_has_no_goal(tmp_path):
+    (tmp_path / CHAPTER).write_text('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}')
+    book.build(tmp_path, tmp_path / "book")
+    assert "Derivatives" in (tmp_path / "book" / "index.html").read_text()
+
+
+def test_nothing_to_make_a_book_of_and_nothing_to_make_it_with(notebooks, tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty").mkdir()
+    assert make(tmp_path / "empty", tmp_path / "new") == 2
+    assert "There are no notebooks of the course in" in capsys.readouterr().err
+    monkeypatch.setattr(book, "PACKAGES", ("a_package_that_nobody_has",))
+    assert make(notebooks, tmp_path / "new") == 2
+    assert "The book needs a_package_that_nobody_has: " in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""The guides of the book: every name of the kit on the page of names exists."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from mlx_grpo_kit.course import book
+
+[NAMES] = [guide for guide in book.GUIDES if guide.name == "names.md"]
+ROWS = [line for line in NAMES.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+CELLS = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in ROWS if not row.startswith("| ---")]
+OURS = sorted({name for row in CELLS for name in re.findall(r"`([^`]+)`", row[1])})
+
+
+def find(path):
+    """What `mlx_grpo_kit.<path>` is: a module, something in one, or an attribute that a class declares."""
+    modules, names = ["mlx_grpo_kit"], path.split(".")
+    while names:
+        try:
+            importlib.import_module(".".join([*modules, names[0]]))
+        except ModuleNotFoundError:
+            break
+        modules.append(names.pop(0))
+    found = importlib.import_module(".".join(modules))
+    for name in names:
+        annotations = [vars(kind).get("__annotations__", {}) for kind in getattr(found, "__mro__", ())]
+        if not hasattr(found, name) and any(name in each for each in annotations):
+            return name
+        found = getattr(found, name)
+    return found
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_name_of_the_kit_exists(name):
+    find(name)
+
+
+def test_a_name_that_does_not_exist_is_found_out():
+    for name in ("autograd.value_and_gradient", "grpo.GRPOConfig.epsilon_low", "no_module.at_all"):
+        with pytest.raises(AttributeError):
+            find(name)
+
+
+def test_every_row_has_three_columns_and_a_name_of_the_kit():
+    for row in CELLS:
+        assert len(row) == 3, row
+        assert row[1] == "here" or re.fullmatch(r"`[\w.]+`(, `[\w.]+`)*", row[1]), row
+    assert len(OURS) > 80
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("trainStepGrpoAutograd", "grpo.GRPOTrainer.train_step"),
+        ("qwen3_forward_functional", "qwen3.qwen3_forward"),
+        ("attention_functional", "qwen3.forward.attention"),
+        ("reduce_broadcast_dims", "tensor.graph.unbroadcast"),
+        ("exp_backward", "tensor.RULES"),
+        ("ctx.save_for_backward", "tensor.function.Context"),
+        ("optimizer_fn", "backends.TorchFuncTrainingBackend.from_model"),
+        ("valueAndGrad", "autograd.value_and_grad"),
+        ("second-order gradients", "autograd.hvp`, `autograd.hessian"),
+        ("mx::compile", "autograd.compile_value_and_grad"),
+        ("gradients of each layer", "qwen3.statistics.layer_statistics"),
+        ("MLX_PRINT_GRAPH", "autograd.graph_text"),
+    ],
+)
+def test_the_page_answers_for_a_name(theirs, ours):
+    [row] = [row for row in CELLS if theirs in row[0]]
+    assert f"`{ours}" in row[1]
+
+
+def test_readme_links_the_page():
+    root = Path(__file__).parents[2]
+    assert f"]({NAMES.relative_to(root)})" in (root / "README.md").read_text(encoding="utf-8")
