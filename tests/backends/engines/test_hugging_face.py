@@ -34,8 +34,7 @@ def test_a_folder_goes_through_a_backend_and_comes_out_the_same(small_folder, ma
         # And what the backend computes with is what it was given.
         ids = np.array(IDS)
         batch = {"input_ids": ids, "labels": ids, "loss_mask": np.ones((2, 5), np.float32)}
-        batch = {name: backend._from_numpy(value) for name, value in batch.items()}
-        batch["advantages"] = backend._from_numpy(np.array([1.0, -0.5], np.float32))
+        batch["advantages"] = np.array([1.0, -0.5], np.float32)
         logps = backend.forward_backward(batch).wait()["logps"]
         expected = torch.tensor(logits_of(small_folder)).log_softmax(-1).gather(-1, torch.tensor(ids)[..., None])
         np.testing.assert_allclose(logps, expected[..., 0].numpy(), atol=2e-5)
