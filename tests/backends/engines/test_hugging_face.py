@@ -6,6 +6,7 @@ import torch
 import trio
 from transformers import Qwen3ForCausalLM
 
+from mlx_grpo_kit.backends.arrays import array_of, framework_of
 from mlx_grpo_kit.backends.hugging_face import load_hugging_face, save_hugging_face
 from mlx_grpo_kit.backends.weights import as_numpy, flat, from_kit, to_kit
 from mlx_grpo_kit.blas import mx
@@ -35,6 +36,8 @@ def test_a_folder_goes_through_a_backend_and_comes_out_the_same(small_folder, ma
         ids = np.array(IDS)
         batch = {"input_ids": ids, "labels": ids, "loss_mask": np.ones((2, 5), np.float32)}
         batch["advantages"] = np.array([1.0, -0.5], np.float32)
+        own = framework_of(next(iter(backend.get_weights().wait().values())))
+        batch = {name: array_of(own, values) for name, values in batch.items()}
         logps = backend.forward_backward(batch).wait()["logps"]
         expected = torch.tensor(logits_of(small_folder)).log_softmax(-1).gather(-1, torch.tensor(ids)[..., None])
         np.testing.assert_allclose(logps, expected[..., 0].numpy(), atol=2e-5)
