@@ -17,7 +17,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # One process a core already: the threads of several workers would wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import mlx_grpo_kit.blas  # noqa: F401  (before a test imports a library that imports MLX itself)
+import mlx_grpo_kit.runtime.blas  # noqa: F401  (before a test imports a library that imports MLX itself)
 
 # Two cores are shared with other work, so an example's time says nothing; the same examples on every run.
 settings.register_profile("kit", deadline=None, derandomize=True)
@@ -112,3 +112,17 @@ def torch_resnet():
             return self.fc(torch.mean(x, dim=(2, 3)))
 
     return TorchResNet
+
+
+@pytest.fixture
+def outputs_of(monkeypatch):
+    """A function from an object that displays itself to the mimebundles of its outputs, without a notebook."""
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append(data))
+
+    def outputs_of(thing):
+        shown.clear()
+        thing._ipython_display_()
+        return list(shown)
+
+    return outputs_of

@@ -17,8 +17,8 @@ from pathlib import PurePath
 from typing import Any
 
 from mlx_grpo_kit.autograd.gradients import value_and_grad
-from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.fork import refuse_after_fork
+from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 HARMLESS = (str, bytes, int, float, complex, type(None), type(...), types.BuiltinFunctionType)
 GLOBAL_STEPS = ("LOAD_GLOBAL", "LOAD_NAME")

@@ -16,8 +16,8 @@ from mlx_grpo_kit.autograd.gradients import (
     scalar_loss,
     value_and_grad,
 )
-from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.fork import refuse_after_fork
+from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 MOST_PARAMETERS = 1000  # of a Hessian that is written out: a million numbers, from a thousand products
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.gradcheck import Element, GradcheckReport, gradcheck
+from mlx_grpo_kit.runtime import mx
 
 RTOL = 1e-3  # of the number itself
 ROUNDINGS = 4  # and so many times the rounding of the largest of its array

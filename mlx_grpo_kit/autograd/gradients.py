@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
-from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.fork import refuse_after_fork
+from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 LossFunction = Callable[[dict[str, mx.array]], mx.array]
 

@@ -2,7 +2,7 @@
 
 import io
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 
 
 def graph_text(*outputs: mx.array, **names: mx.array) -> str:

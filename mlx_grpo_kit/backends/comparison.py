@@ -22,8 +22,8 @@ import numpy as np
 from mlx_grpo_kit import backends
 from mlx_grpo_kit.backends.arrays import array_of, framework_of
 from mlx_grpo_kit.backends.base import Backend
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
+from mlx_grpo_kit.runtime import mx
 
 NAMES = {
     "PyTorch": "PyTorchTrainingBackend",

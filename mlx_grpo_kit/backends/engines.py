@@ -25,10 +25,10 @@ from mlx_grpo_kit.backends.checkpoints import read_metadata
 from mlx_grpo_kit.backends.future import TrainFuture
 from mlx_grpo_kit.backends.weights import flat, to_kit
 from mlx_grpo_kit.backends.worker import RefusedError, Worker
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import Rollout, generate
 from mlx_grpo_kit.generation.batching import TokenIds
 from mlx_grpo_kit.qwen3 import Qwen3Config
+from mlx_grpo_kit.runtime import mx
 
 
 class EngineError(RuntimeError):

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.blas import mx  # isort: skip (before anything that imports MLX by itself)
+from mlx_grpo_kit.runtime import mx  # isort: skip (before anything that imports MLX by itself)
 import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path
@@ -17,8 +17,8 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_grpo_kit.autograd.gradients import check_parameters
 from mlx_grpo_kit.backends.base import Backend, check_max_grad_norm, logits_of
 from mlx_grpo_kit.backends.incoming import fitting
-from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
+from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "training_state.safetensors"
 

@@ -18,7 +18,7 @@ import torch
 from mlx_grpo_kit.backends.arrays import plain_name
 from mlx_grpo_kit.backends.base import Backend, check_max_grad_norm, logits_of
 from mlx_grpo_kit.backends.incoming import fitting
-from mlx_grpo_kit.torch_threads import use_threads
+from mlx_grpo_kit.runtime.torch_threads import use_threads
 
 MODEL, OPTIMIZER, STATE = "pytorch_model.bin", "optimizer.bin", "training_state.bin"
 

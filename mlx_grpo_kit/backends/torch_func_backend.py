@@ -20,7 +20,7 @@ from mlx_grpo_kit.backends.base import Backend, logits_of
 from mlx_grpo_kit.backends.incoming import fitting
 from mlx_grpo_kit.backends.learning_rate import rate_in
 from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, load_tensors
-from mlx_grpo_kit.torch_threads import use_threads
+from mlx_grpo_kit.runtime.torch_threads import use_threads
 
 
 @dataclass(eq=False, repr=False)

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams, say
-from mlx_grpo_kit.habits import not_known
-from mlx_grpo_kit.recipe import MAX_STEPS, TINY_ARGS, TINY_NAME
-from mlx_grpo_kit.run_record import KEEP
+from mlx_grpo_kit.grpo.habits import not_known
+from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_ARGS, TINY_NAME
+from mlx_grpo_kit.runs.record import KEEP
 
 # MLX, rich and the kit's own parts are imported inside the commands: --help and a typing error are answered at once.
 
@@ -448,7 +448,7 @@ def _train(options: argparse.Namespace) -> int:
 
 def _train_in_processes(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.processes import ProcessDiedError, run_processes
-    from mlx_grpo_kit.cli.run_folder import RunFolder
+    from mlx_grpo_kit.runs.folder import RunFolder
 
     folder = RunFolder(options.output)
     before = folder.written_at()
@@ -470,8 +470,8 @@ def _generate(options: argparse.Namespace) -> int:
 
 def _fuse(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.fuse import fuse
-    from mlx_grpo_kit.cli.run_folder import check_writable
-    from mlx_grpo_kit.recipe import model_folder
+    from mlx_grpo_kit.grpo.recipe import model_folder
+    from mlx_grpo_kit.runs.folder import check_writable
 
     check_writable(options.output)
     folder = fuse(options.adapter, options.output, options.model and model_folder(options.model))
@@ -481,7 +481,7 @@ def _fuse(options: argparse.Namespace) -> int:
 
 def _pretrain(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.pretrain import pretrain
-    from mlx_grpo_kit.cli.run_folder import check_writable
+    from mlx_grpo_kit.runs.folder import check_writable
 
     check_writable(options.output)
     given = {name: getattr(options, name) for name in ("steps", "seed") if getattr(options, name) is not None}

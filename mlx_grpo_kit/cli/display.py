@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlx_grpo_kit.cli.terminal import escaped
-from mlx_grpo_kit.diagnosis import Finding, Watch
+from mlx_grpo_kit.runs.diagnosis import Finding, Watch
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo import TrainStep
@@ -33,7 +33,7 @@ STEPS_FOR_SPEED = 20
 class RunDisplay:
     """Shows a run while it goes on: in a terminal redrawn in place, elsewhere as a line every ten seconds.
 
-    What is wrong with the run (`mlx_grpo_kit.diagnosis`) stands below, or is a line when it is found.
+    What is wrong with the run (`mlx_grpo_kit.runs.diagnosis`) stands below, or is a line when it is found.
 
         with RunDisplay("tiny learns addition", max_steps=150, is_correct=task.is_correct) as display:
             display.begin_steps()

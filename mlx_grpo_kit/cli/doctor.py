@@ -185,8 +185,7 @@ def _check_mlx() -> list[Finding]:
 
 def _probe_mlx() -> None:
     """Print what this process's MLX can do, as one line of JSON."""
-    from mlx_grpo_kit import blas
-    from mlx_grpo_kit.blas import mx
+    from mlx_grpo_kit.runtime import blas, mx
 
     print(
         json.dumps(

@@ -11,13 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli.terminal import escaped
 from mlx_grpo_kit.generation import SamplingConfig, generate, generate_tokens, stop_at
+from mlx_grpo_kit.grpo.recipe import model_folder
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
 from mlx_grpo_kit.qwen3.text_stream import TextStream
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.recipe import model_folder
+from mlx_grpo_kit.runtime import mx
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 """Settings that an option gives, or else the folder's generation_config.json."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mlx_grpo_kit.blas import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
+from mlx_grpo_kit.runtime import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
 import mlx.optimizers as optim
 import numpy as np
 from rich.console import Console

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.cli.run_folder import RunSettings
 from mlx_grpo_kit.files.manifest import sha256_of
 from mlx_grpo_kit.grpo import GRPOConfig
 from mlx_grpo_kit.grpo.prompts import RawTextWarning, longest_prompt
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.runs.folder import RunSettings
 from mlx_grpo_kit.tasks import Task, get_task
 from mlx_grpo_kit.tasks.calls import held_out_problems
 from mlx_grpo_kit.tasks.catalogue import TASKS

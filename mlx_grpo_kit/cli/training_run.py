@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.processes import LOST, end_with_parent
-from mlx_grpo_kit.cli.run_folder import CHECKPOINTS, POLICY, RunFolder, RunSettings
 from mlx_grpo_kit.cli.run_task import (
     check_data,
     fitted,
@@ -39,12 +37,14 @@ from mlx_grpo_kit.grpo.config import MAY_CHANGE
 from mlx_grpo_kit.grpo.memory import in_bytes, machine_memory
 from mlx_grpo_kit.grpo.processes import ProcessLostError, World
 from mlx_grpo_kit.grpo.prompts import check_room, longest_prompt
+from mlx_grpo_kit.grpo.recipe import CHAT_NAME, TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.grpo.schedule import scheduled_rate
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
 from mlx_grpo_kit.qwen3.adapters import bases_of
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.recipe import CHAT_NAME, TINY_NAME, default_args, model_folder
-from mlx_grpo_kit.run_record import completions_line
+from mlx_grpo_kit.runs.folder import CHECKPOINTS, POLICY, RunFolder, RunSettings
+from mlx_grpo_kit.runs.record import completions_line
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem, Task, TaskError
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems
 from mlx_grpo_kit.tasks.task import prompt_text

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import nbformat
 
+from mlx_grpo_kit.course.course_map import describe_course, draw_course
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
 from mlx_grpo_kit.files import read_file, replaced_folder
-from mlx_grpo_kit.viz.pictures.start.course_map import describe_course, draw_course
 
 TITLE = "From one number to GRPO"
 PACKAGES = ("myst_nb", "sphinx_book_theme")

@@ -9,7 +9,7 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 
 
 def code_lines(*modules: ModuleType) -> int:

@@ -70,7 +70,7 @@ def read_json(folder: Path, name: str) -> dict:
 def no_model_folder(folder: Path) -> str:
     """An error message for a model folder that does not exist."""
     if str(folder) in ("tiny", "tiny-chat"):
-        way_out = f'The kit\'s own model of this name is model_folder("{folder}"), from mlx_grpo_kit.recipe.'
+        way_out = f'The kit\'s own model of this name is model_folder("{folder}"), from mlx_grpo_kit.grpo.recipe.'
     else:
         way_out = on_the_hub(folder) or "Give a Hugging Face model folder, or `tiny` for the kit's own."
     return f"There is no folder {folder}. {way_out}"

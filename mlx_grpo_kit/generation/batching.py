@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.runtime import mx
 
 TokenIds = Sequence[int]
 

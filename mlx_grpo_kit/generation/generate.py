@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded
 from mlx_grpo_kit.generation.sampling import SamplingConfig, check_whole, draw, filtered, token_logps
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
+from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 Stop = Callable[[Sequence[int]], bool]
 """A row's tokens so far -> whether it ends with the last of them."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.sampling import token_logps
 from mlx_grpo_kit.qwen3.kernels import exp
 from mlx_grpo_kit.qwen3.matrices import Matrix, linear
+from mlx_grpo_kit.runtime import mx
 
 WHOLE = 2**24  # numbers in a table of logits that is made at once
 CHUNK = 2**20  # numbers in one chunk of a larger one

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.kernels import exp
+from mlx_grpo_kit.runtime import mx
 
 MIN_TEMPERATURE = 1e-6
 """Below it, float32 logits that differ at all differ beyond doubt: that is temperature 0, but for overflow."""

@@ -245,7 +245,7 @@ class MLXEngine(Engine):
 
     @functools.cached_property
     def _mx(self):
-        from mlx_grpo_kit.blas import mx
+        from mlx_grpo_kit.runtime import mx
 
         return mx
 

@@ -175,8 +175,8 @@ class GradcheckReport:
 
         The last line of a cell shows it; `.figure` is Matplotlib's, `.alt` the same in words.
         """
+        from mlx_grpo_kit.viz.error_maps import draw_check
         from mlx_grpo_kit.viz.picture import FigurePicture
-        from mlx_grpo_kit.viz.pictures.tensors.error_maps import draw_check
 
         wrong = [np.zeros(array.shape, bool) for array in self.analytic]
         for element in self.failures:

@@ -1,6 +1,5 @@
 """Group relative policy optimization: rewards become advantages, advantages a loss, and the loss gradients."""
 
-from mlx_grpo_kit.diagnosis import diagnose
 from mlx_grpo_kit.grpo.advantages import GroupAdvantages, compute_advantages
 from mlx_grpo_kit.grpo.batch import Batch, Completion, Completions, Scores
 from mlx_grpo_kit.grpo.config import GRPOConfig
@@ -19,6 +18,7 @@ from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Parts, draw_batch, grpo_step, learn_from
 from mlx_grpo_kit.grpo.trainer import GRPOTrainer
 from mlx_grpo_kit.grpo.variants import VARIANTS, Variant, variants_table
+from mlx_grpo_kit.runs.diagnosis import diagnose
 
 __all__ = [
     "LOSS_TYPES",

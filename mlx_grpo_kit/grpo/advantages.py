@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo.checks import check_group_size
-from mlx_grpo_kit.habits import other_value
+from mlx_grpo_kit.grpo.habits import other_value
+from mlx_grpo_kit.runtime import mx
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.batch import Completions, Scores

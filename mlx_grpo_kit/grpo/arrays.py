@@ -10,7 +10,7 @@ from numbers import Number
 from types import ModuleType
 from typing import Any
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 
 Array = Any
 """An `mlx.core.array`, a `torch.Tensor` or a `jax.Array`, traced ones too. A function's arrays are all of one kind."""

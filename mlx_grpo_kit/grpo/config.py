@@ -11,10 +11,10 @@ from mlx_grpo_kit.generation.generate import stop_at
 from mlx_grpo_kit.generation.sampling import SamplingConfig
 from mlx_grpo_kit.grpo.advantages import check_advantage_settings
 from mlx_grpo_kit.grpo.checks import as_python, as_setting, check_whole, is_finite
+from mlx_grpo_kit.grpo.habits import names_habits, other_value
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 from mlx_grpo_kit.grpo.schedule import SCHEDULES
-from mlx_grpo_kit.habits import names_habits, other_value
 from mlx_grpo_kit.qwen3.lora import SCALES, TARGETS, check_targets
 from mlx_grpo_kit.tasks.signatures import reward_name
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mlx_grpo_kit.autograd import value_and_grad
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.batching import TokenIds, pad
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.checks import LARGEST_LOGP, check_group_size, check_rewards, prompt_of_each
@@ -16,6 +15,7 @@ from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
 from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.runtime import mx
 
 
 def compute_loss_and_gradients(

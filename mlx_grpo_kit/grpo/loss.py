@@ -16,12 +16,12 @@ lines.
 import math
 from typing import NamedTuple
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import arrays as xp
 from mlx_grpo_kit.grpo.arrays import Array
 from mlx_grpo_kit.grpo.checks import check_numbers
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.objectives import LossType, TokenBatch, lengths
+from mlx_grpo_kit.runtime import mx
 
 
 def compute_grpo_loss(

@@ -18,7 +18,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.output_logps import WHOLE, columns_of_a_chunk
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.optimizer import GROUP_BYTES
@@ -28,6 +27,7 @@ from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.kernels import UNPACKED
 from mlx_grpo_kit.qwen3.lora import adapter_shapes
 from mlx_grpo_kit.qwen3.params import param_shapes
+from mlx_grpo_kit.runtime import mx
 
 CACHE_BYTES = 2 * 2**30
 """What keys and values may take while sampling, where `completion_batch_size` does not say: 34 completions of

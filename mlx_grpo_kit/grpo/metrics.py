@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo.batch import Batch
+from mlx_grpo_kit.runtime import mx
 
 GRADIENT_METRICS = ("norm", "largest", "zeros")
 

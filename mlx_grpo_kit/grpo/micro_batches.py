@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo.batch import Batch, padded
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch
 from mlx_grpo_kit.grpo.loss import Part, high_entropy_mask, token_weights
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.runtime import mx
 
 
 @dataclass

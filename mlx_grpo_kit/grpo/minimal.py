@@ -15,7 +15,6 @@ import numpy as np
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.autograd import value_and_grad
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.logps import per_token_logps
@@ -23,6 +22,7 @@ from mlx_grpo_kit.grpo.loss import compute_grpo_loss
 from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer, load_tokenizer
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Task, get_task
 
 NUM_PROMPTS, NUM_GENERATIONS, MAX_GRAD_NORM = 8, 8, 1.0

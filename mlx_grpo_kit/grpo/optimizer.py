@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.optimizers as optim
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.config import GRPOConfig

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
 from mlx_grpo_kit.qwen3.adapters import Adapters, save_adapters
 from mlx_grpo_kit.qwen3.lora import adapt, fingerprint, init_lora
 from mlx_grpo_kit.qwen3.params import check_weights
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.runtime import mx
 
 
 @dataclass(frozen=True)

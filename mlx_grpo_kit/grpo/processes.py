@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 
 MESSAGE = 1 << 24
 """Numbers in a message of gradients at most, 64 MB, unless one parameter alone has more."""

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlx_grpo_kit.blas import all_cores
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
 from mlx_grpo_kit.grpo.batch import Completions, padded
 from mlx_grpo_kit.grpo.config import GRPOConfig
@@ -19,6 +18,7 @@ from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.prompts import check_room, encode_prompts
 from mlx_grpo_kit.qwen3 import count_total_parameters
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.runtime.blas import all_cores
 from mlx_grpo_kit.tasks.calls import sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 

@@ -16,14 +16,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.fork import refuse_after_fork
 from mlx_grpo_kit.generation.batching import TokenIds
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mlx_grpo_kit.grpo.checks import check_whole
 from mlx_grpo_kit.grpo.config import MAY_CHANGE, GRPOConfig, check_changes
 from mlx_grpo_kit.grpo.evaluation import evaluate
+from mlx_grpo_kit.grpo.habits import names_habits
 from mlx_grpo_kit.grpo.learners import Learner
 from mlx_grpo_kit.grpo.metrics import batch_metrics, redraw_metrics
 from mlx_grpo_kit.grpo.objectives import LossType
@@ -40,9 +39,10 @@ from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Advantages, Parts, grpo_step, learn_from
 from mlx_grpo_kit.grpo.training_loop import TrainingLoop, warn_of_no_steps
 from mlx_grpo_kit.grpo.turns import Turns
-from mlx_grpo_kit.habits import names_habits
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.fork import refuse_after_fork
 from mlx_grpo_kit.tasks.catalogue import validate_task
 from mlx_grpo_kit.tasks.task import Task
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from mlx_grpo_kit.fork import refuse_after_fork
+from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 
 class Turns:

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.files import check_saved, on_the_hub, one_further_in, read_json, replaced_folder, whole_folder
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.lora import SCALES, check_adapters, fingerprint
 from mlx_grpo_kit.qwen3.params import check_finite
 from mlx_grpo_kit.qwen3.pretrained import config_json, hugging_face_name, kit_name, load_arrays, save_arrays
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.runtime import mx
 
 SETTINGS, MLX_LM, PEFT = "adapter_config.json", "adapters.safetensors", "adapter_model.safetensors"
 IN_PEFT = "base_model.model."

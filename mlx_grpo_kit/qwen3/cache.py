@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.runtime import mx
 
 
 def kv_cache_bytes_per_position(config: Qwen3Config, dtype: mx.Dtype = mx.float32) -> int:

@@ -32,12 +32,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
 from mlx_grpo_kit.qwen3.kernels import attention_scores, gated_silu, mix_values, scaled_dot_product_attention, softmax
 from mlx_grpo_kit.qwen3.matrices import Matrix, linear, matrix
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
+from mlx_grpo_kit.runtime import mx
 
 Watch = Callable[[str, mx.array], mx.array]
 """(name, value) -> the value to go on with."""

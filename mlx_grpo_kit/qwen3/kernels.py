@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 
 # Added to a score that must not count; finite, so that a row with nothing to see gives no NaN. float16 ends at 65504.
 MASKED, MASKED_FLOAT16 = -1e9, -3e4

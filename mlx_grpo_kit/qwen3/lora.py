@@ -22,10 +22,10 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.matrices import ADAPTER, QuantizedMatrix, matrix
 from mlx_grpo_kit.qwen3.params import check_weights, param_shapes
+from mlx_grpo_kit.runtime import mx
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear maps of a layer, which is what adapters may stand beside (PEFT's "all-linear")."""

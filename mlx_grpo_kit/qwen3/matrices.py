@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.config import GROUP_SIZES, QUANTIZED_BITS
 from mlx_grpo_kit.qwen3.kernels import quantized_product
+from mlx_grpo_kit.runtime import mx
 
 ADAPTER = (".lora_a", ".lora_b")
 """What the names of an adapter's two arrays end in."""

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.matrices import QuantizedMatrix
+from mlx_grpo_kit.runtime import mx
 
 
 def param_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:

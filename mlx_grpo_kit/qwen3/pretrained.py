@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.files import check_regular, check_saved, read_json, replaced_folder, whole_folder
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.params import check_finite, check_weights, param_names, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.runtime import mx
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 

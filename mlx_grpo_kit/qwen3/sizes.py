@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.cache import kv_cache_bytes_per_position
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.params import count_total_parameters, param_shapes
+from mlx_grpo_kit.runtime import mx
 
 PARTS = ("embedding", "attention", "mlp", "norms", "output layer")
 

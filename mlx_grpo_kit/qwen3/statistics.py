@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.kernels import MASKED_FLOAT16
+from mlx_grpo_kit.runtime import mx
 
 OUTLIER = 6  # times the root mean square; of a million numbers from a normal distribution not one is expected beyond
 

@@ -7,12 +7,12 @@ import torch
 import transformers
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli.pretrain import CONFIG
 from mlx_grpo_kit.files import MANIFEST, check_replaceable, check_saved
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition, get_task
 
 PROMPTS = ["12+34=", "27+15=", "99+9=", "24 from 5 3 9:"]

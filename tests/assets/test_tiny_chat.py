@@ -9,12 +9,12 @@ import torch
 import transformers
 
 from mlx_grpo_kit.assets import TINY_CHAT
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_23.made import make_model, pretrain_chat
 from mlx_grpo_kit.files import check_replaceable
 from mlx_grpo_kit.generation import SamplingConfig, generate
+from mlx_grpo_kit.grpo.recipe import model_folder
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
-from mlx_grpo_kit.recipe import model_folder
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
 
 FILES = {

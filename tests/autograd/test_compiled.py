@@ -14,8 +14,8 @@ import pytest
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.autograd import CapturedArrayError, GradientError, compile_value_and_grad, compiled, value_and_grad
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import load_pretrained, qwen3_forward
+from mlx_grpo_kit.runtime import mx
 
 X = mx.array([1.0, -2.0, 0.5])
 TABLE = mx.array([3.0, 1.0, 2.0])

@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.autograd import GradientError, hessian, hvp
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import load_pretrained, qwen3_forward
+from mlx_grpo_kit.runtime import mx
 
 RNG = np.random.default_rng(0)
 SHAPES = {"w": (3, 2), "b": (2,), "scale": (), "one": (1, 1)}

@@ -3,7 +3,7 @@
 import pytest
 
 from mlx_grpo_kit.autograd import check_vjp
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 
 X = mx.array([[0.5, -1.5, 2.0], [3.0, -0.25, 0.1]])
 B = mx.array([1.0, -2.0, 0.5])

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from mlx_grpo_kit.autograd import GradientError, value_and_grad
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, grpo_loss_and_metrics
+from mlx_grpo_kit.runtime import mx
 
 PARAMS = {"w": mx.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]]), "b": mx.array([0.5, -0.5])}
 X = mx.array([0.3, -0.7, 0.2])

@@ -108,7 +108,7 @@ def make_pytorch(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e
 
 
 def make_mlx(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, half=False, **options):
-    from mlx_grpo_kit.blas import mx  # isort: skip
+    from mlx_grpo_kit.runtime import mx  # isort: skip
     import mlx.optimizers as optim
 
     from mlx_grpo_kit.backends import MLXTrainingBackend
@@ -223,7 +223,7 @@ def torch_array(array):
 
 
 def mlx_array(array):
-    from mlx_grpo_kit.blas import mx
+    from mlx_grpo_kit.runtime import mx
 
     return mx.array(array)
 

@@ -1,7 +1,7 @@
 """MLX, torch and JAX in one process, whichever was there first: each one's numbers are right.
 
-`mlx_grpo_kit.blas` puts torch's BLAS into the process's global scope, where whatever is loaded later looks first. The
-order of these tests themselves, the kit first and JAX last, is not among those below.
+`mlx_grpo_kit.runtime.blas` puts torch's BLAS into the process's global scope, where libraries that are loaded later
+look first. The order of these tests themselves, the kit first and JAX last, is not among those below.
 """
 
 import os
@@ -17,7 +17,7 @@ PROGRAM = """
 
     for name in sys.argv[1:]:
         if name == "kit":
-            from mlx_grpo_kit.blas import bound, mx
+            from mlx_grpo_kit.runtime.blas import bound, mx
         elif name == "torch":
             import torch
         elif name == "jax":

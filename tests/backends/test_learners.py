@@ -10,11 +10,11 @@ import sys
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError
 from mlx_grpo_kit.grpo.learners import MLXByLayer, torch_qwen3
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenizer
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
 
 CONFIG = Qwen3Config(

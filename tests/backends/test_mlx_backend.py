@@ -1,6 +1,6 @@
 """What only MLX's backend has: arrays and random numbers that belong to a thread, schedules, any optimizer's state."""
 
-from mlx_grpo_kit.blas import mx  # isort: skip
+from mlx_grpo_kit.runtime import mx  # isort: skip
 import json
 import os
 

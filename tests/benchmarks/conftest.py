@@ -22,10 +22,10 @@ import torch
 from transformers import Qwen3Config as HFConfig
 from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.blas import mx
-from mlx_grpo_kit.blas import reason as blas_reason
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.blas import reason as blas_reason
 
 SHAPES = {
     "tiny": dict(

@@ -9,7 +9,7 @@ import pytest
 import torch
 import trio
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 from tests.backends.frameworks import FRAMEWORKS, first_weights, masked_cross_entropy_torch, torch_model
 
 STEPS = 100

@@ -12,9 +12,9 @@ import pytest
 import torch
 from mlx.utils import tree_flatten
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.sampling import token_logps
 from mlx_grpo_kit.qwen3 import qwen3_forward
+from mlx_grpo_kit.runtime import mx
 
 ROWS, COLUMNS = 32, 64
 

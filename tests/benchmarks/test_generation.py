@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
+from mlx_grpo_kit.runtime import mx
 
 ROWS, PROMPT, NEW = 32, 12, 64
 

@@ -8,7 +8,7 @@ import sys
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-from mlx_grpo_kit.recipe import TINY_ARGS
+from mlx_grpo_kit.grpo.recipe import TINY_ARGS
 from mlx_grpo_kit.tasks import Addition
 
 trainer = GRPOTrainer(*load_pretrained(TINY), load_tokenizer(TINY), Addition(), GRPOConfig(**TINY_ARGS))
@@ -33,7 +33,7 @@ def turn(process: subprocess.Popen, steps: int) -> str:
 
 def test_import_order(race, benchmark):
     steps = 20 if benchmark.enabled else 2
-    with start("torch") as torch_first, start("mlx_grpo_kit.blas", "torch") as kit_first:
+    with start("torch") as torch_first, start("mlx_grpo_kit.runtime.blas", "torch") as kit_first:
         found = []
         race(
             lambda: found.append(turn(torch_first, steps)),

@@ -15,7 +15,7 @@ import sys
 TRAIN = """
 import json, resource, sys
 import numpy as np
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 import psutil
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer

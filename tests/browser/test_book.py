@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import pytest
 
 from mlx_grpo_kit.course import book as course_book
+from mlx_grpo_kit.course.course_map import describe_course
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS
-from mlx_grpo_kit.viz.pictures.start.course_map import describe_course
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}DeprecationWarning") for kind in ("", "Pending")]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"

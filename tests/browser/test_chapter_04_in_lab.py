@@ -5,7 +5,7 @@ import pytest
 pytestmark = pytest.mark.timeout(180)
 
 EXPLORER = """
-from mlx_grpo_kit.viz.pictures.tensors.shapes import shape_explorer
+from mlx_grpo_kit.course.chapters.chapter_04.pictures.shapes import shape_explorer
 panel = shape_explorer()
 panel
 """

@@ -11,8 +11,8 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.chapters.chapter_06.broken_rules import BROKEN_RULES, try_out
 from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.scalars.step_sizes import draw_step_sizes
-from mlx_grpo_kit.viz.pictures.tensors.switchboard import draw_switch
+from mlx_grpo_kit.course.chapters.chapter_06.pictures.step_sizes import draw_step_sizes
+from mlx_grpo_kit.course.chapters.chapter_06.pictures.switchboard import draw_switch
 rules = {rule.name: rule for rule in BROKEN_RULES}
 checkers = {"kit": lambda fn, x: gradcheck(fn, T.Tensor(x)).passed}
 """

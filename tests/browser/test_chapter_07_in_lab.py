@@ -11,8 +11,8 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.digits import load_digits
 from mlx_grpo_kit.tensor import nn
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.tensors.digits import draw_reading
-from mlx_grpo_kit.viz.pictures.tensors.paint import PaintBox
+from mlx_grpo_kit.course.chapters.chapter_07.pictures.digits import draw_reading
+from mlx_grpo_kit.course.chapters.chapter_07.pictures.paint import PaintBox
 nn.manual_seed(0)
 digits, network = load_digits(dtype=np.float32), nn.Linear(64, 10)
 

@@ -15,7 +15,7 @@ PANEL = """
 import math
 from ipywidgets import FloatSlider, FloatLogSlider
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.scalars.slopes import draw_slope
+from mlx_grpo_kit.course.chapters.chapter_01.pictures.slopes import draw_slope
 panel = Panel(lambda x, h: draw_slope(math.sin, math.cos, x, h),
               x=FloatSlider(1.0, min=-1.5, max=1.5, step=0.5), h=FloatLogSlider(0.1, min=-12, max=0, step=1))
 panel

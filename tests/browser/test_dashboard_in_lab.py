@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from mlx_grpo_kit.viz import widgets
+from mlx_grpo_kit.instruments import dashboard
 
 pytestmark = pytest.mark.timeout(180)
 
 # What a model writes is text: this one would tell if it were ever taken for markup.
 HOSTILE = "<img src=x onerror='window.hacked = true'> {number}"
 SETUP = (
-    (Path(__file__).parents[1] / "viz" / "widgets" / "fake_trainer.py").read_text()
+    (Path(__file__).parents[1] / "instruments" / "fake_trainer.py").read_text()
     + f"""
-from mlx_grpo_kit.viz.widgets.dashboard import Dashboard
+from mlx_grpo_kit.instruments.dashboard import Dashboard
 rewards = {{"exact": exact, "format": format_reward}}
 trainer = FakeTrainer(seconds=0.03, text={HOSTILE!r})
 dashboard = Dashboard(trainer, max_steps=2000, title="A slow run", rewards=rewards)
@@ -71,7 +71,7 @@ class Board:
 
 def test_an_axis_has_two_to_five_round_numbers(browser):
     page = browser.new_page()
-    source = (Path(widgets.__file__).parent / "dashboard.js").read_text(encoding="utf-8")
+    source = (Path(dashboard.__file__).parent / "dashboard.js").read_text(encoding="utf-8")
     call = "([source, ranges]) => { const ticks = new Function(source.replace('export default {render}',"
     call += " 'return ticks'))(); return ranges.map(([low, high]) => ticks(low, high)); }"
     rng = random.Random(0)

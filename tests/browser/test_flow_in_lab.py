@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.timeout(240)
 
 SET_UP = """from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.course.flow import show_flow
+from mlx_grpo_kit.instruments.flow import show_flow
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 config, params = load_pretrained(TINY)
 tokenizer = load_tokenizer(TINY)"""

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit import instruments
 from mlx_grpo_kit.generation.sampling import filtered, shifted
 from mlx_grpo_kit.grpo import compute_advantages
-from mlx_grpo_kit.viz import widgets
+from mlx_grpo_kit.runtime import mx
 
 pytestmark = pytest.mark.timeout(240)
 
-MODULES = Path(widgets.__file__).parent
+MODULES = Path(instruments.__file__).parent
 SET_UP = """from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.course.generation_tree import show_generation_tree
-from mlx_grpo_kit.course.microscope import show_microscope, take_updates
+from mlx_grpo_kit.instruments.generation_tree import show_generation_tree
+from mlx_grpo_kit.instruments.microscope import show_microscope, take_updates
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.tasks import Addition
@@ -77,7 +77,7 @@ def test_advantages_in_the_browser_are_the_kits(blank):
             rewards[:group] = [0.7] * group  # no spread at all
             rewards[-1] = None
             cases.append([rewards, group, scale, estimator])
-    found = call(blank, "microscope.js", "(...given) => advantagesOf(...given).advantages", cases)
+    found = call(blank, "microscope/microscope.js", "(...given) => advantagesOf(...given).advantages", cases)
     for case, advantages in zip(cases, found, strict=True):
         expected = np.array(compute_advantages(*case[:3], advantage_estimator=case[3]))
         np.testing.assert_allclose(advantages, expected, rtol=1e-6, atol=1e-7, err_msg=str(case))
@@ -97,7 +97,10 @@ def test_filters_and_temperature_in_the_browser_are_the_kits(blank):
         "(row, set) => shared(Float32Array.from(row), keptBy(Float32Array.from(row), set)['top-p'], set.temperature)"
     )
     found = call(
-        blank, "generation_tree.js", drawn, [[row.tolist(), each] for row, each in zip(logits, settings, strict=True)]
+        blank,
+        "generation_tree/generation_tree.js",
+        drawn,
+        [[row.tolist(), each] for row, each in zip(logits, settings, strict=True)],
     )
     for row, each, probs in zip(logits, settings, found, strict=True):
         left = filtered(mx.array(row), each["top_p"], each["top_k"], each["min_p"])

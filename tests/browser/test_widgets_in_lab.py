@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_grpo_kit.viz import widgets
+from mlx_grpo_kit import instruments
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -24,11 +24,11 @@ from pathlib import Path
 Path("bars.js").write_text({module!r}); Path("bars.css").write_text("")
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.picture import as_picture
-from mlx_grpo_kit.viz.widgets.browser import BrowserWidget
+from mlx_grpo_kit.instruments.browser import BrowserWidget
 asked = []
 
 class Bars(BrowserWidget):
-    name = str(Path("bars").absolute())
+    source = Path("bars").absolute()
 
     def answer(self, question):
         asked.append(question["factor"])
@@ -44,7 +44,7 @@ class Bars(BrowserWidget):
 def test_a_late_answer_is_announced_and_takes_the_complaint_away(browser):
     page = browser.new_page()
     page.clock.install()
-    source = (Path(widgets.__file__).parent / "browser.js").read_text(encoding="utf-8")
+    source = (Path(instruments.__file__).parent / "browser.js").read_text(encoding="utf-8")
     page.evaluate(
         "source => { window.heard = []; window.sent = []; let reply = null;"
         " const model = {send: message => sent.push(message), on: (_, hear) => { window.reply = hear; }};"

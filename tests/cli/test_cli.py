@@ -24,15 +24,15 @@ from safetensors.numpy import load_file
 from mlx_grpo_kit.cli import commands as cli
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
-from mlx_grpo_kit.cli.run_folder import RunFolder
 from mlx_grpo_kit.cli.training_run import StopSignal
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.grpo.recipe import TINY_ARGS, default_args
 from mlx_grpo_kit.grpo.schedule import SCHEDULES
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
-from mlx_grpo_kit.recipe import TINY_ARGS, default_args
+from mlx_grpo_kit.runs.folder import RunFolder
 
 # What a task may meet: the reward function does something to the process at its n-th call, as the environment says.
 TASK = '''

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from mlx_grpo_kit.blas import wheel_has_reference_blas
 from mlx_grpo_kit.cli import doctor
+from mlx_grpo_kit.runtime.blas import wheel_has_reference_blas
 
 linux_cpu_wheel = pytest.mark.skipif(not wheel_has_reference_blas(), reason="this MLX is not the Linux CPU wheel")
 

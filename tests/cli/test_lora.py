@@ -10,12 +10,12 @@ from mlx_lm.generate import generate_step
 from transformers import AutoModelForCausalLM
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import Adapters, init_lora, load_adapters, load_pretrained, load_tokenizer, save_adapters
 from mlx_grpo_kit.qwen3.lora import fingerprint
 from mlx_grpo_kit.qwen3.params import validate_params
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
 
 

@@ -8,7 +8,6 @@ import torch
 import transformers
 from rich.console import Console
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.cli import pretrain as module
 from mlx_grpo_kit.cli.pretrain import (
     CONFIG,
@@ -21,6 +20,7 @@ from mlx_grpo_kit.cli.pretrain import (
 )
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition, Countdown, parse_expression
 
 QUIET = Console(quiet=True)

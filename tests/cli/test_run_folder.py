@@ -13,12 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.cli import main, run_folder, run_task, training_run
-from mlx_grpo_kit.cli.run_folder import RunFolder
+from mlx_grpo_kit.cli import main, run_task, training_run
 from mlx_grpo_kit.files import check_saved, read_json, read_manifest, replaced_folder, write_file
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.processes import World
-from mlx_grpo_kit.run_record import RunRecord
+from mlx_grpo_kit.runs import folder as run_folder
+from mlx_grpo_kit.runs.folder import RunFolder
+from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.tasks import get_task
 
 

@@ -23,8 +23,8 @@ def another_model(tmp_path_factory):
     import numpy as np
 
     from mlx_grpo_kit.assets import TINY
-    from mlx_grpo_kit.blas import mx
     from mlx_grpo_kit.qwen3 import Qwen3Config, load_tokenizer, param_shapes, save_pretrained
+    from mlx_grpo_kit.runtime import mx
 
     config = Qwen3Config(
         vocab_size=64,

@@ -8,7 +8,6 @@ import torch
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.autograd import check_vjp, graph_text, hessian, hvp
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_09 import exercises as chapter
@@ -16,6 +15,7 @@ from mlx_grpo_kit.course.chapters.chapter_09.waiting import operations_waiting, 
 from mlx_grpo_kit.course.digits import load_digits
 from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.qwen3 import count_total_parameters, load_pretrained
+from mlx_grpo_kit.runtime import mx
 
 RNG = np.random.default_rng(0)
 

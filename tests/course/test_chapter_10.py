@@ -11,10 +11,10 @@ from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmb
 
 import mlx_grpo_kit.qwen3.forward as kit
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_10 import exercises as chapter
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.runtime import mx
 
 RNG = np.random.default_rng(0)
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_11 import exercises as chapter
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.qwen3.forward import attention, rms_norm, rope, visible
+from mlx_grpo_kit.runtime import mx
 
 F = torch.nn.functional
 INF = float("inf")

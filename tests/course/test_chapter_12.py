@@ -11,7 +11,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_12 import exercises as chapter
@@ -26,6 +25,7 @@ from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, qwe
 from mlx_grpo_kit.qwen3.forward import visible
 from mlx_grpo_kit.qwen3.sizes import forward_flops, memory, parameters_by_part
 from mlx_grpo_kit.qwen3.statistics import value_statistics
+from mlx_grpo_kit.runtime import mx
 
 PUBLISHED = ("0.6B", "1.7B", "4B", "8B", "14B", "32B")
 

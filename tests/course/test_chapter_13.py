@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_13 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_13.draws import DRAWS, Drawn, draw_often
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, qwen3_forward, save_pretrained
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "13_generation.ipynb"

@@ -8,11 +8,11 @@ import re
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_14 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_14 import suspects
 from mlx_grpo_kit.course.chapters.chapter_14.typed import score_typed
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition, Countdown, ExpressionError, ascii_int, parse_expression
 from mlx_grpo_kit.tasks.formats import THINK_ANSWER
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import exercises
 from mlx_grpo_kit.course.chapters.chapter_15 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_15.exact import group_moments, leave_one_out_variance
 from mlx_grpo_kit.course.exercise import drawn
+from mlx_grpo_kit.runtime import mx
 
 PROBS = chapter.softmax(chapter.BY_HAND)
 

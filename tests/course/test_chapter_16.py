@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_16 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_16.pictures.estimators import ESTIMATORS
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, compute_grpo_loss, token_weights
-from mlx_grpo_kit.viz.pictures.grpo.estimators import ESTIMATORS
+from mlx_grpo_kit.runtime import mx
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "16_grpo_loss.ipynb"
 

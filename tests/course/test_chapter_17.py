@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check, costs
 from mlx_grpo_kit.course.chapters.chapter_17 import broken, exact, parts
 from mlx_grpo_kit.course.chapters.chapter_17 import exercises as chapter
@@ -24,6 +23,7 @@ from mlx_grpo_kit.qwen3 import (
     qwen3_forward,
     qwen3_loss_and_gradients,
 )
+from mlx_grpo_kit.runtime import mx
 
 RNG = np.random.default_rng(0)
 

@@ -10,13 +10,13 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_13.exercises import left_pad
 from mlx_grpo_kit.course.chapters.chapter_18 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_18.toys import Coins, descend
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "18_grpo_training.ipynb"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_19 import runs
 from mlx_grpo_kit.course.chapters.chapter_19.lab import IN_THE_LAB, cosines, frozen_lab
 from mlx_grpo_kit.grpo import VARIANTS, compute_advantages
+from mlx_grpo_kit.runtime import mx
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "19_variant_lab.ipynb"
 

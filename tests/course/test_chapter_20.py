@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_20 import loop
 from mlx_grpo_kit.course.chapters.chapter_20.frozen import frozen_batch
@@ -21,11 +20,12 @@ from mlx_grpo_kit.course.chapters.chapter_20.museum import (
     stored_record,
     verdict,
 )
+from mlx_grpo_kit.course.chapters.chapter_20.pictures.symptoms import PANELS
 from mlx_grpo_kit.course.chapters.chapter_20.record import _rounded, groups_of
-from mlx_grpo_kit.diagnosis import findings
 from mlx_grpo_kit.qwen3 import load_tokenizer
+from mlx_grpo_kit.runs.diagnosis import findings
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
-from mlx_grpo_kit.viz.pictures.grpo.symptoms import PANELS
 
 CURVES = stored_curves()
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "20_failure_museum.ipynb"

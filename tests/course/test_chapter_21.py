@@ -14,13 +14,13 @@ from scipy.special import logsumexp
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_21 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_21 import middle, plan, ring, rounding
 from mlx_grpo_kit.course.slips import edited
 from mlx_grpo_kit.grpo import GRPOConfig, estimate_memory
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_lora, merge
+from mlx_grpo_kit.runtime import mx
 
 RNG = np.random.default_rng(0)
 CHECKPOINTING = {"gradient_checkpointing": True}
@@ -671,7 +671,7 @@ def wait_until(condition):
 
 def test_real_processes_print_and_fail_with_words():
     program = (
-        "from mlx_grpo_kit.blas import mx\ngroup = mx.distributed.init(strict=True)\n"
+        "from mlx_grpo_kit.runtime import mx\ngroup = mx.distributed.init(strict=True)\n"
         "print(int(mx.distributed.all_sum(mx.array(group.rank() + 1.0), group=group).item()))"
     )
     assert ring.run_processes(program, 2).strip() == "3"

@@ -22,13 +22,13 @@ import pytest
 import torch
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_22 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_22 import parts
 from mlx_grpo_kit.course.chapters.chapter_22.toys import loss_of_lines
 from mlx_grpo_kit.course.slips import edited
 from mlx_grpo_kit.qwen3 import load_pretrained
+from mlx_grpo_kit.runtime import mx
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "22_training_backends.ipynb"
 

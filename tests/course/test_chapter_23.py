@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 
 from mlx_grpo_kit.assets import TINY_CHAT
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.chapters.chapter_14.exercises import fool
 from mlx_grpo_kit.course.chapters.chapter_23 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_23.project import checklist
 from mlx_grpo_kit.qwen3 import load_tokenizer
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition, Problem, RowsTask
 from mlx_grpo_kit.tasks import answers as kit
 

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_05.edges import EDGES, measure_edges
+from mlx_grpo_kit.runtime import mx
 
 INF, NAN = math.inf, math.nan
 IDS = [f"{edge.operation} at {edge.point}" for edge in EDGES]

@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course import Exercise, check
 from mlx_grpo_kit.course.chapters.chapter_01.exercises import forward_slope
 from mlx_grpo_kit.course.compare import DEEPEST, LONGEST_ERROR, EndlessError, evaluate, same, show
+from mlx_grpo_kit.runtime import mx
 
 ANSWERED = ("01.1", "01.3", "05.2", "09.2", "11.4", "16.1")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.compare import same, show, told_apart
 from mlx_grpo_kit.course.exercise import Exercise
+from mlx_grpo_kit.runtime import mx
 
 NUMBERS = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
 EXPECTED = mx.array(NUMBERS)

@@ -8,8 +8,8 @@ import pytest
 
 from mlx_grpo_kit.course import progress
 from mlx_grpo_kit.course.catalogue import chapters
+from mlx_grpo_kit.course.course_map import describe_course, draw_course
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS
-from mlx_grpo_kit.viz.pictures.start.course_map import describe_course, draw_course
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"

@@ -9,11 +9,11 @@ import torch
 import transformers
 
 from mlx_grpo_kit.assets import TINY_CHAT
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate, generate_tokens, stop_at
 from mlx_grpo_kit.generation.batching import fold_groups
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.qwen3 import load_tokenizer
+from mlx_grpo_kit.runtime import mx
 
 V = 37
 MODULE = import_module("mlx_grpo_kit.generation.generate")  # the package has a function of this name

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import output_logps
 from mlx_grpo_kit.generation.output_logps import token_logps_and_entropy
+from mlx_grpo_kit.runtime import mx
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from mlx_lm import sample_utils
 from scipy.stats import chisquare
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import (
     SamplingConfig,
     apply_min_p,
@@ -19,6 +18,7 @@ from mlx_grpo_kit.generation import (
     sample_token,
     token_logps,
 )
+from mlx_grpo_kit.runtime import mx
 
 V = 50
 KEY = mx.random.key(0)

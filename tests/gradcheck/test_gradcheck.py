@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.gradcheck import check_gradient, gradcheck
 from mlx_grpo_kit.gradcheck.differences import Probe
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.tensor.rules.reductions import spread
 from mlx_grpo_kit.tensor.rules.rule import rule

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import compute_advantages
+from mlx_grpo_kit.runtime import mx
 
 NAN = math.nan
 

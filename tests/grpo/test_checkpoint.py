@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.files import write_manifest
 from mlx_grpo_kit.grpo import GRPOTrainer
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained
+from mlx_grpo_kit.runtime import mx
 
 # Everything that a run carries from step to step: masters, moments, bias correction, reference, schedule, random draws.
 SETTINGS = dict(

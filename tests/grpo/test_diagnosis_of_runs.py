@@ -1,10 +1,10 @@
 """What is said of short real runs: of the sick what they suffer from, of healthy ones nothing."""
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.diagnosis import findings
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, diagnose
+from mlx_grpo_kit.grpo.recipe import TINY_ARGS
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-from mlx_grpo_kit.recipe import TINY_ARGS
+from mlx_grpo_kit.runs.diagnosis import findings
 from mlx_grpo_kit.tasks import Addition
 from mlx_grpo_kit.tasks.addition import correct
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit import course
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import (
     Batch,
     Completions,
@@ -22,6 +21,7 @@ from mlx_grpo_kit.grpo import (
     grpo_step,
     objectives,
 )
+from mlx_grpo_kit.runtime import mx
 
 GUIDE = (Path(course.__file__).parent / "guides" / "exchange.md").read_text()
 EXAMPLES = {

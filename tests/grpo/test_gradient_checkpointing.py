@@ -6,13 +6,13 @@ import gc
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import output_logps
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.learners.mlx_by_layer import add_gradients
 from mlx_grpo_kit.grpo.logps import pad_batch
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.runtime import mx
 
 CONFIG = Qwen3Config(
     vocab_size=37,

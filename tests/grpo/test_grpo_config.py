@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig, GRPOTrainer, config
-from mlx_grpo_kit.recipe import TINY_ARGS
+from mlx_grpo_kit.grpo.recipe import TINY_ARGS
+from mlx_grpo_kit.runtime import mx
 
 
 def test_documented_defaults_are_those_in_use():

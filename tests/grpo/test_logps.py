@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from mlx_grpo_kit.autograd import value_and_grad
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.grpo.logps import pad_batch, score
 from mlx_grpo_kit.qwen3 import qwen3_forward
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.runtime import mx
 
 V = 37
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [1, 2, 3, 4]]

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate, output_logps
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo.recipe import default_args
 from mlx_grpo_kit.qwen3 import init_params, load_adapters, load_pretrained, merge
-from mlx_grpo_kit.recipe import default_args
+from mlx_grpo_kit.runtime import mx
 
 SETTINGS = dict(lora_r=4, num_iterations=2, gradient_accumulation_steps=2, beta=0.1, temperature=1.1)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss, grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.loss import Part
 from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
+from mlx_grpo_kit.runtime import mx
 
 TRLS = [loss_type for loss_type in LOSS_TYPES if loss_type not in ("reinforce", "rloo")]
 FRAMEWORKS = ["torch", "jax"]

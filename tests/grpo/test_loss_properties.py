@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import (
     LOSS_TYPES,
     GRPOLossConfig,
@@ -16,6 +15,7 @@ from mlx_grpo_kit.grpo import (
     grpo_loss_and_metrics,
     token_weights,
 )
+from mlx_grpo_kit.runtime import mx
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 GARBAGE = [math.nan, math.inf, -math.inf, -1e30, 1e30, 500.0]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss, grpo_loss_and_metrics
+from mlx_grpo_kit.runtime import mx
 
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 TRLS = [loss_type for loss_type in LOSS_TYPES if loss_type not in ("reinforce", "rloo")]  # those have their own tests

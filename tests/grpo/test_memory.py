@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, estimate_memory
 from mlx_grpo_kit.grpo.memory import in_bytes, machine_memory
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
 
 PROMPT = 8

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.batch import Batch, Completion
 from mlx_grpo_kit.grpo.gradients import batch_loss
@@ -13,6 +12,7 @@ from mlx_grpo_kit.grpo.logps import pad_batch, score
 from mlx_grpo_kit.grpo.loss import high_entropy_mask
 from mlx_grpo_kit.grpo.micro_batches import micro_batches
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
 
 GROUP = 4

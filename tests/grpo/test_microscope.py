@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig
-from mlx_grpo_kit.grpo.microscope import FrozenBatch, examine, freeze, take_updates
+from mlx_grpo_kit.instruments.microscope.measure import FrozenBatch, examine, freeze, take_updates
+from mlx_grpo_kit.runtime import mx
 
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 BATCH, LENGTH, GROUP = 6, 7, 3

@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers.models.qwen3.modeling_qwen3 as modeling_qwen3
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_16 import engines, exercises
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.scalar import topological_order
 
 OTHER = replace(

@@ -14,7 +14,7 @@ from mlx_grpo_kit.grpo.processes import World
 WORKER = '''
 import json, sys
 import numpy as np
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo import processes
 from mlx_grpo_kit.grpo.processes import World

@@ -14,7 +14,7 @@ import pytest
 
 from mlx_grpo_kit.cli.commands import build_parser
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
-from mlx_grpo_kit.run_record import metrics_line
+from mlx_grpo_kit.runs.record import metrics_line
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOConfig, RewardError, compute_rewards
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem, TaskError
 
 PROBLEMS, COMPLETIONS = ["p0", "p1", "p2"], ["46", "seven", ""]

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOTrainer, RewardError, TrainingDivergedError, optimizer
 from mlx_grpo_kit.grpo import trainer as trainer_module
 from mlx_grpo_kit.qwen3 import init_params
-from mlx_grpo_kit.run_record import RunRecord
+from mlx_grpo_kit.runs.record import RunRecord
+from mlx_grpo_kit.runtime import mx
 
 
 def zeros(problems, completions):

@@ -7,9 +7,9 @@ import mlx.core as mx
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.instruments.dashboard import Dashboard
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.tasks.catalogue import TASKS
-from mlx_grpo_kit.viz.widgets import Dashboard
 
 ARGS = dict(learning_rate=5e-4, lr_scheduler_type="linear", num_generations=4, per_device_train_batch_size=8)
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOLossConfig, TrainingDivergedError, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3 import save_pretrained
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
-from mlx_grpo_kit.run_record import RunRecord
+from mlx_grpo_kit.runs.record import RunRecord
+from mlx_grpo_kit.runtime import mx
 
 PROMPTS = [[5, 6, 7], [8]]
 COMPLETIONS = [[9, 10, 3], [11, 12, 13, 14], [9], [20, 21], [30, 31, 32], [33], [34, 35], [36, 37, 38]]

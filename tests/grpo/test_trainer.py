@@ -17,12 +17,12 @@ import torch
 from peft import PeftModel
 from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOTrainer, RewardError, TrainingDivergedError, memory, optimizer, sampler
 from mlx_grpo_kit.grpo import gradients as module
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained, save_pretrained
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import TaskError
 
 
@@ -710,7 +710,7 @@ SCRIPT = """
 import sys, time
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-from mlx_grpo_kit.recipe import model_folder
+from mlx_grpo_kit.grpo.recipe import model_folder
 from mlx_grpo_kit.tasks import get_task
 from mlx_grpo_kit.viz import LivePlot
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import (
     LOSS_TYPES,
     GRPOLossConfig,
@@ -17,6 +16,7 @@ from mlx_grpo_kit.grpo import (
 )
 from mlx_grpo_kit.grpo.advantages import soft_overlong_punishment
 from mlx_grpo_kit.grpo.loss import high_entropy_mask
+from mlx_grpo_kit.runtime import mx
 
 TRLS = [loss_type for loss_type in LOSS_TYPES if loss_type not in ("reinforce", "rloo")]
 

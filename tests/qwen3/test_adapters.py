@@ -11,7 +11,6 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from mlx_grpo_kit.autograd import value_and_grad
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import (
     Adapters,
     Qwen3Config,
@@ -29,6 +28,7 @@ from mlx_grpo_kit.qwen3 import (
 from mlx_grpo_kit.qwen3.adapters import MLX_LM, SETTINGS
 from mlx_grpo_kit.qwen3.lora import TARGETS, fingerprint
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+from mlx_grpo_kit.runtime import mx
 
 SIZES = dict(vocab_size=64, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=8)  # fmt: skip

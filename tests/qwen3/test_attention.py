@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import KVCache, Qwen3Config, init_params, qwen3_forward
+from mlx_grpo_kit.runtime import mx
 
 EXAMPLES = 12
 VOCABULARY = 40  # 4 rows of 9 tokens, no two alike

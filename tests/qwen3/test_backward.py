@@ -12,7 +12,6 @@ from torch.nn import functional
 from transformers import Qwen3Config as HFConfig
 from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, compute_loss_and_gradients
 from mlx_grpo_kit.qwen3 import Qwen3Config, YarnScaling, init_params, qwen3_forward, qwen3_loss_and_gradients
 from mlx_grpo_kit.qwen3.backward import (
@@ -27,6 +26,7 @@ from mlx_grpo_kit.qwen3.backward import (
     softmax_backward,
 )
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.runtime import mx
 
 sizes = partial(st.integers, 1)
 

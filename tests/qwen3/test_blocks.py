@@ -11,7 +11,6 @@ from torch.func import functional_call
 from transformers import Qwen3Config as HFConfig
 from transformers.models.qwen3 import modeling_qwen3 as hf
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import Qwen3Config, YarnScaling
 from mlx_grpo_kit.qwen3.forward import (
     attention,
@@ -24,6 +23,7 @@ from mlx_grpo_kit.qwen3.forward import (
     unwatched,
     visible,
 )
+from mlx_grpo_kit.runtime import mx
 
 WITHIN = 1e-5  # of the largest number of an array
 EPS = 1e-3  # large enough to show where it stands

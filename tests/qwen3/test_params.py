@@ -6,7 +6,6 @@ import torch
 from transformers import Qwen3Config as HFConfig
 from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import (
     Qwen3Config,
     count_total_parameters,
@@ -18,6 +17,7 @@ from mlx_grpo_kit.qwen3 import (
     validate_params,
 )
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name, kit_name
+from mlx_grpo_kit.runtime import mx
 
 SIZES = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, head_dim=16)  # fmt: skip

@@ -7,9 +7,9 @@ from transformers import Qwen3Config as HFConfig
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.autograd import value_and_grad
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, qwen3_forward, save_pretrained
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.runtime import mx
 
 SHAPES = {
     "grouped": dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,

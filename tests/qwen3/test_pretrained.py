@@ -17,11 +17,11 @@ import torch
 from transformers import Qwen3Config as HFConfig
 from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, qwen3_forward, save_pretrained
 from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+from mlx_grpo_kit.runtime import mx
 
 SIZES = dict(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=8)  # fmt: skip

@@ -7,7 +7,6 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import dequantize_model, load
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.logps import pad_batch, score
@@ -28,6 +27,7 @@ from mlx_grpo_kit.qwen3.kernels import quantized_product
 from mlx_grpo_kit.qwen3.matrices import matrix
 from mlx_grpo_kit.qwen3.params import check_weights
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import get_task
 
 SIZES = dict(vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,

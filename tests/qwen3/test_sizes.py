@@ -9,7 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config as HFConfig
 from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import KVCache, Qwen3Config, init_params, qwen3_forward
 from mlx_grpo_kit.qwen3.sizes import (
     forward_flops,
@@ -19,6 +18,7 @@ from mlx_grpo_kit.qwen3.sizes import (
     part_of,
     training_flops,
 )
+from mlx_grpo_kit.runtime import mx
 
 SMALL = dict(vocab_size=300, hidden_size=96, intermediate_size=250, num_hidden_layers=3, num_attention_heads=6,
              num_key_value_heads=2, head_dim=20)  # fmt: skip

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from mlx_grpo_kit.autograd import value_and_grad
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import qwen3_forward
 from mlx_grpo_kit.qwen3.statistics import describe, layer_statistics, value_statistics
+from mlx_grpo_kit.runtime import mx
 
 SIZES = dict(vocab_size=13, hidden_size=12, intermediate_size=20, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, head_dim=6)  # fmt: skip

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import KVCache, qwen3_forward
+from mlx_grpo_kit.runtime import mx
 
 IDS = [[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]]
 

@@ -10,10 +10,10 @@ from transformers import Qwen3Config as HFConfig
 from transformers import Qwen3ForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import Qwen3Config, YarnScaling, init_params, load_pretrained, qwen3_forward, save_pretrained
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
+from mlx_grpo_kit.runtime import mx
 
 SIZES = dict(vocab_size=37, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=16, rope_theta=10_000.0)  # fmt: skip

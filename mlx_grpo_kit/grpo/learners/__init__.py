@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
 from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
+from mlx_grpo_kit.runtime import mx
 
 __all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "learner_class"]
 

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo.learners.jax_qwen3 import completion_logits
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn, token_logps_and_entropies
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.runtime import mx
 
 WIDTH = 8  # tokens, whose multiples prompts and completions are padded to; the number of prompts is to a power of two
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.blas import all_cores, bound, mx
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.logps import PaddedBatch
@@ -22,6 +21,7 @@ from mlx_grpo_kit.grpo.optimizer import Gradient
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters
+from mlx_grpo_kit.runtime.blas import all_cores, bound, mx
 
 # Tokens times parameters of a micro-batch, above which learning gets all cores. With MKL on two cores 0.8M parameters
 # and 1,400 tokens gain nothing by a second thread, and 5.2M a fifth (beside a busy program they lose two fifths).

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation.output_logps import VocabularyChunks
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.logps import PaddedBatch, score
@@ -33,6 +32,7 @@ from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import embedding, output_weight, rms_norm, transformer_block, visible
 from mlx_grpo_kit.qwen3.lora import adapt
 from mlx_grpo_kit.qwen3.matrices import matrix
+from mlx_grpo_kit.runtime import mx
 
 BatchLoss = Callable[[mx.array, mx.array], tuple[mx.array, dict[str, mx.array]]]
 """(log-probabilities [B, T], entropies [B, T]) -> (loss, metrics)."""

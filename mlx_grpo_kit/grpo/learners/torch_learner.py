@@ -15,7 +15,6 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import torch
 
-from mlx_grpo_kit.blas import all_cores, mx
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations, sgemm
 from mlx_grpo_kit.grpo.learners.torch_qwen3 import completion_logps
@@ -23,7 +22,8 @@ from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
-from mlx_grpo_kit.torch_threads import use_threads
+from mlx_grpo_kit.runtime import all_cores, mx
+from mlx_grpo_kit.runtime.torch_threads import use_threads
 
 # Tokens times parameters of a micro-batch, above which torch's MKL gets all cores. A fixed bound, because another
 # number of threads rounds differently: the same seed stays the same run.

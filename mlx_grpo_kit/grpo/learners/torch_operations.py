@@ -1,8 +1,8 @@
 """Two of torch's operations as a CPU computes them faster: linear maps and RMSNorm, which take most of a learning pass.
 
-torch's MKL uses AVX-512 on Intel's processors only. On AMD's `mlx_grpo_kit/openblas.py` has found an OpenBLAS that uses
-it, and serves MLX with it; here it serves torch too. RMSNorm's two passes are written out by hand, in half as many
-visits to memory as the automatic rule makes.
+torch's MKL uses AVX-512 on Intel processors only. On AMD processors `mlx_grpo_kit/runtime/openblas.py` finds an
+OpenBLAS that uses it and serves MLX with it; here it serves torch too. RMSNorm's two passes are written out by hand, in
+half as many visits to memory as the automatic rule makes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from mlx_grpo_kit.blas import bound
+from mlx_grpo_kit.runtime.blas import bound
 
 ROW_MAJOR, AS_IT_IS, TRANSPOSED = 101, 111, 112  # CBLAS's names for them
 

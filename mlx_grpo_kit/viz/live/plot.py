@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlx_grpo_kit.diagnosis import Watch
+from mlx_grpo_kit.runs.diagnosis import Watch
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.curves import chart_curves, describe_curves, draw_curves, latest
 from mlx_grpo_kit.viz.live.pace import next_frame
@@ -35,7 +35,7 @@ class LivePlot:
     who opens the notebook again, even one that was closed in mid-run. In a plain script nothing is shown; `history`
     is kept all the same and `save(path)` writes the picture.
 
-    What is wrong with a GRPO run (`mlx_grpo_kit.diagnosis`) stands under the status, in words.
+    What is wrong with a GRPO run (`mlx_grpo_kit.runs.diagnosis`) stands under the status, in words.
 
     A metric that comes now and then, such as an evaluation every 50 steps, is drawn as joined points, unsmoothed.
 

@@ -17,8 +17,8 @@ import trio
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.backends.engines import EngineError, MLXEngine, WeightSyncError, sync_weights_to_engines
 from mlx_grpo_kit.backends.process_engine import ProcessEngine
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
+from mlx_grpo_kit.runtime import mx
 
 PROMPTS = [[5, 6, 7], [5, 6, 7], [9, 2], [9, 2]]
 SETTINGS = {"sampling": SamplingConfig(6), "eos_token_ids": [1], "seed": 4}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.scalar.nn import MLP
 from mlx_grpo_kit.viz import draw_graph

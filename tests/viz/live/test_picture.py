@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from mlx_grpo_kit.course.pictures.boundary import draw_boundary
 from mlx_grpo_kit.viz import LivePicture
-from mlx_grpo_kit.viz.pictures.scalars.boundary import draw_boundary
 
 
 @pytest.fixture

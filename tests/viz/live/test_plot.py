@@ -410,7 +410,7 @@ def test_a_forked_child_has_no_run():
 
 def test_a_script_that_ends_while_mlx_trains_in_the_thread_ends_in_good_order():
     code = """
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.viz import LivePlot
 from types import SimpleNamespace
 x = mx.random.normal((256, 256)); mx.eval(x)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.viz.pictures.tensors.edge_table import EdgeRow, Number
+from mlx_grpo_kit.course.chapters.chapter_05.pictures.edge_table import EdgeRow, Number
 
 INF, NAN = float("inf"), float("nan")
 

@@ -1,11 +1,11 @@
 """Exercises of notebook 09: MLX."""
 
 from mlx_grpo_kit.autograd import compiled
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_09.waiting import operations_waiting
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.runtime import mx
 
 
 def _arrays(rng, **shapes):

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from mlx_grpo_kit.autograd import graph_text
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 
 
 def operations_waiting(*arrays: mx.array) -> int:

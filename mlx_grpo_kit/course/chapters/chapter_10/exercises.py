@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.compare import Told, same
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.runtime import mx
 
 
 def _normal(rng, *shape):

@@ -5,12 +5,12 @@ import tracemalloc
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, qwen3_forward
 from mlx_grpo_kit.qwen3.forward import rms_norm, rope
+from mlx_grpo_kit.runtime import mx
 
 SEVEN_PLUS_FIVE = mx.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
 MASK = mx.array([[True, False, False], [True, True, False], [True, True, True]])

@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_12.patients import CAUSES, DIAGNOSIS
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
@@ -13,6 +12,7 @@ from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import attention, mlp, rms_norm, visible
 from mlx_grpo_kit.qwen3.params import param_shapes
+from mlx_grpo_kit.runtime import mx
 
 
 def _config(vocab, hidden, intermediate, layers, heads, key_heads, head_dim, tied):

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
 from mlx_grpo_kit.qwen3.forward import rms_norm, rope
+from mlx_grpo_kit.runtime import mx
 
 Record = dict[str, mx.array]
 Mistake = Callable[[Qwen3Config, Record, Record, str, mx.array], mx.array]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ipywidgets import Checkbox, Dropdown, IntSlider
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.pictures.sizes import draw_plan
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.config import PUBLISHED
 from mlx_grpo_kit.qwen3.sizes import forward_flops, memory, parameters_by_part
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.qwen3.sizes import draw_plan
 
 OWN = "my own"
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}

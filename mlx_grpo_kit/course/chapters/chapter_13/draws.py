@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.runtime import mx
 
 DRAWS = 1000
 UNLIKELY = 1e-6  # a right way of drawing is called wrong once in so many cases

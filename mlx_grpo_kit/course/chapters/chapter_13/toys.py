@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.runtime import mx
 
 SIZE = 7
 HEIGHTS = np.array([0.25, 1.5, -0.75, 0.5, 2.0, -1.25, 0.0])

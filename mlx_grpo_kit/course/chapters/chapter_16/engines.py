@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import compute_advantages, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.loss import GRPOLossConfig
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.scalar import Value
 
 Arrays = Mapping[str, np.ndarray]

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.runtime import mx
 
 
 def _normal(rng, *shape):

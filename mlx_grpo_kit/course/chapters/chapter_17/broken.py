@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.qwen3.backward import mix_values_backward, rms_norm_backward
+from mlx_grpo_kit.runtime import mx
 
 
 def rope_not_turned_back(grad: mx.array, offset: int, theta: float) -> mx.array:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_loss_and_gradients
+from mlx_grpo_kit.runtime import mx
 
 
 def in_mlx(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,12 +3,12 @@
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_13.exercises import left_pad
 from mlx_grpo_kit.course.chapters.chapter_18.toys import Coins, Parts, Quiz, descend, follow
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.runtime import mx
 
 
 def _plain(value):

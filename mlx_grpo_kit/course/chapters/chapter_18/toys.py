@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import VARIANTS, Completion, GRPOConfig, GRPOTrainer, compute_advantages, grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.advantages import soft_overlong_punishment
 from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch
-from mlx_grpo_kit.grpo.microscope import FrozenBatch, freeze, take_updates
+from mlx_grpo_kit.instruments.microscope.measure import FrozenBatch, freeze, take_updates
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
 
 GROUP = 8

@@ -17,8 +17,8 @@ import numpy as np
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.grpo import VARIANTS, GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo.recipe import TINY_ARGS
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-from mlx_grpo_kit.recipe import TINY_ARGS
 from mlx_grpo_kit.tasks import Addition
 
 STORED = Path(__file__).with_name("runs.json")

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_20 import loop
 from mlx_grpo_kit.course.chapters.chapter_20.frozen import frozen_batch
 from mlx_grpo_kit.course.chapters.chapter_20.museum import verdict
@@ -16,6 +15,7 @@ from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake
 from mlx_grpo_kit.course.slips import edited, slips
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, grpo_loss_and_metrics, per_token_logps
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
 
 PASSED, REFUSED = Told("passed"), Told("refused")

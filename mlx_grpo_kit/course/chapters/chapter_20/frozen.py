@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from mlx_grpo_kit.runtime import mx
 
 PROMPTS = ("27+38=", "5+4=", "61+7=", "99+3=", "8+8=", "40+60=")
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.generation.batching import pad
 from mlx_grpo_kit.qwen3 import qwen3_forward
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
 
 GROUP, PROMPTS, MICRO_BATCHES = 8, 16, 4

@@ -21,7 +21,7 @@ from typing import Any
 from mlx_grpo_kit.course.chapters.chapter_20 import loop
 from mlx_grpo_kit.course.chapters.chapter_20.loop import Parts
 from mlx_grpo_kit.course.slips import edited
-from mlx_grpo_kit.run_record import RunRecord
+from mlx_grpo_kit.runs.record import RunRecord
 
 CURVES, GROUPS = "curves.json", "groups.json"
 

@@ -14,8 +14,8 @@ from typing import Any
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.course.chapters.chapter_20.loop import GROUP, Parts, train
 from mlx_grpo_kit.course.chapters.chapter_20.museum import BUGS, CURVES, GROUPS, MYSTERIES
+from mlx_grpo_kit.course.chapters.chapter_20.pictures.symptoms import PANELS
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-from mlx_grpo_kit.viz.pictures.grpo.symptoms import PANELS
 
 STEPS, GROUPS_KEPT = 60, 2
 KEPT = (

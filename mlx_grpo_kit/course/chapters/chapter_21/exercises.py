@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.course.chapters.chapter_21.ring import run_in_ring
 from mlx_grpo_kit.course.compare import Told, as_numpy, evaluate, same
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.runtime import mx
 
 
 def _normal(rng, *shape):

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from mlx_grpo_kit.blas import mx
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import Qwen3Config, forward, init_params
 from mlx_grpo_kit.qwen3.params import param_shapes
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
 
 CONFIG = Qwen3Config(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ipywidgets import Checkbox, Dropdown, SelectionSlider
 
+from mlx_grpo_kit.course.chapters.chapter_21.pictures.memory_phases import draw_memory
 from mlx_grpo_kit.grpo import GRPOConfig, estimate_memory
 from mlx_grpo_kit.grpo.memory import machine_memory
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.config import PUBLISHED
 from mlx_grpo_kit.viz import Panel
-from mlx_grpo_kit.viz.pictures.grpo.memory_phases import draw_memory
 
 ALWAYS = ("parameters", "optimizer", "reference")
 PHASES = {

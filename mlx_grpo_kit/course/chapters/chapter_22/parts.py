@@ -18,11 +18,11 @@ import numpy as np
 
 from mlx_grpo_kit.backends.batches import padded_batch
 from mlx_grpo_kit.backends.weights import array_of, as_numpy, flat
-from mlx_grpo_kit.blas import mx
+from mlx_grpo_kit.course.chapters.chapter_22.pictures.timeline import Bar
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig, GRPOTrainer, draw_batch
 from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
-from mlx_grpo_kit.viz.pictures.backends.timeline import Bar
+from mlx_grpo_kit.runtime import mx
 
 PACKAGES = {
     "PyTorch": ("torch",),

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from mlx_grpo_kit.blas import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
+from mlx_grpo_kit.runtime import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
 import mlx.optimizers as optim
 import numpy as np
 import tokenizers

@@ -1,0 +1,131 @@
+"""What the browser's widgets share: a module beside its Python, data as JSON, questions and answers, a still picture.
+
+    class Bars(BrowserWidget):
+        source = Path(__file__).with_name("bars")         # bars.js and bars.css, beside this file
+        def __init__(self, heights):
+            super().__init__({"heights": heights})        # model.get("data") in the module
+        def answer(self, question):                       # of ask(question) in the module; what comes back is JSON too
+            return {"heights": [height * question["factor"] for height in self.data["heights"]]}
+        def draw_still(self):
+            return as_picture(chart, "Three bars, 1, 2 and 3 high.")
+
+`browser.js` stands in front of each module and says what it has for them; `browser.css` has the colours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anywidget
+import traitlets
+
+from mlx_grpo_kit.viz.picture import Picture, show_live
+from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, ORANGE, POSITIVE
+
+FOLDER = Path(__file__).parent
+NOTE = "A still picture. Run the cell to move it."
+
+
+class BrowserWidget:
+    """A widget drawn by the module at `source`: it ends a cell, or goes to `display`, and leaves a still picture too.
+
+    A subclass gives `source` and `draw_still`, and `answer` where its module asks.
+
+    Args:
+        data: the module's data, JSON; numbers that are not finite arrive as null.
+
+    Attributes:
+        widget: the anywidget.
+    """
+
+    source: ClassVar[Path]
+    note: ClassVar[str] = NOTE
+
+    def __init__(self, data: Mapping[str, Any]):
+        self.widget = _Page(
+            _esm=_read(FOLDER / "browser.js") + _read(self.source.with_suffix(".js")),
+            _css=_colors() + _read(FOLDER / "browser.css") + _read(self.source.with_suffix(".css")),
+            _anywidget_id=f"mlx_grpo_kit.{self.source.name}",  # a page has one style sheet for each
+            data=as_json(data),
+        )
+        self.widget.on_msg(lambda _, message, __: self._reply(message))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The module's data. Setting it sends all of it; what grows is sent in pieces, by `send`."""
+        return self.widget.data
+
+    @data.setter
+    def data(self, data: Mapping[str, Any]) -> None:
+        self.widget.data = as_json(data)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Give the module a message: `model.on("msg:custom", message => ...)` hears it."""
+        self.widget.send(as_json(message))
+
+    def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What the module gets for `ask(question)`. A ValueError becomes {"complaint": its words}."""
+        raise NotImplementedError(f"{type(self).__name__} has no answers; its module asked {question!r}")
+
+    def draw_still(self) -> Picture:
+        """What is left in the notebook for those who read it where no kernel runs."""
+        raise NotImplementedError(f"{type(self).__name__} needs draw_still()")
+
+    def _reply(self, message: Mapping[str, Any]) -> None:
+        try:
+            answer = self.answer(message["question"])
+        except ValueError as error:
+            answer = {"complaint": str(error)}
+        self.send({"number": message["number"], "answer": answer})
+
+    def _ipython_display_(self) -> None:
+        show_live(self._box(), self.draw_still(), self.note)
+
+    def _box(self) -> Any:
+        """The widget in a box, which shows when the kernel has gone: an anywidget by itself does not."""
+        import ipywidgets as widgets
+
+        return widgets.VBox([self.widget])
+
+    def __repr__(self) -> str:
+        return self.draw_still().alt
+
+
+class _Page(anywidget.AnyWidget):
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
+    data = traitlets.Dict().tag(sync=True)
+
+
+def as_json(value: Any) -> Any:
+    """`value` with lists for tuples, and None for numbers that are not finite, which JSON has no word for.
+
+    Half a surrogate pair, which no UTF-8 can hold, becomes a question mark.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    return value
+
+
+@cache
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def _colors() -> str:
+    """The kit's colours as variables: of areas, and darker for words and thin lines."""
+    lines = "".join(f"--kit-line{place}:{color};" for place, color in enumerate(COLORS))
+    return (
+        f".kit-widget{{--kit-positive:{POSITIVE};--kit-negative:{NEGATIVE};"
+        f"--kit-positive-ink:{BLUE};--kit-negative-ink:{ORANGE};{lines}}}\n"
+    )

@@ -1,0 +1,55 @@
+"""What comes next, as something to touch: bars that follow the filters, and a tree of the texts that were forced.
+
+Filters and probabilities are computed in the browser, from logits that are sent once for each text.
+`mlx_grpo_kit.instruments.generation_tree.generation_tree.show_generation_tree` joins it with a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlx_grpo_kit.instruments.browser import BrowserWidget
+from mlx_grpo_kit.instruments.generation_tree.picture import draw_tree
+from mlx_grpo_kit.viz.picture import Picture, as_picture
+
+
+class GenerationTree(BrowserWidget):
+    """A bar for each of the likeliest next tokens; a click on one grows the tree by it.
+
+    Args:
+        prompt: the text that everything begins with.
+        paths: what follows it in the tree at first, token ids.
+        settings: "temperature", "top_k" (0: off), "top_p" (1: off) and "min_p" (0: off) at first.
+        ends: ids of the tokens after which nothing comes.
+        look: from a prompt and the token ids behind it to what comes next: {"path": those ids, "ids" and "names" of the
+            likeliest tokens, the likeliest first, "logits": all tokens', falling, float32 in base64}. A ValueError is
+            shown in words.
+    """
+
+    source = Path(__file__).with_name("generation_tree")
+
+    def __init__(
+        self,
+        prompt: str,
+        paths: Sequence[Sequence[int]],
+        settings: Mapping[str, float],
+        ends: Sequence[int],
+        look: Callable[[str, Sequence[int]], Mapping[str, Any]],
+    ):
+        self._look = look
+        known = {tuple(path[:length]) for path in [[], *paths] for length in range(len(path) + 1)}
+        nodes = [look(prompt, path) for path in sorted(known) if not set(path) & {*ends}]
+        paths = [list(path) for path in sorted(known)]
+        super().__init__(
+            {"prompt": prompt, "paths": paths, "nodes": nodes, "settings": dict(settings), "ends": list(ends)}
+        )
+
+    def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What comes next behind another text."""
+        return {"prompt": question["prompt"], **self._look(question["prompt"], question["path"])}
+
+    def draw_still(self) -> Picture:
+        """The first tree as a picture, with the policy's own probabilities."""
+        return as_picture(*draw_tree(self.data["prompt"], self.data["nodes"], self.data["paths"]))

@@ -1,0 +1,157 @@
+"""The microscope on a training step: what the loss does to every token, and what another loss would do.
+
+    args = GRPOConfig(learning_rate=3e-4, num_generations=8, per_device_train_batch_size=64)
+    trainer = GRPOTrainer(config, params, tokenizer, Addition(), args)
+    before = trainer.params
+    step = next(trainer.train(max_steps=trainer.step + 1))
+    policies = take_updates(config, before, step.completions, args, 4)
+    show_microscope(config, policies, tokenizer, step.completions, args)     # ends a cell
+
+`policies` are the one that sampled the completions and what became of it. `[before, trainer.params]` are the simplest;
+`take_updates` goes on learning from the same completions, on a copy, until ratios leave the clip range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.grpo import LOSS_TYPES, Completion, GRPOConfig
+from mlx_grpo_kit.grpo.advantages import ADVANTAGE_ESTIMATORS, SCALE_REWARDS
+from mlx_grpo_kit.grpo.loss_config import IMPORTANCE_SAMPLING_LEVELS, GRPOLossConfig
+from mlx_grpo_kit.instruments.microscope.measure import FrozenBatch, examine, freeze, take_updates
+from mlx_grpo_kit.instruments.microscope.widget import Microscope
+from mlx_grpo_kit.qwen3 import Qwen3Config
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.runtime import mx
+
+__all__ = ["show_microscope", "take_updates"]
+
+NORMALIZED = (
+    "This run normalizes the rewards of each function by themselves and then adds them up (normalize_then_sum). The "
+    "advantages here are of the summed rewards, so they, the loss and the pushes are not quite the run's."
+)
+CAP = 5.0  # of cispo's weights: MiniMax-M1's and TRL's recommendation
+
+
+def show_microscope(
+    config: Qwen3Config,
+    policies: Sequence[Mapping[str, mx.array]],
+    tokenizer: Tokenizer,
+    completions: Sequence[Completion],
+    args: GRPOConfig,
+    *,
+    ref_params: Mapping[str, mx.array] | None = None,
+    group: int = 0,
+    update: int | None = None,
+) -> Microscope:
+    """A step's completions with rewards, advantages and every token's ratio, clip, entropy and push; ends a cell.
+
+    Its controls begin with the settings of the run. What they change is computed by `examine`, from log-probabilities
+    that are computed once, here.
+
+    Args:
+        policies: parameters, first those that sampled the completions, then what became of them.
+        completions: a TrainStep's.
+        args: the run's settings.
+        ref_params: the policy that `beta` pulls towards; None is the first of the policies.
+        group: the prompt that is shown first, from 0.
+        update: the policy that is shown first; None is the last.
+
+    Raises:
+        ValueError: as `freeze` does, or there is no such group or update.
+    """
+    frozen = freeze(config, policies, completions, args, ref_params)
+    num_groups, last = len(completions) // args.num_generations, len(policies) - 1
+    update = last if update is None else update
+    for name, value, most in (("group", group, num_groups - 1), ("update", update, last)):
+        if not 0 <= value <= most:
+            raise ValueError(f"{name} is {value}; expected 0 to {most}.")
+    longest = frozen.completion_mask.shape[1]
+    base = args.loss(args.max_completion_length or longest)
+    is_cispo = base.loss_type == "cispo"
+    batch = {
+        "completions": [_shown(tokenizer, each) for each in completions],
+        "num_generations": args.num_generations,
+        "updates": last,
+        "loss_types": [*LOSS_TYPES],
+        "importance_sampling_levels": [*IMPORTANCE_SAMPLING_LEVELS],
+        "scale_rewards": [*SCALE_REWARDS],
+        "advantage_estimators": [*ADVANTAGE_ESTIMATORS],
+        "note": NORMALIZED if args.multi_objective_aggregation == "normalize_then_sum" else "",
+    }
+    settings = {
+        "group": group,
+        "update": update,
+        "loss_type": base.loss_type,
+        "importance_sampling_level": base.importance_sampling_level,
+        "epsilon": base.epsilon,
+        "epsilon_high": None if is_cispo else base.epsilon_high,
+        "cap": base.epsilon_high if is_cispo else CAP,
+        "beta": base.beta,
+        "scale_rewards": args.scale_rewards,
+        "advantage_estimator": args.advantage_estimator,
+        "rewards": None,
+    }
+    return Microscope(batch, settings, lambda settings: _look(frozen, base, settings))
+
+
+def _look(frozen: FrozenBatch, base: GRPOLossConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the microscope shows under these settings, as JSON."""
+    chosen = {name: settings[name] for name in ("loss_type", "importance_sampling_level", "epsilon", "beta")}
+    epsilon_high = settings["cap" if settings["loss_type"] == "cispo" else "epsilon_high"]
+    reading = examine(
+        frozen,
+        replace(base, **chosen, epsilon_high=epsilon_high),
+        update=settings["update"],
+        rewards=settings["rewards"],
+        scale_rewards=settings["scale_rewards"],
+        advantage_estimator=settings["advantage_estimator"],
+    )
+    entropies = np.array(frozen.entropies[settings["update"]])
+    columns = {
+        "log_ratios": reading.log_ratios,
+        "clips": reading.clips,
+        "entropies": entropies,
+        "before": np.exp(np.array(frozen.logps[0])),
+        "after": np.exp(np.array(frozen.logps[settings["update"]])),
+        "weights": reading.weights,
+        "pushes": reading.pushes,
+    }
+    first = settings["group"] * frozen.num_generations
+    lengths = np.array(frozen.completion_mask).sum(axis=1)
+    return {
+        "group": settings["group"],
+        "loss": reading.loss,
+        "metrics": reading.metrics,
+        "advantages": reading.advantages.tolist(),
+        "means": reading.means.tolist(),
+        "stds": reading.stds.tolist(),
+        "largest": {name: float(np.abs(columns[name]).max()) for name in ("log_ratios", "entropies", "pushes")},
+        "tokens": [
+            {name: _rounded(values[row, : lengths[row]]) for name, values in columns.items()}
+            for row in range(first, first + frozen.num_generations)
+        ],
+    }
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    """What float32 knows of them, in few characters."""
+    return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def _shown(tokenizer: Tokenizer, completion: Completion) -> dict[str, Any]:
+    ends = set(tokenizer.eos_token_ids)
+    return {
+        "prompt": completion.prompt,
+        "text": completion.completion,
+        "tokens": [
+            "end" if id_ in ends else repr(tokenizer.decode([id_]) or tokenizer.token(id_))
+            for id_ in completion.completion_ids
+        ],
+        "reward": completion.reward,
+        "finished": completion.finished,
+    }

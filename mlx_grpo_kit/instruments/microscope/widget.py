@@ -1,0 +1,54 @@
+"""A batch of completions under the microscope: every answer's reward and advantage, every token's ratio, clip and push.
+
+It moves in the browser; what the loss says comes from the kernel, by the function that `look` is.
+`mlx_grpo_kit.instruments.microscope.microscope.show_microscope` joins it with a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mlx_grpo_kit.instruments.browser import BrowserWidget
+from mlx_grpo_kit.instruments.microscope.picture import draw_microscope
+from mlx_grpo_kit.viz.picture import Picture, as_picture
+
+
+class Microscope(BrowserWidget):
+    """Choose a prompt, an answer, a token; move the loss's settings, and drag rewards.
+
+    Args:
+        batch: what stays: "completions", a list of {"prompt", "text", "tokens", "reward", "finished"}, those of a
+            prompt next to each other, "tokens" being their texts and "reward" a number or None; "num_generations";
+            "updates", how many there are after the policy that sampled; and the choices "loss_types",
+            "importance_sampling_levels", "scale_rewards" and "advantage_estimators"; "note", what the reader has to
+            know of these numbers, as a rule "".
+        settings: the first of those that the controls have: "group", "update", "loss_type",
+            "importance_sampling_level", "epsilon", "epsilon_high" (None: epsilon), "cap" (of cispo), "beta",
+            "scale_rewards", "advantage_estimator" and "rewards" (None: the batch's own).
+        look: from settings to a reading: {"group", "loss", "metrics", "advantages", "means", "stds",
+            "largest", "tokens"}.
+            "advantages" has all completions, "means" and "stds" all groups. "tokens" has, for each completion of the
+            group, lists of "log_ratios", "clips", "entropies", "before", "after", "weights" and "pushes"; "largest" the
+            largest size of the first, the third and the last in the whole batch. A ValueError is shown in words.
+    """
+
+    source = Path(__file__).with_name("microscope")
+
+    def __init__(
+        self,
+        batch: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        look: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    ):
+        self._look = look
+        super().__init__({"batch": batch, "settings": settings, "reading": look(settings)})
+
+    def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The reading for other settings."""
+        return self._look(question)
+
+    def draw_still(self) -> Picture:
+        """The first reading as a picture."""
+        return as_picture(*draw_microscope(self.data["batch"], self.data["settings"], self.data["reading"]))

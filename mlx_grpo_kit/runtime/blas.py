@@ -1,0 +1,257 @@
+"""The BLAS that MLX multiplies matrices with on Linux. Import MLX so: `from mlx_grpo_kit.runtime import mx`.
+
+MLX's Linux CPU wheel carries the *reference* BLAS, which a tuned one beats 15 to 70 times. The dynamic linker looks a
+symbol up in the process's global scope before it looks in the library's own dependencies, so a fast BLAS that is put
+there before `import mlx.core` serves MLX instead. Nothing is patched and nothing is copied.
+
+Candidates, best first. float32 GFLOP/s at 1024 x 1024 x 1024 on two cores with AVX-512; the wheel's own BLAS makes 6:
+
+1. torch's own `libtorch_cpu.so` (412; x86-64 wheels carry MKL). torch is a dependency of the kit, so it is nearly
+   always there, and it is the one choice that changes nothing for torch: torch looks its BLAS up in the global scope
+   too, so with OpenBLAS there torch itself fell from 377 to 69. It loads in 0.13 s and holds 110 MB.
+2. an installed MKL (408; `pip install mkl`).
+3. an OpenBLAS of the environment (conda) or of the system (86; Debian's 0.3.21).
+
+Where the first serves an AMD processor with AVX-512, which MKL leaves idle, an OpenBLAS of SciPy's takes over the
+products of float32 that cost the time (`openblas.py`).
+
+These are with two threads; one alone has half. Decoding, where products are small, takes one all the same, and so does
+learning with small models: a second thread gains nothing there, and loses a factor of five when anything else wants the
+core, because threads spin while they wait for each other. What is large goes through `all_cores()`. OMP_NUM_THREADS,
+where it is set, holds for everything.
+
+`MLX_GRPO_KIT_BLAS=off` leaves MLX as it is; `MLX_GRPO_KIT_BLAS=/path/to/lib.so` takes exactly that library.
+On macOS MLX uses Metal and Accelerate, and this module does nothing.
+"""
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from mlx_grpo_kit.runtime.kernel_cache import use_private_folder
+from mlx_grpo_kit.runtime.openblas import serve_products
+
+VARIABLE = "MLX_GRPO_KIT_BLAS"
+
+bound: Path | None = None
+"""The library that serves MLX's float32 products of matrices in place of its own, or None."""
+
+reason: str = ""
+"""One sentence: why `bound` is what it is."""
+
+
+class _DlInfo(ctypes.Structure):
+    """What dladdr(3) fills in."""
+
+    _fields_ = [
+        ("file_name", ctypes.c_char_p),
+        ("file_base", ctypes.c_void_p),
+        ("symbol_name", ctypes.c_char_p),
+        ("symbol_address", ctypes.c_void_p),
+    ]
+
+
+def global_blas() -> Path | None:
+    """The library whose `sgemm_` is in the process's global scope, where MLX's look-up starts, or None."""
+    process = ctypes.CDLL(None)
+    if not hasattr(process, "sgemm_"):
+        return None
+    info = _DlInfo()
+    process.dladdr(ctypes.cast(process.sgemm_, ctypes.c_void_p), ctypes.byref(info))
+    return Path(os.fsdecode(info.file_name))
+
+
+def _package_folders(name: str) -> list[Path]:
+    """Where a package lies, without importing it. `mlx` is a namespace package, so it may lie in several folders."""
+    spec = importlib.util.find_spec(name)
+    return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
+
+
+def wheel_has_reference_blas() -> bool:
+    """Whether MLX is the Linux CPU wheel (`mlx-cpu`), which bundles the reference BLAS beside the package."""
+    return any(
+        any(folder.parent.glob("mlx_cpu.libs/libblas-*")) and not any(folder.parent.glob("mlx_cuda_*.libs"))
+        for folder in _package_folders("mlx")
+    )
+
+
+def candidates() -> Iterator[Path | str]:
+    """Libraries to try, best first: paths that exist, then a name that the dynamic linker may know."""
+    for folder in _package_folders("torch"):
+        if (folder / "lib" / "libtorch_cpu.so").exists():
+            yield folder / "lib" / "libtorch_cpu.so"
+    prefixes = dict.fromkeys(Path(p) for p in (sys.prefix, os.environ.get("CONDA_PREFIX", sys.prefix)))
+    for prefix in prefixes:
+        yield from sorted((prefix / "lib").glob("libmkl_rt.so*"))[-1:]
+    yield from (p / "lib" / "libopenblas.so.0" for p in prefixes if (p / "lib" / "libopenblas.so.0").exists())
+    yield "libopenblas.so.0"
+
+
+def _load(library: Path | str) -> None:
+    """Put one library into the global scope; raises OSError when it cannot be loaded or has no BLAS in it.
+
+    An OpenMP runtime gives a new thread, and MLX's is one, the number that it found in the environment when it was
+    loaded: one, unless the user has set OMP_NUM_THREADS. The main thread gets its own number back.
+    """
+    one_thread = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
+    os.environ.update(one_thread)
+    try:
+        if not hasattr(ctypes.CDLL(str(library)), "sgemm_"):  # a private load first: no wrong file enters the scope
+            raise OSError(f"{library} has no sgemm_ in it, so it is not a BLAS library")
+        handle = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    finally:
+        for name in one_thread:
+            del os.environ[name]
+    if one_thread and hasattr(handle, "omp_set_num_threads"):
+        handle.omp_set_num_threads(len(os.sched_getaffinity(0)))
+
+
+def _hold_to_one_thread(path: Path) -> None:
+    """Have this library's products for MLX run on one thread, unless the user has set OMP_NUM_THREADS.
+
+    The library itself gets the number, because its OpenMP runtime may have read the environment long ago: after
+    `import torch`, say. torch takes the number that MKL has in its thread unless it was given one, so it keeps its own.
+    """
+    set_threads = None if "OMP_NUM_THREADS" in os.environ else _thread_setter(path)
+    if set_threads is None:
+        return
+    library = ctypes.CDLL(str(path))
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(torch.get_num_threads())
+    elif hasattr(library, "MKL_Set_Num_Threads_Local"):
+        library.MKL_Set_Num_Threads_Local(len(os.sched_getaffinity(0)))
+    set_threads(1)
+
+
+@contextmanager
+def all_cores() -> Iterator[None]:
+    """MLX's products of matrices run on all cores within and on one afterwards, where that can be set: MKL, OpenBLAS.
+
+    The number holds for the whole process, torch included: call `torch.set_num_threads` after it where torch is to have
+    all cores again. Where OMP_NUM_THREADS is set nothing changes.
+    """
+    set_threads = None if bound is None or "OMP_NUM_THREADS" in os.environ else _thread_setter(bound)
+    if set_threads is None:
+        yield
+        return
+    set_threads(len(os.sched_getaffinity(0)))
+    try:
+        yield
+    finally:
+        set_threads(1)
+
+
+@cache
+def _thread_setter(path: Path) -> Callable[[int], None] | None:
+    """A library's function that sets the number of threads for every thread that calls the library, or None."""
+    library = ctypes.CDLL(str(path))
+    # omp_set_num_threads will not do: it reaches the calling thread alone, and MLX computes in one of its own.
+    names = (
+        "mkl_serv_set_num_threads",
+        "MKL_Set_Num_Threads",
+        "openblas_set_num_threads",
+        "scipy_openblas_set_num_threads",
+    )
+    return next((getattr(library, name) for name in names if hasattr(library, name)), None)
+
+
+def _bind() -> tuple[Path | None, str]:
+    """Bind the first candidate that loads; -> (library, reason)."""
+    if sys.platform != "linux":
+        return None, "only Linux needs it: MLX's own BLAS is fast here"
+    wish = os.environ.get(VARIABLE, "")
+    if wish == "off":
+        return None, f"{VARIABLE}=off"
+    if not wheel_has_reference_blas():
+        return None, "this MLX is not the Linux CPU wheel, so it keeps its own BLAS"
+    if found := global_blas():
+        return found, "it was in the process's global scope already"
+    if "mlx.core" in sys.modules:
+        return _stay_slow(
+            "mlx.core was imported before mlx_grpo_kit.runtime.blas", "import the kit first, in a fresh process"
+        )
+    failure = ""
+    faster = None if wish else _faster_products()
+    for library in [wish] if wish else candidates():
+        try:
+            _load(library)
+        except OSError as error:
+            failure = str(error)
+            continue
+        if faster:
+            return faster, f"for float32, as MKL has no AVX-512 for this processor; for the rest {global_blas()}"
+        return global_blas(), f"{VARIABLE} names it" if wish else "the first candidate that loads"
+    if faster:
+        return faster, "for float32; for the rest no fast BLAS was found"
+    if wish:
+        return _stay_slow(f"{VARIABLE} names a library that cannot be used ({failure})", f"unset {VARIABLE}")
+    return _stay_slow("no fast BLAS was found", "pip install torch, or apt-get install libopenblas0")
+
+
+def _faster_products() -> Path | None:
+    """The library that serves products of float32 better than torch's, where there is one."""
+    for folder in _package_folders("scipy"):
+        try:
+            return serve_products(folder.parent, kernels)
+        except OSError:
+            continue
+    return None
+
+
+def _stay_slow(problem: str, way_out: str) -> tuple[None, str]:
+    """Warn, at the line that imports this module; -> (None, problem)."""
+    warnings.warn(
+        f"MLX multiplies matrices with its slow reference BLAS: {problem}. The way out: {way_out}. "
+        f"{VARIABLE}=off silences this.",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return None, problem
+
+
+kernels, kernels_reason = use_private_folder()
+"""Where MLX keeps what it compiles, or None; and one sentence: why."""
+
+bound, reason = _bind()
+if bound and (found := global_blas()):
+    _hold_to_one_thread(found)
+
+try:
+    import mlx.core as mx
+except ImportError as error:
+    wheel = "mlx[cpu]" if sys.platform == "linux" else "mlx"
+    way_out = f"{sys.executable} -m pip install '{wheel}'"
+    raise ImportError(f"MLX cannot be loaded ({error}). Install it: {way_out}") from error
+
+
+def _run_uncompiled() -> None:
+    mx.disable_compile()
+    warnings.warn(
+        f"Compiled functions run uncompiled, which is right but slower: {kernels_reason}, and nowhere else is a folder "
+        "for them that nobody but this user can write to. The way out: export XDG_CACHE_HOME=/a/folder/of/your/own.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+if sys.platform == "linux" and kernels is None and mx.default_device() == mx.cpu and shutil.which("g++"):
+    _run_uncompiled()
+
+__all__ = [
+    "VARIABLE",
+    "all_cores",
+    "bound",
+    "candidates",
+    "global_blas",
+    "kernels",
+    "mx",
+    "reason",
+    "wheel_has_reference_blas",
+]

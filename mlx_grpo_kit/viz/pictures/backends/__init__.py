@@ -1,1 +1,0 @@
-"""Pictures of chapter 22: when operations run, and how backends compare."""

@@ -1,0 +1,193 @@
+"""What TRL, PEFT and mlx-lm call things: each such name is refused with the kit's own, which there is."""
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from mlx_grpo_kit.cli import main
+from mlx_grpo_kit.cli.commands import build_parser
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo.habits import HABITS, edits, not_known
+from mlx_grpo_kit.grpo.recipe import model_folder
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+
+SETTINGS = {field.name for field in dataclasses.fields(GRPOConfig)}
+# Names of earlier versions, of other classes (EarlyStoppingCallback, AutoModel, mlx-lm's lora section), and of people.
+# Of other libraries: verl's, OpenRLHF's, Accelerate's, Lightning's.
+OTHERS = {
+    "beta1", "beta2", "clip_range", "cliprange", "epsilon_low", "early_stopping_patience", "grad_clip", "gradient_clip",
+    "gradient_clipping", "kl_beta", "kl_coef", "load_in_4bits", "local_rank", "logging_dir", "lora_parameters",
+    "lora_rank", "lr", "max_length", "max_new_tokens", "max_prompt_length", "mixed_precision", "num_epochs", "r",
+    "reward_functions", "system", "system_prompt", "target_modules", "torch_dtype", "warmup_ratio",
+}  # fmt: skip
+
+
+def options_of(package, file):
+    """The options of a peer's command line, read from its source."""
+    folder = Path(importlib.util.find_spec(package).origin).parent
+    return {name.replace("-", "_") for name in re.findall(r'"--([a-z0-9-]+)"', (folder / file).read_text())}
+
+
+@pytest.fixture(scope="module")
+def peers():
+    """All names that TRL, PEFT, mlx-lm and mlx-lm-lora have."""
+    import peft
+    import trl
+
+    configs = (trl.GRPOConfig, trl.ModelConfig, peft.LoraConfig)
+    names = {field.name for config in configs for field in dataclasses.fields(config)}
+    names |= set(inspect.signature(trl.GRPOTrainer.__init__).parameters)
+    for file in ("lora.py", "generate.py", "fuse.py"):
+        names |= options_of("mlx_lm", file)
+    return names | options_of("mlx_lm_lora", "train.py")
+
+
+def test_every_name_is_a_peers_and_none_is_ours(peers):
+    assert set(HABITS) <= peers | OTHERS
+    assert not set(HABITS) & SETTINGS
+
+
+def test_a_peers_name_is_never_taken_for_a_slip(peers):
+    """Such a name means something, and seldom what the nearest of ours means: deepspeed is no seed."""
+    for name in sorted((peers | OTHERS) - SETTINGS):
+        assert not not_known(name, SETTINGS).startswith("did you mean"), name
+    for command, parser in build_parser()[1].items():
+        options = set(parser._option_string_actions)
+        for name in sorted(peers | OTHERS):
+            option = "--" + name.replace("_", "-")
+            assert option in options or not not_known(option, options).startswith("did you mean"), (command, option)
+
+
+def test_what_they_are_told_to_write_exists():
+    options = {option for parser in build_parser()[1].values() for option in parser._option_string_actions}
+    words = SETTINGS | {"mlx_grpo_kit", "load_pretrained", "load_tokenizer", "save_checkpoint", "save_pretrained"}
+    words |= {"max_steps", "reward_funcs", "held_out_rows", "test_rows", "my_task", "mlx_lm", "estimate_memory"}
+    for name, way in HABITS.items():
+        assert set(re.findall(r"--[a-z][a-z-]+", way)) <= options, name
+        assert set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", way)) <= words, name
+        assert set(re.findall(r"trainer\.(\w+)", way)) <= set(dir(GRPOTrainer)), name
+
+
+@pytest.mark.parametrize("name", HABITS)
+def test_a_setting_by_another_name_is_refused_with_ours(name):
+    with pytest.raises(TypeError, match=f"GRPOConfig has no setting '{name}'; here: {re.escape(HABITS[name])}"):
+        GRPOConfig(**{name: 1})
+
+
+def test_the_way_a_trainer_is_made_elsewhere_is_answered_with_the_way_here():
+    with pytest.raises(TypeError, match=r"GRPOTrainer has no argument 'model'; here: config, params = load_pretrained"):
+        GRPOTrainer(model="Qwen/Qwen3-0.6B", reward_funcs=[len], train_dataset=[])
+    with pytest.raises(TypeError, match="no argument 'callbacks'; here: the trainer is an iterator"):
+        GRPOTrainer(None, None, None, None, callbacks=[])
+    with pytest.raises(TypeError, match=r"no argument 'arg'; did you mean args\?"):
+        GRPOTrainer(None, None, None, None, arg=GRPOConfig())
+    assert list(inspect.signature(GRPOTrainer).parameters)[:5] == ["config", "params", "tokenizer", "task", "args"]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--report-to=wandb", "unknown option --report-to; here: the trainer is an iterator"),
+        ("--iters", "unknown option --iters; here: trainer.train(max_steps=...) has it; --max-steps."),
+        ("--bf16", "unknown option --bf16; here: --dtype bfloat16."),
+        ("--max-step", "unknown option --max-step; did you mean --max-steps?"),
+        ("--zzzzz", "unknown option --zzzzz; see --help."),
+        ("--system", "unknown option --system; here: RowsTask(rows, system=...); in the terminal generate --chat"),
+        ("--local-rank", "unknown option --local-rank; here: train --processes N"),
+        ("-q", "unknown option -q; see --help."),
+    ],
+)
+def test_an_option_by_another_name(option, words, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        main(["train", "--output", str(tmp_path / "out"), option, "5"])
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("gradient_clip", "max_grad_norm"), ("grad_clip", "max_grad_norm"), ("adam_epsilon", "AdamW's"),
+        ("deepspeed", "--processes"), ("do_train", "trainer.train"), ("kl_coef", "beta"), ("num_epochs", "max_steps"),
+        ("max_new_tokens", "max_completion_length"), ("lr", "learning_rate"), ("clip_range", "epsilon"),
+        ("mixed_precision", "bf16"),
+    ],
+)  # fmt: skip
+def test_names_whose_meaning_another_name_has(name, ours):
+    with pytest.raises(TypeError, match=f"no setting '{name}'; here: .*{ours}"):
+        GRPOConfig(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "ours"),
+    [("scale_rewards", False, "none"), ("scale_rewards", True, "group"), ("optim", "adamw_torch", "adamw")],
+)
+def test_values_that_settings_have_elsewhere(setting, value, ours):
+    with pytest.raises(ValueError, match=f"{setting} is {value!r}; expected one of .* here write '{ours}'"):
+        GRPOConfig(**{setting: value})
+    GRPOConfig(**{setting: ours})
+    with pytest.raises(ValueError, match=rf"{setting} is 'x'; expected one of [^.]*\.$"):
+        GRPOConfig(**{setting: "x"})
+
+
+def test_all_unknown_names_are_in_one_error(capsys, tmp_path):
+    with pytest.raises(TypeError) as error:
+        GRPOConfig(lr=1e-4, kl_coef=0.1, epsilom=0.2, zzz=1, beta=0.1)
+    names = re.findall(r"^GRPOConfig has no setting '(\w+)'; (here|did you mean epsilon|help)", str(error.value), re.M)
+    assert names == [("lr", "here"), ("kl_coef", "here"), ("epsilom", "did you mean epsilon"), ("zzz", "help")]
+    with pytest.raises(SystemExit):
+        main(["train", "--output", str(tmp_path / "out"), "--lr", "1e-4", "--bf16", "--betta=0.1", "--lr", "2"])
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.findall(r"unknown option (\S+); (here|did you mean --beta)", line) == [
+        ("--lr", "here"), ("--bf16", "here"), ("--betta", "did you mean --beta"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("load", [load_pretrained, load_tokenizer])
+def test_a_model_by_its_name(load, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    download = "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"
+    with pytest.raises(FileNotFoundError, match=f"Nothing is downloaded here.*`{re.escape(download)}`"):
+        load("Qwen/Qwen3-0.6B")
+    for name in ("tiny", "tiny-chat"):
+        words = f'There is no folder {name}. The kit\'s own model of this name is model_folder("{name}")'
+        with pytest.raises(FileNotFoundError, match=re.escape(words)):
+            load(name)
+        load(model_folder(name))
+    (tmp_path / "outputs").mkdir()
+    for name in ("outputs/policy", "nowhere", "a/b/c", "../a/b"):
+        with pytest.raises(
+            FileNotFoundError, match=r"There is no folder .*Give a Hugging Face model folder, or `tiny`"
+        ):
+            load(name)
+
+
+def test_a_model_by_its_name_in_the_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in (["train", "--output", "out", "--model"], ["generate", "1", "--model"]):
+        assert main([*command, "Qwen/Qwen3-0.6B"]) == 2
+        assert "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`" in capsys.readouterr().err
+
+
+def test_an_exact_habit_goes_before_a_near_miss():
+    assert not_known("max_prompt_length", ["max_completion_length"]).startswith("here: a prompt is never cut")
+    assert not_known("max_completion_lenght", ["max_completion_length"]) == "did you mean max_completion_length?"
+    assert not_known("zzz", ["beta"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "distance"),
+    [
+        ("", "", 0),
+        ("", "abc", 3),
+        ("abc", "", 3),
+        ("kitten", "sitting", 3),
+        ("beta", "betta", 1),
+        ("lenght", "length", 1),
+    ],
+)
+def test_edits(a, b, distance):
+    assert edits(a, b) == edits(b, a) == distance

@@ -1,0 +1,145 @@
+"""Going back in a run: what is repeated is the same run, snapshots stay few, orders are obeyed between steps.
+
+The trainer is one whose weight is a sum that anybody can add up. tests/grpo has GRPOTrainer's own snapshots.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_grpo_kit.instruments.dashboard.steering import Order, Steering
+
+
+class Summing:
+    """Its weight grows by `size` a step, and so every weight tells which sizes came."""
+
+    def __init__(self, step=0, nbytes=1):
+        self.step, self.weight, self.size, self.nbytes = step, 0, 1, nbytes
+        self.taken, self.open = 0, 0
+
+    def train(self, max_steps):
+        self.open += 1
+        try:
+            while self.step < max_steps:
+                self.step, self.weight, self.taken = self.step + 1, self.weight + self.size, self.taken + 1
+                yield SimpleNamespace(step=self.step, weight=self.weight)
+        finally:
+            self.open -= 1
+
+    def snapshot(self):
+        return SimpleNamespace(step=self.step, weight=self.weight, size=self.size, nbytes=self.nbytes)
+
+    def rewind(self, snapshot):
+        self.step, self.weight, self.size = snapshot.step, snapshot.weight, snapshot.size
+
+    def change(self, **settings):
+        if settings.get("size", 1) < 0:
+            raise ValueError("size is below 0")
+        self.size = settings.get("size", self.size)
+
+
+def play(steering, orders=None, obeyed=lambda order, error: True):
+    """All (step, weight) of a run; `orders` are given when their step is first seen."""
+    orders, seen = dict(orders or {}), []
+    for step in steering.steps(obeyed):
+        seen.append((step.step, step.weight))
+        for order in orders.pop(step.step, ()):
+            steering.give(order)
+    return seen
+
+
+def test_without_orders_the_steps_are_the_trainers():
+    trainer = Summing()
+    assert play(Steering(trainer, 5)) == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]
+    assert trainer.open == 0
+
+
+def test_going_back_repeats_the_run_from_the_weights_of_that_step():
+    seen = play(Steering(Summing(), 6), {5: [Order(back_to=2, settings={"size": 10})]})
+    assert seen == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (3, 12), (4, 22), (5, 32), (6, 42)]
+
+
+def test_an_order_after_the_last_step_is_obeyed_too():
+    assert play(Steering(Summing(), 3), {3: [Order(back_to=1, settings={"size": 5})]})[3:] == [(2, 6), (3, 11)]
+
+
+def test_a_step_between_two_snapshots_is_reached_with_the_settings_of_that_time():
+    trainer = Summing(nbytes=1_000_000)
+    steering = Steering(trainer, 40, megabytes=3)
+    orders = {17: [Order(settings={"size": 100})], 21: [Order(settings={"size": 1000})], 30: [Order(back_to=23)]}
+    seen = play(steering, orders)
+    assert len(steering.snapshots) <= 3
+    first, again = dict(seen[:30]), dict(seen[30:])
+    assert (first[17], first[21], first[23]) == (17, 417, 2417)
+    assert {step: weight for step, weight in again.items() if step <= 30} == {
+        step: weight for step, weight in first.items() if step > 23
+    }
+
+
+@pytest.mark.parametrize(("megabytes", "most"), [(10, 10), (2, 2), (1, 1)])
+def test_snapshots_take_no_more_than_there_is_room_for_and_are_everywhere(megabytes, most):
+    steering = Steering(Summing(nbytes=1_000_000), 500, megabytes)
+    for _ in steering.steps(lambda order, error: True):
+        assert len(steering.snapshots) <= most
+    kept = sorted(steering.snapshots)
+    assert kept[0] == 0
+    assert kept == [steering.every * place for place in range(len(kept))]
+    assert len(kept) > most / 2
+
+
+def test_the_first_snapshot_stays_where_the_run_began():
+    steering = Steering(Summing(step=37, nbytes=1_000_000), 200, megabytes=4)
+    play(steering)
+    assert min(steering.snapshots) == 37
+
+
+def test_without_room_for_one_snapshot_going_back_is_refused_in_words():
+    errors = []
+    seen = play(
+        Steering(Summing(nbytes=2_000_000), 4, megabytes=1),
+        {3: [Order(back_to=1)]},
+        lambda order, error: errors.append(str(error)) or True,
+    )
+    assert [step for step, _ in seen] == [1, 2, 3, 4]
+    assert "more than the 1 megabytes" in errors[0]
+
+
+def test_an_order_that_cannot_be_obeyed_leaves_the_run_as_it_was():
+    errors = []
+    seen = play(
+        Steering(Summing(step=2), 6),
+        {4: [Order(settings={"size": -1}), Order(back_to=1), Order(back_to=5)]},
+        lambda order, error: errors.append(str(error)) or True,
+    )
+    assert seen == [(3, 1), (4, 2), (5, 3), (6, 4)]
+    assert errors == [
+        "size is below 0",
+        "There is no way back to step 1: the first is of step 2.",
+        "There is no way back to step 5: the run is at step 4.",
+    ]
+
+
+def test_the_run_ends_where_obeyed_says_so():
+    trainer = Summing()
+    assert [step for step, _ in play(Steering(trainer, 9), {4: [Order(back_to=2)]}, lambda *_: False)] == [1, 2, 3, 4]
+    assert (trainer.step, trainer.open) == (2, 0)
+
+
+def test_a_change_that_was_taken_back_is_not_repeated():
+    steering = Steering(Summing(nbytes=1_000_000), 40, megabytes=3)
+    orders = {17: [Order(settings={"size": 100})], 21: [Order(back_to=17)], 30: [Order(back_to=20)]}
+    seen = play(steering, orders)
+    assert seen[20] == (21, 417)
+    assert seen[-20:] == [(step, step) for step in range(21, 41)]
+
+
+def test_snapshots_of_a_branch_that_is_left_are_not_gone_back_to():
+    steering, seen = Steering(Summing(), 8), []
+    for step in steering.steps(lambda order, error: True):
+        seen.append((step.step, step.weight))
+        if len(seen) == 6:
+            steering.give(Order(back_to=2, settings={"size": 10}))
+        if len(seen) == 8:
+            assert max(steering.snapshots) == 4
+            steering.give(Order(back_to=3))
+    assert seen[6:] == [(3, 12), (4, 22), (4, 22), (5, 32), (6, 42), (7, 52), (8, 62)]

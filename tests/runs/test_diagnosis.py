@@ -1,0 +1,239 @@
+"""What is said about a run: sick ones from the trainer itself and made-up ones, and silence on healthy ones."""
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_grpo_kit.runs.diagnosis import Watch, diagnose, findings
+
+
+def steps(count, completions=None, **metrics):
+    """`count` steps of a healthy run, with other metrics: numbers, or functions of the step."""
+    healthy = {
+        "reward": lambda step: 0.4 + 0.5 * step / (step + 50),
+        "reward_std": 0.3,
+        "frac_reward_zero_std": lambda step: 0.8 * step / (step + 50),
+        "entropy": lambda step: 0.4 - 0.3 * step / (step + 50),
+        "grad_norm": 1.0,
+        "loss": 0.0,
+        "completions/mean_length": 3.5,
+        "completions/max_length": 4.0,
+        "completions/clipped_ratio": 0.01,
+        "clip_ratio/region_mean": 0.0,
+    }
+    made = []
+    for step in range(1, count + 1):
+        values = {
+            name.replace("__", "/"): value(step) if callable(value) else value
+            for name, value in (healthy | metrics).items()
+        }
+        texts = [str(40 + row) for row in range(16)] if completions is None else completions(step)
+        records = [SimpleNamespace(prompt=f"{step}+{row}=", completion=text) for row, text in enumerate(texts)]
+        made.append(SimpleNamespace(step=step, metrics=values, completions=records))
+    return made
+
+
+def names(run):
+    return [finding.name for finding in findings(run)]
+
+
+def test_nothing_is_said_of_a_healthy_run_at_any_of_its_steps():
+    run = steps(400)
+    assert all(diagnose(run[:count]) == [] for count in range(0, 401, 7))
+
+
+def test_a_run_that_is_right_throughout_is_left_alone():
+    solved = {"reward": lambda s: min(1, s / 50), "reward_std": lambda s: 0.4 * (s < 50)}
+    run = steps(120, **solved, frac_reward_zero_std=lambda s: float(s >= 50), grad_norm=lambda s: float(s < 50))
+    run = [SimpleNamespace(**{**vars(step), "metrics": step.metrics | {"entropy": 0.001}}) for step in run]
+    assert diagnose(run) == []
+
+
+TIED = {"frac_reward_zero_std": 1.0, "reward_std": 0.0, "grad_norm": 0.0}
+SICK = {
+    "truncated": ({"completions/clipped_ratio": 0.97}, ["97%", "4 tokens, since step 1", "max_completion_length"]),
+    "reward_fell": ({"reward": lambda s: 0.6 if s < 20 else 0.1}, ["from 0.6 around step", "to 0.1", "learning_rate"]),
+    "one_full_one_empty": (
+        {
+            "rewards/format/mean": 0.2, "rewards/format/std": 0.0, "rewards/exact/std": 0.0,
+            "rewards/exact/mean": lambda s: 0.4 * (s < 10),
+        },
+        ["'format'", "'exact'", "since step 10", "hacking"],
+    ),
+    "tied": (
+        {**TIED, "frac_reward_zero_std": lambda s: float(s >= 30), "reward": 0.5, "reward_std": 0.5},
+        ["all groups", "since step 30", "mean reward 0.5", "num_generations"],
+    ),
+    "zero_gradient": ({"grad_norm": lambda s: float(s < 40)}, ["exactly 0 since step 40", "differentiated"]),
+    "entropy_gone": ({"entropy": lambda s: 0.3 if s < 20 else 0.001}, ["0.001 nats", "since step 20", "epsilon_high"]),
+    "entropy_runs_away": (
+        {"entropy": lambda s: 0.4 + s / 50, "reward": lambda s: 0.45 - s / 1000}, ["from 0.46 to", "temperature"]
+    ),
+    "length_runs_away": (
+        {"completions/mean_length": lambda s: 20.0 + s, "reward": 0.4}, ["from 23.0 to 110.5 tokens", "dr_grpo"]
+    ),
+    "clipped_away": ({"clip_ratio/region_mean": 0.5}, ["50% of the tokens", "since step 1", "num_iterations"]),
+    "reference_moves": ({"kl": 0.0}, ["exactly 0 since step 1", "beta"]),
+    "scored_otherwise": (
+        {"sampling/logp_difference": 0.1, "clip_ratio/region_mean": 0.3}, ["by 0.1 a token since step 1", "temperature"]
+    ),
+    "kl_runs_away": ({"kl": lambda s: s / 10}, ["since step 21", "beta"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_each_symptom_is_told_with_its_numbers_and_a_way_out(name):
+    metrics, said = SICK[name]
+    run = steps(100, **metrics)
+    assert names(run) == [name]
+    (words,) = diagnose(run)
+    assert [part for part in said if part not in words] == []
+    # Lines of metrics.jsonl, where NaN is null, say the same.
+    lines = [json.loads(json.dumps({"step": step.step, **step.metrics})) for step in run]
+    assert names(lines) == [name]
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_one_step_is_no_symptom(name):
+    sick, healthy = steps(100, **SICK[name][0]), steps(99)
+    assert names([*healthy, sick[-1]]) == []
+
+
+def test_nothing_is_said_of_other_curves():
+    run = [SimpleNamespace(step=step, metrics={"loss": math.nan, "accuracy": 0.0}) for step in range(50)]
+    assert diagnose(run) == []
+    assert diagnose([]) == []
+    assert diagnose(iter([])) == []
+
+
+def test_a_loss_that_is_no_number_is_told_at_once_and_alone():
+    run = [*steps(30), *steps(31, loss=math.nan)[30:]]
+    assert diagnose(run)[0].startswith("loss is no finite number since step 31")
+    assert len(diagnose(run)) == 1
+
+
+def test_nothing_scored():
+    run = steps(30, reward=math.nan, reward_std=math.nan)
+    assert names(run) == ["nothing_scored"]
+    assert "since step 1" in diagnose(run)[0]
+
+
+def test_a_reward_that_is_always_the_same():
+    run = steps(40, **TIED, reward=1.0)
+    (words,) = diagnose(run)
+    assert "since step 1 (mean 1)" in words
+    assert "does not look at the answer" in words
+
+
+def test_one_answer_to_everything():
+    run = steps(40, lambda step: ["8868"] * 14 + ["88"] * 2, **TIED, reward=0.2)
+    (words,) = diagnose(run)
+    assert "88% of the latest completions are the same text, '8868'" in words
+    assert "16 different" not in words  # of several steps, 256 completions
+    as_lines = [{"step": step.step, **step.metrics, "completions": [vars(c) for c in step.completions]} for step in run]
+    assert diagnose(as_lines) == [words]
+
+
+@pytest.mark.parametrize(("begins", "cause"), [(1, "truncated"), (9, "collapse")])
+def test_one_answer_that_does_not_end_is_told_by_what_came_first(begins, cause):
+    gone = {name: lambda s, low=low, high=high: low if s >= begins else high for name, low, high in (
+        ("reward", 0.0, 0.4), ("completions/clipped_ratio", 1.0, 0.0), ("frac_reward_zero_std", 1.0, 0.1))}  # fmt: skip
+    said = names(steps(40, lambda s: ["8888"] * 16 if s >= begins else [str(row) for row in range(16)], **gone))
+    assert said[0] == cause
+    assert ("truncated" in said) == (cause == "truncated")
+
+
+def test_the_only_right_answer_is_no_collapse_and_is_one_where_right_answers_differ():
+    metrics = {"reward": lambda s: min(1, s / 20), "reward_std": 0.0, "frac_reward_zero_std": lambda s: float(s > 20)}
+    run = steps(60, lambda step: ["yes"] * 16, **metrics)
+    assert diagnose(run) == []
+    for step in run:
+        for row, completion in enumerate(step.completions):
+            completion.problem = SimpleNamespace(answer=str(row))
+    assert names(run) == ["collapse"]
+
+
+def test_a_penalty_that_nobody_gets_is_no_empty_reward():
+    full = {"rewards/exact/mean": 1.0, "rewards/exact/std": 0.0, "rewards/long/std": 0.0}
+    assert names(steps(60, **full, **{"rewards/long/mean": 0.0})) == ["one_full_one_empty"]
+    assert "If 'long' is a penalty, 0 is its best" in diagnose(steps(60, **full, **{"rewards/long/mean": 0.0}))[0]
+    assert names(steps(60, **full, **{"rewards/long/mean": lambda s: -0.1 * (s < 9)})) == []
+
+
+def test_a_hard_reward_that_is_being_learned_is_left_alone():
+    metrics = {
+        "rewards/format/mean": 1.0, "rewards/format/std": 0.0,
+        "rewards/exact/mean": lambda s: s / 5000, "rewards/exact/std": 0.15,
+    }  # fmt: skip
+    assert names(steps(100, **metrics)) == []
+
+
+def test_a_watch_says_the_same_and_stays_small():
+    run = steps(3000, **{"clip_ratio/region_mean": lambda s: 0.5 * (s > 2000)})
+    watch = Watch()
+    for step in run:
+        watch.add(step.step, step.metrics, step.completions)
+        if step.step in (50, 1500, 2005, 3000):
+            assert [f.name for f in watch.findings()] == names(run[: step.step])
+    kept = watch._records
+    assert len(kept) < 300
+    assert sum(len(record.completions) for record in kept) <= 160
+    assert [record.step for record in kept[-20:]] == [*range(2981, 3001)]
+    assert kept[0].step == 1, "the beginning is what the end is compared with"
+    assert all(a.step < b.step for a, b in itertools.pairwise(kept))
+
+
+def test_what_a_model_wrote_cannot_disturb_a_terminal():
+    run = steps(40, lambda step: ["\x1b[2J" + 99 * "9"] * 16, **TIED, reward=0.2)
+    (words,) = diagnose(run)
+    assert r"'\x1b[2J999" in words
+    assert len(words) < 500
+
+
+def test_a_long_run_costs_no_more_than_a_short_one(monkeypatch):
+    looked_at = []
+    from mlx_grpo_kit.runs import diagnosis
+
+    original = diagnosis._number
+    monkeypatch.setattr(diagnosis, "_number", lambda *a: looked_at.append(1) or original(*a))
+    counts = []
+    for count in (200, 4000):
+        run = steps(count)
+        looked_at.clear()
+        diagnose(run)
+        counts.append(len(looked_at))
+    assert counts[1] == counts[0] < 2000
+
+
+def test_it_needs_neither_mlx_nor_numpy():
+    code = "import sys; from mlx_grpo_kit.runs.diagnosis import diagnose; print({'mlx', 'numpy'} & {*sys.modules})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"
+
+
+def test_a_policy_that_came_back_to_its_reference_is_no_moving_reference():
+    assert names(steps(100, kl=lambda s: 0.1 * (s % 20 == 0))) == []
+    assert names(steps(100, kl=0.0, grad_norm=0.0)) == ["zero_gradient"]
+
+
+def test_alike_and_full_is_no_success_where_it_was_better_before():
+    tied = {"reward_std": lambda s: 0.3 * (s < 50), "frac_reward_zero_std": lambda s: float(s >= 50)}
+    assert names(steps(100, reward=lambda s: 0.9 if s < 50 else 0.2, **tied)) == ["reward_fell", "tied"]
+    assert names(steps(100, reward=lambda s: 0.5 if s < 50 else 0.9, **tied)) == []
+
+
+def test_a_symptom_that_came_back_is_told_from_its_second_coming_on():
+    run = steps(100, **{"completions/clipped_ratio": lambda s: 0.97 * (not 30 <= s <= 60 and s != 80)})
+    assert "since step 61." in diagnose(run)[0], "one better step is no end, thirty are"
+
+
+def test_one_reward_that_fell_is_named_unless_another_made_up_for_it():
+    fell = {"rewards/exact/mean": lambda s: 0.4 if s < 20 else 0.1, "rewards/exact/std": 0.3}
+    (words,) = diagnose(steps(60, reward=lambda s: 0.6 if s < 20 else 0.35, **fell))
+    assert words.startswith("Reward 'exact' has fallen from 0.4 around step")
+    assert diagnose(steps(60, reward=0.6, **fell)) == []
