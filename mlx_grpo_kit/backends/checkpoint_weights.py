@@ -10,7 +10,7 @@ from mlx_grpo_kit.backends import INSTALL
 from mlx_grpo_kit.backends.checkpoints import WAY_OUT
 from mlx_grpo_kit.backends.weights import flat
 from mlx_grpo_kit.files import whole_folder
-from mlx_grpo_kit.qwen3.pretrained import load_arrays
+from mlx_grpo_kit.qwen3.weight_files import load_arrays
 from mlx_grpo_kit.runtime import mx
 
 TORCH, SAFETENSORS, ORBAX = "pytorch_model.bin", "model.safetensors", "orbax"

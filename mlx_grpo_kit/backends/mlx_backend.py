@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_grpo_kit.autograd.gradients import check_parameters
 from mlx_grpo_kit.backends.base import Backend, check_max_grad_norm, logits_of
 from mlx_grpo_kit.backends.incoming import fitting
-from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
+from mlx_grpo_kit.qwen3.weight_files import load_arrays, save_arrays
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "training_state.safetensors"

@@ -12,7 +12,8 @@ from typing import Any
 from mlx_grpo_kit.backends.arrays import array_of, as_numpy, dtype_name, framework_of, plain_name
 from mlx_grpo_kit.qwen3 import Qwen3Config, param_names, validate_params
 from mlx_grpo_kit.qwen3.params import check_finite
-from mlx_grpo_kit.qwen3.pretrained import drop_second_embedding, kit_name
+from mlx_grpo_kit.qwen3.pretrained import drop_second_embedding
+from mlx_grpo_kit.qwen3.weight_files import kit_name
 from mlx_grpo_kit.runtime import mx
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from mlx_grpo_kit.qwen3 import dequantize, load_adapters, load_pretrained, load_tokenizer, merge, save_pretrained
-from mlx_grpo_kit.qwen3.adapters import base_of, bases_of
+from mlx_grpo_kit.qwen3.adapter_base import base_of, bases_of
 from mlx_grpo_kit.qwen3.params import check_finite
 
 

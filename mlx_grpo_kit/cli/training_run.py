@@ -40,7 +40,7 @@ from mlx_grpo_kit.grpo.prompts import check_room, longest_prompt
 from mlx_grpo_kit.grpo.recipe import CHAT_NAME, TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.grpo.schedule import scheduled_rate
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
-from mlx_grpo_kit.qwen3.adapters import bases_of
+from mlx_grpo_kit.qwen3.adapter_base import bases_of
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runs.folder import CHECKPOINTS, POLICY, RunFolder, RunSettings
 from mlx_grpo_kit.runs.record import completions_line

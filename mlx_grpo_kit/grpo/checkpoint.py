@@ -23,8 +23,8 @@ from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.adapters import Adapters, load_adapters, save_adapters
-from mlx_grpo_kit.qwen3.pretrained import load_arrays, save_arrays
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.qwen3.weight_files import load_arrays, save_arrays
 from mlx_grpo_kit.runtime import mx
 
 STATE, ADAPTERS = "trainer_state.json", "adapters"

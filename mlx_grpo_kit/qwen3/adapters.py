@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.files import check_saved, on_the_hub, one_further_in, read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.files import check_saved, replaced_folder, whole_folder
+from mlx_grpo_kit.qwen3.adapter_base import SETTINGS, adapter_settings
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.lora import SCALES, check_adapters, fingerprint
 from mlx_grpo_kit.qwen3.params import check_finite
-from mlx_grpo_kit.qwen3.pretrained import config_json, hugging_face_name, kit_name, load_arrays, save_arrays
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.qwen3.weight_files import config_json, hugging_face_name, kit_name, load_arrays, save_arrays
 from mlx_grpo_kit.runtime import mx
 
-SETTINGS, MLX_LM, PEFT = "adapter_config.json", "adapters.safetensors", "adapter_model.safetensors"
+MLX_LM, PEFT = "adapters.safetensors", "adapter_model.safetensors"
 IN_PEFT = "base_model.model."
-LONGEST_PATH = 4096
 
 NOT_PLAIN = (
     "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out", "lora_bias", "use_qalora",
@@ -118,48 +118,6 @@ def save_adapters(
     return Path(folder)
 
 
-def base_of(folder: str | os.PathLike) -> Path:
-    """The folder of the model that adapters stand beside, as their own folder names it.
-
-    Raises as `bases_of`, and FileNotFoundError where there are no adapters.
-    """
-    _settings(Path(folder))
-    return bases_of(folder)[0]
-
-
-def bases_of(folder: str | os.PathLike) -> list[Path]:
-    """Every folder that a model needs beside its own: the base of its adapters, the base of that one's, and so on.
-
-    Empty for a model without adapters.
-
-    Raises:
-        FileNotFoundError: a base is not where the adapters say.
-        ValueError: adapters stand beside adapters, and those beside the first again.
-    """
-    bases: list[Path] = []
-    last = Path(folder)
-    while (last / SETTINGS).exists():
-        base = _named_base(last)
-        if base.resolve() in [each.resolve() for each in (Path(folder), *bases)]:
-            raise ValueError(f"{folder} holds adapters of a model in {str(base)!r}, which leads back to {last}.")
-        bases.append(base)
-        last = base
-    return bases
-
-
-def _named_base(folder: str | os.PathLike) -> Path:
-    settings = _settings(Path(folder))
-    named = settings.get("base_model_name_or_path") or settings.get("model")  # mlx-lm writes down its --model
-    is_path = isinstance(named, str) and 0 < len(named) <= LONGEST_PATH and "\0" not in named
-    if not is_path or not Path(named).is_dir():
-        download = f" {on_the_hub(named)}" if is_path else ""
-        raise FileNotFoundError(
-            f"{folder} holds adapters of a model in {named!r:.200}, and there is no such folder.{download} Say where "
-            f"it is: python -m mlx_grpo_kit fuse --adapter {os.path.abspath(folder)} --model MODEL --output FOLDER."
-        )
-    return Path(named)
-
-
 def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
     """Read a folder of adapters that the kit, mlx-lm or PEFT wrote, for a model of this configuration.
 
@@ -170,7 +128,7 @@ def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
     """
     folder = whole_folder(folder)
     check_saved(folder, [SETTINGS, MLX_LM, PEFT])
-    settings = _settings(folder)
+    settings = adapter_settings(folder)
     base, known = settings.get("base_model_name_or_path"), settings.get("base_fingerprint")
     if (folder / MLX_LM).exists():
         stored = load_arrays(folder / MLX_LM)
@@ -197,14 +155,6 @@ def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
     except ValueError as error:
         raise ValueError(f"The adapters in {folder} cannot be used. {error}") from error
     return Adapters(lora, scale, base if isinstance(base, str) else None, known if isinstance(known, str) else None)
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    if not (folder / SETTINGS).exists():
-        what = f"no {SETTINGS}" if folder.is_dir() else "no folder of this name"
-        way_out = one_further_in(folder, SETTINGS) or " The kit, mlx-lm and PEFT write one."
-        raise FileNotFoundError(f"There are no adapters in {folder}: {what}.{way_out}")
-    return read_json(folder, SETTINGS)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ used in its place. `record = {}; qwen3_forward(config, params, ids, watch=record
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from mlx_grpo_kit.qwen3.cache import KVCache
@@ -51,6 +51,19 @@ def unwatched(name: str, value: mx.array) -> mx.array:
 def _below(watch: Watch, prefix: str) -> Watch:
     """`watch` for a part of the model, whose names begin with `prefix`."""
     return watch if watch is unwatched else lambda name, value: watch(prefix + name, value)
+
+
+class Weights:
+    """The parameters of one part of the model: `Weights(params, "layers.3.")["input_layernorm.weight"]`."""
+
+    def __init__(self, params: Mapping[str, mx.array] | Weights, prefix: str):
+        self._params, self._prefix = params, prefix
+
+    def __getitem__(self, name: str) -> mx.array:
+        return self._params[self._prefix + name]
+
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._params
 
 
 def embedding(weight: Matrix, input_ids: mx.array) -> mx.array:
@@ -104,7 +117,7 @@ def visible(
 
 def attention(
     config: Qwen3Config,
-    params: dict[str, mx.array],
+    params: Mapping[str, mx.array] | Weights,
     prefix: str,
     x: mx.array,
     mask: mx.array,
@@ -115,19 +128,20 @@ def attention(
     """Qwen3's attention, [B, T, hidden] -> [B, T, hidden]: project, normalise per head, turn, attend, project.
 
     Args:
-        prefix: where the weights stand in `params`, such as "layers.3.self_attn.".
+        prefix: what the names of its weights begin with in `params`, such as "layers.3.self_attn.".
         mask: which keys each query may look at, as `visible` returns it.
         layer: which of the cache's layers is this one's.
     """
+    weights = Weights(params, prefix)
     batch, num_tokens, _ = x.shape
 
     def heads(name: str, count: int) -> mx.array:
-        projected = linear(x, matrix(params, f"{prefix}{name}", x.shape[-1]))
+        projected = linear(x, matrix(weights, name, x.shape[-1]))
         return watch(name, projected.reshape(batch, num_tokens, count, config.head_dim))
 
     queries, keys = heads("q_proj", config.num_attention_heads), heads("k_proj", config.num_key_value_heads)
-    queries = watch("q_norm", rms_norm(queries, params[f"{prefix}q_norm.weight"], config.rms_norm_eps))
-    keys = watch("k_norm", rms_norm(keys, params[f"{prefix}k_norm.weight"], config.rms_norm_eps))
+    queries = watch("q_norm", rms_norm(queries, weights["q_norm.weight"], config.rms_norm_eps))
+    keys = watch("k_norm", rms_norm(keys, weights["k_norm.weight"], config.rms_norm_eps))
     values = heads("v_proj", config.num_key_value_heads).swapaxes(1, 2)
     offset = cache.length if cache is not None else 0
     queries = watch("q_rope", rope(queries.swapaxes(1, 2), offset, config.rope_theta, config.rope_scaling))
@@ -137,10 +151,10 @@ def attention(
     if watch is unwatched:
         mixed = scaled_dot_product_attention(queries, keys, values, mask)
     else:
-        weights = watch("weights", softmax(watch("scores", attention_scores(queries, keys, mask))))
-        mixed = watch("mixed", mix_values(weights, values))
+        shares = watch("weights", softmax(watch("scores", attention_scores(queries, keys, mask))))
+        mixed = watch("mixed", mix_values(shares, values))
     mixed = mixed.swapaxes(1, 2).reshape(batch, num_tokens, -1)
-    return watch("o_proj", linear(mixed, matrix(params, f"{prefix}o_proj", mixed.shape[-1])))
+    return watch("o_proj", linear(mixed, matrix(weights, "o_proj", mixed.shape[-1])))
 
 
 def transformer_block(
@@ -153,20 +167,19 @@ def transformer_block(
     watch: Watch = unwatched,
 ) -> mx.array:
     """One layer, [B, T, hidden] -> [B, T, hidden]: x + attention(norm(x)), then x + mlp(norm(x)) (pre-norm)."""
-    prefix = f"layers.{layer}."
+    weights, inside = Weights(params, f"layers.{layer}."), _below(watch, f"layers.{layer}.")
 
     def norm(name: str, x: mx.array) -> mx.array:
-        return watch(f"{prefix}{name}", rms_norm(x, params[f"{prefix}{name}.weight"], config.rms_norm_eps))
+        return inside(name, rms_norm(x, weights[f"{name}.weight"], config.rms_norm_eps))
 
     normed = norm("input_layernorm", x)
-    in_attention = _below(watch, f"{prefix}self_attn.")
-    x = x + attention(config, params, f"{prefix}self_attn.", normed, mask, cache, layer, in_attention)
-    x = watch(f"{prefix}attended", x)
+    x = x + attention(config, weights, "self_attn.", normed, mask, cache, layer, _below(inside, "self_attn."))
+    x = inside("attended", x)
     normed = norm("post_attention_layernorm", x)
-    hidden, inner = config.hidden_size, config.intermediate_size
-    sizes = {"gate": hidden, "up": hidden, "down": inner}
-    weights = (matrix(params, f"{prefix}mlp.{name}_proj", size) for name, size in sizes.items())
-    return watch(f"layers.{layer}", x + mlp(normed, *weights, _below(watch, f"{prefix}mlp.")))
+    gate = matrix(weights, "mlp.gate_proj", config.hidden_size)
+    up = matrix(weights, "mlp.up_proj", config.hidden_size)
+    down = matrix(weights, "mlp.down_proj", config.intermediate_size)
+    return watch(f"layers.{layer}", x + mlp(normed, gate, up, down, _below(inside, "mlp.")))
 
 
 def checkpointed_block(

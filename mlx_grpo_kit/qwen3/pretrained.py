@@ -10,12 +10,15 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from mlx_grpo_kit.files import check_regular, check_saved, read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.files import check_saved, read_json, replaced_folder, whole_folder
+from mlx_grpo_kit.qwen3.adapter_base import base_of
+from mlx_grpo_kit.qwen3.adapters import load_adapters
 from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.lora import merge
 from mlx_grpo_kit.qwen3.params import check_finite, check_weights, param_names, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.qwen3.weight_files import config_json, hugging_face_name, kit_name, load_arrays, save_arrays
 from mlx_grpo_kit.runtime import mx
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -92,36 +95,7 @@ def save_pretrained(
     return folder
 
 
-def config_json(config: Qwen3Config, dtype: mx.Dtype, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """The content of a folder's config.json: the model's configuration, and what its tokenizer ends and pads with."""
-    name = str(dtype).rpartition(".")[2]
-    settings = config.to_dict() | {"dtype": name, "torch_dtype": name}
-    if tokenizer is not None:
-        settings |= {"eos_token_id": tokenizer.eos_token_ids, "pad_token_id": tokenizer.pad_token_id}
-    return settings
-
-
-def load_arrays(file: Path) -> dict[str, mx.array]:
-    """The arrays of a safetensors file, read when they are first needed. Raises ValueError with its name."""
-    size = check_regular(file).st_size
-    if size < 8:
-        raise ValueError(f"{file} has {size} bytes. It is cut off; copy it again.")
-    try:
-        return mx.load(str(file), format="safetensors")
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read ({error}). It is cut off or corrupt; copy it again.") from error
-
-
-def save_arrays(file: Path, arrays: Mapping[str, mx.array]) -> None:
-    """Write a safetensors file."""
-    with file.open("wb") as opened:  # Python's, for MLX's own does not say what went wrong: a full disk, for example
-        mx.save_safetensors(opened, dict(arrays), metadata={"format": "pt"})
-
-
 def _load_merged(folder: Path, dtype: mx.Dtype | None) -> tuple[Qwen3Config, dict[str, mx.array]]:
-    from mlx_grpo_kit.qwen3.adapters import base_of, load_adapters  # which is built on this file
-    from mlx_grpo_kit.qwen3.lora import merge
-
     config, params = load_pretrained(base_of(folder), dtype)
     adapters = load_adapters(folder, config)
     adapters.check_base(params)
@@ -188,16 +162,3 @@ def _write_weights(folder: Path, weights: dict[str, mx.array], max_shard_size: i
     total = sum(value.nbytes for value in weights.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
-
-
-def hugging_face_name(name: str) -> str:
-    """The name of a parameter in a published folder, and in transformers' `Qwen3ForCausalLM`."""
-    if name == "lm_head.weight":
-        return name
-    return "model." + name.replace("embedding.", "embed_tokens.", 1).replace("final_norm.", "norm.", 1)
-
-
-def kit_name(name: str) -> str:
-    """The kit's name of a parameter, from that one. A name that is the kit's already stays what it is."""
-    name = name.removeprefix("model.")
-    return re.sub(r"^norm\.", "final_norm.", re.sub(r"^embed_tokens\.", "embedding.", name))

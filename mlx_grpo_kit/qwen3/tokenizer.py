@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from mlx_grpo_kit.files import check_saved, no_model_folder, one_further_in, read_file, read_json, whole_folder
+from mlx_grpo_kit.qwen3.adapter_base import base_of
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.qwen3.chat_template import ChatTemplate
@@ -164,8 +165,6 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     check_saved(folder, ["config.json", *FILES])
     path = folder / "tokenizer.json"
     if not path.exists() and (folder / "adapter_config.json").exists():
-        from mlx_grpo_kit.qwen3.adapters import base_of  # which is built on this file
-
         return load_tokenizer(base_of(folder))
     if not folder.is_dir():
         raise FileNotFoundError(no_model_folder(folder))

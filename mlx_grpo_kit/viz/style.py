@@ -40,3 +40,12 @@ def three_digits(value: float) -> str:
 def short_number(value: float) -> str:
     """Three significant digits, and all those before the point: 1234.5 is "1,234"."""
     return f"{value:,.0f}" if value >= 100 else three_digits(value)
+
+
+def percent(share: float) -> str:
+    """ "63%", "0.3%", "0", and "<0.1%" for what rounds to nothing."""
+    if share == 0:
+        return "0"
+    if share < 0.001:
+        return "<0.1%"
+    return f"{share:.1%}" if share < 0.01 else f"{share:.0%}"

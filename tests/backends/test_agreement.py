@@ -18,7 +18,7 @@ from mlx_grpo_kit.backends.comparison import (
 )
 from mlx_grpo_kit.grpo import GRPOLossConfig
 from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn, token_logps_and_entropies
-from mlx_grpo_kit.qwen3.pretrained import kit_name
+from mlx_grpo_kit.qwen3.weight_files import kit_name
 
 V, ROWS, LENGTH, STEPS, PARTS = 29, 4, 9, 10, 2
 RATE, DECAY, BETA, EPSILON = 3e-3, 0.01, 0.04, 0.2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from tests.backends.small_qwen3 import COMPLETIONS, MODELS, PROMPTS, WHOLE_ROWS, V, padded, relative_error
 
 pytest.importorskip("jax")

@@ -10,7 +10,7 @@ from mlx_grpo_kit.grpo.learners import torch_qwen3
 from mlx_grpo_kit.grpo.learners.torch_qwen3 import Qwen3, completion_logps, qwen3_forward
 from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
 from mlx_grpo_kit.qwen3 import param_names
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from tests.backends import small_qwen3
 from tests.backends.small_qwen3 import COMPLETIONS, PROMPTS, WHOLE_ROWS, V, relative_error
 

@@ -21,7 +21,7 @@ from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, default_args
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-from mlx_grpo_kit.qwen3.pretrained import kit_name
+from mlx_grpo_kit.qwen3.weight_files import kit_name
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
 

@@ -406,7 +406,7 @@ def test_the_exact_loss_is_transformers(tied):
     )  # fmt: skip
     params = init_params(config, scale=0.5)
     reference = Qwen3ForCausalLM(HFConfig(**config.to_dict())).double()
-    from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+    from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 
     reference.load_state_dict(
         {hugging_face_name(name): torch.tensor(np.array(value)) for name, value in params.items()}, strict=False

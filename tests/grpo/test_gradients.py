@@ -10,7 +10,7 @@ from mlx_grpo_kit.autograd import GradientError
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.gradients import pad_logprobs
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 
 V, GROUP, TEMPERATURE = 37, 4, 1.2

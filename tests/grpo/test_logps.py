@@ -8,7 +8,7 @@ from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.grpo.logps import pad_batch, score
 from mlx_grpo_kit.qwen3 import qwen3_forward
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 
 V = 37

@@ -12,7 +12,7 @@ from transformers import Qwen3ForCausalLM
 from mlx_grpo_kit.grpo import GRPOLossConfig, TrainingDivergedError, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3 import save_pretrained
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.runtime import mx
 

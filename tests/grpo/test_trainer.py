@@ -21,7 +21,7 @@ from mlx_grpo_kit.grpo import GRPOTrainer, RewardError, TrainingDivergedError, m
 from mlx_grpo_kit.grpo import gradients as module
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained, save_pretrained
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import TaskError
 

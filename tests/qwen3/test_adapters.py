@@ -339,7 +339,7 @@ def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
     ],
 )
 def test_arrays_that_do_not_fit(base, copy, change, words):
-    from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+    from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 
     lora = dict(base[4])
     change(lora)

@@ -25,7 +25,7 @@ from mlx_grpo_kit.qwen3.backward import (
     rope_backward,
     softmax_backward,
 )
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 
 sizes = partial(st.integers, 1)

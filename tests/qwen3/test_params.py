@@ -16,7 +16,7 @@ from mlx_grpo_kit.qwen3 import (
     validate_param_names,
     validate_params,
 )
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name, kit_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name, kit_name
 from mlx_grpo_kit.runtime import mx
 
 SIZES = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,

@@ -8,7 +8,7 @@ from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, qwen3_forward, save_pretrained
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 
 SHAPES = {

@@ -19,8 +19,8 @@ from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, qwen3_forward, save_pretrained
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 
 SIZES = dict(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,

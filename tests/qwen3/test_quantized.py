@@ -80,7 +80,7 @@ def test_greedy_tokens_are_mlx_lms(folder):
 def test_dequantized_weights_are_mlx_lms(folder, tmp_path):
     from mlx.utils import tree_flatten
 
-    from mlx_grpo_kit.qwen3.pretrained import kit_name
+    from mlx_grpo_kit.qwen3.weight_files import kit_name
 
     config, params = load_pretrained(folder)
     dense = dequantize(config, params)

@@ -10,7 +10,7 @@ from mlx_grpo_kit.backends.arrays import array_of, framework_of
 from mlx_grpo_kit.backends.hugging_face import load_hugging_face, save_hugging_face
 from mlx_grpo_kit.backends.weights import as_numpy, flat, from_kit, to_kit
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, param_names, save_pretrained
-from mlx_grpo_kit.qwen3.pretrained import hugging_face_name
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 
 IDS = [[1, 5, 9, 2, 60], [3, 3, 7, 0, 11]]

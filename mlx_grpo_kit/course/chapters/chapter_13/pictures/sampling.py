@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import BLUE, COLORS, ORANGE, POSITIVE
+from mlx_grpo_kit.viz.style import BLUE, COLORS, ORANGE, POSITIVE, percent
 
 GRAY = "#b9b9bf"  # a probability that is only looked at
 ROW = 27  # pixels of a token's row
@@ -118,15 +118,6 @@ def draw_accuracy(
         "points."
     )
     return chart, words
-
-
-def percent(share: float) -> str:
-    """ "63%", "0.3%", "0", and "<0.1%" for what rounds to nothing."""
-    if share == 0:
-        return "0"
-    if share < 0.001:
-        return "<0.1%"
-    return f"{share:.1%}" if share < 0.01 else f"{share:.0%}"
 
 
 def _some(names: Sequence[str], tokens: Sequence[int], most: int = 10) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlx_grpo_kit.course.chapters.chapter_13.pictures.sampling import percent
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, POSITIVE
+from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, POSITIVE, percent
 
 GRAY = "#b9b9bf"  # a probability that is only looked at
 ROW = 30  # pixels of an answer's row
