@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlx_grpo_kit.cli.terminal import escaped
-from mlx_grpo_kit.runs.diagnosis import Finding, Watch
+from mlx_grpo_kit.runs.diagnosis import Finding, Monitor
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo import TrainStep
@@ -65,7 +65,7 @@ class RunDisplay:
         self._rewards: list[float] = []
         self._step: TrainStep | None = None
         self._samples: list[tuple[str, str, bool]] = []
-        self._watch = Watch()
+        self._monitor = Monitor()
         self._findings: list[Finding] = []
         self._said: set[str] = set()
         self._sampled_at = self._line_at = self._diagnosed_at = float("-inf")
@@ -90,7 +90,7 @@ class RunDisplay:
     @property
     def warnings(self) -> list[str]:
         """What is wrong with the run now, in words."""
-        return [finding.words for finding in self._watch.findings()]
+        return [finding.words for finding in self._monitor.findings()]
 
     def phase(self, words: str) -> None:
         """Say what happens now, other than training steps."""
@@ -118,7 +118,7 @@ class RunDisplay:
         if not self._live and (measured or now - self._line_at >= SECONDS_A_LINE):
             self.console.print(self._line(metrics), markup=False, soft_wrap=True)
             self._line_at = now
-        self._watch.add(step.step, metrics, step.completions)
+        self._monitor.add(step.step, metrics, step.completions)
         if now - self._diagnosed_at >= SECONDS_A_DIAGNOSIS:
             self._diagnose()
             self._diagnosed_at = now
@@ -129,7 +129,7 @@ class RunDisplay:
         self._step_began = time.monotonic()
 
     def _diagnose(self) -> None:
-        self._findings = self._watch.findings()
+        self._findings = self._monitor.findings()
         for finding in self._findings:
             if not self._live and finding.name not in self._said:
                 self.console.print(f"! {finding.words}", markup=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.generation.batching import TokenIds, pad
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.checks import LARGEST_LOGP, check_group_size, check_rewards, prompt_of_each
-from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
+from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps, pad_batch
 from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.qwen3.config import Qwen3Config
@@ -102,7 +102,7 @@ def batch_loss(
     """
     mask = batch.completion_mask
     entropy_gradient = loss_config.entropy_coef != 0
-    logps, entropy = score(
+    logps, entropy = batch_logps(
         config, params, batch, temperature, gradient_checkpointing, entropy_gradient, output_gradient
     )
     loss, metrics = grpo_loss_and_metrics(

@@ -48,7 +48,7 @@ def pad_batch(config: Qwen3Config, prompts: Sequence[TokenIds], completions: Seq
     return PaddedBatch(prompt_ids, prompt_mask, group_size, mx.array(completion_ids), mx.array(completion_mask) == 1)
 
 
-def score(
+def batch_logps(
     config: Qwen3Config,
     params: Mapping[str, mx.array],
     batch: PaddedBatch,
@@ -96,8 +96,9 @@ def per_token_logps(
     """What the policy says of each completion token: (logps float32 [B, T], completion_mask bool [B, T]).
 
     T is the longest completion; shorter ones are padded on the right, where logps is 0. `temperature` must be the one
-    that the completions were sampled with. Differentiable in `params`. Raises ValueError as `pad_batch` and `score` do.
+    that the completions were sampled with. Differentiable in `params`. Raises ValueError as `pad_batch` and
+    `batch_logps` do.
     """
     batch = pad_batch(config, prompts, completions)
-    logps, _ = score(config, params, batch, temperature)
+    logps, _ = batch_logps(config, params, batch, temperature)
     return mx.where(batch.completion_mask, logps, 0.0), batch.completion_mask

@@ -62,7 +62,7 @@ def findings(steps: Iterable[Any]) -> list[Finding]:
     return [Finding(*each) for each in found.items()]
 
 
-class Watch:
+class Monitor:
     """Remembers of a run that goes on what `diagnose` looks at, and no more: of 100,000 steps a few hundred.
 
     For a display that is fed step by step: `add` each, and ask for `findings()` whenever a frame is drawn.

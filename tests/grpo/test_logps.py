@@ -6,7 +6,7 @@ import torch
 
 from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.grpo import per_token_logps
-from mlx_grpo_kit.grpo.logps import pad_batch, score
+from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
 from mlx_grpo_kit.qwen3 import qwen3_forward
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
@@ -135,7 +135,7 @@ def test_every_gradient_equals_transformers(reference, model, rows):
 @pytest.mark.parametrize("temperature", [1.0, 1.7])
 def test_entropy_equals_torch(reference, model, temperature):
     batch = pad_batch(model[0], GROUPED_PROMPTS, GROUPED_COMPLETIONS)
-    _, entropy = score(*model, batch, temperature)
+    _, entropy = batch_logps(*model, batch, temperature)
     for row, (prompt, completion) in enumerate(zip(GROUPED_PROMPTS, GROUPED_COMPLETIONS, strict=True)):
         with torch.no_grad():
             logits = reference(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1] / temperature
@@ -160,7 +160,7 @@ def test_logits_are_computed_for_completion_positions_only(model, monkeypatch):
     originals = module.qwen3_hidden_states, module.token_logps_and_entropy
     monkeypatch.setattr(module, "qwen3_hidden_states", hidden_states)
     monkeypatch.setattr(module, "token_logps_and_entropy", token_logps_and_entropy)
-    score(*model, pad_batch(model[0], GROUPED_PROMPTS, GROUPED_COMPLETIONS))
+    batch_logps(*model, pad_batch(model[0], GROUPED_PROMPTS, GROUPED_COMPLETIONS))
     assert sum(tokens) <= 4 * 6 + 8 * 4
     assert sum(positions) == 8 * 5
 

@@ -8,7 +8,7 @@ import pytest
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.batch import Batch, Completion
 from mlx_grpo_kit.grpo.gradients import batch_loss
-from mlx_grpo_kit.grpo.logps import pad_batch, score
+from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
 from mlx_grpo_kit.grpo.loss import high_entropy_mask
 from mlx_grpo_kit.grpo.micro_batches import micro_batches
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
@@ -52,7 +52,7 @@ def sampled(model, seed, num_groups=6, share_without_advantage=0.5):
         tied = rng.random() < share_without_advantage
         for _ in range(GROUP):
             ids = rng.integers(2, 17, rng.integers(1, 9)).tolist()
-            _, entropy = score(config, params, pad_batch(config, [prompt], [ids]))
+            _, entropy = batch_logps(config, params, pad_batch(config, [prompt], [ids]))
             advantage = 0.0 if tied or rng.random() < 0.2 else float(rng.normal())
             completions.append(
                 Completion(
@@ -92,7 +92,7 @@ def padded(rows, width):
 
 def off_policy(model, batch, completions, beta):
     """(old_logps, ref_logps): the same for a completion wherever it stands."""
-    logps, _ = score(*model, batch)
+    logps, _ = batch_logps(*model, batch)
     width = logps.shape[1]
     old, ref = (logps + padded([noise(each, column) for each in completions], width) for column in (0, 1))
     return old, ref if beta else None
@@ -121,7 +121,7 @@ def in_full(model, args, completions):
         old, ref = off_policy(model, batch, chunk, args.beta) if args.num_iterations > 1 or args.beta else (None, None)
 
         def loss_fn(params, batch=batch, mask=mask, advantages=advantages, old=old, ref=ref):
-            logps, entropy = score(model[0], params, batch, entropy_gradient=True)
+            logps, entropy = batch_logps(model[0], params, batch, entropy_gradient=True)
             loss, metrics = grpo_loss_and_metrics(
                 loss_config,
                 logps,

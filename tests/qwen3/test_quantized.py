@@ -9,7 +9,7 @@ from mlx_lm.utils import dequantize_model, load
 
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
-from mlx_grpo_kit.grpo.logps import pad_batch, score
+from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
 from mlx_grpo_kit.qwen3 import (
     Qwen3Config,
     adapt,
@@ -108,7 +108,7 @@ def test_gradients_of_adapters_are_those_beside_the_dequantized_model(folder, mo
 
     def gradients(base, output_gradient):
         def loss(lora):
-            logps, entropy = score(
+            logps, entropy = batch_logps(
                 config, adapt(base, lora, 2.0), batch, entropy_gradient=True, output_gradient=output_gradient
             )
             mask = batch.completion_mask

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.runs.diagnosis import Watch, diagnose, findings
+from mlx_grpo_kit.runs.diagnosis import Monitor, diagnose, findings
 
 
 def steps(count, completions=None, **metrics):
@@ -175,7 +175,7 @@ def test_a_hard_reward_that_is_being_learned_is_left_alone():
 
 def test_a_watch_says_the_same_and_stays_small():
     run = steps(3000, **{"clip_ratio/region_mean": lambda s: 0.5 * (s > 2000)})
-    watch = Watch()
+    watch = Monitor()
     for step in run:
         watch.add(step.step, step.metrics, step.completions)
         if step.step in (50, 1500, 2005, 3000):

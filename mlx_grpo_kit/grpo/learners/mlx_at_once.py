@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.learners.learner import Learner
-from mlx_grpo_kit.grpo.logps import PaddedBatch, score
+from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.runtime import mx
@@ -17,7 +17,7 @@ class MLXAtOnce(Learner):
 
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
-        return score(self.config, params, batch, self.args.temperature)[0]
+        return batch_logps(self.config, params, batch, self.args.temperature)[0]
 
     def add_gradients(
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch

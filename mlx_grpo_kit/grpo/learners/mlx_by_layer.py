@@ -23,7 +23,7 @@ from functools import partial
 
 from mlx_grpo_kit.generation.output_logps import VocabularyChunks
 from mlx_grpo_kit.grpo.learners.learner import Learner
-from mlx_grpo_kit.grpo.logps import PaddedBatch, score
+from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps
 from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
@@ -43,7 +43,7 @@ class MLXByLayer(Learner):
 
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
-        return score(self.config, params, batch, self.args.temperature)[0]
+        return batch_logps(self.config, params, batch, self.args.temperature)[0]
 
     def add_gradients(
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
@@ -95,7 +95,7 @@ def add_gradients(
     Args:
         params: what is trained, float32. The model computes in `dtype`, to which they are cast where they are used.
         batch: completions and their prompts; a prompt goes through each block beside its completions, once.
-        loss_fn: computes the loss and its metrics from what `score` would return.
+        loss_fn: computes the loss and its metrics from what `batch_logps` would return.
         grads: float32, by name; names that are missing count as 0. A buffer that nobody else holds is added to in
             place, so that a second batch needs no second set of gradients.
         entropy_gradient: whether the loss has a gradient in the entropies too.

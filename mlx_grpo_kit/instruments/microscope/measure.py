@@ -23,7 +23,7 @@ from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.batch import Completion
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.gradients import batch_loss
-from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch, score
+from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps, pad_batch
 from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics, token_losses
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS, Gradient
@@ -109,7 +109,9 @@ def freeze(
         )
     batch = _pad(config, completions)
     mask = batch.completion_mask
-    scored = [score(config, params, batch, args.temperature) for params in [*policies, *filter(None, [ref_params])]]
+    scored = [
+        batch_logps(config, params, batch, args.temperature) for params in [*policies, *filter(None, [ref_params])]
+    ]
     scored = [[mx.where(mask, values, 0.0) for values in each] for each in scored]
     mx.eval(scored)
     logps, entropies = map(list, zip(*scored[: len(policies)], strict=True))
@@ -190,8 +192,8 @@ def take_updates(
     batch = _pad(config, completions)
     loss_config = args.loss(args.max_completion_length or batch.completion_ids.shape[1])
     advantages = mx.array([each.advantage for each in completions])
-    old_logps, _ = score(config, params, batch, args.temperature)
-    ref_logps = score(config, ref_params or params, batch, args.temperature)[0] if args.beta else None
+    old_logps, _ = batch_logps(config, params, batch, args.temperature)
+    ref_logps = batch_logps(config, ref_params or params, batch, args.temperature)[0] if args.beta else None
 
     def loss_fn(params: dict[str, mx.array]) -> mx.array:
         return batch_loss(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlx_grpo_kit.runs.diagnosis import Watch
+from mlx_grpo_kit.runs.diagnosis import Monitor
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.curves import chart_curves, describe_curves, draw_curves, latest
 from mlx_grpo_kit.viz.live.pace import next_frame
@@ -75,7 +75,7 @@ class LivePlot:
         self.history: dict[str, list[float]] = {}
         self.state = "waiting for the first step"
         self._latest: list[Any] = []  # the completions shown beneath
-        self._watch = Watch()
+        self._monitor = Monitor()
         self._view: NotebookView | None = None
         self._running = False
         self._started = self._seconds = self._next_frame = 0.0
@@ -101,7 +101,7 @@ class LivePlot:
         for name, series in self.history.items():
             series.append(values.get(name, math.nan))
         completions = list(completions)
-        self._watch.add(step, values, completions)
+        self._monitor.add(step, values, completions)
         if self.completions:
             self._latest = _one_for_each_prompt(completions, self.completions) or self._latest
         self.state = "running"
@@ -172,7 +172,7 @@ class LivePlot:
     @property
     def warnings(self) -> list[str]:
         """What is wrong with the run, in words; empty where nothing is."""
-        return [finding.words for finding in self._watch.findings()]
+        return [finding.words for finding in self._monitor.findings()]
 
     @property
     def alt_text(self) -> str:
