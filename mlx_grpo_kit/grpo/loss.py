@@ -125,7 +125,7 @@ def grpo_loss_and_metrics(
         ref_logps: [B, T] log-probabilities under the reference policy. Needed when beta > 0; with beta 0 it only
             adds the metric.
         entropies: [B, T] of the distributions under the policy that is trained. Needed with entropy_coef, which needs
-            their gradient too (`score` leaves it out unless asked), or top_entropy_quantile.
+            their gradient too (`batch_logps` leaves it out unless asked), or top_entropy_quantile.
         num_items_in_batch: completion tokens in the whole batch of one optimizer step, for "dapo", "cispo", "vespo" and
             "reinforce". Then the gradients of its micro-batches add up to that of the batch. None counts this batch's
             tokens. The others are means over their micro-batch: average those (see

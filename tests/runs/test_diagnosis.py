@@ -173,14 +173,14 @@ def test_a_hard_reward_that_is_being_learned_is_left_alone():
     assert names(steps(100, **metrics)) == []
 
 
-def test_a_watch_says_the_same_and_stays_small():
+def test_a_monitor_says_the_same_and_stays_small():
     run = steps(3000, **{"clip_ratio/region_mean": lambda s: 0.5 * (s > 2000)})
-    watch = Monitor()
+    monitor = Monitor()
     for step in run:
-        watch.add(step.step, step.metrics, step.completions)
+        monitor.add(step.step, step.metrics, step.completions)
         if step.step in (50, 1500, 2005, 3000):
-            assert [f.name for f in watch.findings()] == names(run[: step.step])
-    kept = watch._records
+            assert [f.name for f in monitor.findings()] == names(run[: step.step])
+    kept = monitor._records
     assert len(kept) < 300
     assert sum(len(record.completions) for record in kept) <= 160
     assert [record.step for record in kept[-20:]] == [*range(2981, 3001)]

@@ -215,7 +215,7 @@ def completion_logps(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of every completion token, and the entropy of what it was drawn from: [B, T] twice.
 
-    What `mlx_grpo_kit.grpo.logps.score` computes in MLX. Padded places hold numbers without meaning.
+    What `mlx_grpo_kit.grpo.logps.batch_logps` computes in MLX. Padded places hold numbers without meaning.
 
     Args:
         prompt_ids, completion_ids, prompt_mask: as in `completion_hidden_states`.
