@@ -21,8 +21,7 @@ the other, and a promise of what it finds; `base.py` and `checkpoints.py` are wh
 A name is loaded when it is first asked for, so nobody needs the frameworks that they do not use.
 """
 
-from importlib import import_module
-from typing import Any
+from mlx_grpo_kit.runtime.lazy import INSTALL, lazy_names
 
 _HOMES = {
     "TrainingBackend": "protocol",
@@ -48,23 +47,5 @@ _HOMES = {
 _OPTIONAL = ("TorchFuncTrainingBackend", "JAXTrainingBackend", "TorchaxTrainingBackend")
 __all__ = [name for name in _HOMES if name not in _OPTIONAL]
 
-INSTALL = (
-    "pip install 'mlx_grpo_kit[backends]', or .venv/bin/python -m pip install -c requirements.lock -e '.[backends]'"
-)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("mlx_grpo_kit"):
-            raise
-        raise ImportError(f"{name} needs {error.name}, which is not installed. Install it: {INSTALL}") from error
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, INSTALL)

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.backends import INSTALL
 from mlx_grpo_kit.backends.checkpoints import WAY_OUT
 from mlx_grpo_kit.backends.weights import flat
 from mlx_grpo_kit.files import whole_folder
 from mlx_grpo_kit.qwen3.weight_files import load_arrays
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.lazy import INSTALL
 
 TORCH, SAFETENSORS, ORBAX = "pytorch_model.bin", "model.safetensors", "orbax"
 

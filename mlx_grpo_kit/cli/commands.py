@@ -6,8 +6,6 @@ Exit status: 0, 1 when a run failed, 2 for bad input, 130 and 143 when Ctrl-C or
 from __future__ import annotations
 
 import argparse
-import ast
-import functools
 import io
 import json
 import math
@@ -17,10 +15,10 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams, say
+from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.habits import not_known
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_ARGS, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
@@ -124,15 +122,6 @@ def is_bfloat16(text: str) -> bool:
     return text == "bfloat16"
 
 
-@functools.cache
-def grpo_defaults() -> dict[str, Any]:
-    """The default of each field of GRPOConfig, read from its source: importing it would load MLX for --help."""
-    source = (Path(__file__).parents[1] / "grpo" / "config.py").read_text(encoding="utf-8")
-    [config] = [node for node in ast.parse(source).body if getattr(node, "name", "") == "GRPOConfig"]
-    fields = [line for line in config.body if isinstance(line, ast.AnnAssign)]
-    return {field.target.id: ast.literal_eval(field.value) for field in fields}
-
-
 @dataclass(frozen=True)
 class Setting:
     """A field of GRPOConfig as an option: `type` reads it (bool: a flag, list: a text a time)."""
@@ -149,7 +138,7 @@ class Setting:
     @property
     def default(self) -> Any:
         """GRPOConfig's own."""
-        return grpo_defaults()[self.name]
+        return getattr(GRPOConfig, self.name)
 
     def add_to(self, group: Any) -> None:
         """As an option whose value is None where it was not given."""

@@ -1,24 +1,74 @@
-"""Group relative policy optimization: rewards become advantages, advantages a loss, and the loss gradients."""
+"""Group relative policy optimization: rewards become advantages, advantages a loss, and the loss gradients.
 
-from mlx_grpo_kit.grpo.advantages import GroupAdvantages, compute_advantages
-from mlx_grpo_kit.grpo.batch import Batch, Completion, Completions, Scores
-from mlx_grpo_kit.grpo.config import GRPOConfig
-from mlx_grpo_kit.grpo.gradients import compute_loss_and_gradients
-from mlx_grpo_kit.grpo.learners import Learner, MLXAtOnce, MLXByLayer
-from mlx_grpo_kit.grpo.logps import per_token_logps
-from mlx_grpo_kit.grpo.loss import compute_grpo_loss, grpo_loss_and_metrics, token_weights
-from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
-from mlx_grpo_kit.grpo.memory import estimate_memory
-from mlx_grpo_kit.grpo.objectives import LOSS_TYPES, LossType, TokenBatch
-from mlx_grpo_kit.grpo.optimizer import Gradient, PolicyOptimizer, TrainingDivergedError
-from mlx_grpo_kit.grpo.policy import Policy
-from mlx_grpo_kit.grpo.rewards import RewardError, TaskRewards, compute_rewards
-from mlx_grpo_kit.grpo.sampler import PolicySampler
-from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
-from mlx_grpo_kit.grpo.step import Parts, draw_batch, grpo_step, learn_from
-from mlx_grpo_kit.grpo.trainer import GRPOTrainer
-from mlx_grpo_kit.grpo.variants import VARIANTS, Variant, variants_table
-from mlx_grpo_kit.runs.diagnosis import diagnose
+A name is loaded when it is first asked for: settings, habits and recipes load no MLX.
+"""
+
+from typing import TYPE_CHECKING
+
+from mlx_grpo_kit.runtime.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo.advantages import GroupAdvantages, compute_advantages
+    from mlx_grpo_kit.grpo.batch import Batch, Completion, Completions, Scores
+    from mlx_grpo_kit.grpo.config import GRPOConfig
+    from mlx_grpo_kit.grpo.gradients import compute_loss_and_gradients
+    from mlx_grpo_kit.grpo.learners import Learner, MLXAtOnce, MLXByLayer
+    from mlx_grpo_kit.grpo.logps import per_token_logps
+    from mlx_grpo_kit.grpo.loss import compute_grpo_loss, grpo_loss_and_metrics, token_weights
+    from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
+    from mlx_grpo_kit.grpo.memory import estimate_memory
+    from mlx_grpo_kit.grpo.objectives import LOSS_TYPES, LossType, TokenBatch
+    from mlx_grpo_kit.grpo.optimizer import Gradient, PolicyOptimizer, TrainingDivergedError
+    from mlx_grpo_kit.grpo.policy import Policy
+    from mlx_grpo_kit.grpo.rewards import RewardError, TaskRewards, compute_rewards
+    from mlx_grpo_kit.grpo.sampler import PolicySampler
+    from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
+    from mlx_grpo_kit.grpo.step import Parts, draw_batch, grpo_step, learn_from
+    from mlx_grpo_kit.grpo.trainer import GRPOTrainer
+    from mlx_grpo_kit.grpo.variants import VARIANTS, Variant, variants_table
+    from mlx_grpo_kit.runs.diagnosis import diagnose
+
+_HOMES = {
+    "GroupAdvantages": "advantages",
+    "compute_advantages": "advantages",
+    "Batch": "batch",
+    "Completion": "batch",
+    "Completions": "batch",
+    "Scores": "batch",
+    "GRPOConfig": "config",
+    "compute_loss_and_gradients": "gradients",
+    "Learner": "learners",
+    "MLXAtOnce": "learners",
+    "MLXByLayer": "learners",
+    "per_token_logps": "logps",
+    "compute_grpo_loss": "loss",
+    "grpo_loss_and_metrics": "loss",
+    "token_weights": "loss",
+    "GRPOLossConfig": "loss_config",
+    "estimate_memory": "memory",
+    "LOSS_TYPES": "objectives",
+    "LossType": "objectives",
+    "TokenBatch": "objectives",
+    "Gradient": "optimizer",
+    "PolicyOptimizer": "optimizer",
+    "TrainingDivergedError": "optimizer",
+    "Policy": "policy",
+    "RewardError": "rewards",
+    "TaskRewards": "rewards",
+    "compute_rewards": "rewards",
+    "PolicySampler": "sampler",
+    "Snapshot": "state",
+    "TrainStep": "state",
+    "Parts": "step",
+    "draw_batch": "step",
+    "grpo_step": "step",
+    "learn_from": "step",
+    "GRPOTrainer": "trainer",
+    "VARIANTS": "variants",
+    "Variant": "variants",
+    "variants_table": "variants",
+    "diagnose": "mlx_grpo_kit.runs.diagnosis",
+}
 
 __all__ = [
     "LOSS_TYPES",
@@ -61,3 +111,5 @@ __all__ = [
     "token_weights",
     "variants_table",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

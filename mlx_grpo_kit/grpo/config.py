@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mlx_grpo_kit.generation.generate import stop_at
-from mlx_grpo_kit.generation.sampling import SamplingConfig
-from mlx_grpo_kit.grpo.advantages import check_advantage_settings
-from mlx_grpo_kit.grpo.checks import as_python, as_setting, check_whole, is_finite
-from mlx_grpo_kit.grpo.habits import names_habits, other_value
-from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
-from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
-from mlx_grpo_kit.grpo.schedule import SCHEDULES
-from mlx_grpo_kit.qwen3.lora import SCALES, TARGETS, check_targets
-from mlx_grpo_kit.tasks.signatures import reward_name
+from mlx_grpo_kit.grpo.habits import names_habits
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.generation import SamplingConfig
+    from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 
 MAY_CHANGE = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
@@ -24,8 +18,6 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Settings that a resumed run may change: the size of the next updates but not what they learn from, settings that
 affect only time and memory (and numbers by rounding), and the handling of an error that ended the run."""
-
-BACKENDS = ("mlx", "torch", "jax")
 
 
 @names_habits("setting")
@@ -149,116 +141,9 @@ class GRPOConfig:
     seed: int = 0
 
     def __post_init__(self):
-        for each in fields(self):
-            object.__setattr__(self, each.name, as_setting(each.name, getattr(self, each.name), each.type))
-        for name in ("learning_rate", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0.")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay is {self.weight_decay}; expected 0 or more.")
-        for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
-            check_whole(name, getattr(self, name), at_least=1)
-        if self.max_completion_length is not None:
-            check_whole("max_completion_length", self.max_completion_length, at_least=1)
-        if self.completion_batch_size is not None:
-            check_whole("completion_batch_size", self.completion_batch_size, at_least=1)
-            if self.completion_batch_size % self.num_generations:
-                raise ValueError(
-                    f"completion_batch_size is {self.completion_batch_size}; expected a multiple of num_generations "
-                    f"({self.num_generations}), because a prompt is read once for its whole group."
-                )
-        if self.stop_strings is not None:
-            stop_at(str, self.stop_strings)
-            object.__setattr__(self, "stop_strings", tuple(self.stop_strings))  # a file has a list
-        if not isinstance(self.chat_template_kwargs, dict | None):
-            raise ValueError(
-                f"chat_template_kwargs is {self.chat_template_kwargs!r}; expected settings by name, such as "
-                "{'enable_thinking': False}."
-            )
-        try:
-            json.dumps(self.chat_template_kwargs, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"chat_template_kwargs is {self.chat_template_kwargs!r}; expected texts, numbers, truth values, and "
-                f"lists and dictionaries of them, which a checkpoint can hold ({error})."
-            ) from error
-        for name in ("num_generations", "warmup_steps", "seed", "dynamic_sampling_rounds", "soft_punish_cache"):
-            check_whole(name, getattr(self, name), at_least=0)
-        if self.lr_scheduler_type not in SCHEDULES:
-            raise ValueError(
-                f"lr_scheduler_type is {self.lr_scheduler_type!r}; expected one of {', '.join(map(repr, SCHEDULES))}. "
-                "Any other is a line in the loop: trainer.change(learning_rate=...)."
-            )
-        if self.optim not in OPTIMIZERS:
-            raise ValueError(
-                f"optim is {self.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}."
-                f"{other_value('optim', self.optim)}"
-            )
-        if self.backend not in BACKENDS:
-            raise ValueError(f"backend is {self.backend!r}; expected one of {', '.join(map(repr, BACKENDS))}.")
-        for name in ("bf16", "gradient_checkpointing", "lora_r"):
-            if getattr(self, name) and self.backend != "mlx":
-                raise ValueError(
-                    f"{name} is set, which only backend 'mlx' has; {self.backend!r} learns all parameters, in float32 "
-                    "and in one pass. Leave out one of the two."
-                )
-        check_advantage_settings(self.scale_rewards, self.advantage_estimator, self.multi_objective_aggregation)
-        if self.reward_weights is not None:
-            weights = (as_python(each) for each in as_python(self.reward_weights))  # a file has a list
-            object.__setattr__(self, "reward_weights", tuple(weights))
-            if not all(map(is_finite, self.reward_weights)):
-                raise ValueError(
-                    f"reward_weights are {self.reward_weights}; expected a number for each reward function."
-                )
-        check_whole("ref_model_sync_steps", self.ref_model_sync_steps, at_least=1)
-        if not 0 <= self.ref_model_mixup_alpha <= 1:
-            raise ValueError(f"ref_model_mixup_alpha is {self.ref_model_mixup_alpha}; expected 0 to 1.")
-        if self.sync_ref_model and not self.beta:
-            raise ValueError(
-                "sync_ref_model is set while beta is 0: without a KL penalty there is no reference to keep up. Set "
-                "beta, for example to 0.04, or leave sync_ref_model."
-            )
-        if self.lora_r is not None:
-            check_whole("lora_r", self.lora_r, at_least=1)
-            if self.sync_ref_model:
-                raise ValueError(
-                    "sync_ref_model is set, which moves a second copy of the policy; adapters (lora_r) have the model "
-                    "that they stand beside for a reference, and no copy. Leave one of the two."
-                )
-        if not self.lora_alpha > 0:
-            raise ValueError(f"lora_alpha is {self.lora_alpha}; expected more than 0.")
-        if not SCALES[0] <= self.lora_scale <= SCALES[1]:
-            raise ValueError(
-                f"lora_alpha / lora_r is {self.lora_scale}; expected {SCALES[0]} to {SCALES[1]}, as float32 "
-                "has them, and usually 1 to 4."
-            )
-        if self.lora_r is None and (self.lora_target_modules is not None or self.lora_alpha != GRPOConfig.lora_alpha):
-            name = "lora_target_modules" if self.lora_target_modules is not None else "lora_alpha"
-            raise ValueError(
-                f"{name} is set without lora_r: all parameters would be trained. Set lora_r (--lora-r), for example to "
-                f"8, or leave {name}."
-            )
-        if self.lora_target_modules is not None:
-            check_targets(self.lora_target_modules)
-            object.__setattr__(self, "lora_target_modules", tuple(self.lora_target_modules))  # a file has a list
-        if self.on_reward_error not in ("stop", "skip"):
-            raise ValueError(f"on_reward_error is {self.on_reward_error!r}; expected 'stop' or 'skip'.")
-        if self.num_generations < 2:
-            raise ValueError(
-                f"num_generations is {self.num_generations}; expected at least 2. A completion is compared with the "
-                "others of its prompt: alone, its advantage is always 0 and nothing is learned."
-            )
-        if self.generation_batch_size % self.num_generations:
-            raise ValueError(
-                f"per_device_train_batch_size * gradient_accumulation_steps is {self.generation_batch_size}; expected "
-                f"a multiple of num_generations ({self.num_generations}), so that every prompt gets its whole group."
-            )
-        if self.temperature == 0:
-            raise ValueError(
-                "temperature is 0; a group of equal completions teaches nothing. Expected more than 0, usually 1."
-            )
-        self.sampling(1)
-        self.loss(1)
+        from mlx_grpo_kit.grpo.config_checks import check_config  # the names and defaults of settings load no MLX
+
+        check_config(self)
 
     @property
     def lora_scale(self) -> float:
@@ -268,6 +153,8 @@ class GRPOConfig:
     @property
     def lora_targets(self) -> tuple[str, ...]:
         """The linear maps of a layer that have adapters, where there are any."""
+        from mlx_grpo_kit.qwen3.lora import TARGETS
+
         return self.lora_target_modules or TARGETS
 
     @property
@@ -292,6 +179,8 @@ class GRPOConfig:
 
     def check_task(self, max_completion_length: int, reward_funcs: Sequence[Callable]) -> None:
         """Raise ValueError where the settings do not fit a task's length and its reward functions."""
+        from mlx_grpo_kit.tasks.signatures import reward_name
+
         if self.soft_punish_cache > max_completion_length:
             raise ValueError(
                 f"soft_punish_cache is {self.soft_punish_cache}; expected at most the length of a completion, "
@@ -305,10 +194,14 @@ class GRPOConfig:
 
     def sampling(self, max_completion_length: int) -> SamplingConfig:
         """How completions are drawn."""
+        from mlx_grpo_kit.generation import SamplingConfig
+
         return SamplingConfig(max_completion_length, self.temperature, self.top_k, self.top_p, self.min_p)
 
     def loss(self, max_completion_length: int) -> GRPOLossConfig:
         """What is minimised."""
+        from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
+
         return GRPOLossConfig(
             loss_type=self.loss_type,
             epsilon=self.epsilon,

@@ -6,22 +6,21 @@ to the trainer as `learner=`.
 
 from __future__ import annotations
 
-from importlib import import_module
+import sys
 
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
 from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.lazy import INSTALL, lazy_names
 
 __all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "learner_class"]
 
-OTHERS = {"torch": ("torch_learner", "TorchLearner"), "jax": ("jax_learner", "JAXLearner")}
-"""By GRPOConfig's `backend`: the module and the class. The frameworks load where they are used."""
+OTHERS = {"torch": "TorchLearner", "jax": "JAXLearner"}
+"""By GRPOConfig's `backend`: the class. The frameworks load where they are used."""
 
-INSTALL = (
-    "pip install 'mlx_grpo_kit[backends]', or .venv/bin/python -m pip install -c requirements.lock -e '.[backends]'"
-)
+__getattr__, __dir__ = lazy_names(__name__, {"TorchLearner": "torch_learner", "JAXLearner": "jax_learner"}, INSTALL)
 
 
 def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
@@ -36,10 +35,4 @@ def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
             f"The parameters are {str(dtype).rpartition('.')[2]}, and backend {args.backend!r} computes in float32. "
             "Expected float32 parameters, as load_pretrained gives them, or backend 'mlx'."
         )
-    module, name = OTHERS[args.backend]
-    try:
-        return getattr(import_module(f"{__name__}.{module}"), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("mlx_grpo_kit"):
-            raise
-        raise ImportError(f"{name} needs {error.name}, which is not installed. Install it: {INSTALL}") from error
+    return getattr(sys.modules[__name__], OTHERS[args.backend])
