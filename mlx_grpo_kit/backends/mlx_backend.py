@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +36,8 @@ class MLXTrainingBackend(Backend):
     Attributes:
         apply_fn: computes logits from a dictionary of parameters and "input_ids" of a batch.
         params: floating-point arrays by name.
-        optimizer: its state is the backend's; give each backend one of its own.
+        optimizer: its state is the backend's; give each backend one of its own. `optim_step` reports NaN as "lr" of an
+            Adafactor with `relative_step`, which has another rate for each parameter.
         loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
         max_grad_norm: longer gradients are shortened to this.
     """
@@ -59,6 +61,11 @@ class MLXTrainingBackend(Backend):
         check_parameters(self.params)
         if not isinstance(self.optimizer, optim.Optimizer):
             raise TypeError(f"optimizer is of type {type(self.optimizer).__name__}; expected one of mlx.optimizers.")
+        if isinstance(self.optimizer, optim.MultiOptimizer):
+            raise TypeError(
+                "optimizer is a MultiOptimizer, which needs nested parameters; those of this backend are one flat "
+                "dictionary. Give one optimizer for all of them."
+            )
         check_max_grad_norm(self.max_grad_norm)
         super().__post_init__()
         self.params = {name: self._copy(array) for name, array in self.params.items()}
@@ -100,6 +107,8 @@ class MLXTrainingBackend(Backend):
         params = self.optimizer.apply_gradients(grads, self.params)
         mx.eval(params, self.optimizer.state)
         self.params = params
+        if getattr(self.optimizer, "relative_step", False):
+            return math.nan
         return self.optimizer.learning_rate.item()  # after it: a schedule sets the rate as the step begins
 
     def _clear_gradient(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -191,7 +190,9 @@ def load_tensors(file: Path) -> dict[str, Any]:
     """A dictionary that torch.save wrote. No code in it is ever run; ValueError for what is not one."""
     try:
         found = torch.load(file, weights_only=True, map_location="cpu")
-    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, ValueError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
         raise ValueError(f"{file} cannot be read ({error}). It is corrupt, or not from this kit.") from error
     if not isinstance(found, Mapping):
         raise ValueError(f"{file} holds {type(found).__name__}; expected a dictionary.")

@@ -27,6 +27,9 @@ SECONDS_TO_END = 5.0
 """How long the others have after one process has ended before its time."""
 
 
+PER_CORE = 4
+"""Processes that are started for each core at most: a process takes a core, and more of them only wait."""
+
 PREFIX = "mlx_grpo_kit-"
 """The beginning of the name of the temporary folder that holds the ring's list of hosts."""
 
@@ -40,8 +43,15 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
 
     The first has this process's output, the others none; all have its standard error.
 
-    Raises ProcessDiedError for one that was killed, or that failed where the others did not.
+    Raises ValueError, with nothing started, for more processes than PER_CORE allows, and ProcessDiedError for one that
+    was killed, or that failed where the others did not.
     """
+    cores = os.cpu_count() or 1
+    if count > PER_CORE * cores:
+        raise ValueError(
+            f"--processes is {count}, and each takes a core, of which this machine has {cores}; expected at most "
+            f"{PER_CORE * cores}."
+        )
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
         processes: list[subprocess.Popen] = []

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.logps import per_token_logps
     from mlx_grpo_kit.grpo.loss import compute_grpo_loss, grpo_loss_and_metrics, token_weights
     from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
+    from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
     from mlx_grpo_kit.grpo.memory import estimate_memory
     from mlx_grpo_kit.grpo.objectives import LOSS_TYPES, LossType, TokenBatch
     from mlx_grpo_kit.grpo.optimizer import Gradient, PolicyOptimizer, TrainingDivergedError
@@ -45,6 +46,7 @@ _HOMES = {
     "grpo_loss_and_metrics": "loss",
     "token_weights": "loss",
     "GRPOLossConfig": "loss_config",
+    "grpo_loss_fn": "loss_of_logits",
     "estimate_memory": "memory",
     "LOSS_TYPES": "objectives",
     "LossType": "objectives",
@@ -105,6 +107,7 @@ __all__ = [
     "draw_batch",
     "estimate_memory",
     "grpo_loss_and_metrics",
+    "grpo_loss_fn",
     "grpo_step",
     "learn_from",
     "per_token_logps",

@@ -62,7 +62,8 @@ class GRPOConfig:
             the completion and in the loss (transformers' name; TRL has it in `generation_kwargs`), and the completion
             counts as finished.
         chat_template_kwargs: settings for the chat template of the model's folder, such as
-            `{"enable_thinking": False}`, before those that the task has. Where prompts are texts they mean nothing.
+            `{"enable_thinking": False}`, before those that the task has. The trainer refuses them where all
+            prompts are texts.
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
         beta: weight of the KL penalty against the reference: the policy that training started from.
         sync_ref_model: every `ref_model_sync_steps` steps the reference becomes `ref_model_mixup_alpha` parts the

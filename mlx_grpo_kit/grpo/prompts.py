@@ -73,9 +73,10 @@ def check_prompts(
 ) -> None:
     """Look at all prompts of a task that can list them.
 
-    Raises ValueError for a tokenizer with more tokens than the model, and TaskError for a prompt that cannot be encoded
-    or leaves no room for a completion. Warns (RawTextWarning) where prompts are texts, although the model's folder has
-    a chat template and the task can be put as a chat.
+    Raises ValueError for a tokenizer with more tokens than the model, and for settings of the chat template where all
+    prompts are texts; TaskError for a prompt that cannot be encoded or leaves no room for a completion. Warns
+    (RawTextWarning) where prompts are texts, although the model's folder has a chat template and the task can be put as
+    a chat.
     """
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
@@ -85,6 +86,13 @@ def check_prompts(
     if hasattr(task, "all_problems"):
         problem, ids = longest_prompt(tokenizer, task, args, 0)
         check_room(config, max_completion_length, [problem], [ids])
+    if args.chat_template_kwargs:
+        problems = task.all_problems() if hasattr(task, "all_problems") else held_out_problems(task, 1)
+        if all(isinstance(problem.prompt, str) for problem in problems):
+            raise ValueError(
+                f"chat_template_kwargs is {args.chat_template_kwargs!r:.80}, and the prompts of task {task.name!r} are "
+                "texts, which no chat template reads. Leave it out, or train on chats: task.in_chat()."
+            )
     if getattr(tokenizer, "chat_template", None) is None or not hasattr(task, "in_chat"):
         return
     if any(isinstance(problem.prompt, str) for problem in held_out_problems(task, 1)):

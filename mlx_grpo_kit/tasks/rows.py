@@ -324,6 +324,10 @@ def _written_out(number: Real, where: str) -> str:
 def _short_answer(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise TaskError(f"{where} has the answer {value!r:.60}; expected a text or a finite number.")
-    if "####" in value:
-        return value.rpartition("####")[2].strip()
-    return final_answer(value) if r"\boxed{" in value else value.strip()
+    value = value.rpartition("####")[2]
+    if r"\boxed{" not in value:
+        return value.strip()
+    answer = final_answer(value)
+    if r"\boxed{" in answer:
+        raise TaskError(f"{where} has the answer {value!r:.60}, and its box is not closed.")
+    return answer

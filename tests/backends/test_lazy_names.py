@@ -31,6 +31,14 @@ def test_every_name_is_there():
         _ = backends.Missing
 
 
+@pytest.mark.parametrize("name", ["Engine", "EngineError", "WeightSyncError"])
+def test_what_an_engine_is_and_what_it_raises_are_names_of_the_package(name):
+    from mlx_grpo_kit.backends import engines
+
+    assert getattr(backends, name) is getattr(engines, name)
+    assert name in backends.__all__
+
+
 def test_a_star_import_leaves_torch_compile_alone_and_needs_no_optional_package():
     script = """
 import sys

@@ -2,6 +2,7 @@
 
 from mlx_grpo_kit.runtime import mx  # isort: skip
 import json
+import math
 import os
 
 import mlx.optimizers as optim
@@ -218,3 +219,22 @@ def test_an_array_of_another_thread_poisons_with_mlxs_own_words(tmp_path):
     backend = make_mlx(tmp_path, lambda *arguments: masked_cross_entropy_mlx(*arguments) + caught.sum())
     with pytest.raises(TrainingError, match=r"[Ss]tream"):
         backend.forward_backward(MLX.batch()).wait()
+
+
+@pytest.mark.parametrize(
+    "optimizer", [optim.Adafactor(), optim.Adafactor(1e-3)], ids=["no rate", "a rate that it ignores"]
+)
+def test_adafactor_with_rates_of_its_own_reports_none(optimizer, tmp_path):
+    backend = make_mlx(tmp_path)
+    relative = MLXTrainingBackend(backend.apply_fn, backend.params, optimizer, backend.loss_fn, tmp_path)
+    before = {name: np.array(array) for name, array in relative.get_weights().wait().items()}
+    assert math.isnan(step(relative)["lr"])
+    assert not relative.poisoned
+    assert all((np.array(array) != before[name]).any() for name, array in relative.get_weights().wait().items())
+
+
+def test_several_optimizers_are_refused_before_anything_is_done(tmp_path):
+    backend = make_mlx(tmp_path)
+    optimizer = optim.MultiOptimizer([optim.SGD(0.1), optim.Adam(1e-3)], [lambda name, array: "output" in name])
+    with pytest.raises(TypeError, match="optimizer is a MultiOptimizer, which needs nested parameters"):
+        MLXTrainingBackend(backend.apply_fn, backend.params, optimizer, backend.loss_fn, tmp_path)

@@ -227,6 +227,7 @@ class TestFiles:
             for harm in (
                 lambda file: torch.save({"a": Harmful()}, file),
                 lambda file: file.write_bytes(pickle.dumps(1, 2)),
+                lambda file: file.write_bytes(b"\x80\x02."),  # torch raises IndexError
             ):
                 harm(path / name)
                 reseal(path)

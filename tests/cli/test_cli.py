@@ -763,6 +763,14 @@ def test_groups_that_cannot_be_shared(model, task, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_more_processes_than_the_machine_bears_are_refused_before_one_is_started(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **kwargs: pytest.fail("a process was started"))
+    too_many = 4 * os.cpu_count() + 1
+    assert main(["train", "--processes", str(too_many), "--max-steps", "1", "--output", str(tmp_path / "out")]) == 2
+    assert_one_error_line(capsys.readouterr().err, f"--processes is {too_many}, and each takes a core")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_parent_reaches_all(number, model, task, tmp_path):
     """A parent that is killed cannot pass it on: its children see that it is gone, save, and end."""

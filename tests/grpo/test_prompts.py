@@ -1,6 +1,7 @@
 """Prompts are looked at before the first step, and an error names the row that a prompt comes from."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 
@@ -104,3 +105,15 @@ def test_texts_for_a_model_that_chats_are_warned_of():
         trainer_of(TINY_CHAT, RowsTask(CHATS))
         trainer_of(TINY_CHAT, Addition().in_chat())
         trainer_of(TINY, RowsTask(ROWS))
+
+
+@pytest.mark.parametrize("folder", [TINY, TINY_CHAT], ids=["no template", "a template"])
+def test_settings_of_a_chat_template_are_refused_where_prompts_are_texts(folder):
+    args = replace(ARGS, chat_template_kwargs={"enable_thinking": True})
+    with pytest.raises(ValueError, match=r"'enable_thinking': True\}, and the prompts of task 'rows' are texts"):
+        trainer_of(folder, RowsTask(ROWS), args)
+
+
+@pytest.mark.parametrize("task", [RowsTask(ROWS).in_chat(), RowsTask(CHATS)], ids=["in_chat", "chats"])
+def test_settings_of_a_chat_template_are_taken_where_prompts_are_chats(task):
+    trainer_of(TINY_CHAT, task, replace(ARGS, chat_template_kwargs={"enable_thinking": True}))

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import mlx.optimizers
 import pytest
 
+from mlx_grpo_kit.backends import read_metadata
 from mlx_grpo_kit.cli.commands import build_parser
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.runs.record import metrics_line
@@ -35,6 +36,17 @@ def recipe(words):
 @pytest.fixture
 def trainer(make_trainer):
     return make_trainer(learning_rate=1e-3)
+
+
+def test_a_training_backend(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    [code] = re.findall(r"```python\n(.*?)```", section("Learning with torch or JAX"), flags=re.S)
+    names = {}
+    exec(code, names)
+    assert len(capsys.readouterr().out.splitlines()) == 10
+    assert names["folder"] == Path("checkpoints/step_0010")
+    assert read_metadata(names["folder"])["current_step"] == 10
+    assert not names["backend"].poisoned
 
 
 def test_json_lines(trainer, tmp_path, monkeypatch):

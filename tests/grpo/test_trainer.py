@@ -17,13 +17,14 @@ import torch
 from peft import PeftModel
 from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.grpo import GRPOTrainer, RewardError, TrainingDivergedError, memory, optimizer, sampler
+from mlx_grpo_kit.assets import TINY_CHAT
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, RewardError, TrainingDivergedError, memory, optimizer, sampler
 from mlx_grpo_kit.grpo import gradients as module
 from mlx_grpo_kit.grpo.batch import Batch
-from mlx_grpo_kit.qwen3 import init_params, load_pretrained, save_pretrained
+from mlx_grpo_kit.qwen3 import init_params, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.tasks import TaskError
+from mlx_grpo_kit.tasks import Addition, TaskError
 
 
 def arrays(params) -> dict[str, np.ndarray]:
@@ -828,6 +829,20 @@ def test_bf16_is_saved_as_bfloat16(make_trainer, tmp_path):
     trainer.save_pretrained(tmp_path / "policy")
     _, params = load_pretrained(tmp_path / "policy", dtype=None)
     assert {value.dtype for value in params.values()} == {mx.bfloat16}
+
+
+def test_a_stop_string_may_be_a_special_token():
+    """At this temperature every token is equally likely: without a stop a completion holds several special ones."""
+    tokenizer = load_tokenizer(TINY_CHAT)
+    special = {i for i in range(480, 494) if i not in tokenizer.eos_token_ids}
+    args = GRPOConfig(
+        num_generations=4, per_device_train_batch_size=8, max_completion_length=200, temperature=1000.0,
+        stop_strings=[tokenizer.token(i) for i in special],
+    )  # fmt: skip
+    trainer = GRPOTrainer(*load_pretrained(TINY_CHAT), tokenizer, Addition().in_chat(), args)
+    completions = [each.completion_ids for each in next(trainer.train(1)).completions]
+    assert sum(ids[-1] in special for ids in completions) >= 4
+    assert not any(special.intersection(ids[:-1]) for ids in completions)
 
 
 def test_stop_strings_end_a_completion_and_are_learned_from(make_trainer, tmp_path):

@@ -59,6 +59,7 @@ def check(result: subprocess.CompletedProcess[str]) -> str:
     return result.stdout.strip()
 
 
+AS_ON_INTEL = "from mlx_grpo_kit.runtime import openblas; openblas.mkl_leaves_avx512_idle = lambda cpuinfo: False"
 SHOW = "from mlx_grpo_kit.runtime import blas; print(blas.bound); print(blas.reason)"
 SHOW_ON_AMD = (
     f"from mlx_grpo_kit.runtime import openblas; openblas.mkl_leaves_avx512_idle = lambda cpuinfo: True; {SHOW}"
@@ -187,7 +188,7 @@ class TestChoice:
         assert check(run_python(code, **variables)) == f"{threads} {variables.get('OMP_NUM_THREADS')}"
 
     @pytest.mark.parametrize(("variables", "threads"), [({}, "1 all 1"), ({"OMP_NUM_THREADS": "1"}, "1 1 1")])
-    @pytest.mark.parametrize("before", ["", "import torch"])
+    @pytest.mark.parametrize("before", ["", "import torch", AS_ON_INTEL, f"import torch; {AS_ON_INTEL}"])
     def test_large_work_gets_all_cores_and_gives_them_back(self, before, variables, threads, monkeypatch):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         code = textwrap.dedent("""
@@ -227,7 +228,8 @@ class TestChoice:
         )
         assert check(run_python(code)) == "3"
 
-    def test_a_run_is_the_same_whether_torch_or_the_kit_is_imported_first(self, monkeypatch):
+    @pytest.mark.parametrize("processor", ["", AS_ON_INTEL], ids=["as here", "as on Intel"])
+    def test_a_run_is_the_same_whether_torch_or_the_kit_is_imported_first(self, processor, monkeypatch):
         """Adafactor's row means are products whose sums two threads would split in another way each time."""
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         code = textwrap.dedent("""
@@ -244,7 +246,7 @@ class TestChoice:
             list(trainer.train(3))
             print(hashlib.sha256(b"".join(np.array(value).tobytes() for value in trainer.params.values())).hexdigest())
         """)
-        orders = ["import torch" + code, code + "import torch"]
+        orders = [f"import torch; {processor}{code}", f"{processor}{code}import torch"]
         assert len({check(run_python(each)) for each in orders * 2}) == 1
 
     def test_conda_and_mkl_libraries_are_found_in_their_prefix(self, tmp_path, monkeypatch):

@@ -177,6 +177,13 @@ def test_answers_that_are_numbers_are_matched_by_that_number(answer, said):
     assert "e" not in problem.answer or len(problem.answer) < 8
 
 
+def test_a_box_behind_the_hashes_is_the_answer():
+    task = RowsTask([{"question": f"{i}?", "answer": rf"Some words\n#### \boxed{{{i}}}"} for i in range(20)])
+    for problem in task.all_problems():
+        assert problem.answer == problem.text[:-1]
+        assert task.is_correct(problem, rf"So it is \boxed{{{problem.answer}}}.")
+
+
 def test_answers_of_several_lines():
     task = RowsTask([{"question": f"{i}?", "answer": "roses: Red\n\n violets:  blue"} for i in range(2)])
     problem = task.held_out(1)[0]
@@ -286,6 +293,7 @@ BAD_FILES = {
     "no answer's kind": ([LINE, '{"question": "1?", "answer": [1]}'], r"line 2 has the answer \[1\]; expected a text"),
     "an empty answer": ([LINE, '{"question": "1?", "answer": null}'], "line 2 has the answer None"),
     "nothing behind ####": ([LINE, '{"question": "1?", "answer": "so ####"}'], "line 2 has the answer .* behind its"),
+    "a box that is not closed": ([LINE, '{"question": "1?", "answer": "\\\\boxed{3"}'], "line 2 has .* not closed"),
     "an empty box": ([LINE, '{"question": "1?", "answer": "$\\\\boxed{}$"}'], "line 2 has the answer .* in its box"),
     "half a character": ([LINE, '{"question": "\\ud800", "answer": "1"}'], "line 2 has a prompt that is no text"),
     "brackets without end": ([LINE, "[" * 100_000], "line 2 is not JSON"),
