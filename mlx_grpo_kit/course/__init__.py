@@ -7,6 +7,6 @@ when one of its exercises is asked for, so the first chapters need nothing that 
 from mlx_grpo_kit.course.desk import check, hint, solution, use
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.record import progress
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 
-__all__ = ["Exercise", "Mistake", "check", "drawn", "hint", "progress", "slips", "solution", "use"]
+__all__ = ["Exercise", "Mistake", "Slip", "check", "drawn", "hint", "progress", "slips", "solution", "use"]

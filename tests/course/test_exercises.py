@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from mlx_grpo_kit.course import Exercise, check, drawn, slips
+from mlx_grpo_kit.course import Exercise, Slip, check, drawn, slips
 from mlx_grpo_kit.course.catalogue import chapters, exercises
 from mlx_grpo_kit.course.exercise import is_stub
-from mlx_grpo_kit.course.slips import edited
+from mlx_grpo_kit.course.slips import edited, patched
 from mlx_grpo_kit.course.trial import count_work
 from mlx_grpo_kit.tensor import Tensor
 
@@ -160,8 +160,12 @@ def test_an_input_that_was_changed_spoils_a_right_result():
     assert "the right result" not in DOUBLE.examine(wrong_and_in_place).message
 
 
-def test_a_slip_is_the_solution_with_a_few_characters_changed():
-    [three, minus] = slips(double, ("thrice", {"2": "3"}, 2, "That is three."), ("minus", {"2 *": "-"}, 1, "No."))
+def test_a_slip_is_the_solution_with_a_line_changed():
+    [three, minus] = slips(
+        double,
+        Slip("thrice", "- return 2 * x", "+ return 3 * x", message="That is three.", hint=2),
+        Slip("minus", "- return 2 * x", "+ x = -x", "+ return x", message="No."),
+    )
     assert (three.wrong(2.0), minus.wrong(2.0)) == (6.0, -2.0)
     assert (three.name, three.hint, three.message) == ("thrice", 2, "That is three.")
     exercise = dataclasses.replace(DOUBLE, mistakes=(three, minus))
@@ -170,7 +174,22 @@ def test_a_slip_is_the_solution_with_a_few_characters_changed():
 
 def test_a_slip_that_no_longer_applies_is_an_error():
     with pytest.raises(ValueError, match=r"double has no '4 \* x' in its source"):
-        slips(double, ("four", {"4 * x": "x"}, 1, "No."))
+        edited(double, {"4 * x": "x"})
+    with pytest.raises(ValueError, match=r"no lines \['return 4 \* x'\]"):
+        slips(double, Slip("four", "- return 4 * x", "+ return x", message="No."))
+
+
+def test_changes_of_a_diff_come_in_the_order_of_the_source():
+    source = "def f(x):\n    x = x + 1\n    if x:\n        x = x + 1\n    return x\n"
+    second = patched(source, ["- x = x + 1", "+ x = x + 1", "- x = x + 1", "+ x = 2"])
+    assert second == source.replace("        x = x + 1", "        x = 2")
+    assert patched(source, ["- x = x + 1"]) == source.replace("    x = x + 1\n    if", "    if")
+    assert patched(source, ["- if x:", "-     x = x + 1", "+ while x:", "+     x -= 1"]).count("        x -= 1") == 1
+    later = patched(source, ["- if x:", "+ if x:", "- x = x + 1", "+ x = 7"])
+    assert later == source.replace("        x = x + 1", "        x = 7")
+    for diff in ([], ["+ x = 1"], ["x = 1"], ["- return x", "- x = x + 1"]):
+        with pytest.raises(ValueError, match=r"no lines|is not a diff"):
+            patched(source, diff)
 
 
 def paths(n):

@@ -1,7 +1,7 @@
 """Exercises of notebook 01: derivatives."""
 
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 
 
 def square(x):
@@ -95,51 +95,76 @@ TWO_POINTS = Exercise(
     mistakes=(
         *slips(
             forward_slope,
-            (
+            Slip(
                 "rise only",
-                {" / h": ""},
-                2,
-                "That is the rise itself. Divided by the way h it becomes a slope, which does not shrink when h does.",
+                "- return (f(x + h) - f(x)) / h",
+                "+ return (f(x + h) - f(x))",
+                message=(
+                    "That is the rise itself. Divided by the way h it becomes a slope, which does not shrink when h "
+                    "does."
+                ),
+                hint=2,
             ),
-            ("divided by x", {"/ h": "/ x"}, 2, "The way from x to x + h is h long, not x."),
-            (
+            Slip(
+                "divided by x",
+                "- return (f(x + h) - f(x)) / h",
+                "+ return (f(x + h) - f(x)) / x",
+                message="The way from x to x + h is h long, not x.",
+                hint=2,
+            ),
+            Slip(
                 "brackets",
-                {"(f(x + h) - f(x)) / h": "f(x + h) - f(x) / h"},
-                3,
-                "Division binds tighter than minus, so only f(x) is divided by h. Put brackets around the difference.",
+                "- return (f(x + h) - f(x)) / h",
+                "+ return f(x + h) - f(x) / h",
+                message=(
+                    "Division binds tighter than minus, so only f(x) is divided by h. Put brackets around the "
+                    "difference."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "backwards",
-                {"f(x + h) - f(x)": "f(x) - f(x + h)"},
-                2,
-                "The sign is the wrong way round: a function that rises to the right has a positive slope, so the "
-                "later point comes first in the difference.",
+                "- return (f(x + h) - f(x)) / h",
+                "+ return (f(x) - f(x + h)) / h",
+                message=(
+                    "The sign is the wrong way round: a function that rises to the right has a positive slope, so the "
+                    "later point comes first in the difference."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "size only",
-                {"(f(x + h) - f(x)) / h": "abs((f(x + h) - f(x)) / h)"},
-                2,
-                "A function that falls to the right has a negative slope: no abs.",
+                "- return (f(x + h) - f(x)) / h",
+                "+ return abs((f(x + h) - f(x)) / h)",
+                message="A function that falls to the right has a negative slope: no abs.",
+                hint=2,
             ),
-            (
+            Slip(
                 "length of the way",
-                {"/ h": "/ abs(h)"},
-                2,
-                "With a negative h both the rise and the way turn round, and the slope keeps its sign: divide by h "
-                "itself, not by abs(h).",
+                "- return (f(x + h) - f(x)) / h",
+                "+ return (f(x + h) - f(x)) / abs(h)",
+                message=(
+                    "With a negative h both the rise and the way turn round, and the slope keeps its sign: divide by h"
+                    " itself, not by abs(h)."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "the way as the machine took it",
-                {"/ h": "/ ((x + h) - x)"},
-                2,
-                "(x + h) - x is h with the rounding of x + h in it: 0 where h is too small for x to notice, and then "
-                "you divide by 0. The way is h.",
+                "- return (f(x + h) - f(x)) / h",
+                "+ return (f(x + h) - f(x)) / ((x + h) - x)",
+                message=(
+                    "(x + h) - x is h with the rounding of x + h in it: 0 where h is too small for x to notice, and "
+                    "then you divide by 0. The way is h."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "the left point",
-                {"f(x + h) - f(x)": "f(x) - f(x - h)"},
-                2,
-                "That is the slope between x - h and x. The second point is x + h.",
+                "- return (f(x + h) - f(x)) / h",
+                "+ return (f(x) - f(x - h)) / h",
+                message="That is the slope between x - h and x. The second point is x + h.",
+                hint=2,
             ),
         ),
         Mistake(
@@ -178,68 +203,96 @@ BOTH_SIDES = Exercise(
     mistakes=(
         *slips(
             central_slope,
-            (
+            Slip(
                 "a little more than the way",
-                {"(2 * h)": "(2 * h + 1e-8)"},
-                2,
-                "Nothing has to keep h from being 0 here, and what is added is missing in the slope as soon as h is "
-                "as small. The way is 2 * h.",
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                "+ return (f(x + h) - f(x - h)) / (2 * h + 1e-8)",
+                message=(
+                    "Nothing has to keep h from being 0 here, and what is added is missing in the slope as soon as h "
+                    "is as small. The way is 2 * h."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "size only",
-                {"return (f(x + h) - f(x - h)) / (2 * h)": "return abs((f(x + h) - f(x - h)) / (2 * h))"},
-                2,
-                "Where f falls to the right its slope is negative: leave the sign as it comes out, without abs.",
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                "+ return abs((f(x + h) - f(x - h)) / (2 * h))",
+                message=(
+                    "Where f falls to the right its slope is negative: leave the sign as it comes out, without abs."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "backwards",
-                {"f(x + h) - f(x - h)": "f(x - h) - f(x + h)"},
-                2,
-                "The sign is the wrong way round: the point to the right comes first in the difference.",
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                "+ return (f(x - h) - f(x + h)) / (2 * h)",
+                message="The sign is the wrong way round: the point to the right comes first in the difference.",
+                hint=2,
             ),
-            (
+            Slip(
                 "size of the rise",
-                {"(f(x + h) - f(x - h))": "abs(f(x + h) - f(x - h))"},
-                2,
-                "A fall is a negative rise, so the sign of the difference belongs to it: no abs.",
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                "+ return abs(f(x + h) - f(x - h)) / (2 * h)",
+                message="A fall is a negative rise, so the sign of the difference belongs to it: no abs.",
+                hint=2,
             ),
-            (
+            Slip(
                 "half a step",
-                {"x + h": "x + h / 2", "x - h": "x - h / 2", "(2 * h)": "h"},
-                2,
-                "That is the slope between x - h / 2 and x + h / 2. Here each of the two points is a whole h away.",
+                '- """The slope of f between x - h and x + h."""',
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                '+ """The slope of f between x - h / 2 and x + h / 2."""',
+                "+ return (f(x + h / 2) - f(x - h / 2)) / h",
+                message=(
+                    "That is the slope between x - h / 2 and x + h / 2. Here each of the two points is a whole h away."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "over h",
-                {"(2 * h)": "h"},
-                2,
-                "Every slope comes out twice as large as it is: the points are 2 * h apart.",
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                "+ return (f(x + h) - f(x - h)) / h",
+                message="Every slope comes out twice as large as it is: the points are 2 * h apart.",
+                hint=2,
             ),
-            (
+            Slip(
                 "times h",
-                {"(2 * h)": "2 * h"},
-                3,
-                "`/ 2 * h` divides by 2 and then multiplies by h. Put brackets around `2 * h`.",
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                "+ return (f(x + h) - f(x - h)) / 2 * h",
+                message="`/ 2 * h` divides by 2 and then multiplies by h. Put brackets around `2 * h`.",
+                hint=3,
             ),
-            (
+            Slip(
                 "forward",
-                {"x - h": "x", "(2 * h)": "h"},
-                1,
-                "That compares x + h with x itself. The left point is x - h.",
+                '- """The slope of f between x - h and x + h."""',
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                '+ """The slope of f between x and x + h."""',
+                "+ return (f(x + h) - f(x)) / h",
+                message="That compares x + h with x itself. The left point is x - h.",
             ),
-            ("backward", {"x + h": "x", "(2 * h)": "h"}, 1, "That compares x with x - h. The right point is x + h."),
-            (
+            Slip(
+                "backward",
+                '- """The slope of f between x - h and x + h."""',
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                '+ """The slope of f between x - h and x."""',
+                "+ return (f(x) - f(x - h)) / h",
+                message="That compares x with x - h. The right point is x + h.",
+            ),
+            Slip(
                 "length of the way",
-                {"(2 * h)": "abs(2 * h)"},
-                2,
-                "With a negative h the rise turns round, so the way has to turn round with it: no abs.",
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                "+ return (f(x + h) - f(x - h)) / abs(2 * h)",
+                message="With a negative h the rise turns round, so the way has to turn round with it: no abs.",
+                hint=2,
             ),
-            (
+            Slip(
                 "the way as the machine took it",
-                {"(2 * h)": "((x + h) - (x - h))"},
-                2,
-                "(x + h) - (x - h) is 0 where h is too small for x to notice, and then you divide by 0. The way is "
-                "2 * h.",
+                "- return (f(x + h) - f(x - h)) / (2 * h)",
+                "+ return (f(x + h) - f(x - h)) / ((x + h) - (x - h))",
+                message=(
+                    "(x + h) - (x - h) is 0 where h is too small for x to notice, and then you divide by 0. The way is"
+                    " 2 * h."
+                ),
+                hint=2,
             ),
         ),
     ),
@@ -364,64 +417,91 @@ ONE_OF_SEVERAL = Exercise(
     mistakes=(
         *slips(
             partial,
-            (
+            Slip(
                 "all move",
-                {"ahead[i] += h": "ahead = [a + h for a in args]", "behind[i] -= h": "behind = [a - h for a in args]"},
-                1,
-                "All the numbers move at once, so their slopes come out added up. Only args[i] may move.",
+                "- ahead[i] += h",
+                "- behind[i] -= h",
+                "+ ahead = [a + h for a in args]",
+                "+ behind = [a - h for a in args]",
+                message="All the numbers move at once, so their slopes come out added up. Only args[i] may move.",
             ),
-            (
+            Slip(
                 "one list",
-                {"list(args), list(args)": "args, args"},
-                1,
-                "The slope is always 0, because `ahead = args` makes no copy: both names are the same list. "
-                "`list(args)` is a copy.",
+                "- ahead, behind = list(args), list(args)",
+                "+ ahead, behind = args, args",
+                message=(
+                    "The slope is always 0, because `ahead = args` makes no copy: both names are the same list. "
+                    "`list(args)` is a copy."
+                ),
             ),
-            (
+            Slip(
                 "one copy",
-                {"ahead, behind = list(args), list(args)": "ahead = behind = list(args)"},
-                1,
-                "The slope is always 0: `ahead` and `behind` are two names of one copy. Each needs a copy of its own.",
+                "- ahead, behind = list(args), list(args)",
+                "+ ahead = behind = list(args)",
+                message=(
+                    "The slope is always 0: `ahead` and `behind` are two names of one copy. Each needs a copy of its "
+                    "own."
+                ),
             ),
-            (
+            Slip(
                 "over h",
-                {"(2 * h)": "h"},
-                3,
-                "Every slope comes out twice as large as it is: the points are 2 * h apart.",
+                "- return (f(*ahead) - f(*behind)) / (2 * h)",
+                "+ return (f(*ahead) - f(*behind)) / h",
+                message="Every slope comes out twice as large as it is: the points are 2 * h apart.",
+                hint=3,
             ),
-            (
+            Slip(
                 "the first that is equal",
-                {"ahead[i]": "ahead[args.index(args[i])]", "behind[i]": "behind[args.index(args[i])]"},
-                1,
-                "`index` finds the first of the numbers that are equal, which may be another one. The place is i.",
+                "- ahead[i] += h",
+                "- behind[i] -= h",
+                "+ ahead[args.index(args[i])] += h",
+                "+ behind[args.index(args[i])] -= h",
+                message=(
+                    "`index` finds the first of the numbers that are equal, which may be another one. The place is i."
+                ),
             ),
-            (
+            Slip(
                 "no star",
-                {"f(*ahead) - f(*behind)": "f(ahead) - f(behind)"},
-                2,
-                "f takes several numbers, not a list of them: the star in `f(*ahead)` hands them over one by one.",
+                "- return (f(*ahead) - f(*behind)) / (2 * h)",
+                "+ return (f(ahead) - f(behind)) / (2 * h)",
+                message=(
+                    "f takes several numbers, not a list of them: the star in `f(*ahead)` hands them over one by one."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "forward",
-                {"    behind[i] -= h\n": "", "(2 * h)": "h"},
-                2,
-                "That looks ahead only. Compare args[i] + h with args[i] - h.",
+                "- behind[i] -= h",
+                "- return (f(*ahead) - f(*behind)) / (2 * h)",
+                "+ return (f(*ahead) - f(*behind)) / h",
+                message="That looks ahead only. Compare args[i] + h with args[i] - h.",
+                hint=2,
             ),
-            (
+            Slip(
                 "numbers that look alike",
-                {
-                    "ahead[i] += h": "ahead = [a + h if a == args[i] else a for a in args]",
-                    "behind[i] -= h": "behind = [a - h if a == args[i] else a for a in args]",
-                },
-                1,
-                "Where two of the numbers are equal, both have moved: go by the place in the list, not by the number.",
+                "- ahead[i] += h",
+                "- behind[i] -= h",
+                "+ ahead = [a + h if a == args[i] else a for a in args]",
+                "+ behind = [a - h if a == args[i] else a for a in args]",
+                message=(
+                    "Where two of the numbers are equal, both have moved: go by the place in the list, not by the "
+                    "number."
+                ),
             ),
-            (
+            Slip(
                 "whole numbers",
-                {"list(args), list(args)": "np.array(args), np.array(args)", "def": "import numpy as np\n\ndef"},
-                1,
-                "A NumPy array of whole numbers stays one of whole numbers, so it cannot move by h. `list(args)` "
-                "can, and so can `np.array(args, dtype=float)`.",
+                "- def partial(f, args, i, h):",
+                '-     """The slope of f when only args[i] moves; args is a list and stays as it is."""',
+                "-     ahead, behind = list(args), list(args)",
+                "+ import numpy as np",
+                "+",
+                "+ def partial(f, args, i, h):",
+                '+     """The slope of f when only args[i] moves; args is a list and stays as it is."""',
+                "+     ahead, behind = np.array(args), np.array(args)",
+                message=(
+                    "A NumPy array of whole numbers stays one of whole numbers, so it cannot move by h. `list(args)` "
+                    "can, and so can `np.array(args, dtype=float)`."
+                ),
             ),
         ),
         Mistake(
@@ -476,34 +556,59 @@ CHAIN = Exercise(
     ),
     mistakes=slips(
         chain_slope,
-        ("df at x", {"df(g(x))": "df(x)"}, 2, "f never sees x: it sees g(x), so its slope has to be taken there."),
-        (
+        Slip(
+            "df at x",
+            "- return df(g(x)) * dg(x)",
+            "+ return df(x) * dg(x)",
+            message="f never sees x: it sees g(x), so its slope has to be taken there.",
+            hint=2,
+        ),
+        Slip(
             "outer only",
-            {" * dg(x)": ""},
-            1,
-            "That is f's slope in terms of g(x). How far g(x) moves when x does, dg(x), is still missing.",
+            "- return df(g(x)) * dg(x)",
+            "+ return df(g(x))",
+            message="That is f's slope in terms of g(x). How far g(x) moves when x does, dg(x), is still missing.",
         ),
-        (
+        Slip(
             "sum",
-            {" * ": " + "},
-            1,
-            "The slopes do not add: if g triples a movement and f doubles what it gets, the movement grows six times.",
+            "- return df(g(x)) * dg(x)",
+            "+ return df(g(x)) + dg(x)",
+            message=(
+                "The slopes do not add: if g triples a movement and f doubles what it gets, the movement grows six "
+                "times."
+            ),
         ),
-        (
+        Slip(
             "g in place of its slope",
-            {"* dg(x)": "* g(x)"},
-            2,
-            "g(x) is where g leads. How far that moves when x does is dg(x).",
+            "- return df(g(x)) * dg(x)",
+            "+ return df(g(x)) * g(x)",
+            message="g(x) is where g leads. How far that moves when x does is dg(x).",
+            hint=2,
         ),
-        (
+        Slip(
             "measured",
-            {"* dg(x)": "* (g(x + 1e-6) - g(x - 1e-6)) / 2e-6"},
-            2,
-            "A measured slope of g is off as soon as the step drowns in the digits of a large x. You are given dg: it "
-            "is exact.",
+            "- return df(g(x)) * dg(x)",
+            "+ return df(g(x)) * (g(x + 1e-6) - g(x - 1e-6)) / 2e-6",
+            message=(
+                "A measured slope of g is off as soon as the step drowns in the digits of a large x. You are given dg:"
+                " it is exact."
+            ),
+            hint=2,
         ),
-        ("dg at g(x)", {"dg(x)": "dg(g(x))"}, 2, "g sees x itself, so its slope is taken at x; only f sees g(x)."),
-        ("df of dg", {"df(g(x)) * dg(x)": "df(dg(x))"}, 2, "f sees what g gives, g(x), not g's slope; then multiply."),
+        Slip(
+            "dg at g(x)",
+            "- return df(g(x)) * dg(x)",
+            "+ return df(g(x)) * dg(g(x))",
+            message="g sees x itself, so its slope is taken at x; only f sees g(x).",
+            hint=2,
+        ),
+        Slip(
+            "df of dg",
+            "- return df(g(x)) * dg(x)",
+            "+ return df(dg(x))",
+            message="f sees what g gives, g(x), not g's slope; then multiply.",
+            hint=2,
+        ),
     ),
     explain="That is all backpropagation does, one operation after the other.",
 )

@@ -6,7 +6,7 @@ import math
 
 from mlx_grpo_kit.course.compare import Told, same, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.scalar import Value, dot
 
 
@@ -202,48 +202,61 @@ RULES = Exercise(
     mistakes=(
         *slips(
             local_derivatives,
-            (
+            Slip(
                 "product",
-                {"return b, a": "return a, b"},
-                2,
-                "When a grows by 1, a * b grows by b: the slope for a is b.",
+                "- return b, a",
+                "+ return a, b",
+                message="When a grows by 1, a * b grows by b: the slope for a is b.",
+                hint=2,
             ),
-            ("difference", {"1.0, -1.0": "1.0, 1.0"}, 3, "When b grows, a - b gets smaller: its slope is -1."),
-            (
+            Slip(
+                "difference",
+                "- return 1.0, -1.0",
+                "+ return 1.0, 1.0",
+                message="When b grows, a - b gets smaller: its slope is -1.",
+                hint=3,
+            ),
+            Slip(
                 "quotient sign",
-                {"-a / b": "a / b"},
-                2,
-                "When b grows, a / b gets smaller (for positive a and b): the slope for b has a minus sign.",
+                "- return 1 / b, -a / b**2",
+                "+ return 1 / b, a / b**2",
+                message="When b grows, a / b gets smaller (for positive a and b): the slope for b has a minus sign.",
+                hint=2,
             ),
-            (
+            Slip(
                 "size of the numerator",
-                {"-a / b": "-abs(a) / b"},
-                2,
-                "For a negative a the quotient rises where b grows: a keeps its sign, without abs.",
+                "- return 1 / b, -a / b**2",
+                "+ return 1 / b, -abs(a) / b**2",
+                message="For a negative a the quotient rises where b grows: a keeps its sign, without abs.",
+                hint=2,
             ),
-            (
+            Slip(
                 "size of the factor",
-                {"return b, a": "return b, abs(a)"},
-                2,
-                "When b grows by 1, a * b changes by a, and falls where a is negative: no abs.",
+                "- return b, a",
+                "+ return b, abs(a)",
+                message="When b grows by 1, a * b changes by a, and falls where a is negative: no abs.",
+                hint=2,
             ),
-            (
+            Slip(
                 "quotient without brackets",
-                {"b**2": "b * b"},
-                3,
-                "`/ b * b` divides by b and then multiplies by it again. Write `b**2`, or brackets.",
+                "- return 1 / b, -a / b**2",
+                "+ return 1 / b, -a / b * b",
+                message="`/ b * b` divides by b and then multiplies by it again. Write `b**2`, or brackets.",
+                hint=3,
             ),
-            (
+            Slip(
                 "quotient without a",
-                {"-a / b": "-1 / b"},
-                2,
-                "The slope of 1 / b is -1 / b**2; that of a / b is a times as large.",
+                "- return 1 / b, -a / b**2",
+                "+ return 1 / b, -1 / b**2",
+                message="The slope of 1 / b is -1 / b**2; that of a / b is a times as large.",
+                hint=2,
             ),
-            (
+            Slip(
                 "quotient without a square",
-                {"b**2": "b"},
-                2,
-                "For b the quotient bends: the slope of 1 / b is -1 / b**2, with a square.",
+                "- return 1 / b, -a / b**2",
+                "+ return 1 / b, -a / b",
+                message="For b the quotient bends: the slope of 1 / b is -1 / b**2, with a square.",
+                hint=2,
             ),
         ),
         Mistake(
@@ -394,55 +407,83 @@ ORDER = Exercise(
     mistakes=(
         *slips(
             topological_order,
-            (
+            Slip(
                 "itself first",
-                {"            order.append(value)\n": "", "seen.add(value)": "seen.add(value); order.append(value)"},
-                2,
-                "The value goes into the list before its parents do. Append it after the loop over the parents.",
+                "- seen.add(value)",
+                "+ seen.add(value); order.append(value)",
+                "- order.append(value)",
+                message=(
+                    "The value goes into the list before its parents do. Append it after the loop over the parents."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "reversed",
-                {
-                    "            order.append(value)\n": "",
-                    "seen.add(value)": "seen.add(value); order.append(value)",
-                    "return order": "return order[::-1]",
-                },
-                2,
-                "Turning the list of a walk from the root around is not enough: a value that is reached early, on a "
-                "short way, ends up after something made from it.",
+                "- if value not in seen:",
+                "-     seen.add(value)",
+                "+ if value not in seen:",
+                "+     seen.add(value); order.append(value)",
+                "-     visit(parent)",
+                "- order.append(value)",
+                "+     visit(parent)",
+                "- visit(root)",
+                "- return order",
+                "+ visit(root)",
+                "+ return order[::-1]",
+                message=(
+                    "Turning the list of a walk from the root around is not enough: a value that is reached early, on "
+                    "a short way, ends up after something made from it."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "no memory",
-                {"if value not in seen": "if True"},
-                2,
-                "Remember in a set which values you have seen. Without it a graph of 50 doublings would be walked "
-                "along a million billion paths.",
+                "- if value not in seen:",
+                "+ if True:",
+                message=(
+                    "Remember in a set which values you have seen. Without it a graph of 50 doublings would be walked "
+                    "along a million billion paths."
+                ),
+                hint=2,
             ),
-            ("no root", {"return order": "return order[:-1]"}, 1, "root itself belongs to the list, at its end."),
-            (
+            Slip(
+                "no root",
+                "- return order",
+                "+ return order[:-1]",
+                message="root itself belongs to the list, at its end.",
+            ),
+            Slip(
                 "no leaves",
-                {"return order": "return [value for value in order if value.parents]"},
-                1,
-                "The leaves belong to it too: they are what the gradients are for.",
+                "- return order",
+                "+ return [value for value in order if value.parents]",
+                message="The leaves belong to it too: they are what the gradients are for.",
             ),
-            (
+            Slip(
                 "by number",
-                {"if value not in seen": "if value.data not in seen", "seen.add(value)": "seen.add(value.data)"},
-                2,
-                "Two different values with the same number are taken for one. `in` on a list of Values does that too, "
-                "because Values compare by their numbers; a set tells them apart.",
+                "- if value not in seen:",
+                "-     seen.add(value)",
+                "+ if value.data not in seen:",
+                "+     seen.add(value.data)",
+                message=(
+                    "Two different values with the same number are taken for one. `in` on a list of Values does that "
+                    "too, because Values compare by their numbers; a set tells them apart."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "an attribute of its own",
-                {"value not in seen": "not hasattr(value, 'visited')", "seen.add(value)": "value.visited = True"},
-                2,
-                "A Value has no room for attributes of your own. Remember in a set what you have seen.",
+                "- if value not in seen:",
+                "-     seen.add(value)",
+                "+ if not hasattr(value, 'visited'):",
+                "+     value.visited = True",
+                message="A Value has no room for attributes of your own. Remember in a set what you have seen.",
+                hint=2,
             ),
-            (
+            Slip(
                 "an extra value",
-                {"visit(root)\n    return order": "visit(root)\n    return [*order, Value(1.0)]"},
-                1,
-                "Nothing else belongs into the list: it ends with root.",
+                "- return order",
+                "+ return [*order, Value(1.0)]",
+                message="Nothing else belongs into the list: it ends with root.",
             ),
         ),
         Mistake(
@@ -554,84 +595,108 @@ BACKWARD = Exercise(
         ),
         *slips(
             backward,
-            (
+            Slip(
                 "overwrites",
-                {"parent.grad +=": "parent.grad ="},
-                3,
-                "A value that is used in two places gets a share from each. `=` forgets the first; add instead.",
+                "- parent.grad += derivative * value.grad",
+                "+ parent.grad = derivative * value.grad",
+                message=(
+                    "A value that is used in two places gets a share from each. `=` forgets the first; add instead."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "no start",
-                {"    order[-1].grad = 1.0\n": ""},
-                1,
-                "All grads stay 0, because the first one is 0 too. How fast does the result change when the result "
-                "changes?",
+                "- order[-1].grad = 1.0",
+                message=(
+                    "All grads stay 0, because the first one is 0 too. How fast does the result change when the result"
+                    " changes?"
+                ),
             ),
-            (
+            Slip(
                 "the first of the list",
-                {"order[-1].grad": "order[0].grad"},
-                1,
-                "The result, which starts with 1, is the last of the list as you were given it: `order[-1]`.",
+                "- order[-1].grad = 1.0",
+                "+ order[0].grad = 1.0",
+                message="The result, which starts with 1, is the last of the list as you were given it: `order[-1]`.",
             ),
-            (
+            Slip(
                 "leaves only",
-                {"parent.grad +=": "parent.grad += 0.0 if parent.parents else"},
-                2,
-                "The values in between need their grads too: they are what is handed on.",
+                "- parent.grad += derivative * value.grad",
+                "+ parent.grad += 0.0 if parent.parents else derivative * value.grad",
+                message="The values in between need their grads too: they are what is handed on.",
+                hint=2,
             ),
-            (
+            Slip(
                 "from the leaves",
-                {"reversed(order)": "order"},
-                1,
-                "The gradient starts at the result, which is the last in the list: go through it backwards.",
+                "- for value in reversed(order):",
+                "+ for value in order:",
+                message="The gradient starts at the result, which is the last in the list: go through it backwards.",
             ),
-            (
+            Slip(
                 "derivatives alone",
-                {" * value.grad": ""},
-                3,
-                "The local derivative alone says how the next value changes, not the result: multiply it by "
-                "`value.grad`.",
+                "- parent.grad += derivative * value.grad",
+                "+ parent.grad += derivative",
+                message=(
+                    "The local derivative alone says how the next value changes, not the result: multiply it by "
+                    "`value.grad`."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "no derivatives",
-                {"derivative * value.grad": "value.grad"},
-                3,
-                "The gradient is handed on times the derivative at the same place. Only a sum hands it on unchanged.",
+                "- parent.grad += derivative * value.grad",
+                "+ parent.grad += value.grad",
+                message=(
+                    "The gradient is handed on times the derivative at the same place. Only a sum hands it on "
+                    "unchanged."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "a dictionary of parents",
-                {"in zip(value.parents, value.derivatives)": "in dict(zip(value.parents, value.derivatives)).items()"},
-                2,
-                "A dictionary holds each parent once: in a + a both places are the same value, and one share is lost.",
+                "- for parent, derivative in zip(value.parents, value.derivatives):",
+                "+ for parent, derivative in dict(zip(value.parents, value.derivatives)).items():",
+                message=(
+                    "A dictionary holds each parent once: in a + a both places are the same value, and one share is "
+                    "lost."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "nothing leaves the result",
-                {"reversed(order)": "reversed(order[:-1])"},
-                2,
-                "The result has its 1, and nothing of it arrives at its parents. Does the loop begin with the result "
-                "itself, and is it the value's own grad that you add (`+=`), not its parent's (which is still 0)?",
+                "- for value in reversed(order):",
+                "+ for value in reversed(order[:-1]):",
+                message=(
+                    "The result has its 1, and nothing of it arrives at its parents. Does the loop begin with the "
+                    "result itself, and is it the value's own grad that you add (`+=`), not its parent's (which is "
+                    "still 0)?"
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "the first place of a parent",
-                {
-                    "parent, derivative in zip(value.parents, value.derivatives)": "parent in value.parents",
-                    "derivative * value": "value.derivatives[list(value.parents).index(parent)] * value",
-                },
-                2,
-                "`index` finds the first parent that is equal: in a - a both are the same, and each place has a "
-                "derivative of its own. Walk through parents and derivatives together, with zip.",
+                "- for parent, derivative in zip(value.parents, value.derivatives):",
+                "-     parent.grad += derivative * value.grad",
+                "+ for parent in value.parents:",
+                "+     parent.grad += value.derivatives[list(value.parents).index(parent)] * value.grad",
+                message=(
+                    "`index` finds the first parent that is equal: in a - a both are the same, and each place has a "
+                    "derivative of its own. Walk through parents and derivatives together, with zip."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "everybody starts",
-                {"order[-1].grad = 1.0": "for value in order:\n        value.grad = 1.0"},
-                1,
-                "Only the result starts at 1; everybody else collects from 0.",
+                "- order[-1].grad = 1.0",
+                "+ for value in order:",
+                "+     value.grad = 1.0",
+                message="Only the result starts at 1; everybody else collects from 0.",
             ),
-            (
+            Slip(
                 "values in place of derivatives",
-                {"derivative * value.grad": "parent.data * value.grad"},
-                2,
-                "What is handed on is multiplied by the local derivative, not by the parent's number.",
+                "- parent.grad += derivative * value.grad",
+                "+ parent.grad += parent.data * value.grad",
+                message="What is handed on is multiplied by the local derivative, not by the parent's number.",
+                hint=2,
             ),
         ),
     ),
@@ -692,41 +757,45 @@ OWN_OPERATION = Exercise(
     mistakes=(
         *slips(
             softplus,
-            (
+            Slip(
                 "no parents",
-                {', op="softplus", parents=(x,), derivatives=(slope,)': ""},
-                1,
-                "The number is right, but the result does not know x: `(x,)` belongs into its parents.",
+                '- return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))',
+                "+ return Value(math.log(1 + math.exp(x.data)))",
+                message="The number is right, but the result does not know x: `(x,)` belongs into its parents.",
             ),
-            (
+            Slip(
                 "by position",
-                {'op="softplus", parents=(x,), derivatives=(slope,)': '"softplus", (x,), (slope,)'},
-                1,
-                "What follows the number is given by name: `op=`, `parents=`, `derivatives=`.",
+                '- return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))',
+                '+ return Value(math.log(1 + math.exp(x.data)), "softplus", (x,), (slope,))',
+                message="What follows the number is given by name: `op=`, `parents=`, `derivatives=`.",
             ),
-            (
+            Slip(
                 "mirrored",
-                {"-x.data": "x.data"},
-                2,
-                "The derivative is that of -x: 1 / (1 + e**-x) has a minus sign in the exponent.",
+                "- slope = 1 / (1 + math.exp(-x.data))",
+                "+ slope = 1 / (1 + math.exp(x.data))",
+                message="The derivative is that of -x: 1 / (1 + e**-x) has a minus sign in the exponent.",
+                hint=2,
             ),
-            (
+            Slip(
                 "slope at the result",
-                {"math.exp(-x.data)": "math.exp(-math.log(1 + math.exp(x.data)))"},
-                2,
-                "The sigmoid is taken at x.data, what goes in, not at what comes out.",
+                "- slope = 1 / (1 + math.exp(-x.data))",
+                "+ slope = 1 / (1 + math.exp(-math.log(1 + math.exp(x.data))))",
+                message="The sigmoid is taken at x.data, what goes in, not at what comes out.",
+                hint=2,
             ),
-            (
+            Slip(
                 "without the logarithm",
-                {"1 / (1 + math.exp(-x.data))": "math.exp(x.data)"},
-                2,
-                "That is the slope of 1 + e**x. The logarithm around it divides it by 1 + e**x.",
+                "- slope = 1 / (1 + math.exp(-x.data))",
+                "+ slope = math.exp(x.data)",
+                message="That is the slope of 1 + e**x. The logarithm around it divides it by 1 + e**x.",
+                hint=2,
             ),
-            (
+            Slip(
                 "slope of the sigmoid",
-                {"(slope,)": "(slope * (1 - slope),)"},
-                2,
-                "That is the slope of the sigmoid. The slope of softplus is the sigmoid itself.",
+                '- return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))',
+                '+ return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope * (1 - slope),))',  # noqa: E501
+                message="That is the slope of the sigmoid. The slope of softplus is the sigmoid itself.",
+                hint=2,
             ),
         ),
         Mistake(
@@ -865,71 +934,84 @@ ENGINE = Exercise(
     run=_use_engine,
     mistakes=slips(
         Num,
-        (
+        Slip(
             "Nums only",
-            {"other = other if isinstance(other, Num) else Num(other)": "pass"},
-            1,
-            "A plain number has no `.data`. Make a leaf of it before you compute: `Num(other)`.",
+            "- other = other if isinstance(other, Num) else Num(other)",
+            "+ pass",
+            "- other = other if isinstance(other, Num) else Num(other)",
+            "+ pass",
+            "- other = other if isinstance(other, Num) else Num(other)",
+            "+ pass",
+            message="A plain number has no `.data`. Make a leaf of it before you compute: `Num(other)`.",
         ),
-        (
+        Slip(
             "minus takes Nums only",
-            {
-                "def __sub__(self, other):\n        other = other if isinstance(other, Num) else Num(other)\n": (
-                    "def __sub__(self, other):\n"
-                ),
-            },
-            1,
-            "`num - 1` needs what `num + 1` has: make a leaf of the plain number before you compute.",
+            "- def __sub__(self, other):",
+            "-     other = other if isinstance(other, Num) else Num(other)",
+            "+ def __sub__(self, other):",
+            message="`num - 1` needs what `num + 1` has: make a leaf of the plain number before you compute.",
         ),
-        (
+        Slip(
             "nothing on the left",
-            {"__radd__": "radd", "__rmul__": "rmul"},
-            1,
-            "A plain number on the left does not know Num, so Python asks the Num on the right: `__radd__` for "
-            "`1 + num`, `__rmul__` for `2 * num`.",
+            "- def __radd__(self, other):",
+            "+ def radd(self, other):",
+            "- def __rmul__(self, other):",
+            "+ def rmul(self, other):",
+            message=(
+                "A plain number on the left does not know Num, so Python asks the Num on the right: `__radd__` for `1 "
+                "+ num`, `__rmul__` for `2 * num`."
+            ),
         ),
-        (
+        Slip(
             "the Num itself on the left of a plain number",
-            {"return self + other": "return self"},
-            1,
-            "`sum` begins with 0 + num, which is num. But the number on the left need not be 0: `__radd__` has to add "
-            "it.",
+            "- return self + other",
+            "+ return self",
+            message=(
+                "`sum` begins with 0 + num, which is num. But the number on the left need not be 0: `__radd__` has to "
+                "add it."
+            ),
         ),
-        (
+        Slip(
             "slope of tanh",
-            {"1 - t * t": "1 - self.data * self.data"},
-            2,
-            "The slope of tanh is 1 minus the square of the result, not of what went in.",
+            '- return Num(t, "tanh", (self,), (1 - t * t,))',
+            '+ return Num(t, "tanh", (self,), (1 - self.data * self.data,))',
+            message="The slope of tanh is 1 minus the square of the result, not of what went in.",
+            hint=2,
         ),
-        (
+        Slip(
             "nothing starts afresh",
-            {"num.grad = 0.0": "pass"},
-            3,
-            "One call is right, a second is not: the results in between still hold the gradients of the first, and "
-            "hand them on again. Set those to 0 before each walk.",
+            "- num.grad = 0.0",
+            "+ pass",
+            message=(
+                "One call is right, a second is not: the results in between still hold the gradients of the first, and"
+                " hand them on again. Set those to 0 before each walk."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "afresh behind the walk",
-            {
-                "        order = topological_order(self)\n": "        order = topological_order(self)\n        "
-                "backward(order)\n",
-                "                num.grad = 0.0\n        backward(order)": "                num.grad = 0.0",
-            },
-            3,
-            "Set the results to 0 before the walk, not after it: their gradients are wanted too, and the picture shows "
-            "them.",
+            "- order = topological_order(self)",
+            "+ order = topological_order(self)",
+            "+ backward(order)",
+            "- backward(order)",
+            message=(
+                "Set the results to 0 before the walk, not after it: their gradients are wanted too, and the picture "
+                "shows them."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "leaves start afresh too",
-            {"if num.parents:": "if True:"},
-            3,
-            "The second call has to add to the leaves: only the results in between start from 0.",
+            "- if num.parents:  # a leaf keeps what it has collected; the results start afresh",
+            "+ if True:  # a leaf keeps what it has collected; the results start afresh",
+            message="The second call has to add to the leaves: only the results in between start from 0.",
+            hint=3,
         ),
-        (
+        Slip(
             "minus like plus",
-            {'self.combine("-"': 'self.combine("+"'},
-            1,
-            "The difference has the slopes of a sum: when the right number grows, the difference gets smaller.",
+            '- return self.combine("-", self.data - other.data, other)',
+            '+ return self.combine("+", self.data - other.data, other)',
+            message="The difference has the slopes of a sum: when the right number grows, the difference gets smaller.",
         ),
     ),
     explain="That is micrograd, and with more operations it is the kit's `Value`.",

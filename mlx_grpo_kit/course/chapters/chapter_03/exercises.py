@@ -6,7 +6,7 @@ import random
 
 from mlx_grpo_kit.course.compare import Told, same, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.scalar import Value, dot
 
 POINTS, SIDES = ((2.0, 3.0), (3.0, -1.0), (0.5, 1.0), (1.0, 1.0)), (1, -1, -1, 1)
@@ -57,50 +57,69 @@ ONE_NEURON = Exercise(
     mistakes=(
         *slips(
             neuron,
-            ("no bias", {"total = bias": "total = 0 * bias"}, 1, "The bias is missing."),
-            (
+            Slip(
+                "no bias",
+                "- total = bias",
+                "+ total = 0 * bias",
+                message="The bias is missing.",
+            ),
+            Slip(
                 "a bias for each",
-                {"total = bias": "total = 0 * bias", "w * x": "w * x + bias"},
-                1,
-                "The bias is added once, not with every product.",
+                "- total = bias",
+                "+ total = 0 * bias",
+                "- total = total + w * x",
+                "+ total = total + w * x + bias",
+                message="The bias is added once, not with every product.",
             ),
-            (
+            Slip(
                 "no relu",
-                {"total.relu()": "total"},
-                2,
-                "A neuron below zero is silent: relu of the whole sum is still missing.",
+                "- return total.relu()",
+                "+ return total",
+                message="A neuron below zero is silent: relu of the whole sum is still missing.",
+                hint=2,
             ),
-            (
+            Slip(
                 "relu of each",
-                {"w * x": "(w * x).relu()", "total.relu()": "total"},
-                2,
-                "relu belongs around the whole sum, not around each product.",
+                "-     total = total + w * x",
+                "- return total.relu()",
+                "+     total = total + (w * x).relu()",
+                "+ return total",
+                message="relu belongs around the whole sum, not around each product.",
+                hint=2,
             ),
-            (
+            Slip(
                 "a Value without a past",
-                {"total.relu()": "Value(total.relu().data)"},
-                1,
-                "The number is right, but the gradients do not arrive: compute with the Values themselves, not with "
-                "their .data.",
+                "- return total.relu()",
+                "+ return Value(total.relu().data)",
+                message=(
+                    "The number is right, but the gradients do not arrive: compute with the Values themselves, not "
+                    "with their .data."
+                ),
             ),
-            (
+            Slip(
                 "a plain number",
-                {"total.relu()": "total.relu().data"},
-                1,
-                "Compute with the Values themselves, not with their .data: a plain number has no gradient.",
+                "- return total.relu()",
+                "+ return total.relu().data",
+                message="Compute with the Values themselves, not with their .data: a plain number has no gradient.",
             ),
-            (
+            Slip(
                 "Python's max",
-                {"total.relu()": "max(total, 0)"},
-                2,
-                "Where the sum is negative that gives the plain number 0, as Python's max does, and a plain number has "
-                "no gradient. `.relu()` is max(0, ...) as an operation of the graph.",
+                "- return total.relu()",
+                "+ return max(total, 0)",
+                message=(
+                    "Where the sum is negative that gives the plain number 0, as Python's max does, and a plain number"
+                    " has no gradient. `.relu()` is max(0, ...) as an operation of the graph."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "bias outside",
-                {"total = bias": "total = 0 * bias", "total.relu()": "total.relu() + bias"},
-                2,
-                "The bias belongs inside: relu looks at the whole sum.",
+                "- total = bias",
+                "+ total = 0 * bias",
+                "- return total.relu()",
+                "+ return total.relu() + bias",
+                message="The bias belongs inside: relu looks at the whole sum.",
+                hint=2,
             ),
         ),
     ),
@@ -235,71 +254,100 @@ NEURON = Exercise(
     run=_use_neuron,
     mistakes=slips(
         Neuron,
-        (
+        Slip(
             "all alike",
-            {"random.uniform(-1, 1)": "0.0"},
-            1,
-            "Neurons that start alike, and whose outputs are weighed alike, see the same gradients and stay alike for "
-            "ever: a layer of them is one neuron. Chance makes them different.",
+            "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
+            "+ self.w = [Value(0.0) for _ in range(nin)]",
+            message=(
+                "Neurons that start alike, and whose outputs are weighed alike, see the same gradients and stay alike "
+                "for ever: a layer of them is one neuron. Chance makes them different."
+            ),
         ),
-        (
+        Slip(
             "never negative",
-            {"random.uniform(-1, 1)": "random.random()"},
-            1,
-            "`random.random()` is from 0 to 1. From -1 to 1 it is `random.uniform(-1, 1)`.",
+            "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
+            "+ self.w = [Value(random.random()) for _ in range(nin)]",
+            message="`random.random()` is from 0 to 1. From -1 to 1 it is `random.uniform(-1, 1)`.",
         ),
-        (
+        Slip(
             "plain weights",
-            {"Value(random.uniform(-1, 1))": "random.uniform(-1, 1)"},
-            1,
-            "Plain numbers have no gradient: make a Value of each.",
+            "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
+            "+ self.w = [random.uniform(-1, 1) for _ in range(nin)]",
+            message="Plain numbers have no gradient: make a Value of each.",
         ),
-        (
+        Slip(
             "one weight for all",
-            {"[Value(random.uniform(-1, 1)) for _ in range(nin)]": "[Value(random.uniform(-1, 1))] * nin"},
-            2,
-            "`[v] * nin` is one Value that stands in the list nin times. A list comprehension makes a fresh one for "
-            "each.",
+            "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
+            "+ self.w = [Value(random.uniform(-1, 1))] * nin",
+            message=(
+                "`[v] * nin` is one Value that stands in the list nin times. A list comprehension makes a fresh one "
+                "for each."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "always a relu",
-            {"total.relu() if self.nonlin else total": "total.relu()"},
-            2,
-            "With `nonlin=False` the sum is returned as it is, negative or not.",
+            "- return total.relu() if self.nonlin else total",
+            "+ return total.relu()",
+            message="With `nonlin=False` the sum is returned as it is, negative or not.",
+            hint=2,
         ),
-        (
+        Slip(
             "never a relu",
-            {"total.relu() if self.nonlin else total": "total"},
-            2,
-            "Without the relu there is no kink, and neurons in a row would make nothing but straight lines.",
+            "- return total.relu() if self.nonlin else total",
+            "+ return total",
+            message="Without the relu there is no kink, and neurons in a row would make nothing but straight lines.",
+            hint=2,
         ),
-        ("no bias in the sum", {", self.b)": ")"}, 2, "The bias is missing in the sum: `dot(self.w, x, self.b)`."),
-        (
+        Slip(
+            "no bias in the sum",
+            "- total = dot(self.w, x, self.b)",
+            "+ total = dot(self.w, x)",
+            message="The bias is missing in the sum: `dot(self.w, x, self.b)`.",
+            hint=2,
+        ),
+        Slip(
             "parameters that grow",
-            {"return [*self.w, self.b]": "self.w += [self.b]; return self.w"},
-            3,
-            "`append` and `+=` put the bias into `self.w` itself, once more at each call, and then the neuron has more "
-            "weights than inputs. Make a list of its own: `[*self.w, self.b]`.",
+            "- return [*self.w, self.b]",
+            "+ self.w += [self.b]; return self.w",
+            message=(
+                "`append` and `+=` put the bias into `self.w` itself, once more at each call, and then the neuron has "
+                "more weights than inputs. Make a list of its own: `[*self.w, self.b]`."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "inputs cut from their graph",
-            {"dot(self.w, x": "dot(self.w, [getattr(each, 'data', each) for each in x]"},
-            2,
-            "The inputs of a second layer are Values, made by the first, and their gradients have to reach it: take "
-            "the Values themselves, not their .data.",
+            "- total = dot(self.w, x, self.b)",
+            "+ total = dot(self.w, [getattr(each, 'data', each) for each in x], self.b)",
+            message=(
+                "The inputs of a second layer are Values, made by the first, and their gradients have to reach it: "
+                "take the Values themselves, not their .data."
+            ),
+            hint=2,
         ),
-        ("no bias in parameters", {"[*self.w, self.b]": "list(self.w)"}, 3, "The bias is a parameter too."),
-        (
+        Slip(
+            "no bias in parameters",
+            "- return [*self.w, self.b]",
+            "+ return list(self.w)",
+            message="The bias is a parameter too.",
+            hint=3,
+        ),
+        Slip(
             "numbers as parameters",
-            {"[*self.w, self.b]": "[w.data for w in self.w] + [self.b.data]"},
-            3,
-            "Training changes what `parameters()` gives: that has to be the Values themselves, not their numbers.",
+            "- return [*self.w, self.b]",
+            "+ return [w.data for w in self.w] + [self.b.data]",
+            message=(
+                "Training changes what `parameters()` gives: that has to be the Values themselves, not their numbers."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "list of lists",
-            {"[*self.w, self.b]": "[self.w, self.b]"},
-            3,
-            "One flat list is wanted: `[*self.w, self.b]`, or `self.w + [self.b]`.",
+            "- return [*self.w, self.b]",
+            "+ return [self.w, self.b]",
+            message="One flat list is wanted: `[*self.w, self.b]`, or `self.w + [self.b]`.",
+            hint=3,
         ),
     ),
 )
@@ -376,55 +424,70 @@ LAYER = Exercise(
     run=_use_layer,
     mistakes=slips(
         Layer,
-        (
+        Slip(
             "one neuron for all",
-            {"[Neuron(nin, nonlin) for _ in range(nout)]": "[Neuron(nin, nonlin)] * nout"},
-            2,
-            "`[neuron] * nout` is one neuron that stands in the list nout times: all outputs would stay equal.",
+            "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
+            "+ self.neurons = [Neuron(nin, nonlin)] * nout",
+            message="`[neuron] * nout` is one neuron that stands in the list nout times: all outputs would stay equal.",
+            hint=2,
         ),
-        (
+        Slip(
             "sizes swapped",
-            {"[Neuron(nin, nonlin) for _ in range(nout)]": "[Neuron(nout, nonlin) for _ in range(nin)]"},
-            2,
-            "nout neurons with nin weights each, not the other way round.",
+            "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
+            "+ self.neurons = [Neuron(nout, nonlin) for _ in range(nin)]",
+            message="nout neurons with nin weights each, not the other way round.",
+            hint=2,
         ),
-        ("nonlin lost", {"Neuron(nin, nonlin)": "Neuron(nin)"}, 2, "Hand `nonlin` on to each Neuron."),
-        (
+        Slip(
+            "nonlin lost",
+            "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
+            "+ self.neurons = [Neuron(nin) for _ in range(nout)]",
+            message="Hand `nonlin` on to each Neuron.",
+            hint=2,
+        ),
+        Slip(
             "no relu by default",
-            {"nonlin=True": "nonlin=False"},
-            1,
-            "`Layer(nin, nout)` has relus: it is without them only where nonlin=False is said.",
+            "- def __init__(self, nin, nout, nonlin=True):",
+            "+ def __init__(self, nin, nout, nonlin=False):",
+            message="`Layer(nin, nout)` has relus: it is without them only where nonlin=False is said.",
         ),
-        (
+        Slip(
             "inputs cut from their graph",
-            {"neuron(x) for": "neuron([getattr(each, 'data', each) for each in x]) for"},
-            2,
-            "The inputs of a second layer are Values, made by the first, and their gradients have to reach it: hand "
-            "on the Values themselves, not their .data.",
+            "- return [neuron(x) for neuron in self.neurons]",
+            "+ return [neuron([getattr(each, 'data', each) for each in x]) for neuron in self.neurons]",
+            message=(
+                "The inputs of a second layer are Values, made by the first, and their gradients have to reach it: "
+                "hand on the Values themselves, not their .data."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a chain",
-            {"return [neuron(x) for neuron in self.neurons]": "return [self.neurons[0](x)]"},
-            2,
-            "Every neuron of the layer looks at the same x, and each gives one output.",
+            "- return [neuron(x) for neuron in self.neurons]",
+            "+ return [self.neurons[0](x)]",
+            message="Every neuron of the layer looks at the same x, and each gives one output.",
+            hint=2,
         ),
-        (
+        Slip(
             "a sum",
-            {"[neuron(x) for neuron in self.neurons]": "sum(neuron(x) for neuron in self.neurons)"},
-            2,
-            "The outputs stay apart: a list with one for each neuron.",
+            "- return [neuron(x) for neuron in self.neurons]",
+            "+ return sum(neuron(x) for neuron in self.neurons)",
+            message="The outputs stay apart: a list with one for each neuron.",
+            hint=2,
         ),
-        (
+        Slip(
             "list of lists",
-            {"[p for neuron in self.neurons for p in neuron.parameters()]": "[n.parameters() for n in self.neurons]"},
-            3,
-            "One flat list is wanted: with two `for`s in the brackets, or with `+=` in a loop.",
+            "- return [p for neuron in self.neurons for p in neuron.parameters()]",
+            "+ return [n.parameters() for n in self.neurons]",
+            message="One flat list is wanted: with two `for`s in the brackets, or with `+=` in a loop.",
+            hint=3,
         ),
-        (
+        Slip(
             "weights alone",
-            {"neuron.parameters()": "neuron.w"},
-            3,
-            "Ask each neuron for its `parameters()`: the biases belong to them.",
+            "- return [p for neuron in self.neurons for p in neuron.parameters()]",
+            "+ return [p for neuron in self.neurons for p in neuron.w]",
+            message="Ask each neuron for its `parameters()`: the biases belong to them.",
+            hint=3,
         ),
     ),
 )
@@ -518,69 +581,77 @@ NETWORK = Exercise(
     run=_use_mlp,
     mistakes=slips(
         MLP,
-        (
+        Slip(
             "a relu at the end",
-            {", nonlin=i != last": ""},
-            2,
-            "The last layer has no relu: a score has to be able to be negative, for the points of label -1.",
+            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
+            "+ self.layers = [Layer(sizes[i], sizes[i + 1]) for i in range(len(nouts))]",
+            message="The last layer has no relu: a score has to be able to be negative, for the points of label -1.",
+            hint=2,
         ),
-        (
+        Slip(
             "no relu anywhere",
-            {"nonlin=i != last": "nonlin=False"},
-            2,
-            "Only the last layer is without relu. Without any, layers in a row are one straight line.",
+            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
+            "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=False) for i in range(len(nouts))]",
+            message="Only the last layer is without relu. Without any, layers in a row are one straight line.",
+            hint=2,
         ),
-        (
+        Slip(
             "relu only at the end",
-            {"i != last": "i == last"},
-            2,
-            "It is the other way round: all layers have a relu but the last.",
+            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
+            "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i == last) for i in range(len(nouts))]",
+            message="It is the other way round: all layers have a relu but the last.",
+            hint=2,
         ),
-        (
+        Slip(
             "linear where it is narrow",
-            {"i != last": "sizes[i + 1] != 1"},
-            2,
-            "A layer of one neuron need not be the last: in MLP(2, [1, 1]) the first has its relu. Go by the place of "
-            "the layer, not by its size.",
+            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
+            "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=sizes[i + 1] != 1) for i in range(len(nouts))]",
+            message=(
+                "A layer of one neuron need not be the last: in MLP(2, [1, 1]) the first has its relu. Go by the place"
+                " of the layer, not by its size."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "the gradients forgotten at each call",
-            {
-                "        for layer in self.layers:\n            x": "        self.zero_grad()\n        for layer in "
-                "self.layers:\n            x"
-            },
-            3,
-            "Asking for a score may not touch the gradients. They are set to 0 by `zero_grad()` alone.",
+            "- def __call__(self, x):",
+            "+ def __call__(self, x):",
+            "+     self.zero_grad()",
+            message="Asking for a score may not touch the gradients. They are set to 0 by `zero_grad()` alone.",
+            hint=3,
         ),
-        (
+        Slip(
             "all look at the inputs",
-            {"sizes[i], sizes": "nin, sizes"},
-            1,
-            "A layer looks at what the layer before gives, not at the inputs of the network.",
+            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
+            "+ self.layers = [Layer(nin, sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
+            message="A layer looks at what the layer before gives, not at the inputs of the network.",
         ),
-        (
+        Slip(
             "a list of one",
-            {"return x[0]": "return x"},
-            3,
-            "Your last layer gives a list of one Value. The Value itself is wanted.",
+            "- return x[0]",
+            "+ return x",
+            message="Your last layer gives a list of one Value. The Value itself is wanted.",
+            hint=3,
         ),
-        (
+        Slip(
             "zero_grad in vain",
-            {"p.grad = 0.0": "p = 0.0"},
-            3,
-            "`p = 0.0` gives the name p to another thing. It is `p.grad` that has to become 0.",
+            "- p.grad = 0.0",
+            "+ p = 0.0",
+            message="`p = 0.0` gives the name p to another thing. It is `p.grad` that has to become 0.",
+            hint=3,
         ),
-        (
+        Slip(
             "zero_grad of everything",
-            {"p.grad = 0.0": "p.grad = p.data = 0.0"},
-            3,
-            "Only the gradients are forgotten.",
+            "- p.grad = 0.0",
+            "+ p.grad = p.data = 0.0",
+            message="Only the gradients are forgotten.",
+            hint=3,
         ),
-        (
+        Slip(
             "list of lists",
-            {"p for layer in self.layers for p in layer.parameters()": "each.parameters() for each in self.layers"},
-            1,
-            "`parameters()` is one flat list of Values.",
+            "- return [p for layer in self.layers for p in layer.parameters()]",
+            "+ return [each.parameters() for each in self.layers]",
+            message="`parameters()` is one flat list of Values.",
         ),
     ),
 )
@@ -646,57 +717,79 @@ HINGE = Exercise(
     run=_loss_and_gradients,
     mistakes=slips(
         hinge,
-        (
+        Slip(
             "sum",
-            {" / len(losses)": ""},
-            2,
-            "That is the sum. The mean does not grow with the number of samples, so the same learning rate serves for "
-            "10 and for 100.",
+            "- return sum(losses) / len(losses)",
+            "+ return sum(losses)",
+            message=(
+                "That is the sum. The mean does not grow with the number of samples, so the same learning rate serves "
+                "for 10 and for 100."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no margin",
-            {"1 - label": "-label"},
-            1,
-            "Without the 1 a score of exactly 0 would cost nothing, and the network could stop at saying nothing.",
+            '- """The mean of max(0, 1 - label * score) over all samples, as a Value."""',
+            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
+            '+ """The mean of max(0, -label * score) over all samples, as a Value."""',
+            "+ losses = [(-label * score).relu() for score, label in zip(scores, labels)]",
+            message=(
+                "Without the 1 a score of exactly 0 would cost nothing, and the network could stop at saying nothing."
+            ),
         ),
-        (
+        Slip(
             "sign",
-            {"1 - label": "1 + label"},
-            1,
-            "The sign: a score on the side of its label should make the loss smaller, so it is 1 minus label * score.",
+            '- """The mean of max(0, 1 - label * score) over all samples, as a Value."""',
+            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
+            '+ """The mean of max(0, 1 + label * score) over all samples, as a Value."""',
+            "+ losses = [(1 + label * score).relu() for score, label in zip(scores, labels)]",
+            message=(
+                "The sign: a score on the side of its label should make the loss smaller, so it is 1 minus label * "
+                "score."
+            ),
         ),
-        (
+        Slip(
             "no hinge",
-            {".relu()": ""},
-            1,
-            "Without max(0, ...), the relu, the loss can be pushed below zero forever by samples that are right "
-            "already.",
+            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
+            "+ losses = [(1 - label * score) for score, label in zip(scores, labels)]",
+            message=(
+                "Without max(0, ...), the relu, the loss can be pushed below zero forever by samples that are right "
+                "already."
+            ),
         ),
-        (
+        Slip(
             "Python's max",
-            {"(1 - label * score).relu()": "max(0, 1 - label * score)"},
-            1,
-            "Where no sample costs anything, Python's max leaves nothing but plain zeros, and there is no graph to go "
-            "back through. `(1 - label * score).relu()` is max(0, ...) that stays a Value.",
+            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
+            "+ losses = [max(0, 1 - label * score) for score, label in zip(scores, labels)]",
+            message=(
+                "Where no sample costs anything, Python's max leaves nothing but plain zeros, and there is no graph to"
+                " go back through. `(1 - label * score).relu()` is max(0, ...) that stays a Value."
+            ),
         ),
-        (
+        Slip(
             "relu of the mean",
-            {".relu()": "", "sum(losses) / len(losses)": "(sum(losses) / len(losses)).relu()"},
-            1,
-            "The relu belongs around each sample. Around the mean, a sample that is very right would pay for one that "
-            "is wrong.",
+            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
+            "- return sum(losses) / len(losses)",
+            "+ losses = [(1 - label * score) for score, label in zip(scores, labels)]",
+            "+ return (sum(losses) / len(losses)).relu()",
+            message=(
+                "The relu belongs around each sample. Around the mean, a sample that is very right would pay for one "
+                "that is wrong."
+            ),
         ),
-        (
+        Slip(
             "plain numbers",
-            {"sum(losses) / len(losses)": "(sum(losses) / len(losses)).data"},
-            1,
-            "Compute with the Values themselves, not with their .data: training has to go back through the loss.",
+            "- return sum(losses) / len(losses)",
+            "+ return (sum(losses) / len(losses)).data",
+            message=(
+                "Compute with the Values themselves, not with their .data: training has to go back through the loss."
+            ),
         ),
-        (
+        Slip(
             "squared",
-            {".relu()": ".relu() ** 2"},
-            1,
-            "That is the squared hinge. Here the cost grows in a straight line.",
+            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
+            "+ losses = [(1 - label * score).relu() ** 2 for score, label in zip(scores, labels)]",
+            message="That is the squared hinge. Here the cost grows in a straight line.",
         ),
     ),
 )
@@ -757,75 +850,89 @@ STEP = Exercise(
     run=_three_steps,
     mistakes=slips(
         train_step,
-        (
+        Slip(
             "never zero",
-            {"    model.zero_grad()\n": ""},
-            3,
-            "The first step is right and the second is not: the gradients of the first are still there, and backward "
-            "adds to them.",
+            "- model.zero_grad()",
+            message=(
+                "The first step is right and the second is not: the gradients of the first are still there, and "
+                "backward adds to them."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "uphill",
-            {"p.data -=": "p.data +="},
-            2,
-            "The loss grows: the gradient points uphill, so the step goes against it, `-=`.",
+            "- p.data -= learning_rate * p.grad",
+            "+ p.data += learning_rate * p.grad",
+            message="The loss grows: the gradient points uphill, so the step goes against it, `-=`.",
+            hint=2,
         ),
-        (
+        Slip(
             "another thing called p",
-            {"p.data -= learning_rate * p.grad": "p = p - learning_rate * p.grad"},
-            2,
-            "`p = p - ...` makes a new Value and calls it p, and so does `p -= ...`: the model keeps the old one. "
-            "Change the number inside, `p.data -= ...`.",
+            "- p.data -= learning_rate * p.grad",
+            "+ p = p - learning_rate * p.grad",
+            message=(
+                "`p = p - ...` makes a new Value and calls it p, and so does `p -= ...`: the model keeps the old one. "
+                "Change the number inside, `p.data -= ...`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no step",
-            {"    loss.backward()\n": ""},
-            3,
-            "All gradients are 0 when the update looks at them. Is there a `backward()`, and no `zero_grad()` between "
-            "it and the update?",
+            "- loss.backward()",
+            message=(
+                "All gradients are 0 when the update looks at them. Is there a `backward()`, and no `zero_grad()` "
+                "between it and the update?"
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "returns a Value",
-            {"return loss.data": "return loss"},
-            1,
-            "Return `loss.data`: a Value would keep its whole graph in memory for as long as you keep the history of "
-            "losses.",
+            "- return loss.data",
+            "+ return loss",
+            message=(
+                "Return `loss.data`: a Value would keep its whole graph in memory for as long as you keep the history "
+                "of losses."
+            ),
         ),
-        (
+        Slip(
             "the loss afterwards",
-            {"return loss.data": "return hinge([model(x) for x in inputs], labels).data"},
-            1,
-            "That is the loss after the step, for a second forward pass: return the one that you have.",
+            "- return loss.data",
+            "+ return hinge([model(x) for x in inputs], labels).data",
+            message="That is the loss after the step, for a second forward pass: return the one that you have.",
         ),
-        (
+        Slip(
             "return in the loop",
-            {"    return loss.data": "        return loss.data"},
-            2,
-            "Only the first parameter has moved: the `return` stands inside the loop.",
+            "- return loss.data",
+            "+     return loss.data",
+            message="Only the first parameter has moved: the `return` stands inside the loop.",
+            hint=2,
         ),
-        (
+        Slip(
             "minus itself",
-            {"* p.grad": "* p.data"},
-            2,
-            "The step goes along the gradient, `p.grad`; this only makes every number smaller.",
+            "- p.data -= learning_rate * p.grad",
+            "+ p.data -= learning_rate * p.data",
+            message="The step goes along the gradient, `p.grad`; this only makes every number smaller.",
+            hint=2,
         ),
-        (
+        Slip(
             "no learning rate",
-            {"learning_rate * p.grad": "p.grad"},
-            2,
-            "The step is the gradient times the learning rate.",
+            "- p.data -= learning_rate * p.grad",
+            "+ p.data -= p.grad",
+            message="The step is the gradient times the learning rate.",
+            hint=2,
         ),
-        (
+        Slip(
             "one sample",
-            {"for x in inputs], labels)": "for x in inputs[:1]], labels[:1])"},
-            1,
-            "The loss is that of all samples.",
+            "- loss = hinge([model(x) for x in inputs], labels)",
+            "+ loss = hinge([model(x) for x in inputs[:1]], labels[:1])",
+            message="The loss is that of all samples.",
         ),
-        (
+        Slip(
             "the data a Value",
-            {"p.data -= learning_rate * p.grad": "p.data = p - learning_rate * p.grad"},
-            2,
-            "`p` is a Value, `p.data` the number in it: compute with `p.data`.",
+            "- p.data -= learning_rate * p.grad",
+            "+ p.data = p - learning_rate * p.grad",
+            message="`p` is a Value, `p.data` the number in it: compute with `p.data`.",
+            hint=2,
         ),
     ),
 )
@@ -861,32 +968,49 @@ ACCURACY = Exercise(
     run=lambda function, scores, labels: function([Value(score) for score in scores], labels),
     mistakes=slips(
         accuracy,
-        ("count", {" / len(labels)": ""}, 2, "That is how many are right. Divide by the number of samples."),
-        (
+        Slip(
+            "count",
+            "- return right / len(labels)",
+            "+ return right",
+            message="That is how many are right. Divide by the number of samples.",
+            hint=2,
+        ),
+        Slip(
             "equal",
-            {"(score.data > 0) == (label > 0)": "score.data == label"},
-            1,
-            "A score is almost never exactly -1 or 1. Only its sign counts.",
+            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
+            "+ right = sum(score.data == label for score, label in zip(scores, labels))",
+            message="A score is almost never exactly -1 or 1. Only its sign counts.",
         ),
-        ("percent", {"return right": "return 100 * right"}, 2, "That is in percent; a share is between 0 and 1."),
-        (
+        Slip(
+            "percent",
+            "- return right / len(labels)",
+            "+ return 100 * right / len(labels)",
+            message="That is in percent; a share is between 0 and 1.",
+            hint=2,
+        ),
+        Slip(
             "margin",
-            {"(score.data > 0) == (label > 0)": "score.data * label >= 1"},
-            1,
-            "A sample counts as right on the right side of 0; it need not have a margin of 1.",
+            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
+            "+ right = sum(score.data * label >= 1 for score, label in zip(scores, labels))",
+            message="A sample counts as right on the right side of 0; it need not have a margin of 1.",
         ),
-        (
+        Slip(
             "rounded",
-            {"(score.data > 0) == (label > 0)": "round(score.data) == label"},
-            1,
-            "Rounding makes 0 of a small score and 2 of a large one. Only the sign counts.",
+            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
+            "+ right = sum(round(score.data) == label for score, label in zip(scores, labels))",
+            message="Rounding makes 0 of a small score and 2 of a large one. Only the sign counts.",
         ),
-        (
+        Slip(
             "label 1 alone",
-            {"(score.data > 0) == (label > 0)": "score.data > 0 and label > 0"},
-            1,
-            "A negative score at a label of -1 is right as well.",
+            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
+            "+ right = sum(score.data > 0 and label > 0 for score, label in zip(scores, labels))",
+            message="A negative score at a label of -1 is right as well.",
         ),
-        ("errors", {"== (label": "!= (label"}, 1, "That is the share of wrong answers."),
+        Slip(
+            "errors",
+            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
+            "+ right = sum((score.data > 0) != (label > 0) for score, label in zip(scores, labels))",
+            message="That is the share of wrong answers.",
+        ),
     ),
 )

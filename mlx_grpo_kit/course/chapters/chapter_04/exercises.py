@@ -5,7 +5,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.tensor import Tensor, mean, tanh
 
 
@@ -200,49 +200,71 @@ SHAPE_OF_RESULT = Exercise(
         ),
         *slips(
             broadcast_shape,
-            (
+            Slip(
                 "on the left",
-                {
-                    "(1,) * (longest - len(a)) + tuple(a)": "tuple(a) + (1,) * (longest - len(a))",
-                    "(1,) * (longest - len(b)) + tuple(b)": "tuple(b) + (1,) * (longest - len(b))",
-                },
-                1,
-                "The shapes are lined up on the left. Put the missing ones in front, not at the end.",
+                "- a = (1,) * (longest - len(a)) + tuple(a)",
+                "- b = (1,) * (longest - len(b)) + tuple(b)",
+                "+ a = tuple(a) + (1,) * (longest - len(a))",
+                "+ b = tuple(b) + (1,) * (longest - len(b))",
+                message="The shapes are lined up on the left. Put the missing ones in front, not at the end.",
             ),
-            (
+            Slip(
                 "larger without asking",
-                {"            return None": "            pass", "n if m == 1 else m": "max(m, n)"},
-                2,
-                "The larger length is right where two lengths fit, but 4 and 3 do not: nobody knows which of the 4 "
-                "should go with which of the 3.",
+                "-     return None",
+                "- result.append(n if m == 1 else m)",
+                "+     pass",
+                "+ result.append(max(m, n))",
+                message=(
+                    "The larger length is right where two lengths fit, but 4 and 3 do not: nobody knows which of the 4"
+                    " should go with which of the 3."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "fits if divisible",
-                {"m != n and m != 1 and n != 1": "m % n and n % m", "n if m == 1 else m": "max(m, n)"},
-                2,
-                "6 is three times 2, and still they do not fit: only a 1 is stretched, and nothing is repeated as a "
-                "block.",
+                "- if m != n and m != 1 and n != 1:",
+                "+ if m % n and n % m:",
+                "- result.append(n if m == 1 else m)",
+                "+ result.append(max(m, n))",
+                message=(
+                    "6 is three times 2, and still they do not fit: only a 1 is stretched, and nothing is repeated as "
+                    "a block."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "one does not stretch",
-                {"(1,)": "(0,)", "!= 1": "!= 0", "m == 1": "m == 0"},
-                2,
-                "Different lengths fit where one of them is 1.",
+                "- a = (1,) * (longest - len(a)) + tuple(a)",
+                "- b = (1,) * (longest - len(b)) + tuple(b)",
+                "+ a = (0,) * (longest - len(a)) + tuple(a)",
+                "+ b = (0,) * (longest - len(b)) + tuple(b)",
+                "- if m != n and m != 1 and n != 1:",
+                "+ if m != n and m != 0 and n != 0:",
+                "- result.append(n if m == 1 else m)",
+                "+ result.append(n if m == 0 else m)",
+                message="Different lengths fit where one of them is 1.",
+                hint=2,
             ),
-            (
+            Slip(
                 "equal numbers of axes",
-                {
-                    "    result = []": "    result = []\n    if a[0] == 0 or b[0] == 0:\n        return None",
-                    "(1,)": "(0,)",
-                },
-                1,
-                "Shapes may have different numbers of axes: what the shorter one lacks counts as 1.",
+                "- a = (1,) * (longest - len(a)) + tuple(a)",
+                "- b = (1,) * (longest - len(b)) + tuple(b)",
+                "- result = []",
+                "+ a = (0,) * (longest - len(a)) + tuple(a)",
+                "+ b = (0,) * (longest - len(b)) + tuple(b)",
+                "+ result = []",
+                "+ if a[0] == 0 or b[0] == 0:",
+                "+     return None",
+                message="Shapes may have different numbers of axes: what the shorter one lacks counts as 1.",
             ),
-            (
+            Slip(
                 "backwards",
-                {"tuple(result)": "tuple(result[::-1])"},
-                3,
-                "The lengths are right and stand in reverse. If you went from the right, turn the result around.",
+                "- return tuple(result)",
+                "+ return tuple(result[::-1])",
+                message=(
+                    "The lengths are right and stand in reverse. If you went from the right, turn the result around."
+                ),
+                hint=3,
             ),
         ),
         Mistake(
@@ -349,62 +371,89 @@ UNDO_BROADCASTING = Exercise(
         ),
         *slips(
             unbroadcast,
-            (
+            Slip(
                 "only new axes",
-                {"shape[axis] == 1": "False"},
-                3,
-                "The new axes in front are summed. An axis where `shape` has a 1 "
-                "was stretched, and has to be summed as well.",
+                "- if shape[axis] == 1:  # this one was stretched",
+                "+ if False:  # this one was stretched",
+                message=(
+                    "The new axes in front are summed. An axis where `shape` has a 1 was stretched, and has to be "
+                    "summed as well."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "only stretched axes",
-                {"grad.ndim > len(shape)": "False", "axis=axis,": "axis=axis - len(shape),"},
-                1,
-                "The axes where `shape` has a 1 are summed. The new "
-                "axes in front, which `shape` does not have at all, are not.",
+                "- while grad.ndim > len(shape):  # axes that are new stand in front",
+                "+ while False:  # axes that are new stand in front",
+                "- grad = grad.sum(axis=axis, keepdims=True)",
+                "+ grad = grad.sum(axis=axis - len(shape), keepdims=True)",
+                message=(
+                    "The axes where `shape` has a 1 are summed. The new axes in front, which `shape` does not have at "
+                    "all, are not."
+                ),
             ),
-            (
+            Slip(
                 "axes renumbered",
-                {", keepdims=True": ""},
-                3,
-                "A sum without `keepdims=True` takes its axis away: it is "
-                "missing from the result, and those behind it have moved one place to the front when you come to "
-                "them.",
+                "- grad = grad.sum(axis=axis, keepdims=True)",
+                "+ grad = grad.sum(axis=axis)",
+                message=(
+                    "A sum without `keepdims=True` takes its axis away: it is missing from the result, and those "
+                    "behind it have moved one place to the front when you come to them."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "renumbered and reshaped",
-                {", keepdims=True": "", "return grad": "return grad.reshape(shape)"},
-                3,
-                "reshape brings a lost axis back at the end, "
-                "but before that each sum without `keepdims=True` moves those behind it one place to the front, "
-                "and `axis` is off by one.",
+                "-         grad = grad.sum(axis=axis, keepdims=True)",
+                "- return grad",
+                "+         grad = grad.sum(axis=axis)",
+                "+ return grad.reshape(shape)",
+                message=(
+                    "reshape brings a lost axis back at the end, but before that each sum without `keepdims=True` "
+                    "moves those behind it one place to the front, and `axis` is off by one."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "new axes counted up",
-                {"while grad.ndim > len(shape)": "for axis in range(grad.ndim - len(shape))", "axis=0": "axis=axis"},
-                2,
-                "The new axes stand in front, and when axis 0 has "
-                "been summed, the next new one *is* axis 0. Counting up passes over it.",
+                "- while grad.ndim > len(shape):  # axes that are new stand in front",
+                "-     grad = grad.sum(axis=0)",
+                "+ for axis in range(grad.ndim - len(shape)):  # axes that are new stand in front",
+                "+     grad = grad.sum(axis=axis)",
+                message=(
+                    "The new axes stand in front, and when axis 0 has been summed, the next new one *is* axis 0. "
+                    "Counting up passes over it."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "on the left",
-                {"axis=0": "axis=-1"},
-                2,
-                "The wrong axes are summed: new axes stand in front, on the "
-                "left, because shapes are lined up on the right.",
+                "- grad = grad.sum(axis=0)",
+                "+ grad = grad.sum(axis=-1)",
+                message=(
+                    "The wrong axes are summed: new axes stand in front, on the left, because shapes are lined up on "
+                    "the right."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "mean",
-                {"grad.sum": "grad.mean"},
-                1,
-                "That is the mean of the copies' gradients. Nudge the number, and every copy moves "
-                "in full: the effects add up.",
+                "- grad = grad.sum(axis=0)",
+                "+ grad = grad.mean(axis=0)",
+                "- grad = grad.sum(axis=axis, keepdims=True)",
+                "+ grad = grad.mean(axis=axis, keepdims=True)",
+                message=(
+                    "That is the mean of the copies' gradients. Nudge the number, and every copy moves in full: the "
+                    "effects add up."
+                ),
             ),
-            (
+            Slip(
                 "the first copy",
-                {"grad.sum(axis=0)": "grad[0]", "grad.sum(axis=axis, keepdims=True)": "grad.take([0], axis=axis)"},
-                1,
-                "That is the gradient of the first copy alone. The others come from the same number.",
+                "- grad = grad.sum(axis=0)",
+                "+ grad = grad[0]",
+                "- grad = grad.sum(axis=axis, keepdims=True)",
+                "+ grad = grad.take([0], axis=axis)",
+                message="That is the gradient of the first copy alone. The others come from the same number.",
             ),
         ),
         Mistake(
@@ -496,52 +545,67 @@ WAY_BACK_OF_A_SUM = Exercise(
         ),
         *slips(
             sum_backward,
-            (
+            Slip(
                 "ones",
-                {"np.broadcast_to(grad, shape)": "np.ones(shape)"},
-                1,
-                "The slope of a sum for each of its numbers is 1, but the sums went on to something "
-                "else: multiply by grad.",
+                "- return np.broadcast_to(grad, shape)",
+                "+ return np.ones(shape)",
+                message=(
+                    "The slope of a sum for each of its numbers is 1, but the sums went on to something else: multiply"
+                    " by grad."
+                ),
             ),
-            (
+            Slip(
                 "divided",
-                {"np.broadcast_to(grad, shape)": "np.broadcast_to(grad, shape) / shape[axis]"},
-                1,
-                "That is the way back of a mean. In a sum each number counts in full.",
+                "- return np.broadcast_to(grad, shape)",
+                "+ return np.broadcast_to(grad, shape) / shape[axis]",
+                message="That is the way back of a mean. In a sum each number counts in full.",
             ),
-            (
+            Slip(
                 "axis not put back",
-                {"np.expand_dims(grad, axis)": "grad"},
-                3,
-                "Without keepdims the axis is gone from grad, and "
-                "broadcasting puts a new one in front: an error at best, and copies in the wrong direction where "
-                "the array is square. It has to come back at place `axis`.",
+                "- grad = np.expand_dims(grad, axis)  # put the axis back that the sum took away",
+                "+ grad = grad  # put the axis back that the sum took away",
+                message=(
+                    "Without keepdims the axis is gone from grad, and broadcasting puts a new one in front: an error "
+                    "at best, and copies in the wrong direction where the array is square. It has to come back at "
+                    "place `axis`."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "in second place",
-                {"np.expand_dims(grad, axis)": "grad[:, None]"},
-                3,
-                "`[:, None]` puts the axis back as axis 1, which is right for `axis=1` alone.",
+                "- grad = np.expand_dims(grad, axis)  # put the axis back that the sum took away",
+                "+ grad = grad[:, None]  # put the axis back that the sum took away",
+                message="`[:, None]` puts the axis back as axis 1, which is right for `axis=1` alone.",
+                hint=3,
             ),
-            (
+            Slip(
                 "at the end",
-                {"np.expand_dims(grad, axis)": "grad[..., None]"},
-                3,
-                "The axis came back at the end, which is right only if the "
-                "last one was summed. It belongs at place `axis`.",
+                "- grad = np.expand_dims(grad, axis)  # put the axis back that the sum took away",
+                "+ grad = grad[..., None]  # put the axis back that the sum took away",
+                message=(
+                    "The axis came back at the end, which is right only if the last one was summed. It belongs at "
+                    "place `axis`."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "put back twice",
-                {"if not keepdims": "if True"},
-                3,
-                "With keepdims=True the axis is still there: put it back only without keepdims.",
+                "- if not keepdims:",
+                "+ if True:",
+                message="With keepdims=True the axis is still there: put it back only without keepdims.",
+                hint=3,
             ),
-            (
+            Slip(
                 "squeezed",
-                {"if not keepdims": "if True", "np.expand_dims(grad, axis)": "np.expand_dims(np.squeeze(grad), axis)"},
-                3,
-                "`squeeze` takes *every* axis of length 1 away, those too that x has of its own: then the axis comes "
-                "back in another place than it had. Ask `keepdims` whether one is missing.",
+                "- if not keepdims:",
+                "-     grad = np.expand_dims(grad, axis)  # put the axis back that the sum took away",
+                "+ if True:",
+                "+     grad = np.expand_dims(np.squeeze(grad), axis)  # put the axis back that the sum took away",
+                message=(
+                    "`squeeze` takes *every* axis of length 1 away, those too that x has of its own: then the axis "
+                    "comes back in another place than it had. Ask `keepdims` whether one is missing."
+                ),
+                hint=3,
             ),
         ),
         Mistake(
@@ -586,39 +650,51 @@ MATRIX_PRODUCT = Exercise(
     ),
     mistakes=slips(
         matmul_backward,
-        (
+        Slip(
             "no transpose",
-            {".T": ""},
-            1,
-            "The shapes do not meet: one of the two has to be turned with .T before the product.",
+            "- return grad @ b.T, a.T @ grad",
+            "+ return grad @ b, a @ grad",
+            message="The shapes do not meet: one of the two has to be turned with .T before the product.",
         ),
-        (
+        Slip(
             "other order",
-            {"grad @ b.T": "b.T @ grad", "a.T @ grad": "grad @ a.T"},
-            2,
-            "The matrices stand in the wrong order: a was on the left of b, so "
-            "its gradient comes from grad on the left. In a product of matrices the order counts.",
+            "- return grad @ b.T, a.T @ grad",
+            "+ return b.T @ grad, grad @ a.T",
+            message=(
+                "The matrices stand in the wrong order: a was on the left of b, so its gradient comes from grad on the"
+                " left. In a product of matrices the order counts."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "elementwise",
-            {"grad @ b.T": "grad * b", "a.T @ grad": "grad * a"},
-            1,
-            "`*` multiplies number by number; that is the rule of a * b. Here "
-            "each number of a went into a whole row of c, so the sum over that row is needed: `@` does it.",
+            "- return grad @ b.T, a.T @ grad",
+            "+ return grad * b, grad * a",
+            message=(
+                "`*` multiplies number by number; that is the rule of a * b. Here each number of a went into a whole "
+                "row of c, so the sum over that row is needed: `@` does it."
+            ),
         ),
-        (
+        Slip(
             "swapped",
-            {"grad @ b.T, a.T @ grad": "a.T @ grad, grad @ b.T"},
-            3,
-            "The two gradients are right and in the wrong order: first a's, then b's.",
+            "- return grad @ b.T, a.T @ grad",
+            "+ return a.T @ grad, grad @ b.T",
+            message="The two gradients are right and in the wrong order: first a's, then b's.",
+            hint=3,
         ),
-        (
+        Slip(
             "grad forgotten",
-            {"grad @ b.T": "np.ones_like(grad) @ b.T", "a.T @ grad": "a.T @ np.ones_like(grad)"},
-            1,
-            "That is the gradient of c.sum(), for which grad is all ones. Here grad has its own numbers.",
+            "- return grad @ b.T, a.T @ grad",
+            "+ return np.ones_like(grad) @ b.T, a.T @ np.ones_like(grad)",
+            message="That is the gradient of c.sum(), for which grad is all ones. Here grad has its own numbers.",
         ),
-        ("only one", {", a.T @ grad": ""}, 2, "That is the gradient of a. Return two: `return ..., ...`."),
+        Slip(
+            "only one",
+            "- return grad @ b.T, a.T @ grad",
+            "+ return grad @ b.T",
+            message="That is the gradient of a. Return two: `return ..., ...`.",
+            hint=2,
+        ),
     ),
 )
 
@@ -688,71 +764,97 @@ TRAINING_STEP = Exercise(
     cases=((a_line, 0.1), (a_line, 0.02), (a_curve, 0.5)),
     mistakes=slips(
         train_step,
-        (
+        Slip(
             "never zero",
-            {"p.grad = None": "pass"},
-            1,
-            "The first step is right and the second is not: the gradients of the "
-            "first are still there, and backward adds to them.",
+            "- p.grad = None",
+            "+ pass",
+            message=(
+                "The first step is right and the second is not: the gradients of the first are still there, and "
+                "backward adds to them."
+            ),
         ),
-        ("uphill", {"-=": "+="}, 2, "The loss grows: the gradient points uphill, so the step goes against it, `-=`."),
-        (
+        Slip(
+            "uphill",
+            "- p.data -= learning_rate * p.grad",
+            "+ p.data += learning_rate * p.grad",
+            message="The loss grows: the gradient points uphill, so the step goes against it, `-=`.",
+            hint=2,
+        ),
+        Slip(
             "rebinds",
-            {"p.data -= learning_rate": "p = p - learning_rate"},
-            3,
-            "The loss stays the same, so no parameter has moved: its numbers have to "
-            "change. (`p = p - ...` makes a new tensor and leaves the one in the list alone.)",
+            "- p.data -= learning_rate * p.grad",
+            "+ p = p - learning_rate * p.grad",
+            message=(
+                "The loss stays the same, so no parameter has moved: its numbers have to change. (`p = p - ...` makes "
+                "a new tensor and leaves the one in the list alone.)"
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "zero too late",
-            {"loss.backward()": "loss.backward()\n    for p in parameters:\n        p.grad = None"},
-            1,
-            "A gradient was None when the update wanted it. `p.grad = None` "
-            "empties it and `loss.backward()` fills it: empty it before backward, use it after.",
+            "- loss.backward()",
+            "- for p in parameters:",
+            "+ loss.backward()",
+            "+ for p in parameters:",
+            "+     p.grad = None",
+            "+ for p in parameters:",
+            message=(
+                "A gradient was None when the update wanted it. `p.grad = None` empties it and `loss.backward()` fills"
+                " it: empty it before backward, use it after."
+            ),
         ),
-        (
+        Slip(
             "data of the gradient",
-            {"* p.grad": "* p.grad.data"},
-            2,
-            "`p.grad` is a NumPy array, not a Tensor as in "
-            "torch; take it as it is. (`.data` of an array is its raw memory.)",
+            "- p.data -= learning_rate * p.grad",
+            "+ p.data -= learning_rate * p.grad.data",
+            message=(
+                "`p.grad` is a NumPy array, not a Tensor as in torch; take it as it is. (`.data` of an array is its "
+                "raw memory.)"
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "new tensors in the list",
-            {
-                "    for p in parameters:\n        p.data -= learning_rate * p.grad": "    for i, p in enumerate("
-                "parameters):\n        parameters[i] = Tensor(p.data - learning_rate * p.grad, requires_grad=True)"
-            },
-            2,
-            "`compute_loss` still computes with the old "
-            "tensors, and they have not moved. Change the numbers inside each parameter: `p.data -= ...`.",
+            "- for p in parameters:",
+            "-     p.data -= learning_rate * p.grad",
+            "+ for i, p in enumerate(parameters):",
+            "+     parameters[i] = Tensor(p.data - learning_rate * p.grad, requires_grad=True)",
+            message=(
+                "`compute_loss` still computes with the old tensors, and they have not moved. Change the numbers "
+                "inside each parameter: `p.data -= ...`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "loss afterwards",
-            {"return loss": "return compute_loss()"},
-            1,
-            "That is the loss after the update. Return the one that you went backward from.",
+            "- return loss.item()",
+            "+ return compute_loss().item()",
+            message="That is the loss after the update. Return the one that you went backward from.",
         ),
-        (
+        Slip(
             "in place, recorded",
-            {"p.data -=": "p -="},
-            2,
-            "The update is arithmetic with a tensor that "
-            "requires a gradient, so the engine would have to record it. Change `p.data`, or do it inside "
-            "`with T.no_grad():`.",
+            "- p.data -= learning_rate * p.grad",
+            "+ p -= learning_rate * p.grad",
+            message=(
+                "The update is arithmetic with a tensor that requires a gradient, so the engine would have to record "
+                "it. Change `p.data`, or do it inside `with T.no_grad():`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "returns the tensor",
-            {"loss.item()": "loss"},
-            1,
-            "Return `loss.item()`, a number: the tensor would keep "
-            "its whole graph in memory for as long as you keep the history.",
+            "- return loss.item()",
+            "+ return loss",
+            message=(
+                "Return `loss.item()`, a number: the tensor would keep its whole graph in memory for as long as you "
+                "keep the history."
+            ),
         ),
-        (
+        Slip(
             "returns an array",
-            {"loss.item()": "loss.data"},
-            1,
-            "`loss.data` is an array without axes; `loss.item()` is the number in it.",
+            "- return loss.item()",
+            "+ return loss.data",
+            message="`loss.data` is an array without axes; `loss.item()` is the number in it.",
         ),
     ),
     run=_three_steps,

@@ -9,7 +9,7 @@ import numpy as np
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.tensor.rules.rule import Rule
 
 
@@ -88,62 +88,84 @@ SILU = Exercise(
     mistakes=(
         *slips(
             silu,
-            (
+            Slip(
                 "slope alone",
-                {SLOPE: "ctx.s * (1 + ctx.x * (1 - ctx.s))"},
-                3,
-                "That is silu's own slope. "
-                "The loss lies behind it: multiply by `grad`, which says how much each element of the result "
-                "matters there.",
+                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
+                "+ return ctx.s * (1 + ctx.x * (1 - ctx.s))",
+                message=(
+                    "That is silu's own slope. The loss lies behind it: multiply by `grad`, which says how much each "
+                    "element of the result matters there."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "product rule",
-                {SLOPE: "grad * ctx.s"},
-                2,
-                "x appears twice in x * sigmoid(x), and both count: the sigmoid moves too.",
+                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
+                "+ return grad * ctx.s",
+                message="x appears twice in x * sigmoid(x), and both count: the sigmoid moves too.",
+                hint=2,
             ),
-            (
+            Slip(
                 "only the sigmoid's slope",
-                {SLOPE: "grad * ctx.s * (1 - ctx.s)"},
-                2,
-                "That is the slope of the sigmoid. silu is x times as large, and x itself moves.",
+                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
+                "+ return grad * ctx.s * (1 - ctx.s)",
+                message="That is the slope of the sigmoid. silu is x times as large, and x itself moves.",
+                hint=2,
             ),
-            (
+            Slip(
                 "made of the kit's operations",
-                {"Silu.apply(x)": "x * T.sigmoid(x)"},
-                1,
-                "The numbers are right, but the engine put "
-                "them together out of two rules of the kit. Write a Function of your own, `class "
-                "Silu(T.Function)`, with a backward.",
+                "- return Silu.apply(x)",
+                "+ return x * T.sigmoid(x)",
+                message=(
+                    "The numbers are right, but the engine put them together out of two rules of the kit. Write a "
+                    "Function of your own, `class Silu(T.Function)`, with a backward."
+                ),
             ),
-            (
+            Slip(
                 "grad changed in place",
-                {f"return {SLOPE}": "grad *= ctx.s * (1 + ctx.x * (1 - ctx.s))\n            return grad"},
-                3,
-                "The numbers are right, but `grad *= ...` "
-                "writes into an array that other operations may have been given too: each of them would find your "
-                "numbers in it. Make a new one, `grad * ...`.",
+                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
+                "+ grad *= ctx.s * (1 + ctx.x * (1 - ctx.s))",
+                "+ return grad",
+                message=(
+                    "The numbers are right, but `grad *= ...` writes into an array that other operations may have been"
+                    " given too: each of them would find your numbers in it. Make a new one, `grad * ...`."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "x changed in backward",
-                {f"return {SLOPE}": "ctx.x *= 1 - ctx.s\n            return grad * ctx.s * (1 + ctx.x)"},
-                3,
-                "`ctx.x` is not a copy: it is the array inside of x, which belongs to somebody else. Make a new array "
-                "instead of writing into it.",
+                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
+                "+ ctx.x *= 1 - ctx.s",
+                "+ return grad * ctx.s * (1 + ctx.x)",
+                message=(
+                    "`ctx.x` is not a copy: it is the array inside of x, which belongs to somebody else. Make a new "
+                    "array instead of writing into it."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "kept outside of ctx",
-                {"ctx.": "silu."},
-                1,
-                "Between its forward and its backward another silu was computed, and wrote over what was kept. What "
-                "backward needs belongs into `ctx`: each call has one of its own.",
+                "- ctx.x = x",
+                "- ctx.s = 1 / (1 + np.exp(-x))",
+                "- return x * ctx.s",
+                "+ silu.x = x",
+                "+ silu.s = 1 / (1 + np.exp(-x))",
+                "+ return x * silu.s",
+                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
+                "+ return grad * silu.s * (1 + silu.x * (1 - silu.s))",
+                message=(
+                    "Between its forward and its backward another silu was computed, and wrote over what was kept. "
+                    "What backward needs belongs into `ctx`: each call has one of its own."
+                ),
             ),
-            (
+            Slip(
                 "without history",
-                {"Silu.apply(x)": "T.Tensor(x.data / (1 + np.exp(-x.data)))"},
-                1,
-                "`T.Tensor(array)` starts a new life without a past. "
-                "`Silu.apply(x)` computes the result and records where it came from.",
+                "- return Silu.apply(x)",
+                "+ return T.Tensor(x.data / (1 + np.exp(-x.data)))",
+                message=(
+                    "`T.Tensor(array)` starts a new life without a past. `Silu.apply(x)` computes the result and "
+                    "records where it came from."
+                ),
             ),
         ),
     ),
@@ -197,53 +219,68 @@ LARGEST = Exercise(
     mistakes=(
         *slips(
             max_backward,
-            (
+            Slip(
                 "all to every tie",
-                {"wins / wins.sum(axis=1, keepdims=True)": "wins"},
-                2,
-                "With two equal winners twice as much goes out as came in. "
-                "Raise both by 1 and the maximum rises by 1, not by 2: they have to share.",
+                "- share = wins / wins.sum(axis=1, keepdims=True)",
+                "+ share = wins",
+                message=(
+                    "With two equal winners twice as much goes out as came in. Raise both by 1 and the maximum rises "
+                    "by 1, not by 2: they have to share."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "g along the columns",
-                {"g[:, None]": "g"},
-                3,
-                "`g` has one number for each row, and without "
-                "`[:, None]` NumPy lays it along the columns. A square x does not even complain.",
+                "- return g[:, None] * share",
+                "+ return g * share",
+                message=(
+                    "`g` has one number for each row, and without `[:, None]` NumPy lays it along the columns. A "
+                    "square x does not even complain."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "without keepdims",
-                {", keepdims=True": ""},
-                1,
-                "Without `keepdims=True` the largest numbers, one for each row, are laid along the columns.",
+                "- wins = x == x.max(axis=1, keepdims=True)",
+                "- share = wins / wins.sum(axis=1, keepdims=True)",
+                "+ wins = x == x.max(axis=1)",
+                "+ share = wins / wins.sum(axis=1)",
+                message="Without `keepdims=True` the largest numbers, one for each row, are laid along the columns.",
             ),
-            (
+            Slip(
                 "ties of the whole table",
-                {"axis=1, keepdims=True": ""},
-                1,
-                "Each row has a winner of its own: take the maximum and the count with `axis=1, keepdims=True`.",
+                "- wins = x == x.max(axis=1, keepdims=True)",
+                "- share = wins / wins.sum(axis=1, keepdims=True)",
+                "+ wins = x == x.max()",
+                "+ share = wins / wins.sum()",
+                message=(
+                    "Each row has a winner of its own: take the maximum and the count with `axis=1, keepdims=True`."
+                ),
             ),
-            (
+            Slip(
                 "without g",
-                {"g[:, None] * ": ""},
-                3,
-                "That is who wins. How much each winner gets is decided by `g`.",
+                "- return g[:, None] * share",
+                "+ return share",
+                message="That is who wins. How much each winner gets is decided by `g`.",
+                hint=3,
             ),
-            (
+            Slip(
                 "nearly equal",
-                {"wins = x ==": "wins = x >= -0.001 +"},
-                1,
-                "A number that is 0.001 behind has lost: nudge it, and the maximum does not move. The largest is "
-                "found by copying, not by computing, so `==` is exact here.",
+                "- wins = x == x.max(axis=1, keepdims=True)",
+                "+ wins = x >= -0.001 + x.max(axis=1, keepdims=True)",
+                message=(
+                    "A number that is 0.001 behind has lost: nudge it, and the maximum does not move. The largest is "
+                    "found by copying, not by computing, so `==` is exact here."
+                ),
             ),
-            (
+            Slip(
                 "isclose",
-                {
-                    "x == x.max(axis=1, keepdims=True)": "np.isclose(x, x.max(axis=1, keepdims=True))",
-                },
-                1,
-                "Two numbers that differ in their last digit only are told apart by the maximum, and so they are no "
-                "tie: compare with `==`, and round nothing. (The largest was copied, not computed.)",
+                "- wins = x == x.max(axis=1, keepdims=True)",
+                "+ wins = np.isclose(x, x.max(axis=1, keepdims=True))",
+                message=(
+                    "Two numbers that differ in their last digit only are told apart by the maximum, and so they are "
+                    "no tie: compare with `==`, and round nothing. (The largest was copied, not computed.)"
+                ),
             ),
         ),
         Mistake(
@@ -319,42 +356,54 @@ SOFTMAX = Exercise(
     mistakes=(
         *slips(
             softmax_backward,
-            (
+            Slip(
                 "the diagonal alone",
-                {"g - mean": "g * (1 - p)"},
-                1,
-                "That is the rule of the sigmoid: each logit and its own "
-                "probability. In a softmax all compete; when one logit rises, every other probability falls.",
+                "- return p * (g - mean)",
+                "+ return p * (g * (1 - p))",
+                message=(
+                    "That is the rule of the sigmoid: each logit and its own probability. In a softmax all compete; "
+                    "when one logit rises, every other probability falls."
+                ),
             ),
-            (
+            Slip(
                 "mean of the table",
-                {"axis=1, keepdims=True": ""},
-                2,
-                "The sum ran over the whole table. Each row is a softmax of its own: `axis=1, keepdims=True`.",
+                "- mean = (g * p).sum(axis=1, keepdims=True)",
+                "+ mean = (g * p).sum()",
+                message="The sum ran over the whole table. Each row is a softmax of its own: `axis=1, keepdims=True`.",
+                hint=2,
             ),
-            (
+            Slip(
                 "mean in a row",
-                {", keepdims=True": ""},
-                2,
-                "The means are one for each row, and without `keepdims=True` they are laid along the columns.",
+                "- mean = (g * p).sum(axis=1, keepdims=True)",
+                "+ mean = (g * p).sum(axis=1)",
+                message="The means are one for each row, and without `keepdims=True` they are laid along the columns.",
+                hint=2,
             ),
-            (
+            Slip(
                 "plain mean",
-                {"(g * p).sum": "g.mean"},
-                1,
-                "The mean has to be weighted with p: sum of g * p, not g.mean().",
+                "- mean = (g * p).sum(axis=1, keepdims=True)",
+                "+ mean = g.mean(axis=1, keepdims=True)",
+                message="The mean has to be weighted with p: sum of g * p, not g.mean().",
             ),
-            (
+            Slip(
                 "of the logarithm",
-                {"(g * p).sum": "g.sum", "p * (g - mean)": "g - p * mean"},
-                3,
-                "That is the rule of log_softmax, where the 1 / p of the logarithm has cancelled the p in front.",
+                "- mean = (g * p).sum(axis=1, keepdims=True)",
+                "- return p * (g - mean)",
+                "+ mean = g.sum(axis=1, keepdims=True)",
+                "+ return g - p * mean",
+                message=(
+                    "That is the rule of log_softmax, where the 1 / p of the logarithm has cancelled the p in front."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "without p in front",
-                {"p * (g - mean)": "g - mean"},
-                3,
-                "The distance from the mean is right. A logit moves the result in proportion to its p: multiply.",
+                "- return p * (g - mean)",
+                "+ return g - mean",
+                message=(
+                    "The distance from the mean is right. A logit moves the result in proportion to its p: multiply."
+                ),
+                hint=3,
             ),
         ),
         Mistake(
@@ -422,78 +471,105 @@ RMS_NORM = Exercise(
     ),
     mistakes=slips(
         rms_norm_backward,
-        (
+        Slip(
             "r taken for a constant",
-            {"g - y * np.mean(g * y, axis=1, keepdims=True)": "g"},
-            1,
-            "That is the straight way alone, as if `r` were a constant. It is made of x: move one x, and r moves, and "
-            "with it every y of the row.",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return (g) / r",
+            message=(
+                "That is the straight way alone, as if `r` were a constant. It is made of x: move one x, and r moves, "
+                "and with it every y of the row."
+            ),
         ),
-        (
+        Slip(
             "sum for mean",
-            {"np.mean(g * y": "np.sum(g * y"},
-            2,
-            "Nearly: one x moves the *mean* of the squares only by its C-th part. It is the mean of g * y that counts.",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return (g - y * np.sum(g * y, axis=1, keepdims=True)) / r",
+            message=(
+                "Nearly: one x moves the *mean* of the squares only by its C-th part. It is the mean of g * y that "
+                "counts."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "mean of the table",
-            {"np.mean(g * y, axis=1, keepdims=True)": "np.mean(g * y)"},
-            2,
-            "The mean ran over the whole table. Each row has an r of its own: `axis=1, keepdims=True`.",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return (g - y * np.mean(g * y)) / r",
+            message="The mean ran over the whole table. Each row has an r of its own: `axis=1, keepdims=True`.",
+            hint=2,
         ),
-        (
+        Slip(
             "root of the table",
-            {"axis=1, keepdims=True": ""},
-            1,
-            "Each row is divided by a root of its own: both means need `axis=1, keepdims=True`.",
+            "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
+            "+ r = np.sqrt(np.mean(x * x, ) + eps)",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return (g - y * np.mean(g * y, )) / r",
+            message="Each row is divided by a root of its own: both means need `axis=1, keepdims=True`.",
         ),
-        (
+        Slip(
             "x in the place of y",
-            {"y * np.mean(g * y": "x * np.mean(g * x"},
-            2,
-            "It is y that stands there twice, x / r: each of the two ways through r has a 1 / r in it.",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return (g - x * np.mean(g * x, axis=1, keepdims=True)) / r",
+            message="It is y that stands there twice, x / r: each of the two ways through r has a 1 / r in it.",
+            hint=2,
         ),
-        (
+        Slip(
             "r lost on the way",
-            {
-                "(g - y * np.mean(g * y, axis=1, keepdims=True)) / r": "g / r - y * np.mean(g * y, axis=1, "
-                "keepdims=True)"
-            },
-            3,
-            "The way through r has a 1 / r as well: y = x / r falls by y / r when r rises by 1.",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return g / r - y * np.mean(g * y, axis=1, keepdims=True)",
+            message="The way through r has a 1 / r as well: y = x / r falls by y / r when r rises by 1.",
+            hint=3,
         ),
-        (
+        Slip(
             "not divided",
-            {")) / r": "))"},
-            3,
-            "The bracket is right. Both ways are still to be divided by r: what goes in n times as large comes out "
-            "the same, so its gradient is n times as small.",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return (g - y * np.mean(g * y, axis=1, keepdims=True))",
+            message=(
+                "The bracket is right. Both ways are still to be divided by r: what goes in n times as large comes out"
+                " the same, so its gradient is n times as small."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "layer norm's",
-            {"(g - y": "(g - np.mean(g, axis=1, keepdims=True) - y"},
-            1,
-            "That takes the mean of g off too, as layer norm does. RMS norm subtracts no mean on its way, so it "
-            "has none to undo.",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return (g - np.mean(g, axis=1, keepdims=True) - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            message=(
+                "That takes the mean of g off too, as layer norm does. RMS norm subtracts no mean on its way, so it "
+                "has none to undo."
+            ),
         ),
-        (
+        Slip(
             "plus",
-            {"(g - y": "(g + y"},
-            1,
-            "When r rises, every y becomes smaller: what goes through r counts with a minus.",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return (g + y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            message="When r rises, every y becomes smaller: what goes through r counts with a minus.",
         ),
-        ("eps forgotten", {" + eps": ""}, 3, "`eps` is missing: for small numbers it is as large as the mean square."),
-        (
+        Slip(
+            "eps forgotten",
+            '- """The gradient of x [R, C], from g, that of y = x / sqrt(mean(x**2) + eps), row by row."""',
+            "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
+            '+ """The gradient of x [R, C], from g, that of y = x / sqrt(mean(x**2)), row by row."""',
+            "+ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True))",
+            message="`eps` is missing: for small numbers it is as large as the mean square.",
+            hint=3,
+        ),
+        Slip(
             "eps outside of the root",
-            {" + eps)": ") + eps"},
-            3,
-            "`eps` stands inside the root, beside the mean: `sqrt(mean(x**2) + eps)`.",
+            '- """The gradient of x [R, C], from g, that of y = x / sqrt(mean(x**2) + eps), row by row."""',
+            "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
+            '+ """The gradient of x [R, C], from g, that of y = x / sqrt(mean(x**2)) + eps, row by row."""',
+            "+ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True)) + eps",
+            message="`eps` stands inside the root, beside the mean: `sqrt(mean(x**2) + eps)`.",
+            hint=3,
         ),
-        (
+        Slip(
             "without keepdims",
-            {", keepdims=True": ""},
-            3,
-            "A mean has one number for each row; without `keepdims=True` they are laid along the columns.",
+            "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
+            "+ r = np.sqrt(np.mean(x * x, axis=1) + eps)",
+            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
+            "+ return (g - y * np.mean(g * y, axis=1)) / r",
+            message="A mean has one number for each row; without `keepdims=True` they are laid along the columns.",
+            hint=3,
         ),
     ),
     run=_quietly,
@@ -536,69 +612,90 @@ LOGSUMEXP = Exercise(
     ),
     mistakes=slips(
         logsumexp,
-        (
+        Slip(
             "overflow",
-            {"x - largest[:, None]": "x", "return largest + ": "return "},
-            1,
-            "e**1000 is beyond the largest float, so it becomes inf (and e**-1000 becomes 0, whose logarithm is -inf).",
+            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
+            "+ return np.log(np.exp(x).sum(axis=1))",
+            message=(
+                "e**1000 is beyond the largest float, so it becomes inf (and e**-1000 becomes 0, whose logarithm is "
+                "-inf)."
+            ),
         ),
-        (
+        Slip(
             "not put back",
-            {"return largest + ": "return "},
-            2,
-            "What was taken out has to be put back: the logarithm of e**m is m. Add it.",
+            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
+            "+ return np.log(np.exp(x - largest[:, None]).sum(axis=1))",
+            message="What was taken out has to be put back: the logarithm of e**m is m. Add it.",
+            hint=2,
         ),
-        (
+        Slip(
             "one m for all rows",
-            {"x.max(axis=1)": "x.max()", "largest[:, None]": "largest"},
-            3,
-            "The largest of the whole table is far above the second "
-            "row, whose sum then rounds to 0. Each row needs its own.",
+            "- largest = x.max(axis=1)",
+            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
+            "+ largest = x.max()",
+            "+ return largest + np.log(np.exp(x - largest).sum(axis=1))",
+            message=(
+                "The largest of the whole table is far above the second row, whose sum then rounds to 0. Each row "
+                "needs its own."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "largest in a row",
-            {"largest[:, None]": "largest"},
-            3,
-            "`x - m` lays the m, one for each row, along the columns: "
-            "stand them up with `m[:, None]`, or with `keepdims=True`.",
+            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
+            "+ return largest + np.log(np.exp(x - largest).sum(axis=1))",
+            message=(
+                "`x - m` lays the m, one for each row, along the columns: stand them up with `m[:, None]`, or with "
+                "`keepdims=True`."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "down the columns",
-            {"axis=1": "axis=0", "[:, None]": ""},
-            3,
-            "That goes down the columns. Along each row it is `axis=1`.",
+            "- largest = x.max(axis=1)",
+            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
+            "+ largest = x.max(axis=0)",
+            "+ return largest + np.log(np.exp(x - largest).sum(axis=0))",
+            message="That goes down the columns. Along each row it is `axis=1`.",
+            hint=3,
         ),
-        (
+        Slip(
             "first taken out",
-            {"x.max(axis=1)": "x[:, 0]"},
-            1,
-            "The first number of a row need not be its largest: one that is 1000 above it overflows.",
+            "- largest = x.max(axis=1)",
+            "+ largest = x[:, 0]",
+            message="The first number of a row need not be its largest: one that is 1000 above it overflows.",
         ),
-        (
+        Slip(
             "largest size taken out",
-            {"x.max(axis=1)": "np.abs(x).max(axis=1)"},
-            1,
-            "In a row such as [-1000, -1000] the largest number is -1000. Its size, 1000, takes the others down to "
-            "-2000, and the sum to 0.",
+            "- largest = x.max(axis=1)",
+            "+ largest = np.abs(x).max(axis=1)",
+            message=(
+                "In a row such as [-1000, -1000] the largest number is -1000. Its size, 1000, takes the others down to"
+                " -2000, and the sum to 0."
+            ),
         ),
-        (
+        Slip(
             "mean taken out",
-            {"x.max(": "x.mean("},
-            1,
-            "Taking out the mean is not enough: in a row such as [1000, "
-            "-1000, 0] the largest is still 1000 above it, and overflows.",
+            "- largest = x.max(axis=1)",
+            "+ largest = x.mean(axis=1)",
+            message=(
+                "Taking out the mean is not enough: in a row such as [1000, -1000, 0] the largest is still 1000 above "
+                "it, and overflows."
+            ),
         ),
-        (
+        Slip(
             "a column",
-            {"return largest": "return (largest", ".sum(axis=1))": ".sum(axis=1)))[:, None]"},
-            3,
-            "The numbers are right, the shape is not: [R] was asked for, so the kept axis has to go.",
+            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
+            "+ return (largest + np.log(np.exp(x - largest[:, None]).sum(axis=1)))[:, None]",
+            message="The numbers are right, the shape is not: [R] was asked for, so the kept axis has to go.",
+            hint=3,
         ),
-        (
+        Slip(
             "the largest alone",
-            {" + np.log(np.exp(x - largest[:, None]).sum(axis=1))": ""},
-            2,
-            "Near, but the others in the row count too: two equal numbers add log(2).",
+            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
+            "+ return largest",
+            message="Near, but the others in the row count too: two equal numbers add log(2).",
+            hint=2,
         ),
     ),
     run=_quietly,
@@ -642,71 +739,90 @@ CROSS_ENTROPY = Exercise(
     ),
     mistakes=slips(
         cross_entropy_backward,
-        (
+        Slip(
             "not the mean",
-            {"return slope / len(targets)": "return slope"},
-            3,
-            "That is the gradient of the sum over the rows. The mean's is N "
-            "times smaller; without it, twice the batch means twice the step.",
+            "- return slope / len(targets)",
+            "+ return slope",
+            message=(
+                "That is the gradient of the sum over the rows. The mean's is N times smaller; without it, twice the "
+                "batch means twice the step."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "mean over everything",
-            {"slope / len(targets)": "slope / slope.size"},
-            3,
-            "The mean goes over the N rows, and not over all N times C numbers.",
+            "- return slope / len(targets)",
+            "+ return slope / slope.size",
+            message="The mean goes over the N rows, and not over all N times C numbers.",
+            hint=3,
         ),
-        (
+        Slip(
             "right answer forgotten",
-            {"slope[np.arange(len(targets)), targets] -= 1": "pass"},
-            2,
-            "Those are the probabilities. In each row the "
-            "right answer is still missing: a 1 comes off there, or nothing would ever be pushed up.",
+            "- slope[np.arange(len(targets)), targets] -= 1",
+            "+ pass",
+            message=(
+                "Those are the probabilities. In each row the right answer is still missing: a 1 comes off there, or "
+                "nothing would ever be pushed up."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "turned around",
-            {"return slope": "return -slope"},
-            1,
-            "The sign is turned around: the loss falls when the right logit rises, so its gradient is negative, p - 1.",
+            "- return slope / len(targets)",
+            "+ return -slope / len(targets)",
+            message=(
+                "The sign is turned around: the loss falls when the right logit rises, so its gradient is negative, p "
+                "- 1."
+            ),
         ),
-        (
+        Slip(
             "the right answers alone",
-            {"return slope": "return (np.arange(slope.shape[1]) == targets[:, None]) * slope"},
-            1,
-            "The right answers are pulled up as they "
-            "should be. The other logits have a gradient too, their p: they are pushed down.",
+            "- return slope / len(targets)",
+            "+ return (np.arange(slope.shape[1]) == targets[:, None]) * slope / len(targets)",
+            message=(
+                "The right answers are pulled up as they should be. The other logits have a gradient too, their p: "
+                "they are pushed down."
+            ),
         ),
-        (
+        Slip(
             "the columns of all targets",
-            {"slope[np.arange(len(targets)), targets]": "slope[:, targets]"},
-            2,
-            "`[:, targets]` means these columns in *every* row. Name the rows too: `np.arange(len(targets))`.",
+            "- slope[np.arange(len(targets)), targets] -= 1",
+            "+ slope[:, targets] -= 1",
+            message="`[:, targets]` means these columns in *every* row. Name the rows too: `np.arange(len(targets))`.",
+            hint=2,
         ),
-        (
+        Slip(
             "overflow",
-            {"logits - logits.max(axis=1, keepdims=True)": "logits"},
-            1,
-            "A logit of 1000 overflows: inf / inf is nan. Take the largest of the row out before exp.",
+            "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
+            "+ powers = np.exp(logits)",
+            message="A logit of 1000 overflows: inf / inf is nan. Take the largest of the row out before exp.",
         ),
-        (
+        Slip(
             "clipped",
-            {"logits - logits.max(axis=1, keepdims=True)": "np.clip(logits, -500, 500)"},
-            1,
-            "Nothing overflows, but clipped to the same limit 1000 and 999 are equal, and the one is e times as likely "
-            "as the other. Take the largest of the row out before exp.",
+            "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
+            "+ powers = np.exp(np.clip(logits, -500, 500))",
+            message=(
+                "Nothing overflows, but clipped to the same limit 1000 and 999 are equal, and the one is e times as "
+                "likely as the other. Take the largest of the row out before exp."
+            ),
         ),
-        (
+        Slip(
             "largest size",
-            {"logits.max(axis=1, keepdims=True)": "np.abs(logits).max(axis=1, keepdims=True)"},
-            1,
-            "In the row [-1000, -999] the largest number is -999. Its size is 1000, which takes the row down to -2000, "
-            "and every power to 0: 0 / 0 is nan.",
+            "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
+            "+ powers = np.exp(logits - np.abs(logits).max(axis=1, keepdims=True))",
+            message=(
+                "In the row [-1000, -999] the largest number is -999. Its size is 1000, which takes the row down to "
+                "-2000, and every power to 0: 0 / 0 is nan."
+            ),
         ),
-        (
+        Slip(
             "largest of all",
-            {"logits.max(axis=1, keepdims=True)": "logits.max()"},
-            1,
-            "The largest of the whole table is 1000 above the other rows, whose powers all round to 0: 0 / 0 is nan. "
-            "Take out the largest of each row.",
+            "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
+            "+ powers = np.exp(logits - logits.max())",
+            message=(
+                "The largest of the whole table is 1000 above the other rows, whose powers all round to 0: 0 / 0 is "
+                "nan. Take out the largest of each row."
+            ),
         ),
     ),
     run=_quietly,
@@ -766,59 +882,77 @@ TWO_WHERES = Exercise(
     ),
     mistakes=slips(
         root_or_zero,
-        (
+        Slip(
             "the outer where alone",
-            {"T.sqrt(safe)": "T.sqrt(x)"},
-            1,
-            "The where hands the gradient 0 to the root it did "
-            "not take, and the root multiplies it by its slope, which is not finite: 0 * inf is nan.",
+            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
+            "+ return T.where(x > 0, T.sqrt(x), 0.0)",
+            message=(
+                "The where hands the gradient 0 to the root it did not take, and the root multiplies it by its slope, "
+                "which is not finite: 0 * inf is nan."
+            ),
         ),
-        (
+        Slip(
             "the inner where alone",
-            {"T.where(x > 0, T.sqrt(safe), 0.0)": "T.sqrt(safe)"},
-            2,
-            "The gradient is healthy now. The result is the root "
-            "of the harmless number, though: a second where has to put the 0 there.",
+            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
+            "+ return T.sqrt(safe)",
+            message=(
+                "The gradient is healthy now. The result is the root of the harmless number, though: a second where "
+                "has to put the 0 there."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a zero inside",
-            {"x, 1.0)": "x, 0.0)", "T.where(x > 0, T.sqrt(safe), 0.0)": "T.sqrt(safe)"},
-            2,
-            "The numbers are right, since the root of 0 is 0 and where's own rule filters what comes back. But on the "
-            "way back sqrt, which saw a 0, made an infinity, and only luck stopped it there. Let it see a harmless "
-            "number such as 1, and put the 0 in afterwards.",
+            "- safe = T.where(x > 0, x, 1.0)",
+            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
+            "+ safe = T.where(x > 0, x, 0.0)",
+            "+ return T.sqrt(safe)",
+            message=(
+                "The numbers are right, since the root of 0 is 0 and where's own rule filters what comes back. But on "
+                "the way back sqrt, which saw a 0, made an infinity, and only luck stopped it there. Let it see a "
+                "harmless number such as 1, and put the 0 in afterwards."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a little more",
-            {"T.where(x > 0, T.sqrt(safe), 0.0)": "T.sqrt(T.maximum(x, 0.0) + 1e-8)"},
-            2,
-            "Adding something inside the root moves every result: the root of "
-            "0 + 1e-8 is 1e-4. (And it is a habit of many programs.)",
+            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
+            "+ return T.sqrt(T.maximum(x, 0.0) + 1e-8)",
+            message=(
+                "Adding something inside the root moves every result: the root of 0 + 1e-8 is 1e-4. (And it is a habit"
+                " of many programs.)"
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "clipped from below",
-            {"T.sqrt(safe)": "T.sqrt(T.clip(x, 1e-12, None))"},
-            2,
-            "A number between 0 and the limit of the clip is positive too, and has a root of its own and a steep "
-            "slope: the clip gives it the root of the limit, and no gradient. Ask `x > 0`, and put a harmless number "
-            "where it is false.",
+            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
+            "+ return T.where(x > 0, T.sqrt(T.clip(x, 1e-12, None)), 0.0)",
+            message=(
+                "A number between 0 and the limit of the clip is positive too, and has a root of its own and a steep "
+                "slope: the clip gives it the root of the limit, and no gradient. Ask `x > 0`, and put a harmless "
+                "number where it is false."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "maximum inside",
-            {"T.where(x > 0, T.sqrt(safe), 0.0)": "T.sqrt(T.maximum(x, 0.0))"},
-            1,
-            "The root still sees a 0, where its slope is infinite, and maximum shares a tie: half of infinity arrives.",
+            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
+            "+ return T.sqrt(T.maximum(x, 0.0))",
+            message=(
+                "The root still sees a 0, where its slope is infinite, and maximum shares a tie: half of infinity "
+                "arrives."
+            ),
         ),
-        (
+        Slip(
             "cut off",
-            {
-                "T.where(x > 0, T.sqrt(safe), 0.0)": "T.Tensor(np.where(x.data > 0, np.sqrt(np.maximum(x.data, 0)), 0),"
-                " requires_grad=True)"
-            },
-            2,
-            "The result does not know that it came from x (a NumPy array, "
-            "a new Tensor and `detach` all forget), so x gets no gradient at all. Stay with T.where and "
-            "T.sqrt.",
+            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
+            "+ return T.Tensor(np.where(x.data > 0, np.sqrt(np.maximum(x.data, 0)), 0), requires_grad=True)",
+            message=(
+                "The result does not know that it came from x (a NumPy array, a new Tensor and `detach` all forget), "
+                "so x gets no gradient at all. Stay with T.where and T.sqrt."
+            ),
+            hint=2,
         ),
     ),
     run=_value_and_gradient,
@@ -872,69 +1006,87 @@ POWER = Exercise(
     mistakes=(
         *slips(
             pow_backward,
-            (
+            Slip(
                 "formulas alone",
-                {"exponent == 0": "False", "(base == 0) & (exponent >= 0)": "False"},
-                2,
-                "The formulas are right and the holes are open: at base 0 they multiply 0 by an infinity.",
+                "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
+                "- is_hole = (base == 0) & (exponent >= 0)",
+                "+ for_base = np.where(False, 0, g * exponent * base ** (exponent - 1))",
+                "+ is_hole = False",
+                message="The formulas are right and the holes are open: at base 0 they multiply 0 by an infinity.",
+                hint=2,
             ),
-            (
+            Slip(
                 "one hole left",
-                {"(base == 0) & (exponent >= 0)": "False"},
-                3,
-                "The first hole is closed. The gradient of the exponent has one "
-                "too: 0 ** b times log(0), for b of 0 or more.",
+                "- is_hole = (base == 0) & (exponent >= 0)",
+                "+ is_hole = False",
+                message=(
+                    "The first hole is closed. The gradient of the exponent has one too: 0 ** b times log(0), for b of"
+                    " 0 or more."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "the other hole left",
-                {"exponent == 0": "False"},
-                2,
-                "The gradient of the exponent is right. That of the base "
-                "has a hole where the exponent is 0: 0 * 0 ** -1 is 0 * inf.",
+                "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
+                "+ for_base = np.where(False, 0, g * exponent * base ** (exponent - 1))",
+                message=(
+                    "The gradient of the exponent is right. That of the base has a hole where the exponent is 0: 0 * 0"
+                    " ** -1 is 0 * inf."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "too small a patch",
-                {">= 0": "> 0"},
-                3,
-                "0 ** 0 belongs to the second hole too: the exponent may be 0 *or* more, `>=`.",
+                "- is_hole = (base == 0) & (exponent >= 0)",
+                "+ is_hole = (base == 0) & (exponent > 0)",
+                message="0 ** 0 belongs to the second hole too: the exponent may be 0 *or* more, `>=`.",
+                hint=3,
             ),
-            (
+            Slip(
                 "too large a patch",
-                {" & (exponent >= 0)": ""},
-                3,
-                "The second patch is too large: with a negative exponent "
-                "0 ** -1 is inf, and its slopes are infinite, not 0.",
+                "- is_hole = (base == 0) & (exponent >= 0)",
+                "+ is_hole = (base == 0)",
+                message=(
+                    "The second patch is too large: with a negative exponent 0 ** -1 is inf, and its slopes are "
+                    "infinite, not 0."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "nearly 0",
-                {"base == 0": "abs(base) < 1e-6"},
-                3,
-                "The second patch is too large: where the base is small, but not 0, nothing is multiplied "
-                "by an infinity, and the formula holds.",
+                "- is_hole = (base == 0) & (exponent >= 0)",
+                "+ is_hole = (abs(base) < 1e-6) & (exponent >= 0)",
+                message=(
+                    "The second patch is too large: where the base is small, but not 0, nothing is multiplied by an "
+                    "infinity, and the formula holds."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "swapped",
-                {"for_base, for_exponent": "for_exponent, for_base"},
-                1,
-                "The two are swapped: first the gradient of the base, then that of the exponent.",
+                "- return for_base, for_exponent",
+                "+ return for_exponent, for_base",
+                message="The two are swapped: first the gradient of the base, then that of the exponent.",
             ),
-            (
+            Slip(
                 "size of the base",
-                {"exponent * base **": "exponent * abs(base) **"},
-                1,
-                "A negative base falls and rises with the power: (-2) ** 2 has the slope -4. No abs.",
+                "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
+                "+ for_base = np.where(exponent == 0, 0, g * exponent * abs(base) ** (exponent - 1))",
+                message="A negative base falls and rises with the power: (-2) ** 2 has the slope -4. No abs.",
             ),
-            (
+            Slip(
                 "g forgotten",
-                {"g * exponent": "exponent", "g * out": "out"},
-                1,
-                "Those are the slopes of the power itself. Each has to be multiplied by g.",
+                "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
+                "+ for_base = np.where(exponent == 0, 0, exponent * base ** (exponent - 1))",
+                "- for_exponent = np.where(is_hole, 0, g * out * np.log(base))",
+                "+ for_exponent = np.where(is_hole, 0, out * np.log(base))",
+                message="Those are the slopes of the power itself. Each has to be multiplied by g.",
             ),
-            (
+            Slip(
                 "logarithm of the exponent",
-                {"np.log(base)": "np.log(exponent)"},
-                1,
-                "a ** b is e ** (b * log(a)): the logarithm is that of the base.",
+                "- for_exponent = np.where(is_hole, 0, g * out * np.log(base))",
+                "+ for_exponent = np.where(is_hole, 0, g * out * np.log(exponent))",
+                message="a ** b is e ** (b * log(a)): the logarithm is that of the base.",
             ),
         ),
         Mistake(

@@ -8,7 +8,7 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.chapters.chapter_06.patients import DIAGNOSIS, DISEASES
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 
 GRID = np.array([[0.5, -1.0, 2.0], [1.5, -0.3, 0.8]])
 
@@ -97,75 +97,106 @@ NUMERIC_GRADIENT = Exercise(
     mistakes=(
         *slips(
             numeric_gradient,
-            (
+            Slip(
                 "one side",
-                {"f(behind)": "f(x)", "(2 * h)": "h"},
-                1,
-                "Near, but the error of one side is a hundred thousand times that of two: "
-                "compare f ahead with f behind, not with f here.",
+                "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
+                "+ gradient[index] = (f(ahead) - f(x)) / h",
+                message=(
+                    "Near, but the error of one side is a hundred thousand times that of two: compare f ahead with f "
+                    "behind, not with f here."
+                ),
             ),
-            (
+            Slip(
                 "all at once",
-                {"[index] +=": "[...] +=", "[index] -=": "[...] -="},
-                1,
-                "All elements moved together, which gives the sum of all slopes. Move one element at a time.",
+                "- ahead[index] += h",
+                "- behind[index] -= h",
+                "+ ahead[...] += h",
+                "+ behind[...] -= h",
+                message="All elements moved together, which gives the sum of all slopes. Move one element at a time.",
             ),
-            (
+            Slip(
                 "divided and multiplied",
-                {"/ (2 * h)": "/ 2 * h"},
-                3,
-                "Far too small: `/ 2 * h` divides by 2 and then multiplies by h. Put brackets around it, `/ (2 * h)`.",
+                "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
+                "+ gradient[index] = (f(ahead) - f(behind)) / 2 * h",
+                message=(
+                    "Far too small: `/ 2 * h` divides by 2 and then multiplies by h. Put brackets around it, `/ (2 * "
+                    "h)`."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "returns too early",
-                {"    return gradient": "        return gradient"},
-                3,
-                "Only the first slope was measured: is the `return` inside the loop?",
+                "- return gradient",
+                "+     return gradient",
+                message="Only the first slope was measured: is the `return` inside the loop?",
+                hint=3,
             ),
-            (
+            Slip(
                 "whole numbers",
-                {"np.array(x, dtype=float)": "np.array(x)"},
-                2,
-                "Right for floats. An integer array rounds 1 + h back to 1 without a word, so nothing moved.",
+                "- x = np.array(x, dtype=float)",
+                "+ x = np.array(x)",
+                message="Right for floats. An integer array rounds 1 + h back to 1 without a word, so nothing moved.",
+                hint=2,
             ),
-            (
+            Slip(
                 "zeros_like",
-                {
-                    "x = np.array(x, dtype=float)\n    gradient = np.zeros(x.shape)": "gradient = np.zeros_like(x)\n"
-                    "    x = np.array(x, dtype=float)"
-                },
-                2,
-                "The slopes are cut off to whole numbers: `np.zeros_like(x)` of an integer array is an integer array.",
+                '- """The slope of f at x for each element of the array x: floats, an array of x\'s shape."""',
+                '+ """The slope of f at x for each element of the array x: floats, an array of x\'s shape."""',
+                "+ gradient = np.zeros_like(x)",
+                "- gradient = np.zeros(x.shape)",
+                message=(
+                    "The slopes are cut off to whole numbers: `np.zeros_like(x)` of an integer array is an integer "
+                    "array."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "the same array",
-                {"x.copy(), x.copy()": "x, x"},
-                3,
-                "All slopes are 0. If you wrote `ahead = x`: that gives x a second name and makes no "
-                "copy, so ahead and behind are the same array.",
+                "- ahead, behind = x.copy(), x.copy()",
+                "+ ahead, behind = x, x",
+                message=(
+                    "All slopes are 0. If you wrote `ahead = x`: that gives x a second name and makes no copy, so "
+                    "ahead and behind are the same array."
+                ),
+                hint=3,
             ),
-            ("over h", {"(2 * h)": "h"}, 3, "All slopes are twice too large: from x - h to x + h it is 2 * h."),
-            (
+            Slip(
+                "over h",
+                "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
+                "+ gradient[index] = (f(ahead) - f(behind)) / h",
+                message="All slopes are twice too large: from x - h to x + h it is 2 * h.",
+                hint=3,
+            ),
+            Slip(
                 "flattened",
-                {"f(ahead) - f(behind)": "f(ahead.ravel()) - f(behind.ravel())"},
-                1,
-                "`f` got a flattened array. It may need the rows and columns: call it with an array of x's own shape.",
+                "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
+                "+ gradient[index] = (f(ahead.ravel()) - f(behind.ravel())) / (2 * h)",
+                message=(
+                    "`f` got a flattened array. It may need the rows and columns: call it with an array of x's own "
+                    "shape."
+                ),
             ),
-            (
+            Slip(
                 "an h of its own",
-                {"    gradient = np.zeros": "    h = 1e-5\n    gradient = np.zeros"},
-                3,
-                "`h` is an argument: take the step that you are given in place of 1e-5.",
+                "- x = np.array(x, dtype=float)",
+                "+ x = np.array(x, dtype=float)",
+                "+ h = 1e-5",
+                message="`h` is an argument: take the step that you are given in place of 1e-5.",
+                hint=3,
             ),
-            (
+            Slip(
                 "a step that grows with x",
-                {
-                    "    for index": "    step = h\n    for index",
-                    "        ahead,": "        h = step * max(1, abs(x[index]))\n        ahead,",
-                },
-                3,
-                "The step is longer where x is larger. For numbers of many sizes that is a good rule, but here `h` is "
-                "an argument: take the step that you are given.",
+                "- gradient = np.zeros(x.shape)",
+                "- for index in np.ndindex(x.shape):",
+                "+ gradient = np.zeros(x.shape)",
+                "+ step = h",
+                "+ for index in np.ndindex(x.shape):",
+                "+     h = step * max(1, abs(x[index]))",
+                message=(
+                    "The step is longer where x is larger. For numbers of many sizes that is a good rule, but here `h`"
+                    " is an argument: take the step that you are given."
+                ),
+                hint=3,
             ),
         ),
         Mistake(
@@ -238,89 +269,107 @@ CLOSE = Exercise(
     mistakes=(
         *slips(
             is_close,
-            (
+            Slip(
                 "absolute only",
-                {" + rtol * np.abs(numeric)": ""},
-                1,
-                "A difference of 1 in a million is rounding. Without `rtol * |numeric|` large gradients fail.",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(np.all(difference <= atol))",
+                message="A difference of 1 in a million is rounding. Without `rtol * |numeric|` large gradients fail.",
             ),
-            (
+            Slip(
                 "relative only",
-                {"atol + ": ""},
-                1,
-                "No number but 0 is relatively close to 0. `atol` is for slopes that should be 0.",
+                '- """Whether all elements of two arrays differ by at most atol + rtol * |numeric|."""',
+                '+ """Whether all elements of two arrays differ by at most rtol * |numeric|."""',
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(np.all(difference <= rtol * np.abs(numeric)))",
+                message="No number but 0 is relatively close to 0. `atol` is for slopes that should be 0.",
             ),
-            (
+            Slip(
                 "no abs",
-                {"np.abs(analytic - numeric)": "analytic - numeric"},
-                1,
-                "-3 is a lot less than 3, and so is the difference: take its absolute value.",
+                "- difference = np.abs(analytic - numeric)",
+                "+ difference = analytic - numeric",
+                message="-3 is a lot less than 3, and so is the difference: take its absolute value.",
             ),
-            (
+            Slip(
                 "no abs in the tolerance",
-                {"rtol * np.abs(numeric)": "rtol * numeric"},
-                1,
-                "`rtol * numeric` is negative where numeric is: the tolerance needs its absolute value too.",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(np.all(difference <= atol + rtol * numeric))",
+                message="`rtol * numeric` is negative where numeric is: the tolerance needs its absolute value too.",
             ),
-            (
+            Slip(
                 "one verdict each",
-                {"bool(np.all(": "(("},
-                2,
-                "That is one verdict for each element. Only if all are True is the answer True.",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return ((difference <= atol + rtol * np.abs(numeric)))",
+                message="That is one verdict for each element. Only if all are True is the answer True.",
+                hint=2,
             ),
-            (
+            Slip(
                 "relative to the other",
-                {"rtol * np.abs(numeric)": "rtol * np.abs(analytic)"},
-                1,
-                "`rtol` is a share of `numeric`, the one that was measured.",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(np.all(difference <= atol + rtol * np.abs(analytic)))",
+                message="`rtol` is a share of `numeric`, the one that was measured.",
             ),
-            (
+            Slip(
                 "tolerances of its own",
-                {"atol + rtol * np": "1e-7 + 1e-5 * np"},
-                1,
-                "`rtol` and `atol` are arguments: use them instead of the numbers 1e-5 and 1e-7.",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(np.all(difference <= 1e-7 + 1e-5 * np.abs(numeric)))",
+                message="`rtol` and `atol` are arguments: use them instead of the numbers 1e-5 and 1e-7.",
             ),
-            (
+            Slip(
                 "relative to the largest",
-                {"all(difference": "all(np.max(difference)", "np.abs(numeric)))": "np.max(np.abs(numeric))))"},
-                2,
-                "Each element has a tolerance of its own. A large neighbour does not excuse an error.",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(np.all(np.max(difference) <= atol + rtol * np.max(np.abs(numeric))))",
+                message="Each element has a tolerance of its own. A large neighbour does not excuse an error.",
+                hint=2,
             ),
-            (
+            Slip(
                 "the larger of the two",
-                {"atol + rtol * np.abs(numeric)": "np.maximum(atol, rtol * np.abs(numeric))"},
-                1,
-                "The two tolerances are added, and an element may use both: it need not be within one of them alone.",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(np.all(difference <= np.maximum(atol, rtol * np.abs(numeric))))",
+                message=(
+                    "The two tolerances are added, and an element may use both: it need not be within one of them "
+                    "alone."
+                ),
             ),
-            (
+            Slip(
                 "less than",
-                {"difference <=": "difference <"},
-                1,
-                '"At most" allows the tolerance itself, `<=`: two zeros differ by 0, and a tolerance of 0 is enough '
-                "for them.",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(np.all(difference < atol + rtol * np.abs(numeric)))",
+                message=(
+                    '"At most" allows the tolerance itself, `<=`: two zeros differ by 0, and a tolerance of 0 is '
+                    "enough for them."
+                ),
             ),
-            ("any", {"np.all": "np.any"}, 2, "One element that agrees is not enough: all have to."),
-            (
+            Slip(
+                "any",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(np.any(difference <= atol + rtol * np.abs(numeric)))",
+                message="One element that agrees is not enough: all have to.",
+                hint=2,
+            ),
+            Slip(
                 "nan passes",
-                {"np.all(difference <=": "not np.any(difference >"},
-                2,
-                "A nan passed! `nan > tolerance` is False, so none is too large. "
-                "Ask instead whether all are small enough.",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ return bool(not np.any(difference > atol + rtol * np.abs(numeric)))",
+                message=(
+                    "A nan passed! `nan > tolerance` is False, so none is too large. Ask instead whether all are small"
+                    " enough."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "in float32",
-                {"np.abs(analytic - numeric)": "np.abs(np.float32(analytic) - np.float32(numeric))"},
-                1,
-                "1 and 1.000000001 are the same number in float32. Compare them as they are, in float64.",
+                "- difference = np.abs(analytic - numeric)",
+                "+ difference = np.abs(np.float32(analytic) - np.float32(numeric))",
+                message="1 and 1.000000001 are the same number in float32. Compare them as they are, in float64.",
             ),
-            (
+            Slip(
                 "errors cancel",
-                {
-                    "np.abs(analytic - numeric)": "np.abs(np.mean(analytic - numeric))",
-                    "rtol * np.abs(numeric)": "rtol * np.mean(np.abs(numeric))",
-                },
-                2,
-                "In the mean an error of +0.1 and one of -0.1 cancel. Look at every element.",
+                "- difference = np.abs(analytic - numeric)",
+                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
+                "+ difference = np.abs(np.mean(analytic - numeric))",
+                "+ return bool(np.all(difference <= atol + rtol * np.mean(np.abs(numeric))))",
+                message="In the mean an error of +0.1 and one of -0.1 cancel. Look at every element.",
+                hint=2,
             ),
         ),
         Mistake(
@@ -375,27 +424,47 @@ COMPLEX_STEP = Exercise(
     ),
     mistakes=slips(
         complex_slope,
-        ("real", {"np.imag": "np.real"}, 2, "That is the real part: the value of f, not its slope."),
-        ("not divided", {" / h": ""}, 2, "So small: it is still multiplied by h."),
-        (
+        Slip(
+            "real",
+            "- return np.imag(f(x + 1j * h)) / h",
+            "+ return np.real(f(x + 1j * h)) / h",
+            message="That is the real part: the value of f, not its slope.",
+            hint=2,
+        ),
+        Slip(
+            "not divided",
+            "- return np.imag(f(x + 1j * h)) / h",
+            "+ return np.imag(f(x + 1j * h))",
+            message="So small: it is still multiplied by h.",
+            hint=2,
+        ),
+        Slip(
             "abs",
-            {"np.imag": "np.abs"},
-            2,
-            "The length of a complex number mixes the value in. The slope is in the imaginary part alone.",
+            "- return np.imag(f(x + 1j * h)) / h",
+            "+ return np.abs(f(x + 1j * h)) / h",
+            message="The length of a complex number mixes the value in. The slope is in the imaginary part alone.",
+            hint=2,
         ),
-        ("real step", {"1j * h": "h"}, 1, "The step has to go sideways, off the real line: `1j * h`."),
-        (
+        Slip(
+            "real step",
+            "- return np.imag(f(x + 1j * h)) / h",
+            "+ return np.imag(f(x + h)) / h",
+            message="The step has to go sideways, off the real line: `1j * h`.",
+        ),
+        Slip(
             "central",
-            {"np.imag(f(x + 1j * h)) / h": "(f(x + 1e-5) - f(x - 1e-5)) / 2e-5"},
-            1,
-            "That is a central difference. It works for the first two, but 1e9 + x**3 "
-            "swallows the digits that it needs.",
+            "- return np.imag(f(x + 1j * h)) / h",
+            "+ return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5",
+            message=(
+                "That is a central difference. It works for the first two, but 1e9 + x**3 swallows the digits that it "
+                "needs."
+            ),
         ),
-        (
+        Slip(
             "an h of its own",
-            {"1j * h": "1j * 1e-20", "/ h": "/ 1e-20"},
-            1,
-            "`h` is an argument: take the step that you are given in place of 1e-20.",
+            "- return np.imag(f(x + 1j * h)) / h",
+            "+ return np.imag(f(x + 1j * 1e-20)) / 1e-20",
+            message="`h` is an argument: take the step that you are given in place of 1e-20.",
         ),
     ),
     explain="No difference is taken, so no digits are lost and h may be as small as you like.",
@@ -534,87 +603,109 @@ OWN_GRADCHECK = Exercise(
     mistakes=(
         *slips(
             my_gradcheck,
-            (
+            Slip(
                 "plain sum",
-                {"np.random.default_rng(0).normal(size=out.shape)": "np.ones(out.shape)"},
-                2,
-                "A plain sum of the outputs is blind here: each row of a softmax sums to "
-                "1 whatever x is, so the gradient of the sum is 0, and twice 0 is 0 too. Give each output a "
-                "weight of its own.",
+                "- weights = np.random.default_rng(0).normal(size=out.shape)",
+                "+ weights = np.ones(out.shape)",
+                message=(
+                    "A plain sum of the outputs is blind here: each row of a softmax sums to 1 whatever x is, so the "
+                    "gradient of the sum is 0, and twice 0 is 0 too. Give each output a weight of its own."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "one weight for a column",
-                {"size=out.shape)": "size=out.shape[-1:]) * np.ones(out.shape)"},
-                2,
-                "Outputs with the same weight can hide an error that cancels among them, as in a softmax down the "
-                "columns. Each output has to have one of its own: `size=out.shape`.",
+                "- weights = np.random.default_rng(0).normal(size=out.shape)",
+                "+ weights = np.random.default_rng(0).normal(size=out.shape[-1:]) * np.ones(out.shape)",
+                message=(
+                    "Outputs with the same weight can hide an error that cancels among them, as in a softmax down the "
+                    "columns. Each output has to have one of its own: `size=out.shape`."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "zeros among the weights",
-                {"normal(size=out.shape)": "integers(0, 2, size=out.shape)"},
-                2,
-                "Some errors got through: an output whose weight is 0 is not looked at. Draw weights that are hardly "
-                "ever near 0, such as normal ones.",
+                "- weights = np.random.default_rng(0).normal(size=out.shape)",
+                "+ weights = np.random.default_rng(0).integers(0, 2, size=out.shape)",
+                message=(
+                    "Some errors got through: an output whose weight is 0 is not looked at. Draw weights that are "
+                    "hardly ever near 0, such as normal ones."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "weights by the engine",
-                {"out.backward(weights)": "T.sum(T.mul(out, weights)).backward()"},
-                1,
-                "Where the rule of mul is broken, it passed. `out * weights` is an operation of the engine too, the "
-                "very one that is broken here: two wrong signs make a right one. A checker must not lean on "
-                "what it checks. Start with the weights instead: `out.backward(weights)`.",
+                "- out.backward(weights)",
+                "+ T.sum(T.mul(out, weights)).backward()",
+                message=(
+                    "Where the rule of mul is broken, it passed. `out * weights` is an operation of the engine too, "
+                    "the very one that is broken here: two wrong signs make a right one. A checker must not lean on "
+                    "what it checks. Start with the weights instead: `out.backward(weights)`."
+                ),
             ),
-            (
+            Slip(
                 "weights of x's shape",
-                {"out.shape": "x.shape"},
-                2,
-                "The outputs are weighted, so the weights have the shape of `out`. It may be another than that of x.",
+                "- weights = np.random.default_rng(0).normal(size=out.shape)",
+                "+ weights = np.random.default_rng(0).normal(size=x.shape)",
+                message=(
+                    "The outputs are weighted, so the weights have the shape of `out`. It may be another than that of "
+                    "x."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "two weightings",
-                {".data * weights": ".data * np.random.default_rng(1).normal(size=out.shape)"},
-                2,
-                "Even the healthy ones fail. Both halves need the same weights: "
-                "draw them once, and use them in `out.backward(weights)` and in the sum that is measured.",
+                "- return np.sum(fn(T.Tensor(array)).data * weights)",
+                "+ return np.sum(fn(T.Tensor(array)).data * np.random.default_rng(1).normal(size=out.shape))",
+                message=(
+                    "Even the healthy ones fail. Both halves need the same weights: draw them once, and use them in "
+                    "`out.backward(weights)` and in the sum that is measured."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "generous",
-                {"numeric_gradient(weighted_sum, x)": "numeric_gradient(weighted_sum, x), 0.05, 1e-3"},
-                4,
-                "An error of 1% got through. Differences in float64 are good to about ten "
-                "digits, so there is no reason to be that generous: `is_close` as it is.",
+                "- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))",
+                "+ return is_close(leaf.grad, numeric_gradient(weighted_sum, x), 0.05, 1e-3)",
+                message=(
+                    "An error of 1% got through. Differences in float64 are good to about ten digits, so there is no "
+                    "reason to be that generous: `is_close` as it is."
+                ),
+                hint=4,
             ),
-            (
+            Slip(
                 "sizes alone",
-                {
-                    "leaf.grad, ": "abs(leaf.grad), ",
-                    "numeric_gradient(weighted_sum, x)": "abs(numeric_gradient(weighted_sum, x))",
-                },
-                4,
-                "A gradient with the wrong sign got through: compare the numbers, not their sizes.",
+                "- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))",
+                "+ return is_close(abs(leaf.grad), abs(numeric_gradient(weighted_sum, x)))",
+                message="A gradient with the wrong sign got through: compare the numbers, not their sizes.",
+                hint=4,
             ),
-            (
+            Slip(
                 "places do not matter",
-                {
-                    "leaf.grad, ": "np.sort(leaf.grad, axis=None), ",
-                    "numeric_gradient(weighted_sum, x)": "np.sort(numeric_gradient(weighted_sum, x), axis=None)",
-                },
-                4,
-                "The right numbers in the wrong places got through: compare each element with its own.",
+                "- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))",
+                "+ return is_close(np.sort(leaf.grad, axis=None), np.sort(numeric_gradient(weighted_sum, x), axis=None))",  # noqa: E501
+                message="The right numbers in the wrong places got through: compare each element with its own.",
+                hint=4,
             ),
-            (
+            Slip(
                 "without .data",
-                {"fn(T.Tensor(array)).data * weights": "fn(T.Tensor(array)) * weights"},
-                3,
-                "`numeric_gradient` needs numbers. `fn` gives a Tensor, so take "
-                "its array before you go on: `fn(T.Tensor(array)).data`.",
+                "- return np.sum(fn(T.Tensor(array)).data * weights)",
+                "+ return np.sum(fn(T.Tensor(array)) * weights)",
+                message=(
+                    "`numeric_gradient` needs numbers. `fn` gives a Tensor, so take its array before you go on: "
+                    "`fn(T.Tensor(array)).data`."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "not summed",
-                {"np.sum(fn(T.Tensor(array)).data * weights)": "fn(T.Tensor(array)).data * weights"},
-                3,
-                "`numeric_gradient` wants a function that gives one number, and got "
-                "one that gives an array: weight the outputs and sum them.",
+                "- return np.sum(fn(T.Tensor(array)).data * weights)",
+                "+ return fn(T.Tensor(array)).data * weights",
+                message=(
+                    "`numeric_gradient` wants a function that gives one number, and got one that gives an array: "
+                    "weight the outputs and sum them."
+                ),
+                hint=3,
             ),
         ),
         Mistake(
@@ -678,74 +769,99 @@ ALL_IN_ONE_GO = Exercise(
     ),
     mistakes=slips(
         two_slopes,
-        (
+        Slip(
             "mean",
-            {"np.sum": "np.mean"},
-            1,
-            "What the gradient says is a sum over all elements, not a mean: all of them move at once.",
+            "- claimed = np.sum(gradient * direction)",
+            "+ claimed = np.mean(gradient * direction)",
+            message="What the gradient says is a sum over all elements, not a mean: all of them move at once.",
         ),
-        (
+        Slip(
             "no direction",
-            {"gradient * direction": "gradient"},
-            1,
-            "The direction belongs into the first slope too: an element that goes down counts with a minus.",
+            "- claimed = np.sum(gradient * direction)",
+            "+ claimed = np.sum(gradient)",
+            message="The direction belongs into the first slope too: an element that goes down counts with a minus.",
         ),
-        (
+        Slip(
             "unit length",
-            {"/ (2 * h)": "/ (2 * h) / np.linalg.norm(direction)"},
-            2,
-            "The second is measured per unit of length, the first is not. Leave the direction as long as it is.",
+            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
+            "+ measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h) / np.linalg.norm(direction)",
+            message=(
+                "The second is measured per unit of length, the first is not. Leave the direction as long as it is."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "both of unit length",
-            {"claimed =": "direction = direction / np.linalg.norm(direction)\n    claimed ="},
-            2,
-            "Both slopes are per unit of length. Leave the direction as long as it is.",
+            '- """(what the gradient says, what f says): the slope of f at x along a direction."""',
+            '+ """(what the gradient says, what f says): the slope of f at x along a direction."""',
+            "+ direction = direction / np.linalg.norm(direction)",
+            message="Both slopes are per unit of length. Leave the direction as long as it is.",
+            hint=2,
         ),
-        (
+        Slip(
             "signs alone",
-            {"* direction": "* np.sign(direction)"},
-            2,
-            "A direction need not be made of signs: an element may go half as far as another, or stay where it is. "
-            "Take `direction` as it is.",
+            "- claimed = np.sum(gradient * direction)",
+            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
+            "+ claimed = np.sum(gradient * np.sign(direction))",
+            "+ measured = (f(x + h * np.sign(direction)) - f(x - h * np.sign(direction))) / (2 * h)",
+            message=(
+                "A direction need not be made of signs: an element may go half as far as another, or stay where it is."
+                " Take `direction` as it is."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "step without direction",
-            {"h * direction": "h"},
-            2,
-            "The second slope moves all elements up. Move them along the direction: x + h * direction.",
+            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
+            "+ measured = (f(x + h) - f(x - h)) / (2 * h)",
+            message="The second slope moves all elements up. Move them along the direction: x + h * direction.",
+            hint=2,
         ),
-        (
+        Slip(
             "an h of its own",
-            {"    claimed =": "    h = 1e-5\n    claimed ="},
-            2,
-            "`h` is an argument: take the step that you are given in place of 1e-5.",
+            '- """(what the gradient says, what f says): the slope of f at x along a direction."""',
+            '+ """(what the gradient says, what f says): the slope of f at x along a direction."""',
+            "+ h = 1e-5",
+            message="`h` is an argument: take the step that you are given in place of 1e-5.",
+            hint=2,
         ),
-        ("over h", {"(2 * h)": "h"}, 2, "The second slope is twice too large: from behind to ahead it is 2 * h."),
-        (
+        Slip(
+            "over h",
+            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
+            "+ measured = (f(x + h * direction) - f(x - h * direction)) / h",
+            message="The second slope is twice too large: from behind to ahead it is 2 * h.",
+            hint=2,
+        ),
+        Slip(
             "divided and multiplied",
-            {"/ (2 * h)": "/ 2 * h"},
-            2,
-            "The second slope is far too small: `/ 2 * "
-            "h` divides by 2 and then multiplies by h. It takes brackets, `/ (2 * h)`.",
+            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
+            "+ measured = (f(x + h * direction) - f(x - h * direction)) / 2 * h",
+            message=(
+                "The second slope is far too small: `/ 2 * h` divides by 2 and then multiplies by h. It takes "
+                "brackets, `/ (2 * h)`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "one side",
-            {"f(x - h * direction)": "f(x)", "(2 * h)": "h"},
-            2,
-            "The second slope looks to one side only, which is a good deal less exact.",
+            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
+            "+ measured = (f(x + h * direction) - f(x)) / h",
+            message="The second slope looks to one side only, which is a good deal less exact.",
+            hint=2,
         ),
-        (
+        Slip(
             "not summed",
-            {"np.sum(gradient * direction)": "gradient * direction"},
-            2,
-            "What the gradient says has to be one number: the sum over all elements.",
+            "- claimed = np.sum(gradient * direction)",
+            "+ claimed = gradient * direction",
+            message="What the gradient says has to be one number: the sum over all elements.",
+            hint=2,
         ),
-        (
+        Slip(
             "swapped",
-            {"return claimed, measured": "return measured, claimed"},
-            2,
-            "The two are swapped: first what the gradient says, then what f says.",
+            "- return claimed, measured",
+            "+ return measured, claimed",
+            message="The two are swapped: first what the gradient says, then what f says.",
+            hint=2,
         ),
     ),
     run=_a_pair,
@@ -828,24 +944,30 @@ CULPRITS = Exercise(
     mistakes=(
         *slips(
             culprits,
-            (
+            Slip(
                 "the middle is lost",
-                {"numbers[half:]": "numbers[half + 1 :]"},
-                2,
-                "The halves are `numbers[:half]` and `numbers[half:]`; with "
-                "`half + 1` the element in the middle is in neither.",
+                "- return culprits(differs, numbers[:half]) + culprits(differs, numbers[half:])",
+                "+ return culprits(differs, numbers[:half]) + culprits(differs, numbers[half + 1 :])",
+                message=(
+                    "The halves are `numbers[:half]` and `numbers[half:]`; with `half + 1` the element in the middle "
+                    "is in neither."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "never ends",
-                {"len(numbers) == 0 or ": "", "len(numbers) == 1": "False"},
-                3,
-                "It never comes to an end: half of a list of one number is that list again, and an empty one.",
+                "- if len(numbers) == 0 or not differs(numbers):",
+                "+ if not differs(numbers):",
+                "- if len(numbers) == 1:",
+                "+ if False:",
+                message="It never comes to an end: half of a list of one number is that list again, and an empty one.",
+                hint=3,
             ),
-            (
+            Slip(
                 "all or nothing",
-                {"if len(numbers) == 1": "if True"},
-                1,
-                "That is the whole list: somebody in it is guilty, but not everybody. Go on with its halves.",
+                "- if len(numbers) == 1:",
+                "+ if True:",
+                message="That is the whole list: somebody in it is guilty, but not everybody. Go on with its halves.",
             ),
         ),
         Mistake(

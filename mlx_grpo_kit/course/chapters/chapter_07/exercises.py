@@ -8,7 +8,7 @@ import numpy as np
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.tensor import nn, optim
 
 SHRUG = Exercise(
@@ -85,103 +85,146 @@ CROSS_ENTROPY = Exercise(
     mistakes=(
         *slips(
             _all_log_probabilities_first,
-            (
+            Slip(
                 "log of softmax",
-                {f"logits - {LOGSUMEXP}": "T.log(T.softmax(logits, axis=1))"},
-                1,
-                "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and log(0) is -inf. Subtract the "
-                "logsumexp from the score instead, and no probability is ever written down.",
+                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
+                "+ log_probs = T.log(T.softmax(logits, axis=1))",
+                message=(
+                    "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and log(0) is -inf. Subtract "
+                    "the logsumexp from the score instead, and no probability is ever written down."
+                ),
             ),
-            (
+            Slip(
                 "log of softmax at the target",
-                {f"logits - {LOGSUMEXP}": "T.softmax(logits, axis=1)", AT_TARGETS: f"T.log({AT_TARGETS})"},
-                1,
-                "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and the log of that is -inf. "
-                "Subtract the logsumexp from the score instead, and no probability is ever written down.",
+                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
+                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
+                "+ log_probs = T.softmax(logits, axis=1)",
+                "+ return -T.mean(T.log(log_probs[np.arange(len(targets)), targets]))",
+                message=(
+                    "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and the log of that is -inf. "
+                    "Subtract the logsumexp from the score instead, and no probability is ever written down."
+                ),
             ),
-            (
+            Slip(
                 "log of a sum of exp",
-                {LOGSUMEXP: "T.log(T.sum(T.exp(logits), axis=1, keepdims=True))"},
-                1,
-                "e**1000 is larger than any number in the machine: inf. `T.logsumexp` is the same on paper, and takes "
-                "the largest score out before exp.",
+                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
+                "+ log_probs = logits - T.log(T.sum(T.exp(logits), axis=1, keepdims=True))",
+                message=(
+                    "e**1000 is larger than any number in the machine: inf. `T.logsumexp` is the same on paper, and "
+                    "takes the largest score out before exp."
+                ),
             ),
-            (
+            Slip(
                 "no keepdims",
-                {", keepdims=True": ""},
-                1,
-                "`T.logsumexp(logits, axis=1)` has shape [N], and [N, C] minus [N] puts it along the wrong axis. "
-                "`keepdims=True` makes it [N, 1]; or take the targets' scores first, which are [N] too.",
+                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
+                "+ log_probs = logits - T.logsumexp(logits, axis=1)",
+                message=(
+                    "`T.logsumexp(logits, axis=1)` has shape [N], and [N, C] minus [N] puts it along the wrong axis. "
+                    "`keepdims=True` makes it [N, 1]; or take the targets' scores first, which are [N] too."
+                ),
             ),
-            (
+            Slip(
                 "mean of everything",
-                {AT_TARGETS: "log_probs"},
-                2,
-                "That is the mean over all classes. Only the log-probability at the target counts, one from each row.",
+                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
+                "+ return -T.mean(log_probs)",
+                message=(
+                    "That is the mean over all classes. Only the log-probability at the target counts, one from each "
+                    "row."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "over all",
-                {AT_TARGETS: "log_probs * np.eye(logits.shape[1])[targets]"},
-                2,
-                "The zeros of the one-hot rows are counted in your mean, so it is too small by a factor of C. Only one "
-                "number from each row counts.",
+                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
+                "+ return -T.mean(log_probs * np.eye(logits.shape[1])[targets])",
+                message=(
+                    "The zeros of the one-hot rows are counted in your mean, so it is too small by a factor of C. Only"
+                    " one number from each row counts."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "the likeliest",
-                {AT_TARGETS: "T.max(log_probs, axis=1)"},
-                2,
-                "That is how sure the network is of its own favourite. What counts is the probability at the target.",
+                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
+                "+ return -T.mean(T.max(log_probs, axis=1))",
+                message=(
+                    "That is how sure the network is of its own favourite. What counts is the probability at the "
+                    "target."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "axis",
-                {"axis=1": "axis=0"},
-                1,
-                "The probabilities of one example sum to 1, so the sum runs along its row, `axis=1`. You summed over "
-                "the examples.",
+                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
+                "+ log_probs = logits - T.logsumexp(logits, axis=0, keepdims=True)",
+                message=(
+                    "The probabilities of one example sum to 1, so the sum runs along its row, `axis=1`. You summed "
+                    "over the examples."
+                ),
             ),
-            (
+            Slip(
                 "all pairs",
-                {"np.arange(len(targets))": ":"},
-                2,
-                "`[:, targets]` takes every target from every row, N times N numbers. One from each row needs a row "
-                "number beside each target.",
+                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
+                "+ return -T.mean(log_probs[:, targets])",
+                message=(
+                    "`[:, targets]` takes every target from every row, N times N numbers. One from each row needs a "
+                    "row number beside each target."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "sign",
-                {"-T.mean": "T.mean"},
-                3,
-                "Logarithms of probabilities are negative. A loss that falls as the answers get better needs the minus "
-                "sign.",
+                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
+                "+ return T.mean(log_probs[np.arange(len(targets)), targets])",
+                message=(
+                    "Logarithms of probabilities are negative. A loss that falls as the answers get better needs the "
+                    "minus sign."
+                ),
+                hint=3,
             ),
         ),
         *slips(
             cross_entropy,
-            (
+            Slip(
                 "one logsumexp",
-                {"logits, axis=1": "logits"},
-                1,
-                "That is one logsumexp over all rows. The probabilities of each example sum to 1: `axis=1`.",
+                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
+                "+ return T.mean(T.logsumexp(logits) - right)",
+                message="That is one logsumexp over all rows. The probabilities of each example sum to 1: `axis=1`.",
             ),
-            ("not averaged", {"T.mean": ""}, 3, "That is one loss for each example. Asked is their mean, one number."),
-            (
+            Slip(
+                "not averaged",
+                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
+                "+ return (T.logsumexp(logits, axis=1) - right)",
+                message="That is one loss for each example. Asked is their mean, one number.",
+                hint=3,
+            ),
+            Slip(
                 "sum",
-                {"T.mean": "T.sum"},
-                3,
-                "That is the sum. The mean does not depend on the size of the batch, so the learning rate need not "
-                "either.",
+                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
+                "+ return T.sum(T.logsumexp(logits, axis=1) - right)",
+                message=(
+                    "That is the sum. The mean does not depend on the size of the batch, so the learning rate need not"
+                    " either."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "no logsumexp",
-                {"T.logsumexp(logits, axis=1) - right": "-right"},
-                1,
-                "Those are scores, not yet log-probabilities: without the logsumexp the network could win by making "
-                "all scores large.",
+                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
+                "+ return T.mean(-right)",
+                message=(
+                    "Those are scores, not yet log-probabilities: without the logsumexp the network could win by "
+                    "making all scores large."
+                ),
             ),
-            (
+            Slip(
                 "no graph",
-                {"T.mean(": "T.Tensor(T.mean(", "- right)": "- right).data)"},
-                3,
-                "The number is right, but no gradient arrives: compute with the Tensor itself, not with its .data.",
+                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
+                "+ return T.Tensor(T.mean(T.logsumexp(logits, axis=1) - right).data)",
+                message=(
+                    "The number is right, but no gradient arrives: compute with the Tensor itself, not with its .data."
+                ),
+                hint=3,
             ),
         ),
     ),
@@ -305,76 +348,95 @@ MINIBATCHES = Exercise(
     mistakes=(
         *slips(
             minibatches,
-            (
+            Slip(
                 "two orders",
-                {
-                    "y[chosen]": "y[other[start : start + size]]",
-                    "len(x))\n": "len(x))\n    other = rng.permutation(len(x))\n",
-                },
-                1,
-                "x and y are shuffled differently, so images get other images' labels. No error will ever tell you: "
-                "the loss just stays near 2.3. Make one order and use it for both.",
+                "- order = rng.permutation(len(x))",
+                "+ order = rng.permutation(len(x))",
+                "+ other = rng.permutation(len(x))",
+                "- yield x[chosen], y[chosen]",
+                "+ yield x[chosen], y[other[start : start + size]]",
+                message=(
+                    "x and y are shuffled differently, so images get other images' labels. No error will ever tell "
+                    "you: the loss just stays near 2.3. Make one order and use it for both."
+                ),
             ),
-            (
+            Slip(
                 "drops the last",
-                {"yield": "if len(chosen) == size: yield"},
-                2,
-                "The last, smaller batch is missing. Its examples would never be seen in this epoch.",
+                "- yield x[chosen], y[chosen]",
+                "+ if len(chosen) == size: yield x[chosen], y[chosen]",
+                message="The last, smaller batch is missing. Its examples would never be seen in this epoch.",
+                hint=2,
             ),
-            (
+            Slip(
                 "same order",
-                {"rng.permutation": "np.random.default_rng(0).permutation"},
-                1,
-                "Every epoch has the same order. Draw from the `rng` that you are given: it goes on where it was.",
+                "- order = rng.permutation(len(x))",
+                "+ order = np.random.default_rng(0).permutation(len(x))",
+                message=(
+                    "Every epoch has the same order. Draw from the `rng` that you are given: it goes on where it was."
+                ),
             ),
-            (
+            Slip(
                 "deaf to rng",
-                {"rng.permutation": "np.random.default_rng().permutation"},
-                1,
-                "The order is random, but it does not come from `rng`, so nobody can ever repeat your training. Draw "
-                "it from there: `rng.permutation(len(x))`.",
+                "- order = rng.permutation(len(x))",
+                "+ order = np.random.default_rng().permutation(len(x))",
+                message=(
+                    "The order is random, but it does not come from `rng`, so nobody can ever repeat your training. "
+                    "Draw it from there: `rng.permutation(len(x))`."
+                ),
             ),
-            (
+            Slip(
                 "an empty one",
-                {"len(x), size": "len(x) + 1, size"},
-                2,
-                "Where `size` divides the number of examples an empty batch comes at the end, and the mean of nothing "
-                "is nan. Stop before `len(x)`.",
+                "- for start in range(0, len(x), size):",
+                "+ for start in range(0, len(x) + 1, size):",
+                message=(
+                    "Where `size` divides the number of examples an empty batch comes at the end, and the mean of "
+                    "nothing is nan. Stop before `len(x)`."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "first batch alone",
-                {"yield": "return"},
-                3,
-                "That is one batch: a `return` in the loop leaves it at once. `yield` hands out a batch and goes on.",
+                "- yield x[chosen], y[chosen]",
+                "+ return x[chosen], y[chosen]",
+                message=(
+                    "That is one batch: a `return` in the loop leaves it at once. `yield` hands out a batch and goes "
+                    "on."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "row numbers",
-                {"x[chosen], y[chosen]": "chosen"},
-                3,
-                "Those are row numbers. Take the rows: `x[chosen], y[chosen]`.",
+                "- yield x[chosen], y[chosen]",
+                "+ yield chosen",
+                message="Those are row numbers. Take the rows: `x[chosen], y[chosen]`.",
+                hint=3,
             ),
-            (
+            Slip(
                 "in order",
-                {"rng.permutation": "np.arange"},
-                1,
-                "The batches come in the order of the data, and files are often sorted.",
+                "- order = rng.permutation(len(x))",
+                "+ order = np.arange(len(x))",
+                message="The batches come in the order of the data, and files are often sorted.",
             ),
-            (
+            Slip(
                 "with repeats",
-                {"order[start : start + size]": "rng.integers(0, len(x), min(size, len(x) - start))"},
-                1,
-                "Some examples come twice and others never: that is drawing with replacement. A permutation has each "
-                "once.",
+                "- chosen = order[start : start + size]",
+                "+ chosen = rng.integers(0, len(x), min(size, len(x) - start))",
+                message=(
+                    "Some examples come twice and others never: that is drawing with replacement. A permutation has "
+                    "each once."
+                ),
             ),
-            (
+            Slip(
                 "in place",
-                {
-                    "len(x))\n": "len(x))\n    x[:], y[:] = x[order], y[order]\n",
-                    "x[chosen], y[chosen]": "x[start : start + size], y[start : start + size]",
-                },
-                1,
-                "The arrays that you were given have changed: x and y belong to the caller. Shuffle the row numbers "
-                "instead.",
+                "- order = rng.permutation(len(x))",
+                "+ order = rng.permutation(len(x))",
+                "+ x[:], y[:] = x[order], y[order]",
+                "- yield x[chosen], y[chosen]",
+                "+ yield x[start : start + size], y[start : start + size]",
+                message=(
+                    "The arrays that you were given have changed: x and y belong to the caller. Shuffle the row "
+                    "numbers instead."
+                ),
             ),
         ),
         Mistake("for ever", _for_ever, "It never ends. One call is one epoch: each example once, then stop.", 2),
@@ -471,66 +533,95 @@ ADAM = Exercise(
     mistakes=(
         *slips(
             adam_step,
-            (
+            Slip(
                 "no correction",
-                {' / (1 - beta1 ** state["t"])': "", ' / (1 - beta2 ** state["t"])': ""},
-                2,
-                "The bias correction is missing. Both averages begin at 0, so with the usual betas m is a tenth at "
-                "step 1 and sqrt(v) a thirtieth of what it should be, and the step three times too long.",
+                '- m = state["m"] / (1 - beta1 ** state["t"])',
+                '- v = state["v"] / (1 - beta2 ** state["t"])',
+                '+ m = state["m"]',
+                '+ v = state["v"]',
+                message=(
+                    "The bias correction is missing. Both averages begin at 0, so with the usual betas m is a tenth at"
+                    " step 1 and sqrt(v) a thirtieth of what it should be, and the step three times too long."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "eps in the root",
-                {"np.sqrt(v) + eps": "np.sqrt(v + eps)"},
-                3,
-                "eps stands inside the root. There 1e-8 counts like a gradient of 1e-4, which is not small; outside it "
-                "only keeps you from dividing by 0.",
+                "- return w - lr * m / (np.sqrt(v) + eps)",
+                "+ return w - lr * m / (np.sqrt(v + eps))",
+                message=(
+                    "eps stands inside the root. There 1e-8 counts like a gradient of 1e-4, which is not small; "
+                    "outside it only keeps you from dividing by 0."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "forgets",
-                {"if not state": "if True"},
-                1,
-                "Step 1 is right, and step 2 is as if nothing had been before it: what you compute has to be put back "
-                "into `state`.",
+                "- if not state:",
+                "+ if True:",
+                message=(
+                    "Step 1 is right, and step 2 is as if nothing had been before it: what you compute has to be put "
+                    "back into `state`."
+                ),
             ),
-            (
+            Slip(
                 "t stays 1",
-                {'state["t"] += 1': 'state["t"] = 1'},
-                1,
-                "Step 1 is right and step 2 is not: the bias correction is still that of the first step. Does `t` "
-                "count on?",
+                '- state["t"] += 1',
+                '+ state["t"] = 1',
+                message=(
+                    "Step 1 is right and step 2 is not: the bias correction is still that of the first step. Does `t` "
+                    "count on?"
+                ),
             ),
-            (
+            Slip(
                 "t from 0",
-                {'** state["t"]': '** (state["t"] - 1)'},
-                1,
-                "At step 1 you divide by 1 - beta**0, which is 0. Count before you divide: the first step is t = 1.",
+                '- m = state["m"] / (1 - beta1 ** state["t"])',
+                '- v = state["v"] / (1 - beta2 ** state["t"])',
+                '+ m = state["m"] / (1 - beta1 ** (state["t"] - 1))',
+                '+ v = state["v"] / (1 - beta2 ** (state["t"] - 1))',
+                message=(
+                    "At step 1 you divide by 1 - beta**0, which is 0. Count before you divide: the first step is t = 1."
+                ),
             ),
-            (
+            Slip(
                 "no root",
-                {"np.sqrt(v)": "v"},
-                3,
-                "The root of v is missing. Only with it m and its divisor are in the same units, and the step is about "
-                "`lr` whatever the size of the gradient.",
+                "- return w - lr * m / (np.sqrt(v) + eps)",
+                "+ return w - lr * m / (v + eps)",
+                message=(
+                    "The root of v is missing. Only with it m and its divisor are in the same units, and the step is "
+                    "about `lr` whatever the size of the gradient."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "uphill",
-                {"w - lr": "w + lr"},
-                3,
-                "The weights walk uphill: the step goes against the gradient, `w - ...`.",
+                "- return w - lr * m / (np.sqrt(v) + eps)",
+                "+ return w + lr * m / (np.sqrt(v) + eps)",
+                message="The weights walk uphill: the step goes against the gradient, `w - ...`.",
+                hint=3,
             ),
-            (
+            Slip(
                 "keeps the corrected",
-                {"    m = ": '    state["m"] = m = ', "    v = ": '    state["v"] = v = '},
-                2,
-                "Step 1 is right. But the corrected averages went into `state`, and get corrected again next time. "
-                "Keep the raw ones.",
+                '- m = state["m"] / (1 - beta1 ** state["t"])',
+                '- v = state["v"] / (1 - beta2 ** state["t"])',
+                '+ state["m"] = m = state["m"] / (1 - beta1 ** state["t"])',
+                '+ state["v"] = v = state["v"] / (1 - beta2 ** state["t"])',
+                message=(
+                    "Step 1 is right. But the corrected averages went into `state`, and get corrected again next time."
+                    " Keep the raw ones."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "deaf to its settings",
-                {"    if not state": "    beta1, beta2, eps = 0.9, 0.999, 1e-8\n    if not state"},
-                2,
-                "With other betas and another eps it gives what it gives with the usual ones: use the arguments "
-                "`beta1`, `beta2` and `eps`, not their numbers.",
+                '- """The weights after one step of Adam. state: a dict, empty before the first step."""',
+                '+ """The weights after one step of Adam. state: a dict, empty before the first step."""',
+                "+ beta1, beta2, eps = 0.9, 0.999, 1e-8",
+                message=(
+                    "With other betas and another eps it gives what it gives with the usual ones: use the arguments "
+                    "`beta1`, `beta2` and `eps`, not their numbers."
+                ),
+                hint=2,
             ),
         ),
     ),
@@ -614,39 +705,57 @@ TRAIN_STEP = Exercise(
     ),
     mistakes=slips(
         train_step,
-        (
+        Slip(
             "never zero",
-            {"optimizer.zero_grad()": "pass"},
-            1,
-            "The first step is right and the later ones are not: the old gradients are still there, and backward adds "
-            "to them.",
+            "- optimizer.zero_grad()",
+            "+ pass",
+            message=(
+                "The first step is right and the later ones are not: the old gradients are still there, and backward "
+                "adds to them."
+            ),
         ),
-        (
+        Slip(
             "zero too late",
-            {"optimizer.zero_grad()": "pass", "loss.backward()": "loss.backward()\n    optimizer.zero_grad()"},
-            1,
-            "Nothing moves: when the optimizer makes its step there are no gradients. They come from backward, and "
-            "zero_grad forgets them.",
+            "- optimizer.zero_grad()",
+            "+ pass",
+            "- loss.backward()",
+            "+ loss.backward()",
+            "+ optimizer.zero_grad()",
+            message=(
+                "Nothing moves: when the optimizer makes its step there are no gradients. They come from backward, and"
+                " zero_grad forgets them."
+            ),
         ),
-        (
+        Slip(
             "zero at the end",
-            {"optimizer.zero_grad()": "pass", "optimizer.step()": "optimizer.step()\n    optimizer.zero_grad()"},
-            1,
-            "Gradients are forgotten after each step, so what was in the model before the first one is added to it. "
-            "Forget before backward, and it does not matter who was there earlier.",
+            "- optimizer.zero_grad()",
+            "+ pass",
+            "- optimizer.step()",
+            "+ optimizer.step()",
+            "+ optimizer.zero_grad()",
+            message=(
+                "Gradients are forgotten after each step, so what was in the model before the first one is added to "
+                "it. Forget before backward, and it does not matter who was there earlier."
+            ),
         ),
-        (
+        Slip(
             "loss afterwards",
-            {"loss.item()": "T.cross_entropy(model(x), y).item()"},
-            1,
-            "The weights are right. The loss was computed once more, after the step; return the one that you had "
-            "before it, which costs nothing.",
+            "- return loss.item()",
+            "+ return T.cross_entropy(model(x), y).item()",
+            message=(
+                "The weights are right. The loss was computed once more, after the step; return the one that you had "
+                "before it, which costs nothing."
+            ),
         ),
-        (
+        Slip(
             "a tensor",
-            {"loss.item()": "loss"},
-            2,
-            "Return `loss.item()`: a Tensor keeps its whole graph in memory for as long as you keep it in a history.",
+            "- return loss.item()",
+            "+ return loss",
+            message=(
+                "Return `loss.item()`: a Tensor keeps its whole graph in memory for as long as you keep it in a "
+                "history."
+            ),
+            hint=2,
         ),
     ),
     run=_three_train_steps,
@@ -784,94 +893,119 @@ FIRST_DIFFERENCE = Exercise(
         ),
         *slips(
             first_difference,
-            (
+            Slip(
                 "nan slips through",
-                {"if not difference.max() <=": "if difference.max() >"},
-                2,
-                "A nan went unnoticed: `nan > tolerance` is False, like every comparison with nan. Ask whether the "
-                "difference is *not* `<= tolerance`.",
+                "- if not difference.max() <= tolerance:",
+                "+ if difference.max() > tolerance:",
+                message=(
+                    "A nan went unnoticed: `nan > tolerance` is False, like every comparison with nan. Ask whether the"
+                    " difference is *not* `<= tolerance`."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "two nans are equal",
-                {
-                    "np.abs(ours[name] - theirs[name])": "np.abs(ours[name] - theirs[name])\n"
-                    "        difference[np.isnan(ours[name]) & np.isnan(theirs[name])] = 0"
-                },
-                2,
-                "Where both have a nan, both are lost, and nothing says that they agree: that is a difference too.",
+                "- difference = np.abs(ours[name] - theirs[name])",
+                "+ difference = np.abs(ours[name] - theirs[name])",
+                "+ difference[np.isnan(ours[name]) & np.isnan(theirs[name])] = 0",
+                message=(
+                    "Where both have a nan, both are lost, and nothing says that they agree: that is a difference too."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "by place",
-                {
-                    "for name in ours:": "for name, own, other in zip(ours, ours.values(), theirs.values()):",
-                    "ours[name] - theirs[name]": "own - other",
-                },
-                1,
-                "Look both arrays up by their name: two dicts with the same names may have them in another order.",
+                "- for name in ours:",
+                "-     difference = np.abs(ours[name] - theirs[name])",
+                "+ for name, own, other in zip(ours, ours.values(), theirs.values()):",
+                "+     difference = np.abs(own - other)",
+                message=(
+                    "Look both arrays up by their name: two dicts with the same names may have them in another order."
+                ),
             ),
-            (
+            Slip(
                 "or equal",
-                {"<= tolerance": "< tolerance"},
-                2,
-                "Differences that equal the tolerance are not *more* than it. With tolerance 0 you would report arrays "
-                "that are the same.",
+                "- if not difference.max() <= tolerance:",
+                "+ if not difference.max() < tolerance:",
+                message=(
+                    "Differences that equal the tolerance are not *more* than it. With tolerance 0 you would report "
+                    "arrays that are the same."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "no abs",
-                {"np.abs(ours[name] - theirs[name])": "ours[name] - theirs[name]"},
-                1,
-                "An element that is too small got through: a difference of -1 is below any tolerance. Take the "
-                "absolute value.",
+                "- difference = np.abs(ours[name] - theirs[name])",
+                "+ difference = ours[name] - theirs[name]",
+                message=(
+                    "An element that is too small got through: a difference of -1 is below any tolerance. Take the "
+                    "absolute value."
+                ),
             ),
-            (
+            Slip(
                 "relative too",
-                {"not difference.max() <= tolerance": "not np.allclose(ours[name], theirs[name], atol=tolerance)"},
-                2,
-                "`np.allclose` and `np.isclose` allow a hundred-thousandth of the number besides what you say: `rtol`. "
-                "Give them `rtol=0`, or compare with `tolerance` yourself.",
+                "- if not difference.max() <= tolerance:",
+                "+ if not np.allclose(ours[name], theirs[name], atol=tolerance):",
+                message=(
+                    "`np.allclose` and `np.isclose` allow a hundred-thousandth of the number besides what you say: "
+                    "`rtol`. Give them `rtol=0`, or compare with `tolerance` yourself."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "sorted names",
-                {"in ours:": "in sorted(ours):"},
-                3,
-                "The names are sorted here. Take them in the order in which they stand in `ours`.",
+                "- for name in ours:",
+                "+ for name in sorted(ours):",
+                message="The names are sorted here. Take them in the order in which they stand in `ours`.",
+                hint=3,
             ),
-            (
+            Slip(
                 "no tuple",
-                {"name, tuple(int(i) for i in index)": "(name, *map(int, index))"},
-                3,
-                "The index has to be a tuple of its own: `(name, index)`, and not `(name, *index)`.",
+                "- return name, tuple(int(i) for i in index)",
+                "+ return (name, *map(int, index))",
+                message="The index has to be a tuple of its own: `(name, index)`, and not `(name, *index)`.",
+                hint=3,
             ),
-            (
+            Slip(
                 "flat index",
-                {"tuple(int(i) for i in index)": "int(difference.argmax())"},
-                3,
-                "The index is that of the flattened array: make it a tuple with np.unravel_index.",
+                "- return name, tuple(int(i) for i in index)",
+                "+ return name, int(difference.argmax())",
+                message="The index is that of the flattened array: make it a tuple with np.unravel_index.",
+                hint=3,
             ),
-            (
+            Slip(
                 "first element",
-                {"difference.argmax()": "(~(difference <= tolerance)).argmax()"},
-                3,
-                "That is the first element beyond the tolerance. Asked is the one that differs most: where the trouble "
-                "is largest.",
+                "- index = np.unravel_index(difference.argmax(), difference.shape)",
+                "+ index = np.unravel_index((~(difference <= tolerance)).argmax(), difference.shape)",
+                message=(
+                    "That is the first element beyond the tolerance. Asked is the one that differs most: where the "
+                    "trouble is largest."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "on average",
-                {"difference.max()": "difference.mean()"},
-                2,
-                "The mean hides it: one wrong number among a million hardly moves it. Compare the largest difference.",
+                "- if not difference.max() <= tolerance:",
+                "+ if not difference.mean() <= tolerance:",
+                message=(
+                    "The mean hides it: one wrong number among a million hardly moves it. Compare the largest "
+                    "difference."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "first array only",
-                {"    return None": "        return None"},
-                3,
-                "Only the first array was compared. Is a `return None` inside the loop? It belongs after it.",
+                "- return None",
+                "+     return None",
+                message="Only the first array was compared. Is a `return None` inside the loop? It belongs after it.",
+                hint=3,
             ),
-            (
+            Slip(
                 "only the name",
-                {"return name, tuple(int(i) for i in index)": "return name"},
-                3,
-                "The name is right; return the index too, `(name, index)`.",
+                "- return name, tuple(int(i) for i in index)",
+                "+ return name",
+                message="The name is right; return the index too, `(name, index)`.",
+                hint=3,
             ),
         ),
     ),

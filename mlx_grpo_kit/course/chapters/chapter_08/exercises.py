@@ -8,7 +8,7 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.chapters.chapter_08.own_layer import examine_layer
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.tensor import nn
 
 STEPS = np.array([[[1.0, 2.0, 0.0], [0.0, 1.0, 3.0], [4.0, 0.0, 1.0]]])
@@ -81,25 +81,39 @@ OUTPUT_SIZE = Exercise(
     ),
     mistakes=slips(
         conv_output_size,
-        ("padding at one end", {"2 * padding": "padding"}, 2, "The zeros stand at both ends, so they count twice."),
-        (
+        Slip(
+            "padding at one end",
+            "- return (size + 2 * padding - kernel) // stride + 1",
+            "+ return (size + padding - kernel) // stride + 1",
+            message="The zeros stand at both ends, so they count twice.",
+            hint=2,
+        ),
+        Slip(
             "one too few",
-            {" + 1": ""},
-            1,
-            "A fence of 3 metres with a post at each metre has 4 posts: the first start, 0, counts too.",
+            "- return (size + 2 * padding - kernel) // stride + 1",
+            "+ return (size + 2 * padding - kernel) // stride",
+            message="A fence of 3 metres with a post at each metre has 4 posts: the first start, 0, counts too.",
         ),
-        (
+        Slip(
             "rounded up",
-            {"return (": "return -(-(", "// stride": "// stride)"},
-            2,
-            "A window that would hang over the end is left out: round down.",
+            "- return (size + 2 * padding - kernel) // stride + 1",
+            "+ return -(-(size + 2 * padding - kernel) // stride) + 1",
+            message="A window that would hang over the end is left out: round down.",
+            hint=2,
         ),
-        ("not rounded", {"//": "/"}, 3, "Half a stop is no stop: divide with `//`."),
-        (
+        Slip(
+            "not rounded",
+            "- return (size + 2 * padding - kernel) // stride + 1",
+            "+ return (size + 2 * padding - kernel) / stride + 1",
+            message="Half a stop is no stop: divide with `//`.",
+            hint=3,
+        ),
+        Slip(
             "one added too early",
-            {"kernel) // stride + 1": "kernel + 1) // stride"},
-            2,
-            "Divide the last start by the stride, and add 1 after that.",
+            "- return (size + 2 * padding - kernel) // stride + 1",
+            "+ return (size + 2 * padding - kernel + 1) // stride",
+            message="Divide the last start by the stride, and add 1 after that.",
+            hint=2,
         ),
     ),
     run=_whole,
@@ -152,85 +166,114 @@ CONVOLUTION = Exercise(
     ),
     mistakes=slips(
         conv2d,
-        (
+        Slip(
             "channels padded",
-            {"((0, 0), (padding, padding), (padding, padding))": "padding"},
-            2,
-            "`np.pad(image, padding)` puts zeros before and behind the channels too. Say for each axis what it gets: "
-            "none for the channels.",
+            "- padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))",
+            "+ padded = np.pad(image, padding)",
+            message=(
+                "`np.pad(image, padding)` puts zeros before and behind the channels too. Say for each axis what it "
+                "gets: none for the channels."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "as wide as high",
-            {"across = (padded.shape[2]": "across = (padded.shape[1]"},
-            1,
-            "The output is as wide as it is high. An image need not be square: compute W' from W.",
+            "- across = (padded.shape[2] - size) // stride + 1",
+            "+ across = (padded.shape[1] - size) // stride + 1",
+            message="The output is as wide as it is high. An image need not be square: compute W' from W.",
         ),
-        (
+        Slip(
             "one stop too few",
-            {"// stride + 1": "// stride"},
-            1,
-            "The last row and column of stops are missing: from start 0 to the last start there is one stop more than "
-            "steps, as in 08.1.",
+            "- down = (padded.shape[1] - size) // stride + 1",
+            "- across = (padded.shape[2] - size) // stride + 1",
+            "+ down = (padded.shape[1] - size) // stride",
+            "+ across = (padded.shape[2] - size) // stride",
+            message=(
+                "The last row and column of stops are missing: from start 0 to the last start there is one stop more "
+                "than steps, as in 08.1."
+            ),
         ),
-        (
+        Slip(
             "flipped kernel",
-            {"kernels[o]": "kernels[o, :, ::-1, ::-1]"},
-            3,
-            "The kernel is flipped, as in the convolution of mathematics. Deep learning says convolution and means "
-            "cross-correlation: the kernel as it is, its upper left number on the window's upper left pixel.",
+            "- out[o, i, j] = np.sum(window * kernels[o])",
+            "+ out[o, i, j] = np.sum(window * kernels[o, :, ::-1, ::-1])",
+            message=(
+                "The kernel is flipped, as in the convolution of mathematics. Deep learning says convolution and means"
+                " cross-correlation: the kernel as it is, its upper left number on the window's upper left pixel."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "kernel on its side",
-            {"kernels[o]": "kernels[o].swapaxes(1, 2)"},
-            3,
-            "Rows and columns of the kernel are swapped.",
+            "- out[o, i, j] = np.sum(window * kernels[o])",
+            "+ out[o, i, j] = np.sum(window * kernels[o].swapaxes(1, 2))",
+            message="Rows and columns of the kernel are swapped.",
+            hint=3,
         ),
-        (
+        Slip(
             "no stride",
-            {"    padded = np": "    stride = 1\n    padded = np"},
-            1,
-            "The stride is ignored: the kernel stops at every `stride`-th pixel only.",
+            '- """Slide kernels [O, C, K, K] over an image [C, H, W]. Returns [O, H\', W\']."""',
+            '+ """Slide kernels [O, C, K, K] over an image [C, H, W]. Returns [O, H\', W\']."""',
+            "+ stride = 1",
+            message="The stride is ignored: the kernel stops at every `stride`-th pixel only.",
         ),
-        (
+        Slip(
             "stride in the size alone",
-            {"i * stride, j * stride": "i, j"},
-            1,
-            "The output has the right size, but the windows start one pixel apart. That of row i starts at row "
-            "`i * stride`.",
+            "- top, left = i * stride, j * stride",
+            "+ top, left = i, j",
+            message=(
+                "The output has the right size, but the windows start one pixel apart. That of row i starts at row `i "
+                "* stride`."
+            ),
         ),
-        (
+        Slip(
             "no padding",
-            {"padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))": "padded = image"},
-            2,
-            "The padding is ignored: there should be zeros around the image.",
+            "- padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))",
+            "+ padded = image",
+            message="The padding is ignored: there should be zeros around the image.",
+            hint=2,
         ),
-        (
+        Slip(
             "one channel",
-            {"window * kernels[o]": "window[0] * kernels[o, 0]"},
-            2,
-            "Only the first channel is used. A kernel has a K x K part for each channel, and all the products go into "
-            "one sum.",
+            "- out[o, i, j] = np.sum(window * kernels[o])",
+            "+ out[o, i, j] = np.sum(window[0] * kernels[o, 0])",
+            message=(
+                "Only the first channel is used. A kernel has a K x K part for each channel, and all the products go "
+                "into one sum."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "one kernel",
-            {"kernels[o]": "kernels[0]"},
-            3,
-            "Every output channel got the first kernel; number o has `kernels[o]`.",
+            "- out[o, i, j] = np.sum(window * kernels[o])",
+            "+ out[o, i, j] = np.sum(window * kernels[0])",
+            message="Every output channel got the first kernel; number o has `kernels[o]`.",
+            hint=3,
         ),
-        ("mean", {"np.sum": "np.mean"}, 3, "That is the mean of the products. It should be their sum."),
-        (
+        Slip(
+            "mean",
+            "- out[o, i, j] = np.sum(window * kernels[o])",
+            "+ out[o, i, j] = np.mean(window * kernels[o])",
+            message="That is the mean of the products. It should be their sum.",
+            hint=3,
+        ),
+        Slip(
             "whole numbers",
-            {"across))": "across), dtype=int)"},
-            1,
-            "What is written into an array of integers loses everything behind the point. `np.zeros(shape)` without a "
-            "dtype has float64.",
+            "- out = np.zeros((len(kernels), down, across))",
+            "+ out = np.zeros((len(kernels), down, across), dtype=int)",
+            message=(
+                "What is written into an array of integers loses everything behind the point. `np.zeros(shape)` "
+                "without a dtype has float64."
+            ),
         ),
-        (
+        Slip(
             "half the digits",
-            {"across))": "across), dtype=np.float32)"},
-            1,
-            "float32 keeps half of the digits, and the next cells compare to the eleventh. `np.zeros(shape)` without a "
-            "dtype has float64.",
+            "- out = np.zeros((len(kernels), down, across))",
+            "+ out = np.zeros((len(kernels), down, across), dtype=np.float32)",
+            message=(
+                "float32 keeps half of the digits, and the next cells compare to the eleventh. `np.zeros(shape)` "
+                "without a dtype has float64."
+            ),
         ),
     ),
     run=_digits_kept,
@@ -274,51 +317,67 @@ IM2COL = Exercise(
     ),
     mistakes=slips(
         im2col,
-        (
+        Slip(
             "reshape alone",
-            {".transpose(0, 3, 4, 1, 2)": ""},
-            2,
-            "The shape is right and the numbers are in the wrong places: reshape keeps the order in memory. Move the "
-            "axes with transpose first.",
+            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
+            "+ return windows.reshape(channels * size * size, down * across)",
+            message=(
+                "The shape is right and the numbers are in the wrong places: reshape keeps the order in memory. Move "
+                "the axes with transpose first."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "windows as rows",
-            {"down * across)": "down * across).T"},
-            1,
-            "The windows are rows here, and should be columns.",
+            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
+            "+ return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across).T",
+            message="The windows are rows here, and should be columns.",
         ),
-        (
+        Slip(
             "channels inside",
-            {"0, 3, 4, 1, 2": "3, 4, 0, 1, 2"},
-            2,
-            "With more than one channel the rows are mixed up: first all numbers of channel 0, then those of channel "
-            "1, as in `kernels[o].ravel()`.",
+            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
+            "+ return windows.transpose(3, 4, 0, 1, 2).reshape(channels * size * size, down * across)",
+            message=(
+                "With more than one channel the rows are mixed up: first all numbers of channel 0, then those of "
+                "channel 1, as in `kernels[o].ravel()`."
+            ),
+            hint=2,
         ),
-        ("windows on their side", {"3, 4, 1": "4, 3, 1"}, 2, "Inside each window rows and columns are swapped."),
-        (
+        Slip(
+            "windows on their side",
+            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
+            "+ return windows.transpose(0, 4, 3, 1, 2).reshape(channels * size * size, down * across)",
+            message="Inside each window rows and columns are swapped.",
+            hint=2,
+        ),
+        Slip(
             "column by column",
-            {"4, 1, 2": "4, 2, 1"},
-            2,
-            "The stops follow column by column here. They should go row by row.",
+            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
+            "+ return windows.transpose(0, 3, 4, 2, 1).reshape(channels * size * size, down * across)",
+            message="The stops follow column by column here. They should go row by row.",
+            hint=2,
         ),
-        (
+        Slip(
             "no stride",
-            {"windows[:, ::stride, ::stride]": "windows"},
-            2,
-            "There are too many columns: keep every stride-th stop, down and across.",
+            "- windows = windows[:, ::stride, ::stride]",
+            "+ windows = windows",
+            message="There are too many columns: keep every stride-th stop, down and across.",
+            hint=2,
         ),
-        (
+        Slip(
             "no padding",
-            {"np.pad(image, ((0, 0), (padding, padding), (padding, padding)))": "image"},
-            1,
-            "The border of zeros is missing.",
+            "- padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))",
+            "+ padded = image",
+            message="The border of zeros is missing.",
         ),
-        (
+        Slip(
             "whole numbers",
-            {"down * across)": "down * across).astype(int)"},
-            1,
-            "An array of integers loses everything behind the point. If you fill a matrix in a loop, begin with "
-            "`np.zeros(shape)`, which has float64.",
+            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
+            "+ return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across).astype(int)",
+            message=(
+                "An array of integers loses everything behind the point. If you fill a matrix in a loop, begin with "
+                "`np.zeros(shape)`, which has float64."
+            ),
         ),
     ),
     run=_array,
@@ -385,40 +444,61 @@ COL2IM = Exercise(
     mistakes=(
         *slips(
             col2im,
-            (
+            Slip(
                 "overwrites",
-                {"+= windows": "= windows"},
-                3,
-                "A pixel that several windows see keeps only the last one's gradient. Add: `+=`, one window at a time.",
+                "- padded[:, top : top + size, left : left + size] += windows[:, :, :, i, j]",
+                "+ padded[:, top : top + size, left : left + size] = windows[:, :, :, i, j]",
+                message=(
+                    "A pixel that several windows see keeps only the last one's gradient. Add: `+=`, one window at a "
+                    "time."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "minus no padding",
-                {CROP: "padding:-padding, padding:-padding"},
-                3,
-                "With padding 0 the slice `padding:-padding` is `0:0`, which is empty. `padding:padding + H` cuts the "
-                "border off for any padding.",
+                "- return padded[:, padding : padding + height, padding : padding + width]",
+                "+ return padded[:, padding:-padding, padding:-padding]",
+                message=(
+                    "With padding 0 the slice `padding:-padding` is `0:0`, which is empty. `padding:padding + H` cuts "
+                    "the border off for any padding."
+                ),
+                hint=3,
             ),
-            ("border", {f"[:, {CROP}]": ""}, 3, "The border of zeros is still on: return `shape`, without padding."),
-            (
+            Slip(
+                "border",
+                "- return padded[:, padding : padding + height, padding : padding + width]",
+                "+ return padded",
+                message="The border of zeros is still on: return `shape`, without padding.",
+                hint=3,
+            ),
+            Slip(
                 "wrong corner",
-                {CROP: ":height, :width"},
-                3,
-                "The shape is right, but it was cut at the wrong end. The image starts `padding` rows and columns into "
-                "the padded one.",
+                "- return padded[:, padding : padding + height, padding : padding + width]",
+                "+ return padded[:, :height, :width]",
+                message=(
+                    "The shape is right, but it was cut at the wrong end. The image starts `padding` rows and columns "
+                    "into the padded one."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "no stride",
-                {"i * stride, j * stride": "i, j"},
-                3,
-                "The windows are put down one pixel apart; stop (i, j) begins at row `i * stride`, column "
-                "`j * stride`.",
+                "- top, left = i * stride, j * stride",
+                "+ top, left = i, j",
+                message=(
+                    "The windows are put down one pixel apart; stop (i, j) begins at row `i * stride`, column `j * "
+                    "stride`."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "whole numbers",
-                {f"{CROP}]": f"{CROP}].astype(int)"},
-                1,
-                "Gradients have digits behind the point, and an array of integers loses them. Begin with "
-                "`np.zeros(shape)`, which has float64.",
+                "- return padded[:, padding : padding + height, padding : padding + width]",
+                "+ return padded[:, padding : padding + height, padding : padding + width].astype(int)",
+                message=(
+                    "Gradients have digits behind the point, and an array of integers loses them. Begin with "
+                    "`np.zeros(shape)`, which has float64."
+                ),
             ),
         ),
         Mistake(
@@ -532,25 +612,38 @@ MAX_POOL = Exercise(
         ),
         *slips(
             max_pool_backward,
-            (
+            Slip(
                 "the maximum",
-                {"= grad[i, j]": "= window[row, column]"},
-                3,
-                "The winner gets the gradient `grad[i, j]`, not its own value.",
+                "- result[i * size + row, j * size + column] = grad[i, j]",
+                "+ result[i * size + row, j * size + column] = window[row, column]",
+                message="The winner gets the gradient `grad[i, j]`, not its own value.",
+                hint=3,
             ),
-            ("row and column", {"row, column =": "column, row ="}, 2, "Row and column of the winner are swapped."),
-            (
+            Slip(
+                "row and column",
+                "- row, column = np.unravel_index(np.argmax(window), window.shape)",
+                "+ column, row = np.unravel_index(np.argmax(window), window.shape)",
+                message="Row and column of the winner are swapped.",
+                hint=2,
+            ),
+            Slip(
                 "begins at 0",
-                {"np.argmax(window)": "np.argmax(np.maximum(window, 0))"},
-                2,
-                "In a window of negative numbers the largest is negative too. Whoever looks for it has to begin with a "
-                "pixel of the window, or with -inf, and not with 0.",
+                "- row, column = np.unravel_index(np.argmax(window), window.shape)",
+                "+ row, column = np.unravel_index(np.argmax(np.maximum(window, 0)), window.shape)",
+                message=(
+                    "In a window of negative numbers the largest is negative too. Whoever looks for it has to begin "
+                    "with a pixel of the window, or with -inf, and not with 0."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "whole numbers",
-                {"np.zeros(image.shape)": "np.zeros(image.shape, dtype=int)"},
-                1,
-                "A gradient has digits behind the point, and an array of integers loses them: `np.zeros(image.shape)`.",
+                "- result = np.zeros(image.shape)",
+                "+ result = np.zeros(image.shape, dtype=int)",
+                message=(
+                    "A gradient has digits behind the point, and an array of integers loses them: "
+                    "`np.zeros(image.shape)`."
+                ),
             ),
         ),
     ),
@@ -621,126 +714,189 @@ BATCH_NORM = Exercise(
     ),
     mistakes=slips(
         batch_norm,
-        (
+        Slip(
             "images for numbers",
-            {"x.size / x.shape[1]": "len(x)", "def ": '@np.errstate(divide="ignore")\ndef '},
-            2,
-            "n is how many numbers a channel has in the whole batch, N * H * W, and not how many images there are.",
+            "- def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):",
+            '-     """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
+            "-     if training:",
+            "-         mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
+            "-         n = x.size / x.shape[1]",
+            '+ @np.errstate(divide="ignore")',
+            "+ def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):",
+            '+     """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
+            "+     if training:",
+            "+         mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
+            "+         n = len(x)",
+            message=(
+                "n is how many numbers a channel has in the whole batch, N * H * W, and not how many images there are."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "one image is no batch",
-            {"    if training:": "    if training and len(x) > 1:"},
-            3,
-            "One image has a mean and a variance too, those of its pixels. In training they are used and remembered, "
-            "however many images there are.",
+            "- if training:",
+            "+ if training and len(x) > 1:",
+            message=(
+                "One image has a mean and a variance too, those of its pixels. In training they are used and "
+                "remembered, however many images there are."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "unbiased used",
-            {"n / (n - 1)\n": "n / (n - 1)\n        var = var * n / (n - 1)\n"},
-            2,
-            "The batch was normalized with the unbiased variance. To normalize, divide by n (what `x.var` does); n - 1 "
-            "is for the running variance alone.",
+            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
+            "+ running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
+            "+ var = var * n / (n - 1)",
+            message=(
+                "The batch was normalized with the unbiased variance. To normalize, divide by n (what `x.var` does); n"
+                " - 1 is for the running variance alone."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "biased kept",
-            {" * n / (n - 1)": ""},
-            2,
-            "y is right. The running variance should move towards the unbiased variance: it will have to speak for "
-            "images outside this batch.",
+            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
+            "+ running_var = (1 - momentum) * running_var + momentum * var",
+            message=(
+                "y is right. The running variance should move towards the unbiased variance: it will have to speak for"
+                " images outside this batch."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "one for all channels",
-            {BATCH: "np.full(x.shape[1], x.mean()), np.full(x.shape[1], x.var())", " / x.shape[1]": ""},
-            1,
-            "There is one mean for everything. Each channel has its own: leave axis 1 out.",
+            "- mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
+            "- n = x.size / x.shape[1]",
+            "+ mean, var = np.full(x.shape[1], x.mean()), np.full(x.shape[1], x.var())",
+            "+ n = x.size",
+            message="There is one mean for everything. Each channel has its own: leave axis 1 out.",
         ),
-        (
+        Slip(
             "each image by itself",
-            {"axis=(0, 2, 3)": "axis=(2, 3)", "[:, None": "[..., None", "x.size / x.shape[1]": "x[0, 0].size"},
-            1,
-            "Each image was normalized by itself (that is instance norm). Batch norm takes the mean over axis 0 too.",
+            "- mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
+            "- n = x.size / x.shape[1]",
+            "+ mean, var = x.mean(axis=(2, 3)), x.var(axis=(2, 3))",
+            "+ n = x[0, 0].size",
+            "- y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)",
+            "+ y = (x - mean[..., None, None]) / np.sqrt(var[..., None, None] + eps)",
+            message=(
+                "Each image was normalized by itself (that is instance norm). Batch norm takes the mean over axis 0 "
+                "too."
+            ),
         ),
-        (
+        Slip(
             "ignores training",
-            {"if training:": "if True:"},
-            3,
-            "`training` is ignored: the second case is an evaluation. There the running statistics normalize, and stay "
-            "as they are: `if training: ... else: ...`.",
+            "- if training:",
+            "+ if True:",
+            message=(
+                "`training` is ignored: the second case is an evaluation. There the running statistics normalize, and "
+                "stay as they are: `if training: ... else: ...`."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "always in evaluation",
-            {"if training:": "if False:"},
-            3,
-            "`training` is ignored: with training=True the batch's own mean and variance normalize, and the running "
-            "statistics move: `if training: ... else: ...`.",
+            "- if training:",
+            "+ if False:",
+            message=(
+                "`training` is ignored: with training=True the batch's own mean and variance normalize, and the "
+                "running statistics move: `if training: ... else: ...`."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "batch in evaluation",
-            {OF_RUNNING: f"mean, var = {BATCH}"},
-            3,
-            "In evaluation the batch's own statistics were used. Then the answer for an image would depend on the "
-            "company it comes in.",
+            "- mean, var = running_mean, running_var",
+            "+ mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
+            message=(
+                "In evaluation the batch's own statistics were used. Then the answer for an image would depend on the "
+                "company it comes in."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "moves in evaluation",
-            {
-                OF_RUNNING: f"{OF_RUNNING}\n"
-                "        running_mean = (1 - momentum) * mean + momentum * x.mean(axis=(0, 2, 3))\n"
-                "        running_var = (1 - momentum) * var + momentum * x.var(axis=(0, 2, 3), ddof=1)"
-            },
-            3,
-            "In evaluation nothing is learned: the running statistics stay as they are.",
+            "- mean, var = running_mean, running_var",
+            "+ mean, var = running_mean, running_var",
+            "+ running_mean = (1 - momentum) * mean + momentum * x.mean(axis=(0, 2, 3))",
+            "+ running_var = (1 - momentum) * var + momentum * x.var(axis=(0, 2, 3), ddof=1)",
+            message="In evaluation nothing is learned: the running statistics stay as they are.",
+            hint=3,
         ),
-        (
+        Slip(
             "momentum of the old",
-            {"(1 - momentum) *": "momentum *", "+ momentum *": "+ (1 - momentum) *"},
-            3,
-            "Here momentum is the weight of the *batch*, as in torch: running = 0.9 * running + 0.1 * batch. (In other "
-            "places it is the weight of the old.)",
+            "- running_mean = (1 - momentum) * running_mean + momentum * mean",
+            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
+            "+ running_mean = momentum * running_mean + (1 - momentum) * mean",
+            "+ running_var = momentum * running_var + (1 - momentum) * var * n / (n - 1)",
+            message=(
+                "Here momentum is the weight of the *batch*, as in torch: running = 0.9 * running + 0.1 * batch. (In "
+                "other places it is the weight of the old.)"
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "never moves",
-            {"running_mean = (": "moved_mean = (", "running_var = (": "moved_var = ("},
-            3,
-            "The running statistics have not moved. In training they do.",
+            "- running_mean = (1 - momentum) * running_mean + momentum * mean",
+            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
+            "+ moved_mean = (1 - momentum) * running_mean + momentum * mean",
+            "+ moved_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
+            message="The running statistics have not moved. In training they do.",
+            hint=3,
         ),
-        (
+        Slip(
             "moved in training",
-            {"    y = ": f"    {OF_RUNNING}\n    y = "},
-            3,
-            "In training the batch was normalized with the running statistics. They are for evaluation; in training "
-            "take the batch's own mean and variance.",
+            "-     mean, var = running_mean, running_var",
+            "+     mean, var = running_mean, running_var",
+            "+ mean, var = running_mean, running_var",
+            message=(
+                "In training the batch was normalized with the running statistics. They are for evaluation; in "
+                "training take the batch's own mean and variance."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "no root",
-            {DEVIATION: "(var[:, None, None] + eps)"},
-            3,
-            "The root is missing: divide by the standard deviation, not by the variance.",
+            "- y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)",
+            "+ y = (x - mean[:, None, None]) / (var[:, None, None] + eps)",
+            message="The root is missing: divide by the standard deviation, not by the variance.",
+            hint=3,
         ),
-        (
+        Slip(
             "changes your arrays",
-            {"running_mean = (": "running_mean[:] = (", "running_var = (": "running_var[:] = ("},
-            3,
-            "The arrays that you were given belong to the caller. `running_mean = ...` makes a new one; `+=` and "
-            "`[:] =` write into theirs.",
+            "- running_mean = (1 - momentum) * running_mean + momentum * mean",
+            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
+            "+ running_mean[:] = (1 - momentum) * running_mean + momentum * mean",
+            "+ running_var[:] = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
+            message=(
+                "The arrays that you were given belong to the caller. `running_mean = ...` makes a new one; `+=` and "
+                "`[:] =` write into theirs."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "only y",
-            {"return y, running_mean, running_var": "return y"},
-            3,
-            "Return three things: y and the two running arrays, also where they stay as they are.",
+            "- return y, running_mean, running_var",
+            "+ return y",
+            message="Return three things: y and the two running arrays, also where they stay as they are.",
+            hint=3,
         ),
-        (
+        Slip(
             "eps outside",
-            {DEVIATION: "(np.sqrt(var[:, None, None]) + eps)"},
-            3,
-            "eps belongs under the root, beside the variance.",
+            "- y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)",
+            "+ y = (x - mean[:, None, None]) / (np.sqrt(var[:, None, None]) + eps)",
+            message="eps belongs under the root, beside the variance.",
+            hint=3,
         ),
-        (
+        Slip(
             "deaf to its settings",
-            {"    if training": "    momentum, eps = 0.1, 1e-5\n    if training"},
-            3,
-            "It is right for the usual settings only: use the arguments `momentum` and `eps`, not their numbers.",
+            '- """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
+            '+ """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
+            "+ momentum, eps = 0.1, 1e-5",
+            message=(
+                "It is right for the usual settings only: use the arguments `momentum` and `eps`, not their numbers."
+            ),
+            hint=3,
         ),
     ),
     run=_by_name,
@@ -840,46 +996,72 @@ RESIDUAL_BLOCK = Exercise(
     ),
     mistakes=slips(
         residual_block,
-        ("no shortcut", {"x + f": "f"}, 2, "x itself is not added: that is a plain block."),
-        (
+        Slip(
+            "no shortcut",
+            '- """relu(x + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
+            '+ """relu(f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
+            "- return T.relu(x + f)",
+            "+ return T.relu(f)",
+            message="x itself is not added: that is a plain block.",
+            hint=2,
+        ),
+        Slip(
             "relu before the sum",
-            {"T.relu(x + f)": "x + T.relu(f)"},
-            2,
-            "The relu has to come after the sum. In this order f could only ever add to x, never take away.",
+            "- return T.relu(x + f)",
+            "+ return x + T.relu(f)",
+            message="The relu has to come after the sum. In this order f could only ever add to x, never take away.",
+            hint=2,
         ),
-        ("no relu at the end", {"T.relu(x + f)": "x + f"}, 2, "The relu of the sum is missing."),
-        (
+        Slip(
+            "no relu at the end",
+            "- return T.relu(x + f)",
+            "+ return x + f",
+            message="The relu of the sum is missing.",
+            hint=2,
+        ),
+        Slip(
             "no relu inside",
-            {"T.relu(bn1(conv1(x)))": "bn1(conv1(x))"},
-            1,
-            "The relu inside f is missing. Without it conv2 after conv1 is only one linear map in two parts.",
+            "- f = T.relu(bn1(conv1(x)))",
+            "+ f = bn1(conv1(x))",
+            message="The relu inside f is missing. Without it conv2 after conv1 is only one linear map in two parts.",
         ),
-        (
+        Slip(
             "adds the inner one",
-            {"f = T.relu": "x = f = T.relu"},
-            1,
-            "The shortcut starts at x, before conv1. A name that is used twice (`x = conv1(x)`) loses it.",
+            "- f = T.relu(bn1(conv1(x)))",
+            "+ x = f = T.relu(bn1(conv1(x)))",
+            message="The shortcut starts at x, before conv1. A name that is used twice (`x = conv1(x)`) loses it.",
         ),
-        (
+        Slip(
             "f twice",
-            {"x + f": "f + f"},
-            1,
-            "That is f plus f. The name x was used for the result of f, and what came in was lost: give f a name of "
-            "its own.",
+            '- """relu(x + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
+            '+ """relu(f + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
+            "- return T.relu(x + f)",
+            "+ return T.relu(f + f)",
+            message=(
+                "That is f plus f. The name x was used for the result of f, and what came in was lost: give f a name "
+                "of its own."
+            ),
         ),
-        (
+        Slip(
             "a relu too many",
-            {"x + f": "x + T.relu(f)"},
-            2,
-            "There is a relu behind bn2, before the sum. There f could only ever add to x, never take away: one relu "
-            "inside f and one around the sum are all.",
+            '- """relu(x + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
+            '+ """relu(x + T.relu(f)(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
+            "- return T.relu(x + f)",
+            "+ return T.relu(x + T.relu(f))",
+            message=(
+                "There is a relu behind bn2, before the sum. There f could only ever add to x, never take away: one "
+                "relu inside f and one around the sum are all."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "without a past",
-            {"T.relu(x + f)": "T.Tensor(T.relu(x + f).data)"},
-            1,
-            "The numbers are right, but no gradient comes back to x: compute with the Tensors themselves, not with "
-            "their .data.",
+            "- return T.relu(x + f)",
+            "+ return T.Tensor(T.relu(x + f).data)",
+            message=(
+                "The numbers are right, but no gradient comes back to x: compute with the Tensors themselves, not with"
+                " their .data."
+            ),
         ),
     ),
     run=_block_and_gradient,
@@ -917,56 +1099,96 @@ BLOCK_PARAMETERS = Exercise(
     cases=((64, 64, 1), (64, 128, 2), (16, 16, 2), (3, 8, 1), (8, 3, 1), (7, 5, 3), (1, 1, 1), (8, 8, 3)),
     mistakes=slips(
         block_parameters,
-        (
+        Slip(
             "convolution biases",
-            {"3 * 3 + 2": "3 * 3 + 3", "in_channels + 2": "in_channels + 3"},
-            1,
-            "These convolutions have no bias: the batch norm behind each would subtract it again.",
+            "- count = out_channels * in_channels * 3 * 3 + 2 * out_channels",
+            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
+            "+ count = out_channels * in_channels * 3 * 3 + 3 * out_channels",
+            "+ count += out_channels * out_channels * 3 * 3 + 3 * out_channels",
+            "- count += out_channels * in_channels + 2 * out_channels",
+            "+ count += out_channels * in_channels + 3 * out_channels",
+            message="These convolutions have no bias: the batch norm behind each would subtract it again.",
         ),
-        ("no batch norms", {" + 2 * out_channels": ""}, 2, "The batch norms are missing, 2 parameters a channel each."),
-        ("no downsample", {CHANGES: "False"}, 3, "Where the shape changes, the shortcut has parameters of its own."),
-        (
+        Slip(
+            "no batch norms",
+            "- count = out_channels * in_channels * 3 * 3 + 2 * out_channels",
+            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
+            "+ count = out_channels * in_channels * 3 * 3",
+            "+ count += out_channels * out_channels * 3 * 3",
+            "- count += out_channels * in_channels + 2 * out_channels",
+            "+ count += out_channels * in_channels",
+            message="The batch norms are missing, 2 parameters a channel each.",
+            hint=2,
+        ),
+        Slip(
+            "no downsample",
+            "- if stride != 1 or in_channels != out_channels:",
+            "+ if False:",
+            message="Where the shape changes, the shortcut has parameters of its own.",
+            hint=3,
+        ),
+        Slip(
             "by stride alone",
-            {CHANGES: "stride != 1"},
-            3,
-            "With stride 1 the shape changes too where the channels differ: 3 channels cannot be added to 8.",
+            "- if stride != 1 or in_channels != out_channels:",
+            "+ if stride != 1:",
+            message="With stride 1 the shape changes too where the channels differ: 3 channels cannot be added to 8.",
+            hint=3,
         ),
-        (
+        Slip(
             "stride 2 alone",
-            {CHANGES: CHANGES.replace("stride != 1", "stride == 2")},
-            3,
-            "A stride of 3 changes the shape as well: every stride but 1 does.",
+            "- if stride != 1 or in_channels != out_channels:",
+            "+ if stride == 2 or in_channels != out_channels:",
+            message="A stride of 3 changes the shape as well: every stride but 1 does.",
+            hint=3,
         ),
-        (
+        Slip(
             "only if both",
-            {" or ": " and "},
-            3,
-            "One of the two is enough: a stride that is not 1, *or* channels that differ.",
+            "- if stride != 1 or in_channels != out_channels:",
+            "+ if stride != 1 and in_channels != out_channels:",
+            message="One of the two is enough: a stride that is not 1, *or* channels that differ.",
+            hint=3,
         ),
-        (
+        Slip(
             "one number a channel",
-            {"+ 2 *": "+ 1 *"},
-            2,
-            "A batch norm has two parameters a channel, a weight and a bias.",
+            "- count = out_channels * in_channels * 3 * 3 + 2 * out_channels",
+            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
+            "+ count = out_channels * in_channels * 3 * 3 + 1 * out_channels",
+            "+ count += out_channels * out_channels * 3 * 3 + 1 * out_channels",
+            "- count += out_channels * in_channels + 2 * out_channels",
+            "+ count += out_channels * in_channels + 1 * out_channels",
+            message="A batch norm has two parameters a channel, a weight and a bias.",
+            hint=2,
         ),
-        (
+        Slip(
             "shortcut without norm",
-            {"in_channels + 2 * out_channels": "in_channels"},
-            3,
-            "The shortcut's convolution has a batch norm behind it too.",
+            "- count += out_channels * in_channels + 2 * out_channels",
+            "+ count += out_channels * in_channels",
+            message="The shortcut's convolution has a batch norm behind it too.",
+            hint=3,
         ),
-        ("always a downsample", {CHANGES: "True"}, 3, "The shortcut only has parameters where the shape changes."),
-        (
+        Slip(
+            "always a downsample",
+            "- if stride != 1 or in_channels != out_channels:",
+            "+ if True:",
+            message="The shortcut only has parameters where the shape changes.",
+            hint=3,
+        ),
+        Slip(
             "running statistics",
-            {"+ 2 *": "+ 4 *"},
-            2,
-            "Running means and variances are measured, not trained: they are no parameters.",
+            "- count = out_channels * in_channels * 3 * 3 + 2 * out_channels",
+            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
+            "+ count = out_channels * in_channels * 3 * 3 + 4 * out_channels",
+            "+ count += out_channels * out_channels * 3 * 3 + 4 * out_channels",
+            "- count += out_channels * in_channels + 2 * out_channels",
+            "+ count += out_channels * in_channels + 4 * out_channels",
+            message="Running means and variances are measured, not trained: they are no parameters.",
+            hint=2,
         ),
-        (
+        Slip(
             "both from the input",
-            {"out_channels * out_channels": "out_channels * in_channels"},
-            1,
-            "The second convolution gets what the first one made: it goes from out_channels to out_channels.",
+            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
+            "+ count += out_channels * in_channels * 3 * 3 + 2 * out_channels",
+            message="The second convolution gets what the first one made: it goes from out_channels to out_channels.",
         ),
     ),
 )
@@ -1038,46 +1260,62 @@ OWN_LAYER = Exercise(
     cases=((2,), (1,)),
     mistakes=slips(
         own_layer,
-        (
+        Slip(
             "one gradient",
-            {"return -slope, slope": "return -slope"},
-            1,
-            "`backward` returns as many gradients as `apply` was given inputs: one for x, and one for each parameter.",
+            "- return -slope, slope",
+            "+ return -slope",
+            message=(
+                "`backward` returns as many gradients as `apply` was given inputs: one for x, and one for each "
+                "parameter."
+            ),
         ),
-        (
+        Slip(
             "a factor",
-            {"grad * 2 *": "grad *"},
-            3,
-            "Take the formula of your forward and differentiate it once more, on paper.",
+            "- slope = grad * 2 * ctx.distance * ctx.y",
+            "+ slope = grad * ctx.distance * ctx.y",
+            message="Take the formula of your forward and differentiate it once more, on paper.",
+            hint=3,
         ),
-        (
+        Slip(
             "the kit's operations",
-            {"Bump.apply(x, self.center)": "T.exp(-((x - self.center) ** 2))"},
-            1,
-            "That is a fine layer, but the kit knows all its gradients. Here the backward is what you are asked for.",
+            "- return Bump.apply(x, self.center)",
+            "+ return T.exp(-((x - self.center) ** 2))",
+            message=(
+                "That is a fine layer, but the kit knows all its gradients. Here the backward is what you are asked "
+                "for."
+            ),
         ),
-        (
+        Slip(
             "another twin",
-            {"torch.exp(-((x": "torch.exp(-2 * ((x"},
-            2,
-            "Your gradient fits your forward, but the twin computes something else.",
+            "- return torch.exp(-((x - self.center) ** 2))",
+            "+ return torch.exp(-2 * ((x - self.center) ** 2))",
+            message="Your gradient fits your forward, but the twin computes something else.",
+            hint=2,
         ),
-        (
+        Slip(
             "kept in the class",
-            {"ctx.": "Bump."},
-            1,
-            "Every call of forward has a ctx of its own; a class has one place for all calls.",
+            "- ctx.distance = x - center",
+            "- ctx.y = np.exp(-(ctx.distance**2))",
+            "- return ctx.y",
+            "+ Bump.distance = x - center",
+            "+ Bump.y = np.exp(-(Bump.distance**2))",
+            "+ return Bump.y",
+            "- slope = grad * 2 * ctx.distance * ctx.y",
+            "+ slope = grad * 2 * Bump.distance * Bump.y",
+            message="Every call of forward has a ctx of its own; a class has one place for all calls.",
         ),
-        (
+        Slip(
             "a hard threshold",
-            {
-                "np.exp(-(ctx.distance**2))": "np.where(ctx.distance > 0, x, 0.0)",
-                "slope = grad * 2 * ctx.distance * ctx.y": "slope = -grad * (ctx.distance > 0)",
-                "return -slope, slope": "return -slope, 0 * slope",
-            },
-            1,
-            "Where a small change of the parameter changes nothing there is no slope to follow: a switch cannot be "
-            "learned. Subtract the threshold, and 0 for what lies below it: then its slope is -1 above.",
+            "- ctx.y = np.exp(-(ctx.distance**2))",
+            "+ ctx.y = np.where(ctx.distance > 0, x, 0.0)",
+            "- slope = grad * 2 * ctx.distance * ctx.y",
+            "- return -slope, slope",
+            "+ slope = -grad * (ctx.distance > 0)",
+            "+ return -slope, 0 * slope",
+            message=(
+                "Where a small change of the parameter changes nothing there is no slope to follow: a switch cannot be"
+                " learned. Subtract the threshold, and 0 for what lies below it: then its slope is -1 above."
+            ),
         ),
     ),
     run=examine_layer,

@@ -4,7 +4,7 @@ from mlx_grpo_kit.autograd import compiled
 from mlx_grpo_kit.course.chapters.chapter_09.waiting import operations_waiting
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -93,14 +93,26 @@ SGD = Exercise(
     mistakes=(
         *slips(
             sgd,
-            (
+            Slip(
                 "uphill",
-                {"value - lr": "value + lr"},
-                1,
-                "That goes uphill: a gradient points to where the loss grows.",
+                "- return {name: value - lr * grads[name] for name, value in params.items()}",
+                "+ return {name: value + lr * grads[name] for name, value in params.items()}",
+                message="That goes uphill: a gradient points to where the loss grows.",
             ),
-            ("no learning rate", {"lr * ": ""}, 1, "The learning rate is missing."),
-            ("only the step", {"value - lr": "-lr"}, 1, "That is the step alone. Add it to the value."),
+            Slip(
+                "no learning rate",
+                '- """params - lr * grads, a new dictionary with the same names."""',
+                "- return {name: value - lr * grads[name] for name, value in params.items()}",
+                '+ """params - grads, a new dictionary with the same names."""',
+                "+ return {name: value - grads[name] for name, value in params.items()}",
+                message="The learning rate is missing.",
+            ),
+            Slip(
+                "only the step",
+                "- return {name: value - lr * grads[name] for name, value in params.items()}",
+                "+ return {name: -lr * grads[name] for name, value in params.items()}",
+                message="That is the step alone. Add it to the value.",
+            ),
         ),
         Mistake(
             "by order",
@@ -189,65 +201,89 @@ DIGITS_LOSS = Exercise(
     + (_FAR_APART,),
     mistakes=slips(
         digits_loss,
-        (
+        Slip(
             "no relu",
-            {'mx.maximum(images @ params["w1"] + params["b1"], 0)': 'images @ params["w1"] + params["b1"]'},
-            1,
-            "The relu of the hidden layer is missing.",
+            '- hidden = mx.maximum(images @ params["w1"] + params["b1"], 0)',
+            '+ hidden = images @ params["w1"] + params["b1"]',
+            message="The relu of the hidden layer is missing.",
         ),
-        ("sum", {".mean()": ".sum()"}, 1, "The mean over the images, not the sum."),
-        (
+        Slip(
+            "sum",
+            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
+            "+ return (mx.logsumexp(logits, axis=1) - right).sum()",
+            message="The mean over the images, not the sum.",
+        ),
+        Slip(
             "sign",
-            {"mx.logsumexp(logits, axis=1) - right": "right - mx.logsumexp(logits, axis=1)"},
-            1,
-            "That is the log-probability. The loss is minus that: logsumexp first.",
+            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
+            "+ return (right - mx.logsumexp(logits, axis=1)).mean()",
+            message="That is the log-probability. The loss is minus that: logsumexp first.",
         ),
-        (
+        Slip(
             "over the wrong axis",
-            {"mx.logsumexp(logits, axis=1)": "mx.logsumexp(logits, axis=0).sum() / len(labels)"},
-            1,
-            "The sum runs over the scores of one image, axis 1.",
+            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
+            "+ return (mx.logsumexp(logits, axis=0).sum() / len(labels) - right).mean()",
+            message="The sum runs over the scores of one image, axis 1.",
         ),
-        ("no first bias", {' + params["b1"]': ""}, 1, "The bias b1 is missing."),
-        ("no second bias", {' + params["b2"]': ""}, 1, "The bias b2 is missing."),
-        (
+        Slip(
+            "no first bias",
+            '- hidden = mx.maximum(images @ params["w1"] + params["b1"], 0)',
+            '+ hidden = mx.maximum(images @ params["w1"], 0)',
+            message="The bias b1 is missing.",
+        ),
+        Slip(
+            "no second bias",
+            '- logits = hidden @ params["w2"] + params["b2"]',
+            '+ logits = hidden @ params["w2"]',
+            message="The bias b2 is missing.",
+        ),
+        Slip(
             "overflows",
-            {"mx.logsumexp(logits, axis=1)": "mx.log(mx.exp(logits).sum(axis=1))"},
-            1,
-            "exp(200) is infinite in float32. `mx.logsumexp` takes the largest out first (chapter 05).",
+            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
+            "+ return (mx.log(mx.exp(logits).sum(axis=1)) - right).mean()",
+            message="exp(200) is infinite in float32. `mx.logsumexp` takes the largest out first (chapter 05).",
         ),
-        (
+        Slip(
             "logarithm of a probability",
-            {
-                "mx.logsumexp(logits, axis=1) - right": "mx.logsumexp(logits, axis=1) * 0 - mx.log(mx.exp(right - "
-                "mx.logsumexp(logits, axis=1)))"
-            },
-            1,
-            "A probability of exp(-200) is 0 in float32, and the logarithm of 0 infinite. Subtract the scores instead.",
+            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
+            "+ return (mx.logsumexp(logits, axis=1) * 0 - mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)))).mean()",
+            message=(
+                "A probability of exp(-200) is 0 in float32, and the logarithm of 0 infinite. Subtract the scores "
+                "instead."
+            ),
         ),
-        (
+        Slip(
             "a little more than the probability",
-            {"mx.logsumexp(logits, axis=1) - right": "-mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)) + 1e-9)"},
-            1,
-            "Something small was added to a probability before the logarithm. It hides how wrong a sure answer is.",
+            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
+            "+ return (-mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)) + 1e-9)).mean()",
+            message=(
+                "Something small was added to a probability before the logarithm. It hides how wrong a sure answer is."
+            ),
         ),
-        (
+        Slip(
             "one largest score for all",
-            {"mx.logsumexp(logits, axis=1)": "logits.max() + mx.log(mx.exp(logits - logits.max()).sum(axis=1))"},
-            1,
-            "Each image has a largest score of its own. With that of all images, exp gives 0 everywhere in some rows.",
+            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
+            "+ return (logits.max() + mx.log(mx.exp(logits - logits.max()).sum(axis=1)) - right).mean()",
+            message=(
+                "Each image has a largest score of its own. With that of all images, exp gives 0 everywhere in some "
+                "rows."
+            ),
         ),
-        (
+        Slip(
             "relu at the end too",
-            {'params["w2"] + params["b2"]': 'params["w2"] + params["b2"]\n    logits = mx.maximum(logits, 0)'},
-            1,
-            "No relu behind the last layer: scores may be negative.",
+            '- logits = hidden @ params["w2"] + params["b2"]',
+            '+ logits = hidden @ params["w2"] + params["b2"]',
+            "+ logits = mx.maximum(logits, 0)",
+            message="No relu behind the last layer: scores may be negative.",
         ),
-        (
+        Slip(
             "cut off",
-            {"mean()": "mean().item()"},
-            2,
-            "`.item()` makes a Python float of it, and a float knows nothing of the parameters. Return the array.",
+            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
+            "+ return (mx.logsumexp(logits, axis=1) - right).mean().item()",
+            message=(
+                "`.item()` makes a Python float of it, and a float knows nothing of the parameters. Return the array."
+            ),
+            hint=2,
         ),
     ),
     run=_loss_and_gradients,
@@ -317,43 +353,53 @@ TRAIN = Exercise(
     cases=drawn(1, _few_steps) + drawn(1, lambda rng: (_few_steps(rng)[0], _few_steps(rng)[1][:1]), seed=1),
     mistakes=slips(
         train,
-        (
+        Slip(
             "never",
-            {"        mx.eval(params, loss)\n        losses.append(loss.item())": "        losses.append(loss)"},
-            1,
-            "The graph grew with every step. Evaluate inside the loop.",
+            "- mx.eval(params, loss)",
+            "- losses.append(loss.item())",
+            "+ losses.append(loss)",
+            message="The graph grew with every step. Evaluate inside the loop.",
         ),
-        (
+        Slip(
             "at the end",
-            {
-                "        mx.eval(params, loss)\n        losses.append(loss.item())\n": "        losses.append(loss)\n",
-                "    return params, losses": "    mx.eval(params)\n    return params, [loss.item() for loss in losses]",
-            },
-            1,
-            "One `mx.eval` behind the loop is too late: by then all steps wait together.",
+            "-     mx.eval(params, loss)",
+            "-     losses.append(loss.item())",
+            "- return params, losses",
+            "+     losses.append(loss)",
+            "+ mx.eval(params)",
+            "+ return params, [loss.item() for loss in losses]",
+            message="One `mx.eval` behind the loop is too late: by then all steps wait together.",
         ),
-        (
+        Slip(
             "the loss alone",
-            {"        mx.eval(params, loss)\n": ""},
-            2,
-            "The losses were evaluated. The last parameters were not: nobody needed them yet.",
+            "- mx.eval(params, loss)",
+            message="The losses were evaluated. The last parameters were not: nobody needed them yet.",
+            hint=2,
         ),
-        (
+        Slip(
             "the parameters alone",
-            {
-                "        mx.eval(params, loss)\n        losses.append(loss.item())\n": "        mx.eval(params)\n"
-                "        losses.append(loss)\n",
-                "return params, losses": "return params, [loss.item() for loss in losses]",
-            },
-            1,
-            "A loss that is kept for later waits too, and holds what it waits for. Evaluate it with the parameters.",
+            "-     mx.eval(params, loss)",
+            "-     losses.append(loss.item())",
+            "- return params, losses",
+            "+     mx.eval(params)",
+            "+     losses.append(loss)",
+            "+ return params, [loss.item() for loss in losses]",
+            message=(
+                "A loss that is kept for later waits too, and holds what it waits for. Evaluate it with the parameters."
+            ),
         ),
-        ("losses as arrays", {"loss.item()": "loss"}, 2, "Use `.item()` for each loss, after the evaluation."),
-        (
+        Slip(
+            "losses as arrays",
+            "- losses.append(loss.item())",
+            "+ losses.append(loss)",
+            message="Use `.item()` for each loss, after the evaluation.",
+            hint=2,
+        ),
+        Slip(
             "the first params",
-            {"        params, loss = step": "        _, loss = step"},
-            1,
-            "Every step starts from the same parameters: give the new ones to the next step.",
+            "- params, loss = step(params, batch)",
+            "+ _, loss = step(params, batch)",
+            message="Every step starts from the same parameters: give the new ones to the next step.",
         ),
     ),
     run=_watch_training,
@@ -430,29 +476,44 @@ MAKE_LOSS = Exercise(
     mistakes=(
         *slips(
             make_loss,
-            (
+            Slip(
                 "outside",
-                {
-                    "        outputs = model(params, x)\n": "        outputs = given\n",
-                    "    def loss_fn": "    given = model(params, x)\n\n    def loss_fn",
-                },
-                1,
-                "These are the outputs of the old parameters: computed before `loss_fn` got its own, or inside with "
-                "the outer `params`. To the gradient they are constants.",
+                '- """The loss function: params -> the mean of (model(params, x) - y)**2."""',
+                "-",
+                "- def loss_fn(params):",
+                "-     outputs = model(params, x)",
+                '+ """The loss function: params -> the mean of (model(params, x) - y)**2."""',
+                "+",
+                "+ given = model(params, x)",
+                "+",
+                "+ def loss_fn(params):",
+                "+     outputs = given",
+                message=(
+                    "These are the outputs of the old parameters: computed before `loss_fn` got its own, or inside "
+                    "with the outer `params`. To the gradient they are constants."
+                ),
             ),
-            (
+            Slip(
                 "stopped",
-                {"model(params, x)": "mx.stop_gradient(model(params, x))"},
-                1,
-                "The value is right, and `mx.stop_gradient` cuts its history off.",
+                '- """The loss function: params -> the mean of (model(params, x) - y)**2."""',
+                '+ """The loss function: params -> the mean of (mx.stop_gradient(model(params, x)) - y)**2."""',
+                "- outputs = model(params, x)",
+                "+ outputs = mx.stop_gradient(model(params, x))",
+                message="The value is right, and `mx.stop_gradient` cuts its history off.",
             ),
-            (
+            Slip(
                 "through Python",
-                {"mean()": "mean().item()"},
-                1,
-                "`.item()` makes a float of the loss. Return the array.",
+                "- return (outputs - y).square().mean()",
+                "+ return (outputs - y).square().mean().item()",
+                message="`.item()` makes a float of the loss. Return the array.",
             ),
-            ("sum", {".mean()": ".sum()"}, 2, "The mean, as before; only the place of one line was wrong."),
+            Slip(
+                "sum",
+                "- return (outputs - y).square().mean()",
+                "+ return (outputs - y).square().sum()",
+                message="The mean, as before; only the place of one line was wrong.",
+                hint=2,
+            ),
         ),
         Mistake(
             "half of it",
@@ -528,58 +589,69 @@ MOMENTUM = Exercise(
     cases=drawn(3, _momentum_case),
     mistakes=slips(
         momentum_step,
-        (
+        Slip(
             "the old velocity",
-            {"    velocity = {name": "    new = {name", "return params, velocity": "return params, new"},
-            1,
-            "The parameters have to move with the *new* velocity.",
+            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
+            "+ new = {name: 0.9 * velocity[name] + grads[name] for name in params}",
+            "- return params, velocity",
+            "+ return params, new",
+            message="The parameters have to move with the *new* velocity.",
         ),
-        (
+        Slip(
             "forgets the velocity",
-            {"return params, velocity": "return params"},
-            1,
-            "Return the velocity too: the next step starts from it.",
+            "- return params, velocity",
+            "+ return params",
+            message="Return the velocity too: the next step starts from it.",
         ),
-        (
+        Slip(
             "swapped",
-            {"return params, velocity": "return velocity, params"},
-            1,
-            "The parameters come first in the tuple.",
+            "- return params, velocity",
+            "+ return velocity, params",
+            message="The parameters come first in the tuple.",
         ),
-        ("no memory", {"0.9 * velocity[name] + ": ""}, 1, "That is plain SGD: 0.9 of the old velocity is missing."),
-        (
+        Slip(
+            "no memory",
+            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
+            "+ velocity = {name: grads[name] for name in params}",
+            message="That is plain SGD: 0.9 of the old velocity is missing.",
+        ),
+        Slip(
             "averaged",
-            {"+ grads[name]": "+ 0.1 * grads[name]"},
-            1,
-            "Here the gradient is added whole, not a tenth of it.",
+            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
+            "+ velocity = {name: 0.9 * velocity[name] + 0.1 * grads[name] for name in params}",
+            message="Here the gradient is added whole, not a tenth of it.",
         ),
-        (
+        Slip(
             "a number",
-            {"params[name] - lr *": "params[name] - lr.item() *"},
-            2,
-            "`.item()` wants a number, and while MLX compiles there are only placeholders. Compute with the array.",
+            "- params = {name: params[name] - lr * velocity[name] for name in params}",
+            "+ params = {name: params[name] - lr.item() * velocity[name] for name in params}",
+            message=(
+                "`.item()` wants a number, and while MLX compiles there are only placeholders. Compute with the array."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a fixed rate",
-            {"params[name] - lr *": "params[name] - 0.1 *"},
-            1,
-            "The learning rate is an argument: use lr.",
+            "- params = {name: params[name] - lr * velocity[name] for name in params}",
+            "+ params = {name: params[name] - 0.1 * velocity[name] for name in params}",
+            message="The learning rate is an argument: use lr.",
         ),
-        (
+        Slip(
             "by order",
-            {
-                "0.9 * velocity[name] + grads[name] for name in params": "0.9 * old + grad "
-                "for name, old, grad in zip(params, velocity.values(), grads.values())"
-            },
-            1,
-            "Look gradients up by their names: they may come in another order.",
+            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
+            "+ velocity = {name: 0.9 * old + grad for name, old, grad in zip(params, velocity.values(), grads.values())}",  # noqa: E501
+            message="Look gradients up by their names: they may come in another order.",
         ),
-        (
+        Slip(
             "lr in the velocity",
-            {"+ grads[name]": "+ lr * grads[name]", "- lr *": "-"},
-            1,
-            "That is another momentum: the learning rate goes into its velocity, and a new one acts late. Here the "
-            "velocity collects plain gradients.",
+            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
+            "- params = {name: params[name] - lr * velocity[name] for name in params}",
+            "+ velocity = {name: 0.9 * velocity[name] + lr * grads[name] for name in params}",
+            "+ params = {name: params[name] - velocity[name] for name in params}",
+            message=(
+                "That is another momentum: the learning rate goes into its velocity, and a new one acts late. Here the"
+                " velocity collects plain gradients."
+            ),
         ),
     ),
     run=_compiled_twice,
@@ -654,48 +726,59 @@ GATED_SILU = Exercise(
     ),
     mistakes=slips(
         gated_silu_rule,
-        (
+        Slip(
             "no cotangent",
-            {"cotangent * ": ""},
-            1,
-            "The cotangent is missing: a rule multiplies what the loss sent by its own slope.",
+            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
+            "+ return up * s * (1 + gate * (1 - s)), gate * s",
+            message="The cotangent is missing: a rule multiplies what the loss sent by its own slope.",
         ),
-        (
+        Slip(
             "slope without up",
-            {"cotangent * up * s": "cotangent * s"},
-            2,
-            "The slope of gate is multiplied by up: the output is silu(gate) * up.",
+            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
+            "+ return cotangent * s * (1 + gate * (1 - s)), cotangent * gate * s",
+            message="The slope of gate is multiplied by up: the output is silu(gate) * up.",
+            hint=2,
         ),
-        ("swapped", {"gate, up = primals": "up, gate = primals"}, 1, "`primals` is (gate, up), in this order."),
-        (
+        Slip(
+            "swapped",
+            "- gate, up = primals",
+            "+ up, gate = primals",
+            message="`primals` is (gate, up), in this order.",
+        ),
+        Slip(
             "half of the product rule",
-            {" * (1 + gate * (1 - s))": ""},
-            2,
-            "gate stands in silu twice, before the sigmoid and inside: there are two ways to the output.",
+            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
+            "+ return cotangent * up * s, cotangent * gate * s",
+            message="gate stands in silu twice, before the sigmoid and inside: there are two ways to the output.",
+            hint=2,
         ),
-        (
+        Slip(
             "of the wrong input",
-            {"cotangent * gate * s": "cotangent * up * s"},
-            2,
-            "The gradient of up is the other factor, silu(gate).",
+            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
+            "+ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * up * s",
+            message="The gradient of up is the other factor, silu(gate).",
+            hint=2,
         ),
-        (
+        Slip(
             "divides by up",
-            {"cotangent * gate * s": "cotangent * output / up"},
-            2,
-            "output / up is silu(gate), unless up is 0.",
+            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
+            "+ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * output / up",
+            message="output / up is silu(gate), unless up is 0.",
+            hint=2,
         ),
-        (
+        Slip(
             "overflows",
-            {"mx.sigmoid(gate)": "mx.exp(gate) / (1 + mx.exp(gate))"},
-            2,
-            "exp(200) is infinite, and infinite over infinite is nan. `mx.sigmoid` knows.",
+            "- s = mx.sigmoid(gate)",
+            "+ s = mx.exp(gate) / (1 + mx.exp(gate))",
+            message="exp(200) is infinite, and infinite over infinite is nan. `mx.sigmoid` knows.",
+            hint=2,
         ),
-        (
+        Slip(
             "uses the output",
-            {"cotangent * gate * s": "cotangent * output"},
-            2,
-            "The output has the factor up in it already. The gradient of up is silu(gate) alone.",
+            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
+            "+ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * output",
+            message="The output has the factor up in it already. The gradient of up is silu(gate) alone.",
+            hint=2,
         ),
     ),
     run=_as_custom_function,
@@ -779,27 +862,46 @@ CURVATURE = Exercise(
     mistakes=(
         *slips(
             curvature_along,
-            (
+            Slip(
                 "of x",
-                {"mx.grad(loss_fn)(y)": "mx.grad(loss_fn)(x)"},
-                1,
-                "The inner gradient was taken at x and not at the argument of the function, so the outer one sees a "
-                "constant. It is the loss that forgot its parameters, once more.",
+                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
+                "+ return mx.grad(lambda y: (mx.grad(loss_fn)(x) * v).sum())(x)",
+                message=(
+                    "The inner gradient was taken at x and not at the argument of the function, so the outer one sees "
+                    "a constant. It is the loss that forgot its parameters, once more."
+                ),
             ),
-            (
+            Slip(
                 "the loss itself",
-                {"(mx.grad(loss_fn)(y) * v).sum()": "loss_fn(y) * v.sum()"},
-                2,
-                "That is a gradient of the loss. The slope along v has a gradient of its own: `mx.grad(loss_fn)(y)`.",
+                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
+                "+ return mx.grad(lambda y: loss_fn(y) * v.sum())(x)",
+                message=(
+                    "That is a gradient of the loss. The slope along v has a gradient of its own: "
+                    "`mx.grad(loss_fn)(y)`."
+                ),
+                hint=2,
             ),
-            ("no vector", {" * v": ""}, 2, "v is missing: multiply the gradient by it before you sum."),
-            (
+            Slip(
+                "no vector",
+                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
+                "+ return mx.grad(lambda y: (mx.grad(loss_fn)(y)).sum())(x)",
+                message="v is missing: multiply the gradient by it before you sum.",
+                hint=2,
+            ),
+            Slip(
                 "squared",
-                {"mx.grad(loss_fn)(y) * v": "mx.grad(loss_fn)(y) ** 2 * v"},
-                2,
-                "Take the gradient as it is; only its sum with the weights v is differentiated.",
+                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
+                "+ return mx.grad(lambda y: (mx.grad(loss_fn)(y) ** 2 * v).sum())(x)",
+                message="Take the gradient as it is; only its sum with the weights v is differentiated.",
+                hint=2,
             ),
-            ("at v", {")(x)": ")(v)"}, 2, "The outer gradient is taken at x; v is the direction."),
+            Slip(
+                "at v",
+                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
+                "+ return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(v)",
+                message="The outer gradient is taken at x; v is the direction.",
+                hint=2,
+            ),
         ),
         Mistake(
             "the diagonal",

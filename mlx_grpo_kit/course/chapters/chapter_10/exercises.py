@@ -6,7 +6,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import Told, same
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -93,30 +93,41 @@ EMBEDDING = Exercise(
     ),
     mistakes=slips(
         embedding,
-        (
+        Slip(
             "columns",
-            {"weight[input_ids]": "weight[:, input_ids % weight.shape[1]]"},
-            2,
-            "`[:, ids]` takes columns. A token's vector is a row: `weight[ids]`.",
+            "- return weight[input_ids]",
+            "+ return weight[:, input_ids % weight.shape[1]]",
+            message="`[:, ids]` takes columns. A token's vector is a row: `weight[ids]`.",
+            hint=2,
         ),
-        (
+        Slip(
             "one after the other",
-            {"weight[input_ids]": "weight[input_ids.reshape(-1)]"},
-            2,
-            "The rows are right, in one long list. Each row of the batch keeps its own: the shape is [B, T, hidden].",
+            "- return weight[input_ids]",
+            "+ return weight[input_ids.reshape(-1)]",
+            message=(
+                "The rows are right, in one long list. Each row of the batch keeps its own: the shape is [B, T, "
+                "hidden]."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "first row only",
-            {"weight[input_ids]": "weight[input_ids[0]]"},
-            2,
-            "That is the first row of the batch alone.",
+            "- return weight[input_ids]",
+            "+ return weight[input_ids[0]]",
+            message="That is the first row of the batch alone.",
+            hint=2,
         ),
-        ("counted from 1", {"weight[input_ids]": "weight[input_ids - 1]"}, 1, "Ids count from 0, as rows do."),
-        (
+        Slip(
+            "counted from 1",
+            "- return weight[input_ids]",
+            "+ return weight[input_ids - 1]",
+            message="Ids count from 0, as rows do.",
+        ),
+        Slip(
             "ids as numbers",
-            {"weight[input_ids]": "input_ids[:, :, None] * weight[0]"},
-            1,
-            "An id is a name, not an amount: token 6 is not twice token 3. Take row 6.",
+            "- return weight[input_ids]",
+            "+ return input_ids[:, :, None] * weight[0]",
+            message="An id is a name, not an amount: token 6 is not twice token 3. Take row 6.",
         ),
     ),
     run=_with_gradients(embedding, 0),
@@ -158,38 +169,41 @@ EMBEDDING_BACKWARD = Exercise(
     ),
     mistakes=slips(
         embedding_backward,
-        (
+        Slip(
             "the last one stays",
-            {"return zeros.at[input_ids].add(grad)": "zeros[input_ids] = grad\n    return zeros"},
-            1,
-            "A row that was taken several times has the gradient of one of them only: they have to add up.",
+            "- return zeros.at[input_ids].add(grad)",
+            "+ zeros[input_ids] = grad",
+            "+ return zeros",
+            message="A row that was taken several times has the gradient of one of them only: they have to add up.",
         ),
-        (
+        Slip(
             "the mean of all",
-            {
-                "return zeros.at[input_ids].add(grad)": "counts = mx.zeros((num_rows, 1)).at[input_ids].add("
-                "mx.ones((*input_ids.shape, 1)))\n    return zeros.at[input_ids].add(grad) / mx.maximum(counts, 1)"
-            },
-            1,
-            "Those are means. Two ways to the loss count twice as much as one: add, and do not divide.",
+            "- return zeros.at[input_ids].add(grad)",
+            "+ counts = mx.zeros((num_rows, 1)).at[input_ids].add(mx.ones((*input_ids.shape, 1)))",
+            "+ return zeros.at[input_ids].add(grad) / mx.maximum(counts, 1)",
+            message="Those are means. Two ways to the loss count twice as much as one: add, and do not divide.",
         ),
-        (
+        Slip(
             "the largest",
-            {".add(grad)": ".maximum(grad)"},
-            1,
-            "One of a row's gradients wins here. All of them count: add them.",
+            "- return zeros.at[input_ids].add(grad)",
+            "+ return zeros.at[input_ids].maximum(grad)",
+            message="One of a row's gradients wins here. All of them count: add them.",
         ),
-        (
+        Slip(
             "looked up",
-            {"zeros.at[input_ids].add(grad)": "grad.reshape(-1, grad.shape[-1])[input_ids % len(grad)]"},
-            1,
-            "That reads rows at the ids. Backward it goes the other way: a gradient is written to the row at its id.",
+            "- return zeros.at[input_ids].add(grad)",
+            "+ return grad.reshape(-1, grad.shape[-1])[input_ids % len(grad)]",
+            message=(
+                "That reads rows at the ids. Backward it goes the other way: a gradient is written to the row at its "
+                "id."
+            ),
         ),
-        (
+        Slip(
             "one too many",
-            {"(num_rows, grad": "(num_rows + 1, grad"},
-            2,
-            "The gradient has the shape of the matrix: num_rows rows.",
+            "- zeros = mx.zeros((num_rows, grad.shape[-1]))",
+            "+ zeros = mx.zeros((num_rows + 1, grad.shape[-1]))",
+            message="The gradient has the shape of the matrix: num_rows rows.",
+            hint=2,
         ),
     ),
     run=_without_grad,
@@ -255,72 +269,104 @@ RMS_NORM = Exercise(
     ),
     mistakes=slips(
         rms_norm,
-        (
+        Slip(
             "eps outside of the root",
-            {"mx.sqrt(mean_square + eps)": "(mx.sqrt(mean_square) + eps)"},
-            2,
-            "eps stands outside of the root. Inside, an eps of 1e-6 counts like numbers of the size 1e-3; outside, "
-            "like numbers of the size 1e-6. The difference is small, and it is another model.",
+            "- return x / mx.sqrt(mean_square + eps) * weight",
+            "+ return x / (mx.sqrt(mean_square) + eps) * weight",
+            message=(
+                "eps stands outside of the root. Inside, an eps of 1e-6 counts like numbers of the size 1e-3; outside,"
+                " like numbers of the size 1e-6. The difference is small, and it is another model."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "eps times the weight",
-            {"mx.sqrt(mean_square + eps) * weight": "mx.sqrt(mean_square) * weight + eps"},
-            2,
-            "eps is added to the result. It belongs under the root, beside the mean.",
+            "- return x / mx.sqrt(mean_square + eps) * weight",
+            "+ return x / mx.sqrt(mean_square) * weight + eps",
+            message="eps is added to the result. It belongs under the root, beside the mean.",
+            hint=2,
         ),
-        (
+        Slip(
             "eps left out",
-            {" + eps": ""},
-            2,
-            "Without eps a vector of zeros is 0 / 0, nan, and small vectors are not held back.",
+            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
+            '+ """x / sqrt(mean(x^2)) * weight over the last axis. x [..., n], weight [n]."""',
+            "- return x / mx.sqrt(mean_square + eps) * weight",
+            "+ return x / mx.sqrt(mean_square) * weight",
+            message="Without eps a vector of zeros is 0 / 0, nan, and small vectors are not held back.",
+            hint=2,
         ),
-        (
+        Slip(
             "eps of its own",
-            {"+ eps": "+ 1e-6"},
-            2,
-            "eps was ignored: 1e-6 is Qwen3's, and other models have others.",
+            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
+            '+ """x / sqrt(mean(x^2) + 1e-6) * weight over the last axis. x [..., n], weight [n]."""',
+            "- return x / mx.sqrt(mean_square + eps) * weight",
+            "+ return x / mx.sqrt(mean_square + 1e-6) * weight",
+            message="eps was ignored: 1e-6 is Qwen3's, and other models have others.",
+            hint=2,
         ),
-        (
+        Slip(
             "layer norm",
-            {
-                "mean_square = mx.mean(x * x": "x = x - mx.mean(x, axis=-1, keepdims=True)\n"
-                "    mean_square = mx.mean(x * x"
-            },
-            1,
-            "The mean was taken off first: that is layer norm. RMSNorm leaves the mean where it is.",
+            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
+            '+ """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
+            "+ x = x - mx.mean(x, axis=-1, keepdims=True)",
+            message="The mean was taken off first: that is layer norm. RMSNorm leaves the mean where it is.",
         ),
-        (
+        Slip(
             "the standard deviation",
-            {"mx.mean(x * x, axis=-1, keepdims=True)": "mx.var(x, axis=-1, keepdims=True)"},
-            1,
-            "`mx.var` measures distances from the mean. RMSNorm measures from 0: the mean of the squares themselves.",
+            "- mean_square = mx.mean(x * x, axis=-1, keepdims=True)",
+            "+ mean_square = mx.var(x, axis=-1, keepdims=True)",
+            message=(
+                "`mx.var` measures distances from the mean. RMSNorm measures from 0: the mean of the squares "
+                "themselves."
+            ),
         ),
-        (
+        Slip(
             "the sum",
-            {"mx.mean(": "mx.sum("},
-            1,
-            "That is the sum of the squares: the results would shrink as vectors get longer. Take the mean.",
+            "- mean_square = mx.mean(x * x, axis=-1, keepdims=True)",
+            "+ mean_square = mx.sum(x * x, axis=-1, keepdims=True)",
+            message="That is the sum of the squares: the results would shrink as vectors get longer. Take the mean.",
         ),
-        ("no root", {"mx.sqrt(mean_square + eps)": "(mean_square + eps)"}, 1, "The root is missing."),
-        ("no weight", {" * weight": ""}, 2, "The weights are missing: each of the n numbers has one."),
-        (
+        Slip(
+            "no root",
+            "- return x / mx.sqrt(mean_square + eps) * weight",
+            "+ return x / (mean_square + eps) * weight",
+            message="The root is missing.",
+        ),
+        Slip(
+            "no weight",
+            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
+            '+ """x / sqrt(mean(x^2) + eps) over the last axis. x [..., n], weight [n]."""',
+            "- return x / mx.sqrt(mean_square + eps) * weight",
+            "+ return x / mx.sqrt(mean_square + eps)",
+            message="The weights are missing: each of the n numbers has one.",
+            hint=2,
+        ),
+        Slip(
             "weight first",
-            {"mean_square = ": "x = x * weight\n    mean_square = ", ") * weight": ")"},
-            2,
-            "The weights were multiplied in before the norm, which divides by them again in part. They come last.",
+            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
+            '+ """x / sqrt(mean(x^2) + eps) over the last axis. x [..., n], weight [n]."""',
+            "+ x = x * weight",
+            "- return x / mx.sqrt(mean_square + eps) * weight",
+            "+ return x / mx.sqrt(mean_square + eps)",
+            message=(
+                "The weights were multiplied in before the norm, which divides by them again in part. They come last."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "over everything",
-            {", axis=-1, keepdims=True": ""},
-            1,
-            "That is one mean for the whole array: the tokens of a text would change each other. Each vector has its "
-            "own, axis=-1.",
+            "- mean_square = mx.mean(x * x, axis=-1, keepdims=True)",
+            "+ mean_square = mx.mean(x * x)",
+            message=(
+                "That is one mean for the whole array: the tokens of a text would change each other. Each vector has "
+                "its own, axis=-1."
+            ),
         ),
-        (
+        Slip(
             "over the first axis",
-            {"axis=-1": "axis=0"},
-            1,
-            "The mean goes along the first axis, over different tokens. It belongs along the last.",
+            "- mean_square = mx.mean(x * x, axis=-1, keepdims=True)",
+            "+ mean_square = mx.mean(x * x, axis=0, keepdims=True)",
+            message="The mean goes along the first axis, over different tokens. It belongs along the last.",
         ),
     ),
     run=_with_gradients(rms_norm, 0, 1),
@@ -370,66 +416,89 @@ MLP = Exercise(
     ),
     mistakes=slips(
         mlp,
-        (
+        Slip(
             "x added",
-            {"return (gate": "return x + (gate"},
-            1,
-            "x itself is added. The shortcut goes around the whole part and is no business of the MLP.",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return x + (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            message="x itself is added. The shortcut goes around the whole part and is no business of the MLP.",
         ),
-        (
+        Slip(
             "silu on both",
-            {"sigmoid(gate) * up)": "sigmoid(gate) * up * mx.sigmoid(up))"},
-            2,
-            "silu is on both branches. up stays as it is.",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return (gate * mx.sigmoid(gate) * up * mx.sigmoid(up)) @ down_weight.T",
+            message="silu is on both branches. up stays as it is.",
+            hint=2,
         ),
-        (
+        Slip(
             "gate and up swapped",
-            {"(gate * mx.sigmoid(gate) * up)": "(up * mx.sigmoid(up) * gate)"},
-            2,
-            "silu is on the wrong branch: it belongs to gate. (Their shapes are the same, so a swap raises no error.)",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return (up * mx.sigmoid(up) * gate) @ down_weight.T",
+            message=(
+                "silu is on the wrong branch: it belongs to gate. (Their shapes are the same, so a swap raises no "
+                "error.)"
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "sigmoid for silu",
-            {"gate * mx.sigmoid(gate)": "mx.sigmoid(gate)"},
-            2,
-            "That is the sigmoid, the gate of the original GLU. silu is z * sigmoid(z).",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return (mx.sigmoid(gate) * up) @ down_weight.T",
+            message="That is the sigmoid, the gate of the original GLU. silu is z * sigmoid(z).",
+            hint=2,
         ),
-        (
+        Slip(
             "relu for silu",
-            {"gate * mx.sigmoid(gate)": "mx.maximum(gate, 0)"},
-            2,
-            "That is relu on the gate (ReGLU). silu is z * sigmoid(z), which is soft around 0.",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return (mx.maximum(gate, 0) * up) @ down_weight.T",
+            message="That is relu on the gate (ReGLU). silu is z * sigmoid(z), which is soft around 0.",
+            hint=2,
         ),
-        (
+        Slip(
             "added",
-            {"mx.sigmoid(gate) * up": "mx.sigmoid(gate) + up"},
-            2,
-            "The two branches are added. A gate multiplies.",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return (gate * mx.sigmoid(gate) + up) @ down_weight.T",
+            message="The two branches are added. A gate multiplies.",
+            hint=2,
         ),
-        (
+        Slip(
             "silu over both",
-            {"(gate * mx.sigmoid(gate) * up)": "(gate * up * mx.sigmoid(gate * up))"},
-            2,
-            "silu is over the product. It belongs to the gate alone, before it is multiplied by up.",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return (gate * up * mx.sigmoid(gate * up)) @ down_weight.T",
+            message="silu is over the product. It belongs to the gate alone, before it is multiplied by up.",
+            hint=2,
         ),
-        ("no up", {"mx.sigmoid(gate) * up": "mx.sigmoid(gate)"}, 1, "up is missing: what is the gate to let through?"),
-        (
+        Slip(
+            "no up",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return (gate * mx.sigmoid(gate)) @ down_weight.T",
+            message="up is missing: what is the gate to let through?",
+        ),
+        Slip(
             "no silu",
-            {"gate * mx.sigmoid(gate) * up": "gate * up"},
-            2,
-            "silu is missing: gate and up are multiplied raw.",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return (gate * up) @ down_weight.T",
+            message="silu is missing: gate and up are multiplied raw.",
+            hint=2,
         ),
-        (
+        Slip(
             "overflow",
-            {"gate * mx.sigmoid(gate)": "gate * mx.exp(gate) / (1 + mx.exp(gate))"},
-            2,
-            "e**500 is inf, and inf / inf is nan. `mx.sigmoid(z)` has no such hole, forward or backward.",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ return (gate * mx.exp(gate) / (1 + mx.exp(gate)) * up) @ down_weight.T",
+            message="e**500 is inf, and inf / inf is nan. `mx.sigmoid(z)` has no such hole, forward or backward.",
+            hint=2,
         ),
-        (
+        Slip(
             "not transposed",
-            {".T": ""},
-            1,
-            "The weights lie as [out, in], as in torch: `x @ weight.T`. (Where a matrix is square, nothing complains.)",
+            "- gate = x @ gate_weight.T",
+            "- up = x @ up_weight.T",
+            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
+            "+ gate = x @ gate_weight",
+            "+ up = x @ up_weight",
+            "+ return (gate * mx.sigmoid(gate) * up) @ down_weight",
+            message=(
+                "The weights lie as [out, in], as in torch: `x @ weight.T`. (Where a matrix is square, nothing "
+                "complains.)"
+            ),
         ),
     ),
     run=_with_gradients(mlp, 0, 1, 2, 3),
@@ -469,41 +538,38 @@ ROTATE = Exercise(
     ),
     mistakes=slips(
         rotate,
-        (
+        Slip(
             "clockwise",
-            {"- b * mx.sin": "+ b * mx.sin", "a * mx.sin(angle) + b": "-a * mx.sin(angle) + b"},
-            1,
-            "That turns clockwise: the sign of the sine is the other way round.",
+            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
+            "+ return a * mx.cos(angle) + b * mx.sin(angle), -a * mx.sin(angle) + b * mx.cos(angle)",
+            message="That turns clockwise: the sign of the sine is the other way round.",
         ),
-        (
+        Slip(
             "no rotation",
-            {"- b * mx.sin": "+ b * mx.sin"},
-            1,
-            "Both sines have a plus, so lengths change. One of them has a minus: where does (0, 1) go?",
+            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
+            "+ return a * mx.cos(angle) + b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
+            message="Both sines have a plus, so lengths change. One of them has a minus: where does (0, 1) go?",
         ),
-        (
+        Slip(
             "degrees",
-            {"(angle)": "(angle * np.pi / 180)"},
-            1,
-            "The angle is in radians already: a quarter of a turn is pi / 2.",
+            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
+            "+ return a * mx.cos(angle * np.pi / 180) - b * mx.sin(angle * np.pi / 180), a * mx.sin(angle * np.pi / 180) + b * mx.cos(angle * np.pi / 180)",  # noqa: E501
+            message="The angle is in radians already: a quarter of a turn is pi / 2.",
         ),
-        (
+        Slip(
             "the new a used for b",
-            {
-                "return a * mx.cos(angle) - b * mx.sin(angle), a": "a = a * mx.cos(angle) - b * mx.sin(angle)\n"
-                "    return a, a"
-            },
-            2,
-            "The second number was made of the *new* a. Both are made of the old ones.",
+            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
+            "+ a = a * mx.cos(angle) - b * mx.sin(angle)",
+            "+ return a, a * mx.sin(angle) + b * mx.cos(angle)",
+            message="The second number was made of the *new* a. Both are made of the old ones.",
+            hint=2,
         ),
-        (
+        Slip(
             "swapped",
-            {
-                "a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)": "a * mx.sin(angle) + "
-                "b * mx.cos(angle), a * mx.cos(angle) - b * mx.sin(angle)"
-            },
-            2,
-            "The two are swapped: first what a becomes, then what b becomes.",
+            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
+            "+ return a * mx.sin(angle) + b * mx.cos(angle), a * mx.cos(angle) - b * mx.sin(angle)",
+            message="The two are swapped: first what a becomes, then what b becomes.",
+            hint=2,
         ),
     ),
     run=_two_arrays,
@@ -546,72 +612,79 @@ ANGLES = Exercise(
     ),
     mistakes=slips(
         rope_angles,
-        (
+        Slip(
             "half the exponent",
-            {"-2 * pairs": "-pairs"},
-            1,
-            "The exponent is -2 i / head_dim: with half of it the slowest hand is much too fast.",
+            "- speeds = theta ** (-2 * pairs / head_dim)",
+            "+ speeds = theta ** (-pairs / head_dim)",
+            message="The exponent is -2 i / head_dim: with half of it the slowest hand is much too fast.",
         ),
-        (
+        Slip(
             "faster and faster",
-            {"-2 * pairs": "2 * pairs"},
-            1,
-            "The exponent is negative: pair 0 is the fastest, and the others are slower.",
+            "- speeds = theta ** (-2 * pairs / head_dim)",
+            "+ speeds = theta ** (2 * pairs / head_dim)",
+            message="The exponent is negative: pair 0 is the fastest, and the others are slower.",
         ),
-        (
+        Slip(
             "all numbers",
-            {"mx.arange(head_dim // 2)": "mx.arange(head_dim)"},
-            1,
-            "There are head_dim / 2 pairs, so as many speeds.",
+            "- pairs = mx.arange(head_dim // 2)",
+            "+ pairs = mx.arange(head_dim)",
+            message="There are head_dim / 2 pairs, so as many speeds.",
         ),
-        (
+        Slip(
             "pairs counted from 1",
-            {"mx.arange(head_dim // 2)": "mx.arange(1, head_dim // 2 + 1)"},
-            1,
-            "Pairs count from 0: pair 0 turns by theta ** 0 = 1 radian a step.",
+            "- pairs = mx.arange(head_dim // 2)",
+            "+ pairs = mx.arange(1, head_dim // 2 + 1)",
+            message="Pairs count from 0: pair 0 turns by theta ** 0 = 1 radian a step.",
         ),
-        (
+        Slip(
             "pairs by positions",
-            {"positions[:, None] * speeds": "speeds[:, None] * positions"},
-            2,
-            "The table lies on its side: a row for each position, a column for each pair.",
+            "- return positions[:, None] * speeds",
+            "+ return speeds[:, None] * positions",
+            message="The table lies on its side: a row for each position, a column for each pair.",
+            hint=2,
         ),
-        (
+        Slip(
             "theta of its own",
-            {"theta **": "10000.0 **"},
-            1,
-            "theta was ignored. 10,000 is the usual one, and Qwen3's is 1,000,000.",
+            "- speeds = theta ** (-2 * pairs / head_dim)",
+            "+ speeds = 10000.0 ** (-2 * pairs / head_dim)",
+            message="theta was ignored. 10,000 is the usual one, and Qwen3's is 1,000,000.",
         ),
-        (
+        Slip(
             "in half precision",
-            {"positions[:, None] * speeds": "(positions[:, None] * speeds).astype(mx.bfloat16)"},
-            2,
-            "Half precision has two or three digits, and position 4,097 becomes 4,096: an angle that is wrong by a "
-            "radian. Compute angles in float32.",
+            "- return positions[:, None] * speeds",
+            "+ return (positions[:, None] * speeds).astype(mx.bfloat16)",
+            message=(
+                "Half precision has two or three digits, and position 4,097 becomes 4,096: an angle that is wrong by a"
+                " radian. Compute angles in float32."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "places in the list",
-            {"return positions": "positions = mx.arange(len(positions))\n    return positions"},
-            2,
-            "The rows count 0, 1, 2, ... Where the tokens stand is what `positions` says.",
+            "- speeds = theta ** (-2 * pairs / head_dim)",
+            "+ speeds = theta ** (-2 * pairs / head_dim)",
+            "+ positions = mx.arange(len(positions))",
+            message="The rows count 0, 1, 2, ... Where the tokens stand is what `positions` says.",
+            hint=2,
         ),
-        (
+        Slip(
             "one step ahead",
-            {"return positions": "return (positions + 1)"},
-            1,
-            "Every angle is one step ahead: at position 0 nothing is turned.",
+            "- return positions[:, None] * speeds",
+            "+ return (positions + 1)[:, None] * speeds",
+            message="Every angle is one step ahead: at position 0 nothing is turned.",
         ),
-        (
+        Slip(
             "every angle twice",
-            {"return positions[:, None] * speeds": "return mx.concatenate([positions[:, None] * speeds] * 2, axis=-1)"},
-            2,
-            "Every angle is there twice (transformers stores them so). A pair has one: [T, head_dim / 2].",
+            "- return positions[:, None] * speeds",
+            "+ return mx.concatenate([positions[:, None] * speeds] * 2, axis=-1)",
+            message="Every angle is there twice (transformers stores them so). A pair has one: [T, head_dim / 2].",
+            hint=2,
         ),
-        (
+        Slip(
             "head_dim halved",
-            {"/ head_dim)": "/ (head_dim // 2))"},
-            1,
-            "The exponent is divided by head_dim, not by the number of pairs: these speeds fall twice as fast.",
+            "- speeds = theta ** (-2 * pairs / head_dim)",
+            "+ speeds = theta ** (-2 * pairs / (head_dim // 2))",
+            message="The exponent is divided by head_dim, not by the number of pairs: these speeds fall twice as fast.",
         ),
     ),
     run=lambda function, *arguments: _of_mlx(function(*arguments)),
@@ -663,72 +736,77 @@ ROPE = Exercise(
     ),
     mistakes=slips(
         rope,
-        (
+        Slip(
             "neighbours as pairs",
-            {
-                "x[..., :half], x[..., half:]": "x[..., 0::2], x[..., 1::2]",
-                "mx.concatenate(turned, axis=-1)": "mx.stack(turned, axis=-1).reshape(x.shape)",
-            },
-            2,
-            "Neighbours are paired here, (0, 1), (2, 3) and so on. That is a RoPE too, the one of the paper, and not "
-            "Qwen3's: its pairs are (i, i + D/2).",
+            "- a, b = x[..., :half], x[..., half:]",
+            "+ a, b = x[..., 0::2], x[..., 1::2]",
+            "- return mx.concatenate(turned, axis=-1)",
+            "+ return mx.stack(turned, axis=-1).reshape(x.shape)",
+            message=(
+                "Neighbours are paired here, (0, 1), (2, 3) and so on. That is a RoPE too, the one of the paper, and "
+                "not Qwen3's: its pairs are (i, i + D/2)."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "halves put back as neighbours",
-            {"mx.concatenate(turned, axis=-1)": "mx.stack(turned, axis=-1).reshape(x.shape)"},
-            3,
-            "The pairs are right and turned right, but then shuffled into each other: the first halves come first, "
-            "then the second ones, as in x.",
+            "- return mx.concatenate(turned, axis=-1)",
+            "+ return mx.stack(turned, axis=-1).reshape(x.shape)",
+            message=(
+                "The pairs are right and turned right, but then shuffled into each other: the first halves come first,"
+                " then the second ones, as in x."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "offset forgotten",
-            {"offset + mx.arange(x.shape[2])": "mx.arange(x.shape[2])"},
-            1,
-            "The first token stands at `offset`, not always at 0.",
+            "- positions = offset + mx.arange(x.shape[2])",
+            "+ positions = mx.arange(x.shape[2])",
+            message="The first token stands at `offset`, not always at 0.",
         ),
-        (
+        Slip(
             "counted from 1",
-            {"offset + mx.arange(x.shape[2])": "offset + 1 + mx.arange(x.shape[2])"},
-            1,
-            "The first token stands at `offset` itself, so with an offset of 0 it is not turned at all.",
+            "- positions = offset + mx.arange(x.shape[2])",
+            "+ positions = offset + 1 + mx.arange(x.shape[2])",
+            message="The first token stands at `offset` itself, so with an offset of 0 it is not turned at all.",
         ),
-        (
+        Slip(
             "the same for all",
-            {"offset + mx.arange(x.shape[2])": "offset + 0 * mx.arange(x.shape[2])"},
-            1,
-            "Every token is turned by the same angle. Token t stands at offset + t.",
+            "- positions = offset + mx.arange(x.shape[2])",
+            "+ positions = offset + 0 * mx.arange(x.shape[2])",
+            message="Every token is turned by the same angle. Token t stands at offset + t.",
         ),
-        (
+        Slip(
             "clockwise",
-            {"- b * mx.sin": "+ b * mx.sin", "a * mx.sin(angles) + b": "-a * mx.sin(angles) + b"},
-            2,
-            "That turns the wrong way round. If queries and keys are both turned so, a distance of 3 counts as one of "
-            "\N{MINUS SIGN}3, and no trained model is made for that.",
+            "- turned = a * mx.cos(angles) - b * mx.sin(angles), a * mx.sin(angles) + b * mx.cos(angles)",
+            "+ turned = a * mx.cos(angles) + b * mx.sin(angles), -a * mx.sin(angles) + b * mx.cos(angles)",
+            message=(
+                "That turns the wrong way round. If queries and keys are both turned so, a distance of 3 counts as one"
+                " of −3, and no trained model is made for that."  # noqa: RUF001
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "the new a used for b",
-            {
-                "turned = a * mx.cos(angles) - b * mx.sin(angles), a": "a = a * mx.cos(angles) - b * mx.sin(angles)\n"
-                "    turned = a, a"
-            },
-            2,
-            "The second half was made of the *new* first half. Both are made of the old ones.",
+            "- turned = a * mx.cos(angles) - b * mx.sin(angles), a * mx.sin(angles) + b * mx.cos(angles)",
+            "+ a = a * mx.cos(angles) - b * mx.sin(angles)",
+            "+ turned = a, a * mx.sin(angles) + b * mx.cos(angles)",
+            message="The second half was made of the *new* first half. Both are made of the old ones.",
+            hint=2,
         ),
-        (
+        Slip(
             "theta of its own",
-            {"x.shape[-1], theta": "x.shape[-1], 10000.0"},
-            1,
-            "theta was ignored. 10,000 is the usual one, and Qwen3's is 1,000,000.",
+            "- angles = rope_angles(positions, x.shape[-1], theta)",
+            "+ angles = rope_angles(positions, x.shape[-1], 10000.0)",
+            message="theta was ignored. 10,000 is the usual one, and Qwen3's is 1,000,000.",
         ),
-        (
+        Slip(
             "along the heads",
-            {
-                "mx.arange(x.shape[2])": "mx.arange(x.shape[1])",
-                "angles = rope": "angles = mx.expand_dims(rope",
-                "theta)\n    a, b": "theta), 1)\n    a, b",
-            },
-            1,
-            "The angle grows from head to head. Positions run along axis 2 of [B, heads, T, D].",
+            "- positions = offset + mx.arange(x.shape[2])",
+            "- angles = rope_angles(positions, x.shape[-1], theta)",
+            "+ positions = offset + mx.arange(x.shape[1])",
+            "+ angles = mx.expand_dims(rope_angles(positions, x.shape[-1], theta), 1)",
+            message="The angle grows from head to head. Positions run along axis 2 of [B, heads, T, D].",
         ),
     ),
     run=_with_gradients(rope, 0),
@@ -770,39 +848,44 @@ PORT = Exercise(
     cases=(_numbered(1, 6), _numbered(2, 4), _numbered(3, 2), *drawn(3, _projection)),
     mistakes=slips(
         to_half_split,
-        (
+        Slip(
             "the way back",
-            {"(heads, head_dim // 2, 2, -1)": "(heads, 2, head_dim // 2, -1)"},
-            1,
-            "That is the way back, from halves to neighbours. For a head of 6 the wanted order is 0, 2, 4, 1, 3, 5. "
-            "(With a head_dim of 4 the two ways are the same: a test with 4 would not have noticed.)",
+            "- pairs = weight.reshape(heads, head_dim // 2, 2, -1)",
+            "+ pairs = weight.reshape(heads, 2, head_dim // 2, -1)",
+            message=(
+                "That is the way back, from halves to neighbours. For a head of 6 the wanted order is 0, 2, 4, 1, 3, "
+                "5. (With a head_dim of 4 the two ways are the same: a test with 4 would not have noticed.)"
+            ),
         ),
-        (
+        Slip(
             "over all heads at once",
-            {"heads = weight.shape[0] // head_dim": "heads, head_dim = 1, weight.shape[0]"},
-            1,
-            "The even rows of the *whole* matrix come first here: heads are mixed. Each head is reordered by itself.",
+            "- heads = weight.shape[0] // head_dim",
+            "+ heads, head_dim = 1, weight.shape[0]",
+            message=(
+                "The even rows of the *whole* matrix come first here: heads are mixed. Each head is reordered by "
+                "itself."
+            ),
         ),
-        (
+        Slip(
             "as it was",
-            {".swapaxes(1, 2)": ""},
-            2,
-            "Nothing was moved: reshaping there and back leaves every row where it was.",
+            "- return pairs.swapaxes(1, 2).reshape(weight.shape)",
+            "+ return pairs.reshape(weight.shape)",
+            message="Nothing was moved: reshaping there and back leaves every row where it was.",
+            hint=2,
         ),
-        (
+        Slip(
             "columns",
-            {
-                "pairs = weight.reshape(heads, head_dim // 2, 2, -1)": "pairs = weight.T.reshape(-1, head_dim // 2, 2, "
-                "heads)"
-            },
-            1,
-            "The columns were moved. What the queries' numbers are is decided by the rows: weight is [out, in].",
+            "- pairs = weight.reshape(heads, head_dim // 2, 2, -1)",
+            "+ pairs = weight.T.reshape(-1, head_dim // 2, 2, heads)",
+            message=(
+                "The columns were moved. What the queries' numbers are is decided by the rows: weight is [out, in]."
+            ),
         ),
-        (
+        Slip(
             "second members first",
-            {"pairs.swapaxes(1, 2)": "pairs[:, :, ::-1].swapaxes(1, 2)"},
-            1,
-            "The second members of the pairs come first here, so every pair turns the wrong way round.",
+            "- return pairs.swapaxes(1, 2).reshape(weight.shape)",
+            "+ return pairs[:, :, ::-1].swapaxes(1, 2).reshape(weight.shape)",
+            message="The second members of the pairs come first here, so every pair turns the wrong way round.",
         ),
     ),
     explain="The script that brought Meta's Llama to Hugging Face has this function. It is called `permute`.",
@@ -857,68 +940,83 @@ STREAM = Exercise(
     ),
     mistakes=slips(
         stream_parts,
-        (
+        Slip(
             "the stream itself",
-            {".self_attn.o_proj": ".attended", ".mlp.down_proj": ""},
-            1,
-            "Those are states of the stream, each of which holds all that was added before. What was *added* is asked "
-            "for.",
+            '- parts.append(record[f"layers.{layer}.self_attn.o_proj"])',
+            '- parts.append(record[f"layers.{layer}.mlp.down_proj"])',
+            '+ parts.append(record[f"layers.{layer}.attended"])',
+            '+ parts.append(record[f"layers.{layer}"])',
+            message=(
+                "Those are states of the stream, each of which holds all that was added before. What was *added* is "
+                "asked for."
+            ),
         ),
-        (
+        Slip(
             "attention's as the stream",
-            {".self_attn.o_proj": ".attended"},
-            1,
-            "`attended` is the stream after attention, embedding included. What attention added is its o_proj.",
+            '- parts.append(record[f"layers.{layer}.self_attn.o_proj"])',
+            '+ parts.append(record[f"layers.{layer}.attended"])',
+            message="`attended` is the stream after attention, embedding included. What attention added is its o_proj.",
         ),
-        (
+        Slip(
             "inside of the MLP",
-            {".mlp.down_proj": ".mlp.gated"},
-            1,
-            "`gated` is inside of the MLP, between up and down. What comes out of it is down_proj's.",
+            '- parts.append(record[f"layers.{layer}.mlp.down_proj"])',
+            '+ parts.append(record[f"layers.{layer}.mlp.gated"])',
+            message="`gated` is inside of the MLP, between up and down. What comes out of it is down_proj's.",
         ),
-        (
+        Slip(
             "no embedding",
-            {'[record["embedding"]]': "[]"},
-            3,
-            "The stream does not begin empty: the embedding was there first.",
+            '- parts = [record["embedding"]]',
+            "+ parts = []",
+            message="The stream does not begin empty: the embedding was there first.",
+            hint=3,
         ),
-        (
+        Slip(
             "what the parts read",
-            {".self_attn.o_proj": ".input_layernorm", ".mlp.down_proj": ".post_attention_layernorm"},
-            1,
-            "That is what the parts *read*, the normalised stream. What they write back is o_proj and down_proj.",
+            '- parts.append(record[f"layers.{layer}.self_attn.o_proj"])',
+            '- parts.append(record[f"layers.{layer}.mlp.down_proj"])',
+            '+ parts.append(record[f"layers.{layer}.input_layernorm"])',
+            '+ parts.append(record[f"layers.{layer}.post_attention_layernorm"])',
+            message=(
+                "That is what the parts *read*, the normalised stream. What they write back is o_proj and down_proj."
+            ),
         ),
-        (
+        Slip(
             "the sum",
-            {"return parts": "return sum(parts)"},
-            3,
-            "That is their sum, the stream after the last layer. Return the list of them.",
+            "- return parts",
+            "+ return sum(parts)",
+            message="That is their sum, the stream after the last layer. Return the list of them.",
+            hint=3,
         ),
-        (
+        Slip(
             "the MLP first",
-            {"return parts": "return parts[:1] + [parts[n + d] for n in range(1, len(parts), 2) for d in (1, 0)]"},
-            3,
-            "All are there, in another order: in each layer attention writes first, and then the MLP.",
+            "- return parts",
+            "+ return parts[:1] + [parts[n + d] for n in range(1, len(parts), 2) for d in (1, 0)]",
+            message="All are there, in another order: in each layer attention writes first, and then the MLP.",
+            hint=3,
         ),
-        (
+        Slip(
             "sorted as texts",
-            {
-                "for layer in range(num_layers):": "for layer in sorted(map(str, range(num_layers))):",
-            },
-            3,
-            'Layer 10 comes before layer 2 here: as texts, "10" is before "2". Count with `range(num_layers)`.',
+            "- for layer in range(num_layers):",
+            "+ for layer in sorted(map(str, range(num_layers))):",
+            message='Layer 10 comes before layer 2 here: as texts, "10" is before "2". Count with `range(num_layers)`.',
+            hint=3,
         ),
-        (
+        Slip(
             "one for each layer",
-            {"return parts": "return parts[:1] + [a + b for a, b in zip(parts[1::2], parts[2::2])]"},
-            3,
-            "What a layer's attention and its MLP added is one sum here. Keep them apart: two entries for each layer.",
+            "- return parts",
+            "+ return parts[:1] + [a + b for a, b in zip(parts[1::2], parts[2::2])]",
+            message=(
+                "What a layer's attention and its MLP added is one sum here. Keep them apart: two entries for each "
+                "layer."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "all attention first",
-            {"return parts": "return parts[:1] + parts[1::2] + parts[2::2]"},
-            3,
-            "All are there, in another order: layer by layer, attention before the MLP.",
+            "- return parts",
+            "+ return parts[:1] + parts[1::2] + parts[2::2]",
+            message="All are there, in another order: layer by layer, attention before the MLP.",
+            hint=3,
         ),
     ),
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, qwen3_forward
 from mlx_grpo_kit.qwen3.forward import rms_norm, rope
 from mlx_grpo_kit.runtime import mx
@@ -98,37 +98,53 @@ SCORES = Exercise(
     ),
     mistakes=slips(
         scores,
-        ("not scaled", {" / queries.shape[-1] ** 0.5": ""}, 3, "The products are not divided by sqrt(D)."),
-        ("by D", {" ** 0.5": ""}, 3, "That is divided by D. It is its square root: the *variance* grows like D."),
-        (
+        Slip(
+            "not scaled",
+            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
+            "+ return queries @ keys.swapaxes(-1, -2)",
+            message="The products are not divided by sqrt(D).",
+            hint=3,
+        ),
+        Slip(
+            "by D",
+            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
+            "+ return queries @ keys.swapaxes(-1, -2) / queries.shape[-1]",
+            message="That is divided by D. It is its square root: the *variance* grows like D.",
+            hint=3,
+        ),
+        Slip(
             "by the number of keys",
-            {"queries.shape[-1]": "keys.shape[-2]"},
-            3,
-            "That is divided by the square root of the number of keys. D is the length of one query.",
+            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
+            "+ return queries @ keys.swapaxes(-1, -2) / keys.shape[-2] ** 0.5",
+            message="That is divided by the square root of the number of keys. D is the length of one query.",
+            hint=3,
         ),
-        (
+        Slip(
             "by the number of queries",
-            {"queries.shape[-1]": "queries.shape[-2]"},
-            3,
-            "That is divided by the square root of the number of queries. D is the length of one query.",
+            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
+            "+ return queries @ keys.swapaxes(-1, -2) / queries.shape[-2] ** 0.5",
+            message="That is divided by the square root of the number of queries. D is the length of one query.",
+            hint=3,
         ),
-        (
+        Slip(
             "all axes turned",
-            {"keys.swapaxes(-1, -2)": "keys.T"},
-            2,
-            "`.T` turns all axes round, the row and the head too. Swap the last two.",
+            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
+            "+ return queries @ keys.T / queries.shape[-1] ** 0.5",
+            message="`.T` turns all axes round, the row and the head too. Swap the last two.",
+            hint=2,
         ),
-        (
+        Slip(
             "keys ask",
-            {"queries @ keys.swapaxes(-1, -2)": "keys @ queries.swapaxes(-1, -2)"},
-            1,
-            "Rows and columns are swapped: row i of the result belongs to query i, column j to key j.",
+            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
+            "+ return keys @ queries.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
+            message="Rows and columns are swapped: row i of the result belongs to query i, column j to key j.",
         ),
-        (
+        Slip(
             "times",
-            {" / queries": " * queries"},
-            3,
-            "Multiplied by sqrt(D), where it should be divided.",
+            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
+            "+ return queries @ keys.swapaxes(-1, -2) * queries.shape[-1] ** 0.5",
+            message="Multiplied by sqrt(D), where it should be divided.",
+            hint=3,
         ),
     ),
 )
@@ -168,34 +184,62 @@ CAUSAL = Exercise(
     cases=((3, 3, 0), (1, 1, 0), (2, 5, 3), (1, 4, 3), (1, 6, 2), (4, 7, 1), (5, 5, 0)),
     mistakes=slips(
         causal,
-        ("not itself", {"<=": "<"}, 2, "A token may look at itself. The first one has nobody else."),
-        ("the past is hidden", {"<=": ">="}, 2, "The wrong way round: this one sees the future and not the past."),
-        (
+        Slip(
+            "not itself",
+            "- return mx.arange(num_keys)[None, :] <= positions",
+            "+ return mx.arange(num_keys)[None, :] < positions",
+            message="A token may look at itself. The first one has nobody else.",
+            hint=2,
+        ),
+        Slip(
+            "the past is hidden",
+            "- return mx.arange(num_keys)[None, :] <= positions",
+            "+ return mx.arange(num_keys)[None, :] >= positions",
+            message="The wrong way round: this one sees the future and not the past.",
+            hint=2,
+        ),
+        Slip(
             "no offset",
-            {" + offset": ""},
-            2,
-            "The offset is missing: the first query stands at position `offset`, and all the keys before it are past.",
+            "- positions = mx.arange(num_queries)[:, None] + offset",
+            "+ positions = mx.arange(num_queries)[:, None]",
+            message=(
+                "The offset is missing: the first query stands at position `offset`, and all the keys before it are "
+                "past."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "offset of the keys",
-            {"positions = mx.arange(num_queries)[:, None] + offset": "positions = mx.arange(num_queries)[:, None]",
-             "[None, :] <=": "[None, :] + offset <="},
-            2,
-            "The offset moved the keys. They begin at 0; it is the queries that begin at `offset`.",
+            "- positions = mx.arange(num_queries)[:, None] + offset",
+            "- return mx.arange(num_keys)[None, :] <= positions",
+            "+ positions = mx.arange(num_queries)[:, None]",
+            "+ return mx.arange(num_keys)[None, :] + offset <= positions",
+            message="The offset moved the keys. They begin at 0; it is the queries that begin at `offset`.",
+            hint=2,
         ),
-        ("one too far", {"+ offset": "+ offset + 1"}, 2, "Each query sees one key too many: the very next token."),
-        (
+        Slip(
+            "one too far",
+            "- positions = mx.arange(num_queries)[:, None] + offset",
+            "+ positions = mx.arange(num_queries)[:, None] + offset + 1",
+            message="Each query sees one key too many: the very next token.",
+            hint=2,
+        ),
+        Slip(
             "true is forbidden",
-            {"<=": ">"},
-            2,
-            "Turned round: true where a query may *not* look. (Some libraries' masks are of that kind.)",
+            "- return mx.arange(num_keys)[None, :] <= positions",
+            "+ return mx.arange(num_keys)[None, :] > positions",
+            message="Turned round: true where a query may *not* look. (Some libraries' masks are of that kind.)",
+            hint=2,
         ),
-        (
+        Slip(
             "ends together",
-            {"+ offset": "+ num_keys - num_queries"},
-            2,
-            "The last query was put at the last key. Where the first one stands is given, `offset`; there may be keys "
-            "beyond the last query.",
+            "- positions = mx.arange(num_queries)[:, None] + offset",
+            "+ positions = mx.arange(num_queries)[:, None] + num_keys - num_queries",
+            message=(
+                "The last query was put at the last key. Where the first one stands is given, `offset`; there may be "
+                "keys beyond the last query."
+            ),
+            hint=2,
         ),
     ),
     run=_booleans,
@@ -251,80 +295,125 @@ MASKED_SOFTMAX = Exercise(
     mistakes=(
         *slips(
             masked_softmax,
-            (
+            Slip(
                 "masked after softmax",
-                {"    scores = mx.where(mask, scores, -1e9)\n": "",
-                 "return powers / powers.sum(axis=-1, keepdims=True)":
-                 "return mx.where(mask, powers / powers.sum(axis=-1, keepdims=True), 0.0)"},
-                1,
-                "The hidden scores still took part in the sum, so what is left does not sum to 1, and how much is left "
-                "tells of what was hidden. Mask first, softmax after.",
+                '- """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
+                "- scores = mx.where(mask, scores, -1e9)",
+                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "- return powers / powers.sum(axis=-1, keepdims=True)",
+                '+ """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
+                "+ powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "+ return mx.where(mask, powers / powers.sum(axis=-1, keepdims=True), 0.0)",
+                message=(
+                    "The hidden scores still took part in the sum, so what is left does not sum to 1, and how much is "
+                    "left tells of what was hidden. Mask first, softmax after."
+                ),
             ),
-            ("not masked", {"mx.where(mask, scores, -1e9)": "scores"}, 1, "The mask is not used."),
-            (
+            Slip(
+                "not masked",
+                "- scores = mx.where(mask, scores, -1e9)",
+                "+ scores = scores",
+                message="The mask is not used.",
+            ),
+            Slip(
                 "hidden scores are 0",
-                {"-1e9": "0.0"},
-                1,
-                "A score of 0 still has the power e⁰ = 1. To count for nothing it has to be very low.",
+                "- scores = mx.where(mask, scores, -1e9)",
+                "+ scores = mx.where(mask, scores, 0.0)",
+                message="A score of 0 still has the power e⁰ = 1. To count for nothing it has to be very low.",
             ),
-            (
+            Slip(
                 "not low enough",
-                {"-1e9": "-10.0"},
-                2,
-                "-10 is not low enough: e⁻¹⁰ is small but not 0, and scores of -1000 are still lower.",
+                "- scores = mx.where(mask, scores, -1e9)",
+                "+ scores = mx.where(mask, scores, -10.0)",
+                message="-10 is not low enough: e⁻¹⁰ is small but not 0, and scores of -1000 are still lower.",
+                hint=2,
             ),
-            (
+            Slip(
                 "nearly low enough",
-                {"-1e9": "-1e4"},
-                2,
-                "Not low enough: a visible score may be lower still, and then the hidden one wins. -1e9 is.",
+                "- scores = mx.where(mask, scores, -1e9)",
+                "+ scores = mx.where(mask, scores, -1e4)",
+                message="Not low enough: a visible score may be lower still, and then the hidden one wins. -1e9 is.",
+                hint=2,
             ),
-            *(
-                (
-                    f"the largest of all scores{how}",
-                    {"scores - scores.max(axis=-1, keepdims=True)": "scores - largest",
-                     "    scores = mx.where": "    largest = scores.max(axis=-1, keepdims=True)\n    scores = mx.where"}
-                    | changes,
-                    3,
-                    f"Hidden scores still decide. Beside a hidden 5000 nothing is left of what is visible, and {so}: "
-                    "look for the largest score, and sum, after masking.",
-                )
-                for how, so, changes in (
-                    ("", "0 / 0 is nan", {}),
-                    (", and 0 / 0 caught", "the weights of the row sum to 0",
-                     {"/ powers.sum(axis=-1, keepdims=True)":
-                      "/ mx.maximum(powers.sum(axis=-1, keepdims=True), 1e-30)"}),
-                )
+            Slip(
+                "the largest of all scores",
+                '- """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
+                '+ """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
+                "+ largest = scores.max(axis=-1, keepdims=True)",
+                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "+ powers = mx.exp(scores - largest)",
+                message=(
+                    "Hidden scores still decide. Beside a hidden 5000 nothing is left of what is visible, and 0 / 0 is"
+                    " nan: look for the largest score, and sum, after masking."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
+                "the largest of all scores, and 0 / 0 caught",
+                '- """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
+                '+ """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
+                "+ largest = scores.max(axis=-1, keepdims=True)",
+                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "- return powers / powers.sum(axis=-1, keepdims=True)",
+                "+ powers = mx.exp(scores - largest)",
+                "+ return powers / mx.maximum(powers.sum(axis=-1, keepdims=True), 1e-30)",
+                message=(
+                    "Hidden scores still decide. Beside a hidden 5000 nothing is left of what is visible, and the "
+                    "weights of the row sum to 0: look for the largest score, and sum, after masking."
+                ),
+                hint=3,
+            ),
+            Slip(
                 "one shift for all rows",
-                {"scores.max(axis=-1, keepdims=True)": "scores.max()"},
-                3,
-                "One largest score for all rows: far below it a whole row becomes 0 / 0. Each row has its own.",
+                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "+ powers = mx.exp(scores - scores.max())",
+                message="One largest score for all rows: far below it a whole row becomes 0 / 0. Each row has its own.",
+                hint=3,
             ),
-            (
+            Slip(
                 "no shift, powers times the mask",
-                {" - scores.max(axis=-1, keepdims=True)": "", "mx.where(mask, scores, -1e9)": "scores",
-                 "    return": "    powers = powers * mask\n    return"},
-                3,
-                "e¹⁰⁰⁰ is infinite, and infinite times 0 is nan. Subtract the largest score of each row first: the "
-                "largest after masking.",
+                "- scores = mx.where(mask, scores, -1e9)",
+                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "+ scores = scores",
+                "+ powers = mx.exp(scores)",
+                "+ powers = powers * mask",
+                message=(
+                    "e¹⁰⁰⁰ is infinite, and infinite times 0 is nan. Subtract the largest score of each row first: the"
+                    " largest after masking."
+                ),
+                hint=3,
             ),
-            ("turned round", {"(mask, scores, -1e9)": "(mask, -1e9, scores)"}, 1, "What the mask shows is hidden."),
-            (
+            Slip(
+                "turned round",
+                "- scores = mx.where(mask, scores, -1e9)",
+                "+ scores = mx.where(mask, -1e9, scores)",
+                message="What the mask shows is hidden.",
+            ),
+            Slip(
                 "no shift",
-                {" - scores.max(axis=-1, keepdims=True)": ""},
-                3,
-                "e¹⁰⁰⁰ is infinite, and infinite / infinite is nan. Subtract the largest score of each row first.",
+                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "+ powers = mx.exp(scores)",
+                message=(
+                    "e¹⁰⁰⁰ is infinite, and infinite / infinite is nan. Subtract the largest score of each row first."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "minus infinity",
-                {"-1e9": "-mx.inf"},
-                2,
-                "A row in which nothing is visible became nan: minus infinity minus minus infinity.",
+                "- scores = mx.where(mask, scores, -1e9)",
+                "+ scores = mx.where(mask, scores, -mx.inf)",
+                message="A row in which nothing is visible became nan: minus infinity minus minus infinity.",
+                hint=2,
             ),
-            ("over the queries", {"axis=-1": "axis=-2"}, 3, "That sums down the columns. Each *query*, a row, has 1 to "
-             "give away."),
+            Slip(
+                "over the queries",
+                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "- return powers / powers.sum(axis=-1, keepdims=True)",
+                "+ powers = mx.exp(scores - scores.max(axis=-2, keepdims=True))",
+                "+ return powers / powers.sum(axis=-2, keepdims=True)",
+                message="That sums down the columns. Each *query*, a row, has 1 to give away.",
+                hint=3,
+            ),
         ),
     ),
     run=_where_something_is_seen,
@@ -379,44 +468,70 @@ VISIBLE = Exercise(
     ),
     mistakes=slips(
         visible,
-        (
+        Slip(
             "padding alone",
-            {"return mask & real[:, None, None, :]":
-             "return mx.broadcast_to(real[:, None, None, :], (len(real), 1, num_queries, num_keys))"},
-            2,
-            "With padding the causal condition got lost: both have to hold.",
+            "- return mask & real[:, None, None, :]",
+            "+ return mx.broadcast_to(real[:, None, None, :], (len(real), 1, num_queries, num_keys))",
+            message="With padding the causal condition got lost: both have to hold.",
+            hint=2,
         ),
-        ("no padding", {" & real[:, None, None, :]": ""}, 2, "The attention mask is not used."),
-        (
+        Slip(
+            "no padding",
+            "- return mask & real[:, None, None, :]",
+            "+ return mask",
+            message="The attention mask is not used.",
+            hint=2,
+        ),
+        Slip(
             "padded queries",
-            {"mask & real[:, None, None, :]": "mask & real[:, None, offset : offset + num_queries, None]"},
-            2,
-            "That hides rows: it forbids padding to *look*. What padding sees is all the same, nobody reads it. It "
-            "must not be *seen*: the padded positions are keys, the last axis.",
+            "- return mask & real[:, None, None, :]",
+            "+ return mask & real[:, None, offset : offset + num_queries, None]",
+            message=(
+                "That hides rows: it forbids padding to *look*. What padding sees is all the same, nobody reads it. It"
+                " must not be *seen*: the padded positions are keys, the last axis."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "padding may not look either",
-            {"mask & real[:, None, None, :]":
-             "mask & real[:, None, None, :] & real[:, None, offset : offset + num_queries, None]"},
-            2,
-            "The rows of padding are hidden too. What padding *sees* is all the same; there are two conditions, and "
-            "both are about keys.",
+            "- return mask & real[:, None, None, :]",
+            "+ return mask & real[:, None, None, :] & real[:, None, offset : offset + num_queries, None]",
+            message=(
+                "The rows of padding are hidden too. What padding *sees* is all the same; there are two conditions, "
+                "and both are about keys."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "nobody beyond",
-            {"mx.ones(": "mx.zeros("},
-            3,
-            "Keys beyond the end of the attention mask are tokens that came later, not padding.",
+            "- real = mx.concatenate([real, mx.ones((real.shape[0], room), dtype=mx.bool_)], axis=1)",
+            "+ real = mx.concatenate([real, mx.zeros((real.shape[0], room), dtype=mx.bool_)], axis=1)",
+            message="Keys beyond the end of the attention mask are tokens that came later, not padding.",
+            hint=3,
         ),
-        (
+        Slip(
             "turned round",
-            {"attention_mask.astype(mx.bool_)": "attention_mask == 0"},
-            2,
-            "In an attention mask 1 is a token and 0 is padding.",
+            "- real = attention_mask.astype(mx.bool_)",
+            "+ real = attention_mask == 0",
+            message="In an attention mask 1 is a token and 0 is padding.",
+            hint=2,
         ),
-        ("either", {"mask & real": "mask | real"}, 2, "`|` asks for one of the conditions. Both have to hold: `&`."),
-        ("no axis for heads", {"real[:, None, None, :]": "real[:, None, :]"}, 2, "The shape is off: with an attention "
-         "mask it is [B, 1, num_queries, num_keys], one axis for the heads."),
+        Slip(
+            "either",
+            "- return mask & real[:, None, None, :]",
+            "+ return mask | real[:, None, None, :]",
+            message="`|` asks for one of the conditions. Both have to hold: `&`.",
+            hint=2,
+        ),
+        Slip(
+            "no axis for heads",
+            "- return mask & real[:, None, None, :]",
+            "+ return mask & real[:, None, :]",
+            message=(
+                "The shape is off: with an attention mask it is [B, 1, num_queries, num_keys], one axis for the heads."
+            ),
+            hint=2,
+        ),
     ),
     run=_by_name,
     explain="The kit's own stands in qwen3/forward.py under the same name. It is the only place that decides who sees "
@@ -453,21 +568,29 @@ SPLIT_HEADS = Exercise(
     ),
     mistakes=slips(
         split_heads,
-        (
+        Slip(
             "reshape alone",
-            {"num_tokens, num_heads, width // num_heads).swapaxes(1, 2)":
-             "num_heads, num_tokens, width // num_heads)"},
-            2,
-            "The shape is right and the numbers are not: reshape alone gives head 0 the numbers of other tokens. Cut "
-            "first, then move the axis.",
+            "- return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)",
+            "+ return x.reshape(batch, num_heads, num_tokens, width // num_heads)",
+            message=(
+                "The shape is right and the numbers are not: reshape alone gives head 0 the numbers of other tokens. "
+                "Cut first, then move the axis."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "every second number",
-            {"num_heads, width // num_heads).swapaxes(1, 2)": "width // num_heads, num_heads).transpose(0, 3, 1, 2)"},
-            1,
-            "Head 0 got every num_heads-th number. It should get the first D in a row.",
+            "- return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)",
+            "+ return x.reshape(batch, num_tokens, width // num_heads, num_heads).transpose(0, 3, 1, 2)",
+            message="Head 0 got every num_heads-th number. It should get the first D in a row.",
         ),
-        ("not moved", {".swapaxes(1, 2)": ""}, 2, "That is [B, T, num_heads, D]. The heads go in front of the tokens."),
+        Slip(
+            "not moved",
+            "- return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)",
+            "+ return x.reshape(batch, num_tokens, num_heads, width // num_heads)",
+            message="That is [B, T, num_heads, D]. The heads go in front of the tokens.",
+            hint=2,
+        ),
     ),
 )  # fmt: skip
 
@@ -551,76 +674,102 @@ GROUPED = Exercise(
     mistakes=(
         *slips(
             grouped_attention,
-            (
+            Slip(
                 "repeated",
-                {"    grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)\n":
-                 "    keys, values = (mx.repeat(x, num_heads // num_kv_heads, axis=1) for x in (keys, values))\n"
-                 "    grouped = queries[:, :, None]\n"},
-                1,
-                "The numbers are right; the memory is what sharing was meant to save. Leave keys and values as they "
-                "are, and give the queries another axis.",
+                "- grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)",
+                "+ keys, values = (mx.repeat(x, num_heads // num_kv_heads, axis=1) for x in (keys, values))",
+                "+ grouped = queries[:, :, None]",
+                message=(
+                    "The numbers are right; the memory is what sharing was meant to save. Leave keys and values as "
+                    "they are, and give the queries another axis."
+                ),
             ),
-            (
+            Slip(
                 "dealt like cards",
-                {"queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)":
-                 "queries.reshape(batch, -1, num_kv_heads, num_tokens, head_dim).swapaxes(1, 2)",
-                 "(weights @ values[:, :, None])": "(weights @ values[:, :, None]).swapaxes(1, 2)"},
-                1,
-                "Query head h used key head h % K, as cards are dealt. Neighbours share: it is h // (H / K).",
+                "- grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)",
+                "+ grouped = queries.reshape(batch, -1, num_kv_heads, num_tokens, head_dim).swapaxes(1, 2)",
+                "- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
+                "+ return (weights @ values[:, :, None]).swapaxes(1, 2).reshape(batch, num_heads, num_tokens, head_dim)",  # noqa: E501
+                message="Query head h used key head h % K, as cards are dealt. Neighbours share: it is h // (H / K).",
             ),
-            (
+            Slip(
                 "dealt, and copied",
-                {
-                    "    grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)\n": "    keys, "
-                    "values = "
-                    "(mx.tile(x, (1, num_heads // num_kv_heads, 1, 1)) for x in (keys, values))\n"
-                    "    grouped = queries[:, :, None]\n"
-                },
-                1,
-                "Query head h got a copy of key head h % K, as cards are dealt. Neighbours share, h // (H / K), and "
-                "they "
-                "need no copies.",
+                "- grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)",
+                "+ keys, values = (mx.tile(x, (1, num_heads // num_kv_heads, 1, 1)) for x in (keys, values))",
+                "+ grouped = queries[:, :, None]",
+                message=(
+                    "Query head h got a copy of key head h % K, as cards are dealt. Neighbours share, h // (H / K), "
+                    "and they need no copies."
+                ),
             ),
-            (
+            Slip(
                 "heads in the wrong order",
-                {"(weights @ values[:, :, None])": "(weights @ values[:, :, None]).swapaxes(1, 2)"},
-                3,
-                "The heads come out in another order than they went in: [B, K, H // K, T, D] only needs a reshape.",
+                "- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
+                "+ return (weights @ values[:, :, None]).swapaxes(1, 2).reshape(batch, num_heads, num_tokens, head_dim)",  # noqa: E501
+                message=(
+                    "The heads come out in another order than they went in: [B, K, H // K, T, D] only needs a reshape."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "the first head's keys",
-                {"keys[:, :, None]": "keys[:, :1, None]"},
-                2,
-                "All query heads use the keys of key head 0.",
+                "- scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / head_dim**0.5",
+                "+ scores = grouped @ keys[:, :1, None].swapaxes(-1, -2) / head_dim**0.5",
+                message="All query heads use the keys of key head 0.",
+                hint=2,
             ),
-            ("not masked", {"mx.where(mask[:, :, None], scores, -1e9)": "scores"}, 2, "The mask is not used."),
-            (
+            Slip(
+                "not masked",
+                "- scores = mx.where(mask[:, :, None], scores, -1e9)",
+                "+ scores = scores",
+                message="The mask is not used.",
+                hint=2,
+            ),
+            Slip(
                 "masked after softmax",
-                {"scores = mx.where(mask[:, :, None], scores, -1e9)": "pass",
-                 "powers / powers.sum(axis=-1, keepdims=True)":
-                 "powers / powers.sum(axis=-1, keepdims=True) * mask[:, :, None]"},
-                3,
-                "The mask came after softmax: hidden scores took part in the sum. Mask first, as in 11.4.",
+                "- scores = mx.where(mask[:, :, None], scores, -1e9)",
+                "+ pass",
+                "- weights = powers / powers.sum(axis=-1, keepdims=True)",
+                "+ weights = powers / powers.sum(axis=-1, keepdims=True) * mask[:, :, None]",
+                message="The mask came after softmax: hidden scores took part in the sum. Mask first, as in 11.4.",
+                hint=3,
             ),
-            (
+            Slip(
                 "the first row's mask",
-                {"mask[:, :, None]": "mask[:1, :, None]"},
-                2,
-                "Every row of the batch got the mask of the first. They are padded differently.",
+                "- scores = mx.where(mask[:, :, None], scores, -1e9)",
+                "+ scores = mx.where(mask[:1, :, None], scores, -1e9)",
+                message="Every row of the batch got the mask of the first. They are padded differently.",
+                hint=2,
             ),
-            (
+            Slip(
                 "minus infinity",
-                {"-1e9": "-mx.inf"},
-                3,
-                "A query that may see nothing got nan. 11.4 had the same trap.",
+                "- scores = mx.where(mask[:, :, None], scores, -1e9)",
+                "+ scores = mx.where(mask[:, :, None], scores, -mx.inf)",
+                message="A query that may see nothing got nan. 11.4 had the same trap.",
+                hint=3,
             ),
-            ("not scaled", {" / head_dim**0.5": ""}, 3, "The scores are not divided by sqrt(D)."),
-            ("weights over queries", {"axis=-1": "axis=-2"}, 3, "Softmax goes over the keys, the last axis."),
-            (
+            Slip(
+                "not scaled",
+                "- scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / head_dim**0.5",
+                "+ scores = grouped @ keys[:, :, None].swapaxes(-1, -2)",
+                message="The scores are not divided by sqrt(D).",
+                hint=3,
+            ),
+            Slip(
+                "weights over queries",
+                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "- weights = powers / powers.sum(axis=-1, keepdims=True)",
+                "+ powers = mx.exp(scores - scores.max(axis=-2, keepdims=True))",
+                "+ weights = powers / powers.sum(axis=-2, keepdims=True)",
+                message="Softmax goes over the keys, the last axis.",
+                hint=3,
+            ),
+            Slip(
                 "keys are mixed",
-                {"weights @ values": "weights @ keys"},
-                3,
-                "The *values* are mixed. Keys only say how much of each.",
+                "- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
+                "+ return (weights @ keys[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
+                message="The *values* are mixed. Keys only say how much of each.",
+                hint=3,
             ),
         ),
     ),
@@ -727,143 +876,194 @@ ATTENTION = Exercise(
     mistakes=(
         *slips(
             attention,
-            (
+            Slip(
                 "no norm",
-                {"queries = rms_norm(queries, params[prefix + \"q_norm.weight\"], config.rms_norm_eps)": "pass",
-                 "keys = rms_norm(keys, params[prefix + \"k_norm.weight\"], config.rms_norm_eps)": "pass"},
-                2,
-                "Queries and keys are not normalised: that is Qwen2. Qwen3 has a norm for each, before RoPE.",
+                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
+                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
+                "+ pass",
+                "+ pass",
+                message="Queries and keys are not normalised: that is Qwen2. Qwen3 has a norm for each, before RoPE.",
+                hint=2,
             ),
-            *(
-                (
-                    f"no norm of the {which}",
-                    {f"{which} = rms_norm({which}, params[prefix + \"{which[0]}_norm.weight\"], config.rms_norm_eps)":
-                     "pass"},
-                    2,
-                    f"The {which} are not normalised. Both are, queries and keys, each with its own weight.",
-                )
-                for which in ("queries", "keys")
+            Slip(
+                "no norm of the queries",
+                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
+                "+ pass",
+                message="The queries are not normalised. Both are, queries and keys, each with its own weight.",
+                hint=2,
             ),
-            (
+            Slip(
+                "no norm of the keys",
+                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
+                "+ pass",
+                message="The keys are not normalised. Both are, queries and keys, each with its own weight.",
+                hint=2,
+            ),
+            Slip(
                 "each other's norm",
-                {"q_norm": "?_norm", "k_norm": "q_norm", "?_norm": "k_norm"},
-                2,
-                "Queries and keys got each other's norm weight.",
+                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
+                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
+                '+ queries = rms_norm(queries, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
+                '+ keys = rms_norm(keys, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
+                message="Queries and keys got each other's norm weight.",
+                hint=2,
             ),
-            (
+            Slip(
                 "a norm over all heads",
-                {"        return projected.reshape": "        if name[0] != \"v\":\n"
-                 "            projected = rms_norm(projected, None, config.rms_norm_eps)\n"
-                 "        return projected.reshape",
-                 "rms_norm(queries, params[prefix + \"q_norm.weight\"], config.rms_norm_eps)":
-                 "queries * params[prefix + \"q_norm.weight\"]",
-                 "rms_norm(keys, params[prefix + \"k_norm.weight\"], config.rms_norm_eps)":
-                 "keys * params[prefix + \"k_norm.weight\"]"},
-                2,
-                "The norm went over the numbers of all heads together. Split first: each head's D numbers have a "
-                "length of their own.",
+                '- projected = x @ params[prefix + name + ".weight"].T',
+                '+ projected = x @ params[prefix + name + ".weight"].T',
+                '+ if name[0] != "v":',
+                "+     projected = rms_norm(projected, None, config.rms_norm_eps)",
+                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
+                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
+                '+ queries = queries * params[prefix + "q_norm.weight"]',
+                '+ keys = keys * params[prefix + "k_norm.weight"]',
+                message=(
+                    "The norm went over the numbers of all heads together. Split first: each head's D numbers have a "
+                    "length of their own."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "divided twice",
-                {"grouped_attention(queries,": "grouped_attention(queries / config.head_dim**0.5,"},
-                3,
-                "The scores are divided by sqrt(D) twice: `grouped_attention` does it already.",
+                "- mixed = grouped_attention(queries, keys, values, mask)",
+                "+ mixed = grouped_attention(queries / config.head_dim**0.5, keys, values, mask)",
+                message="The scores are divided by sqrt(D) twice: `grouped_attention` does it already.",
+                hint=3,
             ),
-            *(
-                (
-                    f"{name} by heart",
-                    {f"config.{name}": value},
-                    2,
-                    f"{value} is one model's `{name}`. Others have another: take `config.{name}`.",
-                )
-                for name, value in (("rope_theta", "1000000.0"), ("rms_norm_eps", "1e-6"))
+            Slip(
+                "rope_theta by heart",
+                "- queries = rope(queries, 0, config.rope_theta)",
+                "- keys = rope(keys, 0, config.rope_theta)",
+                "+ queries = rope(queries, 0, 1000000.0)",
+                "+ keys = rope(keys, 0, 1000000.0)",
+                message="1000000.0 is one model's `rope_theta`. Others have another: take `config.rope_theta`.",
+                hint=2,
             ),
-            (
+            Slip(
+                "rms_norm_eps by heart",
+                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
+                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
+                '+ queries = rms_norm(queries, params[prefix + "q_norm.weight"], 1e-6)',
+                '+ keys = rms_norm(keys, params[prefix + "k_norm.weight"], 1e-6)',
+                message="1e-6 is one model's `rms_norm_eps`. Others have another: take `config.rms_norm_eps`.",
+                hint=2,
+            ),
+            Slip(
                 "no rope",
-                {"queries = rope(queries, 0, config.rope_theta)": "pass", "keys = rope(keys, 0, config.rope_theta)":
-                 "pass"},
-                2,
-                "Nothing was turned by its position, so this attention cannot tell first from last.",
+                "- queries = rope(queries, 0, config.rope_theta)",
+                "- keys = rope(keys, 0, config.rope_theta)",
+                "+ pass",
+                "+ pass",
+                message="Nothing was turned by its position, so this attention cannot tell first from last.",
+                hint=2,
             ),
-            (
+            Slip(
                 "queries alone are turned",
-                {"keys = rope(keys, 0, config.rope_theta)": "pass"},
-                2,
-                "Only the queries were turned. A score depends on the *difference* of positions only if both are.",
+                "- keys = rope(keys, 0, config.rope_theta)",
+                "+ pass",
+                message=(
+                    "Only the queries were turned. A score depends on the *difference* of positions only if both are."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "keys alone are turned",
-                {"queries = rope(queries, 0, config.rope_theta)": "pass"},
-                2,
-                "Only the keys were turned. A score depends on the *difference* of positions only if both are.",
+                "- queries = rope(queries, 0, config.rope_theta)",
+                "+ pass",
+                message="Only the keys were turned. A score depends on the *difference* of positions only if both are.",
+                hint=2,
             ),
-            (
+            Slip(
                 "values turned",
-                {"    mixed = grouped": "    values = rope(values, 0, config.rope_theta)\n    mixed = grouped"},
-                2,
-                "The values were turned too. Positions are for the scores; what is handed on stays as it is.",
+                "- keys = rope(keys, 0, config.rope_theta)",
+                "+ keys = rope(keys, 0, config.rope_theta)",
+                "+ values = rope(values, 0, config.rope_theta)",
+                message="The values were turned too. Positions are for the scores; what is handed on stays as it is.",
+                hint=2,
             ),
-            (
+            Slip(
                 "rope first",
-                {"    queries = rms_norm(": "    queries = rope(queries, 0, config.rope_theta)\n"
-                 "    keys = rope(keys, 0, config.rope_theta)\n    queries = rms_norm(",
-                 "    queries = rope(queries, 0, config.rope_theta)\n    keys = rope(keys, 0, config.rope_theta)\n"
-                 "    mixed": "    mixed"},
-                2,
-                "RoPE came before the norm. The norm's weight differs from number to number, and RoPE has mixed them "
-                "by then: first the norm.",
+                '- values = heads("v_proj", config.num_key_value_heads)',
+                '+ values = heads("v_proj", config.num_key_value_heads)',
+                "+ queries = rope(queries, 0, config.rope_theta)",
+                "+ keys = rope(keys, 0, config.rope_theta)",
+                "- queries = rope(queries, 0, config.rope_theta)",
+                "- keys = rope(keys, 0, config.rope_theta)",
+                message=(
+                    "RoPE came before the norm. The norm's weight differs from number to number, and RoPE has mixed "
+                    "them by then: first the norm."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "heads as positions",
-                {"config.head_dim).swapaxes(1, 2)": "config.head_dim)",
-                 "queries = rope(queries, 0, config.rope_theta)":
-                 "queries = rope(queries, 0, config.rope_theta).swapaxes(1, 2)",
-                 "keys = rope(keys, 0, config.rope_theta)": "keys = rope(keys, 0, config.rope_theta).swapaxes(1, 2)",
-                 "grouped_attention(queries, keys, values, mask)":
-                 "grouped_attention(queries, keys, values.swapaxes(1, 2), mask)"},
-                2,
-                "RoPE took the heads for positions: it turns along the axis before the last. Bring the heads to the "
-                "front first.",
+                "- return projected.reshape(batch, num_tokens, count, config.head_dim).swapaxes(1, 2)",
+                "+ return projected.reshape(batch, num_tokens, count, config.head_dim)",
+                "- queries = rope(queries, 0, config.rope_theta)",
+                "- keys = rope(keys, 0, config.rope_theta)",
+                "- mixed = grouped_attention(queries, keys, values, mask)",
+                "+ queries = rope(queries, 0, config.rope_theta).swapaxes(1, 2)",
+                "+ keys = rope(keys, 0, config.rope_theta).swapaxes(1, 2)",
+                "+ mixed = grouped_attention(queries, keys, values.swapaxes(1, 2), mask)",
+                message=(
+                    "RoPE took the heads for positions: it turns along the axis before the last. Bring the heads to "
+                    "the front first."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "tokens and heads mixed",
-                {"mixed.swapaxes(1, 2).reshape": "mixed.reshape"},
-                3,
-                "On the way back the heads were not moved behind the tokens before the reshape.",
+                "- mixed = mixed.swapaxes(1, 2).reshape(batch, num_tokens, -1)",
+                "+ mixed = mixed.reshape(batch, num_tokens, -1)",
+                message="On the way back the heads were not moved behind the tokens before the reshape.",
+                hint=3,
             ),
-            (
+            Slip(
                 "no output projection",
-                {"return mixed @ params[prefix + \"o_proj.weight\"].T":
-                 "return mixed @ mx.eye(mixed.shape[-1], x.shape[-1])"},
-                3,
-                "The output projection is missing.",
+                '- return mixed @ params[prefix + "o_proj.weight"].T',
+                "+ return mixed @ mx.eye(mixed.shape[-1], x.shape[-1])",
+                message="The output projection is missing.",
+                hint=3,
             ),
-            (
+            Slip(
                 "projected from the wrong side",
-                {"x @ params[prefix + name + \".weight\"].T":
-                 "x @ params[prefix + name + \".weight\"].reshape(x.shape[-1], -1)"},
-                1,
-                "The weights have the shape [out, in], so a projection is `x @ weight.T`. A reshape to the shape that "
-                "fits puts the numbers in other places.",
+                '- projected = x @ params[prefix + name + ".weight"].T',
+                '+ projected = x @ params[prefix + name + ".weight"].reshape(x.shape[-1], -1)',
+                message=(
+                    "The weights have the shape [out, in], so a projection is `x @ weight.T`. A reshape to the shape "
+                    "that fits puts the numbers in other places."
+                ),
             ),
-            (
+            Slip(
                 "not transposed",
-                {"x @ params[prefix + name + \".weight\"].T": "x @ params[prefix + name + \".weight\"]"},
-                1,
-                "The weights have the shape [out, in]: a projection is `x @ weight.T`.",
+                '- projected = x @ params[prefix + name + ".weight"].T',
+                '+ projected = x @ params[prefix + name + ".weight"]',
+                message="The weights have the shape [out, in]: a projection is `x @ weight.T`.",
             ),
-            (
+            Slip(
                 "x is added",
-                {"return mixed @": "return x + mixed @"},
-                3,
-                "x was added at the end. That is the block's work, in chapter 12: attention gives what it found.",
+                '- return mixed @ params[prefix + "o_proj.weight"].T',
+                '+ return x + mixed @ params[prefix + "o_proj.weight"].T',
+                message=(
+                    "x was added at the end. That is the block's work, in chapter 12: attention gives what it found."
+                ),
+                hint=3,
             ),
-            ("not masked", {"values, mask)": "values, mask | True)"}, 3, "The mask is not used."),
-            (
+            Slip(
+                "not masked",
+                "- mixed = grouped_attention(queries, keys, values, mask)",
+                "+ mixed = grouped_attention(queries, keys, values, mask | True)",
+                message="The mask is not used.",
+                hint=3,
+            ),
+            Slip(
                 "cut from its graph",
-                {"    mixed = mixed.swap": "    mixed = mx.array(np.array(mixed))\n    mixed = mixed.swap"},
-                3,
-                "The numbers are right, but the gradient is cut off: NumPy keeps no graph. Stay with `mx`.",
+                "- mixed = grouped_attention(queries, keys, values, mask)",
+                "+ mixed = grouped_attention(queries, keys, values, mask)",
+                "+ mixed = mx.array(np.array(mixed))",
+                message="The numbers are right, but the gradient is cut off: NumPy keeps no graph. Stay with `mx`.",
+                hint=3,
             ),
         ),
     ),
@@ -1008,86 +1208,117 @@ LEAKS = Exercise(
     ),
     mistakes=slips(
         leaks,
-        (
+        Slip(
             "a sum over the row",
-            {"forward(x)[i, c]": "forward(x)[i].sum()"},
-            2,
-            "The sum of a row can stay where it is while its numbers move in opposite directions. Take each number by "
-            "itself.",
+            "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
+            "+ gradient = mx.grad(lambda x: forward(x)[i].sum())(x)",
+            message=(
+                "The sum of a row can stay where it is while its numbers move in opposite directions. Take each number"
+                " by itself."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a sum of squares",
-            {"forward(x)[i, c]": "(forward(x)[i] ** 2).sum()"},
-            2,
-            "A sum of squares can stay where it is too: a point that runs round a circle. Take each number by itself.",
+            "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
+            "+ gradient = mx.grad(lambda x: (forward(x)[i] ** 2).sum())(x)",
+            message=(
+                "A sum of squares can stay where it is too: a point that runs round a circle. Take each number by "
+                "itself."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a sum without signs",
-            {"forward(x)[i, c]": "mx.abs(forward(x)[i]).sum()"},
-            2,
-            "A sum without signs can stay where it is too: two shares of a whole. Take each number by itself.",
+            "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
+            "+ gradient = mx.grad(lambda x: mx.abs(forward(x)[i]).sum())(x)",
+            message="A sum without signs can stay where it is too: two shares of a whole. Take each number by itself.",
+            hint=2,
         ),
-        (
+        Slip(
             "the largest of the row",
-            {"forward(x)[i, c]": "forward(x)[i].max()"},
-            2,
-            "Only the largest number of each row was looked at. Take each by itself.",
+            "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
+            "+ gradient = mx.grad(lambda x: forward(x)[i].max())(x)",
+            message="Only the largest number of each row was looked at. Take each by itself.",
+            hint=2,
         ),
-        (
+        Slip(
             "a sum over the token",
-            {"mx.any(gradient[j] != 0)": "gradient[j].sum() != 0"},
-            2,
-            "The sum of a token's gradients can be 0 although they are not: x[0] - x[1] has the gradients 1 and -1.",
+            "- if mx.any(gradient[j] != 0):",
+            "+ if gradient[j].sum() != 0:",
+            message=(
+                "The sum of a token's gradients can be 0 although they are not: x[0] - x[1] has the gradients 1 and "
+                "-1."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a threshold",
-            {"gradient[j] != 0": "mx.abs(gradient[j]) > 1e-4"},
-            1,
-            "A small leak is a leak: a model will learn to read it. What a mask hides has a gradient of exactly 0.",
+            "- if mx.any(gradient[j] != 0):",
+            "+ if mx.any(mx.abs(gradient[j]) > 1e-4):",
+            message=(
+                "A small leak is a leak: a model will learn to read it. What a mask hides has a gradient of exactly 0."
+            ),
         ),
-        (
+        Slip(
             "a tiny threshold",
-            {"gradient[j] != 0": "mx.abs(gradient[j]) > 1e-12"},
-            1,
-            "However low, a threshold lets something through. What a mask hides has a gradient of exactly 0.",
+            "- if mx.any(gradient[j] != 0):",
+            "+ if mx.any(mx.abs(gradient[j]) > 1e-12):",
+            message="However low, a threshold lets something through. What a mask hides has a gradient of exactly 0.",
         ),
-        ("itself", {"range(i + 1": "range(i"}, 3, "A token may look at itself: begin with j = i + 1."),
-        (
+        Slip(
+            "itself",
+            "- for j in range(i + 1, num_tokens):",
+            "+ for j in range(i, num_tokens):",
+            message="A token may look at itself: begin with j = i + 1.",
+            hint=3,
+        ),
+        Slip(
             "next token alone",
-            {"range(i + 1, num_tokens)": "range(i + 1, min(i + 2, num_tokens))"},
-            3,
-            "Only the very next token was looked at. A leak can jump.",
+            "- for j in range(i + 1, num_tokens):",
+            "+ for j in range(i + 1, min(i + 2, num_tokens)):",
+            message="Only the very next token was looked at. A leak can jump.",
+            hint=3,
         ),
-        (
+        Slip(
             "the past",
-            {"range(i + 1, num_tokens)": "range(i)"},
-            3,
-            "Those are tokens *before* i, which it may see. The future is j > i.",
+            "- for j in range(i + 1, num_tokens):",
+            "+ for j in range(i):",
+            message="Those are tokens *before* i, which it may see. The future is j > i.",
+            hint=3,
         ),
-        ("turned round", {"(i, j)": "(j, i)"}, 1, "The pairs are turned round: (who looks, what it sees)."),
-        (
+        Slip(
+            "turned round",
+            '- """Which results depend on a later token: sorted pairs (i, j) with j > i."""',
+            '+ """Which results depend on a later token: sorted pairs (j, i) with j > i."""',
+            "- found.add((i, j))",
+            "+ found.add((j, i))",
+            message="The pairs are turned round: (who looks, what it sees).",
+        ),
+        Slip(
             "the first number of a row",
-            {"range(width)": "range(1)"},
-            1,
-            "Only the first number of each row was looked at.",
+            "- for c in range(width):",
+            "+ for c in range(1):",
+            message="Only the first number of each row was looked at.",
         ),
-        (
+        Slip(
             "the last number of a row",
-            {"range(width)": "range(width - 1, width)"},
-            1,
-            "Only the last number of each row was looked at.",
+            "- for c in range(width):",
+            "+ for c in range(width - 1, width):",
+            message="Only the last number of each row was looked at.",
         ),
-        (
+        Slip(
             "as many numbers as a token has",
-            {"range(width)": "range(min(width, x.shape[1]))"},
-            1,
-            "A row of the result has C' numbers, which may be more than the C of a token. Ask them all.",
+            "- for c in range(width):",
+            "+ for c in range(min(width, x.shape[1])):",
+            message="A row of the result has C' numbers, which may be more than the C of a token. Ask them all.",
         ),
-        (
+        Slip(
             "the last row",
-            {"range(num_tokens)": "range(num_tokens - 1, num_tokens)"},
-            3,
-            "Only the last token was asked, and it is the one that has no future.",
+            "- for i in range(num_tokens):",
+            "+ for i in range(num_tokens - 1, num_tokens):",
+            message="Only the last token was asked, and it is the one that has no future.",
+            hint=3,
         ),
     ),
     run=_pairs,
@@ -1165,41 +1396,60 @@ WITHOUT_HEAD = Exercise(
     cases=((0, 0, [[3, 1, 4, 1, 5]]), (1, 2, [[3, 1, 4], [2, 6, 5]]), (0, 5, [[7]])),
     mistakes=slips(
         without_head,
-        (
+        Slip(
             "every other value is None",
-            {"            return value\n": "            return None\n"},
-            2,
-            "`watch` returns something at every call: where the name is another one, `value`.",
+            "- return value",
+            "+ return None",
+            message="`watch` returns something at every call: where the name is another one, `value`.",
+            hint=2,
         ),
-        (
+        Slip(
             "in every layer",
-            {'name != f"layers.{layer}.self_attn.mixed"': 'not name.endswith("self_attn.mixed")'},
-            2,
-            "The head was taken out of every layer. The name tells which layer it is.",
+            '- if name != f"layers.{layer}.self_attn.mixed":',
+            '+ if not name.endswith("self_attn.mixed"):',
+            message="The head was taken out of every layer. The name tells which layer it is.",
+            hint=2,
         ),
-        (
+        Slip(
             "layer 11 as well",
-            {'name != f"layers.{layer}.self_attn.mixed"': 'not name.endswith(f"{layer}.self_attn.mixed")'},
-            2,
-            "The head was taken out of layer 11 besides, whose name ends alike. Compare the whole name.",
+            '- if name != f"layers.{layer}.self_attn.mixed":',
+            '+ if not name.endswith(f"{layer}.self_attn.mixed"):',
+            message="The head was taken out of layer 11 besides, whose name ends alike. Compare the whole name.",
+            hint=2,
         ),
-        (
+        Slip(
             "a token taken out",
-            {"mx.arange(value.shape[1]) != head": "mx.arange(value.shape[2]) != head", "keep[None, :, None, None]":
-             "keep[None, None, :, None]"},
-            3,
-            "That took a token out. The heads are axis 1 of [B, H, T, D].",
+            "- keep = mx.arange(value.shape[1]) != head",
+            "- return value * keep[None, :, None, None]",
+            "+ keep = mx.arange(value.shape[2]) != head",
+            "+ return value * keep[None, None, :, None]",
+            message="That took a token out. The heads are axis 1 of [B, H, T, D].",
+            hint=3,
         ),
-        ("the others", {"!= head": "== head"}, 3, "All heads but this one were taken out."),
-        (
+        Slip(
+            "the others",
+            "- keep = mx.arange(value.shape[1]) != head",
+            "+ keep = mx.arange(value.shape[1]) == head",
+            message="All heads but this one were taken out.",
+            hint=3,
+        ),
+        Slip(
             "the weights",
-            {"self_attn.mixed": "self_attn.scores"},
-            2,
-            "With scores of 0 a head is not silent: it mixes all tokens evenly, the future too. `mixed` is what it "
-            "hands on.",
+            '- if name != f"layers.{layer}.self_attn.mixed":',
+            '+ if name != f"layers.{layer}.self_attn.scores":',
+            message=(
+                "With scores of 0 a head is not silent: it mixes all tokens evenly, the future too. `mixed` is what it"
+                " hands on."
+            ),
+            hint=2,
         ),
-        ("nothing is taken out", {"return value * keep[None, :, None, None]": "return value"}, 3, "The logits are "
-         "those of the whole model: no head is missing."),
+        Slip(
+            "nothing is taken out",
+            "- return value * keep[None, :, None, None]",
+            "+ return value",
+            message="The logits are those of the whole model: no head is missing.",
+            hint=3,
+        ),
     ),
     run=_logits_without,
 )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 from mlx_grpo_kit.course.chapters.chapter_12.patients import CAUSES, DIAGNOSIS
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import attention, mlp, rms_norm, visible
 from mlx_grpo_kit.qwen3.params import param_shapes
@@ -103,70 +103,92 @@ COUNT = Exercise(
     ),
     mistakes=slips(
         count_parameters,
-        (
+        Slip(
             "always tied",
-            {"1 if config.tie_word_embeddings else 2": "1"},
-            1,
-            "Where the output layer is not tied it is a matrix of its own, as large as the embedding.",
+            "- matrices = 1 if config.tie_word_embeddings else 2",
+            "+ matrices = 1",
+            message="Where the output layer is not tied it is a matrix of its own, as large as the embedding.",
         ),
-        (
+        Slip(
             "never tied",
-            {"1 if config.tie_word_embeddings else 2": "2"},
-            1,
-            "A tied output layer is the embedding: the same numbers, counted once.",
+            "- matrices = 1 if config.tie_word_embeddings else 2",
+            "+ matrices = 2",
+            message="A tied output layer is the embedding: the same numbers, counted once.",
         ),
-        (
+        Slip(
             "head_dim from the hidden size",
-            {"config.head_dim": "config.hidden_size // config.num_attention_heads"},
-            2,
-            "You took the hidden size divided by the heads for `head_dim`. In Qwen3 it is a number of its own: 16 "
-            "heads of 128 on a hidden size of 1024.",
+            "- hidden, head_dim = config.hidden_size, config.head_dim",
+            "+ hidden, head_dim = config.hidden_size, config.hidden_size // config.num_attention_heads",
+            message=(
+                "You took the hidden size divided by the heads for `head_dim`. In Qwen3 it is a number of its own: 16 "
+                "heads of 128 on a hidden size of 1024."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "keys as queries",
-            {"config.num_key_value_heads": "config.num_attention_heads"},
-            2,
-            "Keys and values have fewer heads than queries: `num_key_value_heads`.",
+            "- queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim",
+            "+ queries, keys = config.num_attention_heads * head_dim, config.num_attention_heads * head_dim",
+            message="Keys and values have fewer heads than queries: `num_key_value_heads`.",
+            hint=2,
         ),
-        (
+        Slip(
             "square projections",
-            {"2 * hidden * queries": "2 * hidden * hidden"},
-            2,
-            "`q_proj` and `o_proj` need not be square: one side is the hidden size, the other `num_attention_heads * "
-            "head_dim`.",
+            "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
+            "+ attention = 2 * hidden * hidden + 2 * hidden * keys + 2 * head_dim",
+            message=(
+                "`q_proj` and `o_proj` need not be square: one side is the hidden size, the other `num_attention_heads"
+                " * head_dim`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no norms of heads",
-            {" + 2 * head_dim": ""},
-            1,
-            "`q_norm` and `k_norm` are missing: `head_dim` numbers each, shared by all heads.",
+            "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
+            "+ attention = 2 * hidden * queries + 2 * hidden * keys",
+            message="`q_norm` and `k_norm` are missing: `head_dim` numbers each, shared by all heads.",
         ),
-        (
+        Slip(
             "norms for each head",
-            {"2 * head_dim": "queries + keys"},
-            1,
-            "`q_norm` and `k_norm` have `head_dim` numbers each, and all heads share them.",
+            "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
+            "+ attention = 2 * hidden * queries + 2 * hidden * keys + queries + keys",
+            message="`q_norm` and `k_norm` have `head_dim` numbers each, and all heads share them.",
         ),
-        ("no final norm", {" * hidden + hidden": " * hidden"}, 1, "The final norm is missing: `hidden_size` numbers."),
-        ("one norm in a layer", {"norms = 2": "norms = 1"}, 1, "A layer has two norms of the stream, not one."),
-        (
+        Slip(
+            "no final norm",
+            "- ends = matrices * config.vocab_size * hidden + hidden",
+            "+ ends = matrices * config.vocab_size * hidden",
+            message="The final norm is missing: `hidden_size` numbers.",
+        ),
+        Slip(
+            "one norm in a layer",
+            "- norms = 2 * hidden",
+            "+ norms = 1 * hidden",
+            message="A layer has two norms of the stream, not one.",
+        ),
+        Slip(
             "biases",
-            {"keys + 2 * head_dim": "keys + 2 * head_dim + queries + 2 * keys"},
-            1,
-            "Queries, keys and values have no biases in Qwen3: only what the table lists.",
+            "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
+            "+ attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim + queries + 2 * keys",
+            message="Queries, keys and values have no biases in Qwen3: only what the table lists.",
         ),
-        ("no norms in the layers", {" + norms)": ")"}, 1, "The two norms of each layer are missing."),
-        (
+        Slip(
+            "no norms in the layers",
+            "- return config.num_hidden_layers * (attention + mlp + norms) + ends",
+            "+ return config.num_hidden_layers * (attention + mlp) + ends",
+            message="The two norms of each layer are missing.",
+        ),
+        Slip(
             "two matrices in the mlp",
-            {"mlp = 3": "mlp = 2"},
-            1,
-            "The MLP has three matrices: gate, up and down.",
+            "- mlp = 3 * hidden * config.intermediate_size",
+            "+ mlp = 2 * hidden * config.intermediate_size",
+            message="The MLP has three matrices: gate, up and down.",
         ),
-        (
+        Slip(
             "one layer",
-            {"config.num_hidden_layers * ": ""},
-            1,
-            "That is right for a single layer. There are `num_hidden_layers`.",
+            "- return config.num_hidden_layers * (attention + mlp + norms) + ends",
+            "+ return (attention + mlp + norms) + ends",
+            message="That is right for a single layer. There are `num_hidden_layers`.",
         ),
     ),
     run=_whole,
@@ -209,42 +231,50 @@ NAMES = Exercise(
     ),
     mistakes=slips(
         kit_name,
-        (
+        Slip(
             "every norm is final",
-            {
-                '    if name == "norm.weight":\n        return "final_norm.weight"\n': "",
-                'name.replace("embed_tokens.", "embedding.")': 'name.replace("embed_tokens.", "embedding.").replace('
-                '"norm.", "final_norm.")',
-            },
-            2,
-            "Other names end with `norm.` too: those in the layers keep theirs.",
+            '- if name == "norm.weight":',
+            '-     return "final_norm.weight"',
+            '- return name.replace("embed_tokens.", "embedding.")',
+            '+ return name.replace("embed_tokens.", "embedding.").replace("norm.", "final_norm.")',
+            message="Other names end with `norm.` too: those in the layers keep theirs.",
+            hint=2,
         ),
-        (
+        Slip(
             "the final norm forgotten",
-            {'    if name == "norm.weight":\n        return "final_norm.weight"\n': ""},
-            2,
-            "The norm behind the last layer is `final_norm` in the kit.",
+            '- if name == "norm.weight":',
+            '-     return "final_norm.weight"',
+            message="The norm behind the last layer is `final_norm` in the kit.",
+            hint=2,
         ),
-        (
+        Slip(
             "the embedding forgotten",
-            {'name.replace("embed_tokens.", "embedding.")': "name"},
-            2,
-            "`embed_tokens` is `embedding` in the kit.",
+            '- return name.replace("embed_tokens.", "embedding.")',
+            "+ return name",
+            message="`embed_tokens` is `embedding` in the kit.",
+            hint=2,
         ),
-        (
+        Slip(
             "six characters cut",
-            {'name.removeprefix("model.")': "name[6:]"},
-            1,
-            '`lm_head.weight` has no "model." in front, so nothing may be cut from it.',
+            '- name = name.removeprefix("model.")',
+            "+ name = name[6:]",
+            message='`lm_head.weight` has no "model." in front, so nothing may be cut from it.',
         ),
-        (
+        Slip(
             "letters stripped",
-            {'removeprefix("model.")': 'lstrip("model.")'},
-            1,
-            '`lstrip("model.")` takes away *any* of these letters, in any order, for as long as there are some: of '
-            "`embed_tokens` it ate two. `removeprefix` takes the word.",
+            '- name = name.removeprefix("model.")',
+            '+ name = name.lstrip("model.")',
+            message=(
+                '`lstrip("model.")` takes away *any* of these letters, in any order, for as long as there are some: of'
+                " `embed_tokens` it ate two. `removeprefix` takes the word."
+            ),
         ),
-        ("the prefix stays", {'.removeprefix("model.")': ""}, 1, 'The kit has no "model." in front.'),
+        Slip(
+            "the prefix stays",
+            '- name = name.removeprefix("model.")',
+            "+ name = name",
+            message='The kit has no "model." in front.',
+        ),
     ),
 )
 
@@ -340,84 +370,105 @@ READ = Exercise(
     ),
     mistakes=slips(
         read_safetensors,
-        (
+        Slip(
             "offsets from the start of the file",
-            {"(8 + length + place for": "(place for"},
-            2,
-            "The offsets count from the end of the header, where the numbers begin.",
+            '- start, end = (8 + length + place for place in entry["data_offsets"])',
+            '+ start, end = (place for place in entry["data_offsets"])',
+            message="The offsets count from the end of the header, where the numbers begin.",
+            hint=2,
         ),
-        (
+        Slip(
             "eight bytes off",
-            {"(8 + length + place for": "(length + place for"},
-            2,
-            "You are 8 bytes too early: in front of the header stand the 8 bytes of its length.",
+            '- start, end = (8 + length + place for place in entry["data_offsets"])',
+            '+ start, end = (length + place for place in entry["data_offsets"])',
+            message="You are 8 bytes too early: in front of the header stand the 8 bytes of its length.",
+            hint=2,
         ),
-        (
+        Slip(
             "one array after the other",
-            {
-                "    arrays = {}": "    arrays, end = {}, 8 + length",
-                '(8 + length + place for place in entry["data_offsets"])': "(end, end + {'F32': 4, 'BF16': 2}[entry["
-                "'dtype']] * int(np.prod(entry['shape'])))",
-            },
-            2,
-            "The header need not list the arrays in the order of their numbers: use each one's `data_offsets`.",
+            "- arrays = {}",
+            "+ arrays, end = {}, 8 + length",
+            '- start, end = (8 + length + place for place in entry["data_offsets"])',
+            "+ start, end = (end, end + {'F32': 4, 'BF16': 2}[entry['dtype']] * int(np.prod(entry['shape'])))",
+            message="The header need not list the arrays in the order of their numbers: use each one's `data_offsets`.",
+            hint=2,
         ),
-        ("flat", {'.reshape(entry["shape"])': ""}, 2, "The numbers are right, and flat: reshape them."),
-        (
+        Slip(
+            "flat",
+            '- arrays[name] = numbers.reshape(entry["shape"])',
+            "+ arrays[name] = numbers",
+            message="The numbers are right, and flat: reshape them.",
+            hint=2,
+        ),
+        Slip(
             "on its side",
-            {'.reshape(entry["shape"])': '.reshape(entry["shape"][::-1]).T'},
-            2,
-            "The last axis is the one whose numbers stand side by side in the file: reshape to the shape as it is.",
+            '- arrays[name] = numbers.reshape(entry["shape"])',
+            '+ arrays[name] = numbers.reshape(entry["shape"][::-1]).T',
+            message=(
+                "The last axis is the one whose numbers stand side by side in the file: reshape to the shape as it is."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "float16",
-            {'np.frombuffer(content[start:end], "<u2")': 'np.frombuffer(content[start:end], "<f2")'}
-            | {"(upper_half.astype(np.uint32) << 16).view(np.float32)": "upper_half.astype(np.float32)"},
-            3,
-            "float16 and bfloat16 both have 16 bits and share them out differently (5 and 8 of them for the exponent).",
+            '- upper_half = np.frombuffer(content[start:end], "<u2")',
+            "- numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)",
+            '+ upper_half = np.frombuffer(content[start:end], "<f2")',
+            "+ numbers = upper_half.astype(np.float32)",
+            message=(
+                "float16 and bfloat16 both have 16 bits and share them out differently (5 and 8 of them for the "
+                "exponent)."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "the lower half",
-            {" << 16)": ")"},
-            3,
-            "The 16 bits landed in the lower half of the float32: shift them up.",
+            "- numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)",
+            "+ numbers = (upper_half.astype(np.uint32)).view(np.float32)",
+            message="The 16 bits landed in the lower half of the float32: shift them up.",
+            hint=3,
         ),
-        (
+        Slip(
             "converted bits",
-            {".view(np.float32)": ".astype(np.float32)"},
-            3,
-            "`astype` makes a float of the *number* that the bits are as an integer; `.view(np.float32)` keeps bits.",
+            "- numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)",
+            "+ numbers = (upper_half.astype(np.uint32) << 16).astype(np.float32)",
+            message=(
+                "`astype` makes a float of the *number* that the bits are as an integer; `.view(np.float32)` keeps "
+                "bits."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "metadata read as an array",
-            {'    header.pop("__metadata__", None)\n': ""},
-            1,
-            '"__metadata__" is no array: leave it out.',
+            '- header.pop("__metadata__", None)',
+            message='"__metadata__" is no array: leave it out.',
         ),
-        (
+        Slip(
             "one byte of eight",
-            {"content[:8]": "content[:1]"},
-            1,
-            "The header was cut off. Its length takes 8 bytes: one of them says 255 at most.",
+            '- length = int.from_bytes(content[:8], "little")',
+            '+ length = int.from_bytes(content[:1], "little")',
+            message="The header was cut off. Its length takes 8 bytes: one of them says 255 at most.",
         ),
-        (
+        Slip(
             "two bytes of eight",
-            {"content[:8]": "content[:2]"},
-            1,
-            "A long header was cut off. Its length takes 8 bytes: two of them say 65,535 at most.",
+            '- length = int.from_bytes(content[:8], "little")',
+            '+ length = int.from_bytes(content[:2], "little")',
+            message="A long header was cut off. Its length takes 8 bytes: two of them say 65,535 at most.",
         ),
-        (
+        Slip(
             "names of the kit",
-            {"arrays[name] =": "arrays[kit_name(name)] ="},
-            1,
-            "Keep the names as they are in the file: translating them was 12.2, and comes after reading.",
+            '- arrays[name] = numbers.reshape(entry["shape"])',
+            '+ arrays[kit_name(name)] = numbers.reshape(entry["shape"])',
+            message="Keep the names as they are in the file: translating them was 12.2, and comes after reading.",
         ),
-        (
+        Slip(
             "big end first",
-            {'"little"': '"big"'},
-            1,
-            "Numbers were read as if they were text of the header. It ends after as many bytes as the first 8 say, and "
-            "these have the lowest byte first (little-endian).",
+            '- length = int.from_bytes(content[:8], "little")',
+            '+ length = int.from_bytes(content[:8], "big")',
+            message=(
+                "Numbers were read as if they were text of the header. It ends after as many bytes as the first 8 say,"
+                " and these have the lowest byte first (little-endian)."
+            ),
         ),
     ),
     run=_float32_arrays,
@@ -481,105 +532,139 @@ BLOCK = Exercise(
     ),
     mistakes=slips(
         transformer_block,
-        (
+        Slip(
             "a mask of its own",
-            {"normed, mask)": "normed, visible(x.shape[1], x.shape[1], 0))"},
-            2,
-            "`mask` is not used. What may be seen is for the caller to say: in a batch some rows begin with padding.",
+            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
+            '+ x = x + attention(config, params, at + "self_attn.", normed, visible(x.shape[1], x.shape[1], 0))',
+            message=(
+                "`mask` is not used. What may be seen is for the caller to say: in a batch some rows begin with "
+                "padding."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "post-norm",
-            {
-                '    normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)\n    x = x + '
-                'attention(config, params, at + "self_attn.", normed, mask)': "    x = rms_norm(x + attention(config, "
-                'params, at + "self_attn.", x, mask), params[at + "input_layernorm.weight"], config.rms_norm_eps)',
-                '    normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)\n': "",
-                "return x + mlp(normed, gate, up, down)": "return rms_norm(x + mlp(x, gate, up, down), params[at + "
-                '"post_attention_layernorm.weight"], config.rms_norm_eps)',
-            },
-            1,
-            "That is post-norm: the norm stands behind the sum. Here it stands in front of attention and in front of "
-            "the MLP, and the stream itself is never normed.",
+            '- normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
+            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
+            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
+            '+ x = rms_norm(x + attention(config, params, at + "self_attn.", x, mask), params[at + "input_layernorm.weight"], config.rms_norm_eps)',  # noqa: E501
+            "- return x + mlp(normed, gate, up, down)",
+            '+ return rms_norm(x + mlp(x, gate, up, down), params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',  # noqa: E501
+            message=(
+                "That is post-norm: the norm stands behind the sum. Here it stands in front of attention and in front "
+                "of the MLP, and the stream itself is never normed."
+            ),
         ),
-        (
+        Slip(
             "the norm replaces the stream",
-            {"    normed = rms_norm(x, params[at": "    normed = x = rms_norm(x, params[at"},
-            1,
-            "The norm has taken the place of the stream. Add to `x` as it was.",
+            '- normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
+            '+ normed = x = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
+            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
+            '+ normed = x = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
+            message="The norm has taken the place of the stream. Add to `x` as it was.",
         ),
-        (
+        Slip(
             "no residual around attention",
-            {"x = x + attention": "x = attention"},
-            1,
-            "Attention's result has to be added to the stream; here it replaced it.",
+            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
+            '+ x = attention(config, params, at + "self_attn.", normed, mask)',
+            message="Attention's result has to be added to the stream; here it replaced it.",
         ),
-        (
+        Slip(
             "no residual around the mlp",
-            {"return x + mlp": "return mlp"},
-            1,
-            "The MLP's result has to be added to the stream; here it replaced it.",
+            "- return x + mlp(normed, gate, up, down)",
+            "+ return mlp(normed, gate, up, down)",
+            message="The MLP's result has to be added to the stream; here it replaced it.",
         ),
-        (
+        Slip(
             "side by side",
-            {"    x = x + attention(": "    y = attention(", "return x + mlp": "return x + y + mlp"},
-            3,
-            "The MLP should read the stream *after* attention has added to it. Here the two stand side by side (some "
-            "models are built so; Qwen3 is not).",
+            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
+            '+ y = attention(config, params, at + "self_attn.", normed, mask)',
+            "- return x + mlp(normed, gate, up, down)",
+            "+ return x + y + mlp(normed, gate, up, down)",
+            message=(
+                "The MLP should read the stream *after* attention has added to it. Here the two stand side by side "
+                "(some models are built so; Qwen3 is not)."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "no second norm",
-            {"mlp(normed,": "mlp(x,"},
-            3,
-            "The MLP reads a norm of the stream too: `post_attention_layernorm`.",
+            "- return x + mlp(normed, gate, up, down)",
+            "+ return x + mlp(x, gate, up, down)",
+            message="The MLP reads a norm of the stream too: `post_attention_layernorm`.",
+            hint=3,
         ),
-        ("no first norm", {'"self_attn.", normed,': '"self_attn.", x,'}, 3, "Attention reads a norm of the stream."),
-        (
+        Slip(
+            "no first norm",
+            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
+            '+ x = x + attention(config, params, at + "self_attn.", x, mask)',
+            message="Attention reads a norm of the stream.",
+            hint=3,
+        ),
+        Slip(
             "one norm for both",
-            {"post_attention_layernorm": "input_layernorm"},
-            3,
-            "The second norm has weights of its own, `post_attention_layernorm`.",
+            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
+            '+ normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
+            message="The second norm has weights of its own, `post_attention_layernorm`.",
+            hint=3,
         ),
-        (
+        Slip(
             "the old norm in the mlp",
-            {'    normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)\n': ""},
-            3,
-            "The MLP got the norm from before attention. It needs one of the new `x`.",
+            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
+            message="The MLP got the norm from before attention. It needs one of the new `x`.",
+            hint=3,
         ),
-        ("always the first layer", {"layers.{layer}.": "layers.0."}, 2, "Every layer has weights of its own."),
-        (
+        Slip(
+            "always the first layer",
+            '- at = f"layers.{layer}."',
+            '+ at = f"layers.0."',
+            message="Every layer has weights of its own.",
+            hint=2,
+        ),
+        Slip(
             "norms swapped",
-            {
-                '"input_layernorm.weight"': '"THE OTHER"',
-                '"post_attention_layernorm.weight"': '"input_layernorm.weight"',
-                '"THE OTHER"': '"post_attention_layernorm.weight"',
-            },
-            3,
-            "The weights of the two norms are swapped: `input_layernorm` stands in front of attention, "
-            "`post_attention_layernorm` behind it, in front of the MLP.",
+            '- at = f"layers.{layer}."',
+            '+ at = f"layers.{layer}."',
+            '+ normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
+            '+ x = x + attention(config, params, at + "self_attn.", normed, mask)',
+            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
+            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
+            message=(
+                "The weights of the two norms are swapped: `input_layernorm` stands in front of attention, "
+                "`post_attention_layernorm` behind it, in front of the MLP."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "the old stream at the end",
-            {"    x = x + attention": "    before, x = x, x + attention", "return x + mlp": "return before + mlp"},
-            3,
-            "What attention added is lost: add the MLP's result to the stream *with* it.",
+            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
+            '+ before, x = x, x + attention(config, params, at + "self_attn.", normed, mask)',
+            "- return x + mlp(normed, gate, up, down)",
+            "+ return before + mlp(normed, gate, up, down)",
+            message="What attention added is lost: add the MLP's result to the stream *with* it.",
+            hint=3,
         ),
-        (
+        Slip(
             "a fixed eps",
-            {"config.rms_norm_eps": "1e-6"},
-            1,
-            "Nearly: the norms take `config.rms_norm_eps`, which is not the same in every model.",
+            '- normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
+            '+ normed = rms_norm(x, params[at + "input_layernorm.weight"], 1e-6)',
+            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
+            '+ normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], 1e-6)',
+            message="Nearly: the norms take `config.rms_norm_eps`, which is not the same in every model.",
         ),
-        (
+        Slip(
             "a prefix without its dot",
-            {'"self_attn."': '"self_attn"'},
-            2,
-            'The prefix ends with a dot: `attention` puts "q_proj.weight" right behind it.',
+            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
+            '+ x = x + attention(config, params, at + "self_attn", normed, mask)',
+            message='The prefix ends with a dot: `attention` puts "q_proj.weight" right behind it.',
+            hint=2,
         ),
-        (
+        Slip(
             "gate and up swapped",
-            {'("gate", "up", "down")': '("up", "gate", "down")'},
-            2,
-            "`mlp` takes its weights in the order gate, up, down.",
+            '- gate, up, down = (params[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))',
+            '+ gate, up, down = (params[f"{at}mlp.{name}_proj.weight"] for name in ("up", "gate", "down"))',
+            message="`mlp` takes its weights in the order gate, up, down.",
+            hint=2,
         ),
     ),
     run=_in_block,
@@ -625,69 +710,80 @@ MODEL = Exercise(
     ),
     mistakes=slips(
         qwen3,
-        (
+        Slip(
             "no final norm",
-            {'    x = rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)\n': ""},
-            2,
-            "Between the last layer and the output layer stands a norm, `final_norm`.",
+            '- x = rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)',
+            message="Between the last layer and the output layer stands a norm, `final_norm`.",
+            hint=2,
         ),
-        (
+        Slip(
             "always tied",
-            {'"embedding.weight" if config.tie_word_embeddings else "lm_head.weight"': '"embedding.weight"'},
-            3,
-            "The output layer is the embedding only if `config.tie_word_embeddings`; else it is `lm_head.weight`.",
+            '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
+            '+ output = params["embedding.weight"]',
+            message=(
+                "The output layer is the embedding only if `config.tie_word_embeddings`; else it is `lm_head.weight`."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "never tied",
-            {'"embedding.weight" if config.tie_word_embeddings else "lm_head.weight"': '"lm_head.weight"'},
-            3,
-            "A tied model has no `lm_head.weight`: the embedding is its output layer.",
+            '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
+            '+ output = params["lm_head.weight"]',
+            message="A tied model has no `lm_head.weight`: the embedding is its output layer.",
+            hint=3,
         ),
-        (
+        Slip(
             "always the first layer",
-            {"params, layer, x": "params, 0, x"},
-            2,
-            "Each round of the loop should be the next layer's.",
+            "- x = transformer_block(config, params, layer, x, mask)",
+            "+ x = transformer_block(config, params, 0, x, mask)",
+            message="Each round of the loop should be the next layer's.",
+            hint=2,
         ),
-        (
+        Slip(
             "one layer",
-            {"range(config.num_hidden_layers)": "range(1)"},
-            2,
-            "Only the first layer was computed; there are `config.num_hidden_layers`.",
+            "- for layer in range(config.num_hidden_layers):",
+            "+ for layer in range(1):",
+            message="Only the first layer was computed; there are `config.num_hidden_layers`.",
+            hint=2,
         ),
-        (
+        Slip(
             "each layer reads the embedding",
-            {
-                "    for layer": "    start = x\n    for layer",
-                "layer, x, mask": "layer, start, mask",
-            },
-            2,
-            "Every layer reads what the layer before it wrote, not the embedding.",
+            "- mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
+            "+ mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
+            "+ start = x",
+            "- x = transformer_block(config, params, layer, x, mask)",
+            "+ x = transformer_block(config, params, layer, start, mask)",
+            message="Every layer reads what the layer before it wrote, not the embedding.",
+            hint=2,
         ),
-        (
+        Slip(
             "the future is visible",
-            {"visible(input_ids.shape[1], input_ids.shape[1], 0)": "mx.ones((1, 1, *[input_ids.shape[1]] * 2))"},
-            1,
-            "A position sees those behind it. The mask is `visible(T, T, 0)`.",
+            "- mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
+            "+ mask = mx.ones((1, 1, *[input_ids.shape[1]] * 2))",
+            message="A position sees those behind it. The mask is `visible(T, T, 0)`.",
         ),
-        (
+        Slip(
             "the mask of a cache",
-            {"input_ids.shape[1], 0)": "input_ids.shape[1], 1)"},
-            1,
-            "With an offset of 1 every position sees its successor, the very token it should guess. The first token "
-            "stands at position 0: `visible(T, T, 0)`.",
+            "- mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
+            "+ mask = visible(input_ids.shape[1], input_ids.shape[1], 1)",
+            message=(
+                "With an offset of 1 every position sees its successor, the very token it should guess. The first "
+                "token stands at position 0: `visible(T, T, 0)`."
+            ),
         ),
-        (
+        Slip(
             "probabilities",
-            {"return x @ output.T": "return mx.softmax(x @ output.T, axis=-1)"},
-            3,
-            "These are probabilities. Logits come before the softmax, and who uses them takes it himself.",
+            "- return x @ output.T",
+            "+ return mx.softmax(x @ output.T, axis=-1)",
+            message="These are probabilities. Logits come before the softmax, and who uses them takes it himself.",
+            hint=3,
         ),
-        (
+        Slip(
             "the last position alone",
-            {"return x @ output.T": "return (x @ output.T)[:, -1]"},
-            3,
-            "There are logits for every position, not only for the last: training needs them all.",
+            "- return x @ output.T",
+            "+ return (x @ output.T)[:, -1]",
+            message="There are logits for every position, not only for the last: training needs them all.",
+            hint=3,
         ),
     ),
     run=_of_ids,
@@ -755,90 +851,122 @@ FIRST = Exercise(
     ),
     mistakes=slips(
         first_difference,
-        (
+        Slip(
             "an absolute tolerance",
-            {"tolerance * largest": "tolerance"},
-            2,
-            "0.05 in an array that reaches to 1000 is rounding. Measure a difference against the largest number there.",
+            "- if not difference <= tolerance * largest:",
+            "+ if not difference <= tolerance:",
+            message=(
+                "0.05 in an array that reaches to 1000 is rounding. Measure a difference against the largest number "
+                "there."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "blind to NaN",
-            {"not difference <= tolerance": "difference > tolerance"},
-            3,
-            "A NaN went through: `nan > limit` is False, as every comparison with NaN is.",
+            "- if not difference <= tolerance * largest:",
+            "+ if difference > tolerance * largest:",
+            message="A NaN went through: `nan > limit` is False, as every comparison with NaN is.",
+            hint=3,
         ),
-        (
+        Slip(
             "in the order of theirs",
-            {"for name, value in ours.items():": "for name in theirs:\n        value = ours[name]"},
-            1,
-            "The order of computation is that of `ours`; `theirs` may have any.",
+            "- for name, value in ours.items():",
+            "+ for name in theirs:",
+            "+     value = ours[name]",
+            message="The order of computation is that of `ours`; `theirs` may have any.",
         ),
-        (
+        Slip(
             "the last difference",
-            {"    for name, value in ours.items()": "    for name, value in reversed(ours.items())"},
-            1,
-            "That is the last difference. A mistake shows in all that comes after it: the first tells where it is.",
+            "- for name, value in ours.items():",
+            "+ for name, value in reversed(ours.items()):",
+            message=(
+                "That is the last difference. A mistake shows in all that comes after it: the first tells where it is."
+            ),
         ),
-        (
+        Slip(
             "only too large counts",
-            {"np.abs(value - theirs[name])": "(value - theirs[name])"},
-            2,
-            "A number that is too small is a difference too: take the absolute value.",
+            "- difference = np.abs(value - theirs[name]).max()",
+            "+ difference = (value - theirs[name]).max()",
+            message="A number that is too small is a difference too: take the absolute value.",
+            hint=2,
         ),
-        (
+        Slip(
             "only positive numbers are large",
-            {"np.abs(theirs[name]).max()": "np.abs(theirs[name]).min()"},
-            2,
-            "Measure against the *largest* absolute number of the array.",
+            "- largest = np.abs(theirs[name]).max()",
+            "+ largest = np.abs(theirs[name]).min()",
+            message="Measure against the *largest* absolute number of the array.",
+            hint=2,
         ),
-        (
+        Slip(
             "measured against ours",
-            {"np.abs(theirs[name]).max()": "np.abs(value).max()"},
-            2,
-            "A number that is far too large makes its own tolerance large. Measure against what is right: `theirs`.",
+            "- largest = np.abs(theirs[name]).max()",
+            "+ largest = np.abs(value).max()",
+            message=(
+                "A number that is far too large makes its own tolerance large. Measure against what is right: `theirs`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "the largest without its sign",
-            {"np.abs(theirs[name]).max()": "theirs[name].max()"},
-            2,
-            "The number that is largest in size may be negative: take absolute values before the maximum.",
+            "- largest = np.abs(theirs[name]).max()",
+            "+ largest = theirs[name].max()",
+            message="The number that is largest in size may be negative: take absolute values before the maximum.",
+            hint=2,
         ),
-        (
+        Slip(
             "measured against the range",
-            {"np.abs(theirs[name]).max()": "np.ptp(theirs[name])"},
-            2,
-            "That is the distance from the lowest number to the highest. Measure against the *largest absolute* one.",
+            "- largest = np.abs(theirs[name]).max()",
+            "+ largest = np.ptp(theirs[name])",
+            message=(
+                "That is the distance from the lowest number to the highest. Measure against the *largest absolute* "
+                "one."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "small arrays measured against 1",
-            {"np.abs(theirs[name]).max()": "max(1.0, np.abs(theirs[name]).max())"},
-            2,
-            "Where all numbers are small, so is what counts as a difference: measure against the largest there is.",
+            "- largest = np.abs(theirs[name]).max()",
+            "+ largest = max(1.0, np.abs(theirs[name]).max())",
+            message=(
+                "Where all numbers are small, so is what counts as a difference: measure against the largest there is."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "nothing and nothing differ",
-            {"not difference <= tolerance": "not difference < tolerance"},
-            2,
-            "Two arrays of zeros are equal: a difference of 0 is not *more* than 0. (0 divided by 0 is NaN, "
-            "no difference: multiply instead of dividing.)",
+            "- if not difference <= tolerance * largest:",
+            "+ if not difference < tolerance * largest:",
+            message=(
+                "Two arrays of zeros are equal: a difference of 0 is not *more* than 0. (0 divided by 0 is NaN, no "
+                "difference: multiply instead of dividing.)"
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "element by element",
-            {
-                "np.abs(value - theirs[name]).max()": "(np.abs(value - theirs[name]) / np.abs(theirs[name])).max()",
-                "tolerance * largest": "tolerance",
-            },
-            2,
-            "Each difference was divided by the number beside it. Small numbers among large ones have the rounding of "
-            "the large ones: divide by the largest of the array.",
+            "- difference = np.abs(value - theirs[name]).max()",
+            "- if not difference <= tolerance * largest:",
+            "+ difference = (np.abs(value - theirs[name]) / np.abs(theirs[name])).max()",
+            "+ if not difference <= tolerance:",
+            message=(
+                "Each difference was divided by the number beside it. Small numbers among large ones have the rounding"
+                " of the large ones: divide by the largest of the array."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a missing name is a difference",
-            {"            continue": "            return name"},
-            1,
-            "What `theirs` does not have cannot be compared: skip it.",
+            "- continue",
+            "+ return name",
+            message="What `theirs` does not have cannot be compared: skip it.",
         ),
-        ("a fixed tolerance", {"tolerance * largest": "1e-4 * largest"}, 2, "`tolerance` may have another value."),
+        Slip(
+            "a fixed tolerance",
+            "- if not difference <= tolerance * largest:",
+            "+ if not difference <= 1e-4 * largest:",
+            message="`tolerance` may have another value.",
+            hint=2,
+        ),
     ),
 )
 
@@ -918,78 +1046,96 @@ FLOPS = Exercise(
     ),
     mistakes=slips(
         flops,
-        (
+        Slip(
             "multiplications alone",
-            {"return 2 *": "return 1 *"},
-            1,
-            "Half of it: each multiplication is followed by an addition, and both count.",
+            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
+            "+ return 1 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
+            message="Half of it: each multiplication is followed by an addition, and both count.",
         ),
-        ("no scores", {" + scores_and_mixing": ""}, 2, "The scores and the mixing of values are missing."),
-        (
+        Slip(
+            "no scores",
+            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
+            "+ return 2 * batch * tokens * (config.num_hidden_layers * (weights) + output)",
+            message="The scores and the mixing of values are missing.",
+            hint=2,
+        ),
+        Slip(
             "scores without mixing",
-            {"= 2 * tokens * queries": "= tokens * queries"},
-            2,
-            "There are two products without weights: queries with keys, and weights with values.",
+            "- scores_and_mixing = 2 * tokens * queries",
+            "+ scores_and_mixing = tokens * queries",
+            message="There are two products without weights: queries with keys, and weights with values.",
+            hint=2,
         ),
-        (
+        Slip(
             "as many key heads as query heads",
-            {"config.num_key_value_heads": "config.num_attention_heads"},
-            1,
-            "`k_proj` and `v_proj` are smaller than `q_proj`: they have `num_key_value_heads`.",
+            "- keys = config.num_key_value_heads * config.head_dim",
+            "+ keys = config.num_attention_heads * config.head_dim",
+            message="`k_proj` and `v_proj` are smaller than `q_proj`: they have `num_key_value_heads`.",
         ),
-        (
+        Slip(
             "scores across rows",
-            {"2 * tokens * queries": "2 * batch * tokens * queries"},
-            2,
-            "A query sees the keys of its own row, not those of the other rows of the batch.",
+            "- scores_and_mixing = 2 * tokens * queries",
+            "+ scores_and_mixing = 2 * batch * tokens * queries",
+            message="A query sees the keys of its own row, not those of the other rows of the batch.",
+            hint=2,
         ),
-        (
+        Slip(
             "the output layer for the last token",
-            {" + scores_and_mixing) + output)": " + scores_and_mixing)) + 2 * batch * output"},
-            3,
-            "The output layer reads *every* position, as your `qwen3` does.",
+            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
+            "+ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing)) + 2 * batch * output",  # noqa: E501
+            message="The output layer reads *every* position, as your `qwen3` does.",
+            hint=3,
         ),
-        (
+        Slip(
             "scores of the key heads",
-            {"2 * tokens * queries": "2 * tokens * keys"},
-            2,
-            "Every *query* head has scores of its own; heads of keys are shared, not the work.",
+            "- scores_and_mixing = 2 * tokens * queries",
+            "+ scores_and_mixing = 2 * tokens * keys",
+            message="Every *query* head has scores of its own; heads of keys are shared, not the work.",
+            hint=2,
         ),
-        (
+        Slip(
             "half the scores",
-            {"2 * tokens * queries": "(tokens + 1) * queries"},
-            2,
-            "That leaves out what the mask hides. Dense kernels compute it and throw it away, and it is counted here.",
+            "- scores_and_mixing = 2 * tokens * queries",
+            "+ scores_and_mixing = (tokens + 1) * queries",
+            message=(
+                "That leaves out what the mask hides. Dense kernels compute it and throw it away, and it is counted "
+                "here."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no output layer",
-            {" + output)": ")"},
-            3,
-            "The output layer is missing: with few layers it is the largest part.",
+            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
+            "+ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing))",
+            message="The output layer is missing: with few layers it is the largest part.",
+            hint=3,
         ),
-        (
+        Slip(
             "no output layer where it is tied",
-            {"output = ": "output = 0 if config.tie_word_embeddings else "},
-            3,
-            "A tied output layer shares its numbers with the embedding, and is multiplied like any other.",
+            "- output = config.vocab_size * config.hidden_size",
+            "+ output = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size",
+            message="A tied output layer shares its numbers with the embedding, and is multiplied like any other.",
+            hint=3,
         ),
-        (
+        Slip(
             "the output layer once for each layer",
-            {"(weights + scores_and_mixing) + output)": "(weights + scores_and_mixing + output))"},
-            3,
-            "The output layer stands behind the layers, once.",
+            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
+            "+ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing + output))",
+            message="The output layer stands behind the layers, once.",
+            hint=3,
         ),
-        (
+        Slip(
             "the embedding as a product",
-            {"output = config": "output = 2 * config"},
-            3,
-            "The embedding is looked up, not multiplied.",
+            "- output = config.vocab_size * config.hidden_size",
+            "+ output = 2 * config.vocab_size * config.hidden_size",
+            message="The embedding is looked up, not multiplied.",
+            hint=3,
         ),
-        (
+        Slip(
             "two matrices in the mlp",
-            {"+ 3 * config": "+ 2 * config"},
-            1,
-            "The MLP has three matrices: gate, up and down.",
+            "- weights = 2 * config.hidden_size * (queries + keys) + 3 * config.hidden_size * config.intermediate_size",
+            "+ weights = 2 * config.hidden_size * (queries + keys) + 2 * config.hidden_size * config.intermediate_size",
+            message="The MLP has three matrices: gate, up and down.",
         ),
     ),
     run=_whole,
@@ -1034,57 +1180,68 @@ LENS = Exercise(
     ),
     mistakes=slips(
         logit_lens,
-        (
+        Slip(
             "no final norm",
-            {'rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)': "stream"},
-            2,
-            "The output layer learned to read what the final norm gives it. Without it the stream has the wrong size.",
+            '- x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)',
+            "+ x = stream",
+            message=(
+                "The output layer learned to read what the final norm gives it. Without it the stream has the wrong "
+                "size."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "logits",
-            {"mx.softmax(x @ output.T, axis=-1)": "x @ output.T"},
-            2,
-            "These are logits; probabilities are asked for.",
+            "- return mx.softmax(x @ output.T, axis=-1)",
+            "+ return x @ output.T",
+            message="These are logits; probabilities are asked for.",
+            hint=2,
         ),
-        (
+        Slip(
             "always tied",
-            {'"embedding.weight" if config.tie_word_embeddings else "lm_head.weight"': '"embedding.weight"'},
-            2,
-            "An untied model has an output layer of its own, `lm_head.weight`.",
+            '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
+            '+ output = params["embedding.weight"]',
+            message="An untied model has an output layer of its own, `lm_head.weight`.",
+            hint=2,
         ),
-        (
+        Slip(
             "softmax over tokens",
-            {"axis=-1": "axis=0"},
-            2,
-            "The probabilities of one position add up to 1: softmax over the last axis.",
+            "- return mx.softmax(x @ output.T, axis=-1)",
+            "+ return mx.softmax(x @ output.T, axis=0)",
+            message="The probabilities of one position add up to 1: softmax over the last axis.",
+            hint=2,
         ),
-        (
+        Slip(
             "never tied",
-            {'"embedding.weight" if config.tie_word_embeddings else "lm_head.weight"': '"lm_head.weight"'},
-            2,
-            "A tied model has no `lm_head.weight`: the embedding is its output layer.",
+            '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
+            '+ output = params["lm_head.weight"]',
+            message="A tied model has no `lm_head.weight`: the embedding is its output layer.",
+            hint=2,
         ),
-        (
+        Slip(
             "logarithms",
-            {"mx.softmax(x @ output.T, axis=-1)": "x @ output.T - mx.logsumexp(x @ output.T, axis=-1, keepdims=True)"},
-            2,
-            "These are logarithms of probabilities; the probabilities themselves are asked for.",
+            "- return mx.softmax(x @ output.T, axis=-1)",
+            "+ return x @ output.T - mx.logsumexp(x @ output.T, axis=-1, keepdims=True)",
+            message="These are logarithms of probabilities; the probabilities themselves are asked for.",
+            hint=2,
         ),
-        (
+        Slip(
             "exponentials that overflow",
-            {
-                "return mx.softmax(x @ output.T, axis=-1)": "powers = mx.exp(x @ output.T)\n    return powers / "
-                "powers.sum(axis=-1, keepdims=True)"
-            },
-            2,
-            "The exponential of a logit above 88 is infinite in float32. Take the row's largest off first, as "
-            "`mx.softmax` does.",
+            "- return mx.softmax(x @ output.T, axis=-1)",
+            "+ powers = mx.exp(x @ output.T)",
+            "+ return powers / powers.sum(axis=-1, keepdims=True)",
+            message=(
+                "The exponential of a logit above 88 is infinite in float32. Take the row's largest off first, as "
+                "`mx.softmax` does."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "the norm without its weights",
-            {'params["final_norm.weight"], ': "mx.ones(config.hidden_size), "},
-            2,
-            "The final norm has weights.",
+            '- x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)',
+            "+ x = rms_norm(stream, mx.ones(config.hidden_size), config.rms_norm_eps)",
+            message="The final norm has weights.",
+            hint=2,
         ),
     ),
     run=_lens,

@@ -17,7 +17,7 @@ from mlx_grpo_kit.course.chapters.chapter_13.toys import (
 )
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.qwen3.forward import rope, visible
 from mlx_grpo_kit.runtime import mx
 
@@ -106,44 +106,64 @@ GREEDY = Exercise(
     ),
     mistakes=slips(
         greedy,
-        ("prompt returned too", {"return tokens[len(prompt) :]": "return tokens"}, 3, "Only the new tokens, please."),
-        (
+        Slip(
+            "prompt returned too",
+            "- return tokens[len(prompt) :]",
+            "+ return tokens",
+            message="Only the new tokens, please.",
+            hint=3,
+        ),
+        Slip(
             "end left out",
-            {APPEND_THEN_ASK: ASK_THEN_APPEND},
-            2,
-            "The end token belongs to the completion: that it stopped here is something the model said.",
+            "- token = int(mx.argmax(next_logits(tokens)))",
+            "- tokens.append(token)",
+            "+ token = int(mx.argmax(next_logits(tokens)))",
+            "-     break",
+            "+     break",
+            "+ tokens.append(token)",
+            message="The end token belongs to the completion: that it stopped here is something the model said.",
+            hint=2,
         ),
-        (
+        Slip(
             "last token alone",
-            {"next_logits(tokens)": "next_logits(tokens[-1:])"},
-            1,
-            "The model got the last token alone. It needs everything so far, for attention looks back at all of it.",
+            "- token = int(mx.argmax(next_logits(tokens)))",
+            "+ token = int(mx.argmax(next_logits(tokens[-1:])))",
+            message=(
+                "The model got the last token alone. It needs everything so far, for attention looks back at all of it."
+            ),
         ),
-        (
+        Slip(
             "the prompt again and again",
-            {"next_logits(tokens)": "next_logits(prompt)"},
-            1,
-            "The model got the prompt each time. Give it what it wrote itself as well.",
+            "- token = int(mx.argmax(next_logits(tokens)))",
+            "+ token = int(mx.argmax(next_logits(prompt)))",
+            message="The model got the prompt each time. Give it what it wrote itself as well.",
         ),
-        (
+        Slip(
             "never ends",
-            {"        if token in ends:\n            break\n": ""},
-            2,
-            "It goes on behind the end token. Stop as soon as one was appended.",
+            "- if token in ends:",
+            "-     break",
+            message="It goes on behind the end token. Stop as soon as one was appended.",
+            hint=2,
         ),
-        (
+        Slip(
             "one too many",
-            {"range(max_new_tokens)": "range(max_new_tokens + 1)"},
-            1,
-            "`max_new_tokens` is how many new tokens there are at most.",
+            "- for _ in range(max_new_tokens):",
+            "+ for _ in range(max_new_tokens + 1):",
+            message="`max_new_tokens` is how many new tokens there are at most.",
         ),
-        (
+        Slip(
             "prompt counted",
-            {"range(max_new_tokens)": "range(max_new_tokens - len(prompt))"},
-            1,
-            "`max_new_tokens` does not count the prompt.",
+            "- for _ in range(max_new_tokens):",
+            "+ for _ in range(max_new_tokens - len(prompt)):",
+            message="`max_new_tokens` does not count the prompt.",
         ),
-        ("least likely", {"mx.argmax": "mx.argmin"}, 2, "That is the least likely token of all."),
+        Slip(
+            "least likely",
+            "- token = int(mx.argmax(next_logits(tokens)))",
+            "+ token = int(mx.argmin(next_logits(tokens)))",
+            message="That is the least likely token of all.",
+            hint=2,
+        ),
     ),
     run=_count_questions,
 )
@@ -188,60 +208,89 @@ TEMPERED = Exercise(
     ),
     mistakes=slips(
         tempered,
-        (
+        Slip(
             "one maximum for all rows",
-            {"scaled.max(axis=-1, keepdims=True)": "scaled.max()"},
-            2,
-            "That is the largest of *all* rows. In a row that lies far below it every power is 0, and 0 / 0 is nan.",
+            "- powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))",
+            "+ powers = mx.exp(scaled - scaled.max())",
+            message=(
+                "That is the largest of *all* rows. In a row that lies far below it every power is 0, and 0 / 0 is nan."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "the temperature afterwards",
-            {
-                "logits / temperature": "logits",
-                "powers / powers": "(lambda p: p / p.sum(axis=-1, keepdims=True))((powers / powers",
-                "sum(axis=-1, keepdims=True)\n": "sum(axis=-1, keepdims=True)) ** (1 / temperature))\n",
-            },
-            1,
-            "A probability that float32 has rounded to 0 stays 0 at every temperature. Divide the logits, before the "
-            "softmax.",
+            '- """softmax(logits / temperature) over the last axis: [..., V] -> [..., V]."""',
+            "- scaled = logits / temperature",
+            '+ """softmax(logits) over the last axis: [..., V] -> [..., V]."""',
+            "+ scaled = logits",
+            "- return powers / powers.sum(axis=-1, keepdims=True)",
+            "+ return (lambda p: p / p.sum(axis=-1, keepdims=True))((powers / powers.sum(axis=-1, keepdims=True)) ** (1 / temperature))",  # noqa: E501
+            message=(
+                "A probability that float32 has rounded to 0 stays 0 at every temperature. Divide the logits, before "
+                "the softmax."
+            ),
         ),
-        (
+        Slip(
             "multiplied",
-            {"logits / temperature": "logits * temperature"},
-            1,
-            "A high temperature should make the rare tokens less rare, and here it makes them rarer: divide by it.",
+            '- """softmax(logits / temperature) over the last axis: [..., V] -> [..., V]."""',
+            "- scaled = logits / temperature",
+            '+ """softmax(logits * temperature) over the last axis: [..., V] -> [..., V]."""',
+            "+ scaled = logits * temperature",
+            message=(
+                "A high temperature should make the rare tokens less rare, and here it makes them rarer: divide by it."
+            ),
         ),
-        ("no temperature", {"logits / temperature": "logits"}, 1, "The temperature is not used."),
-        (
+        Slip(
+            "no temperature",
+            '- """softmax(logits / temperature) over the last axis: [..., V] -> [..., V]."""',
+            "- scaled = logits / temperature",
+            '+ """softmax(logits) over the last axis: [..., V] -> [..., V]."""',
+            "+ scaled = logits",
+            message="The temperature is not used.",
+        ),
+        Slip(
             "probabilities divided",
-            {"logits / temperature": "logits", "powers / powers.sum(": "powers / temperature / powers.sum("},
-            1,
-            "The logits are divided by the temperature, before the softmax; here the probabilities are, and no longer "
-            "sum to 1.",
+            '- """softmax(logits / temperature) over the last axis: [..., V] -> [..., V]."""',
+            "- scaled = logits / temperature",
+            '+ """softmax(logits) over the last axis: [..., V] -> [..., V]."""',
+            "+ scaled = logits",
+            "- return powers / powers.sum(axis=-1, keepdims=True)",
+            "+ return powers / temperature / powers.sum(axis=-1, keepdims=True)",
+            message=(
+                "The logits are divided by the temperature, before the softmax; here the probabilities are, and no "
+                "longer sum to 1."
+            ),
         ),
-        (
+        Slip(
             "overflow",
-            {"scaled - scaled.max(axis=-1, keepdims=True)": "scaled"},
-            2,
-            "e^1000 is more than a float32 holds, and inf / inf is nan. Take the largest logit of the row off first.",
+            "- powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))",
+            "+ powers = mx.exp(scaled)",
+            message=(
+                "e^1000 is more than a float32 holds, and inf / inf is nan. Take the largest logit of the row off "
+                "first."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "one sum for all rows",
-            {"powers.sum(axis=-1, keepdims=True)": "powers.sum()"},
-            3,
-            "Each row has to sum to 1: sum over the last axis only, with `keepdims=True`.",
+            "- return powers / powers.sum(axis=-1, keepdims=True)",
+            "+ return powers / powers.sum()",
+            message="Each row has to sum to 1: sum over the last axis only, with `keepdims=True`.",
+            hint=3,
         ),
-        (
+        Slip(
             "the smallest",
-            {"scaled.max(axis=-1, keepdims=True)": "scaled.min(axis=-1, keepdims=True)"},
-            2,
-            "Take the *largest* off, so that no power is above 1.",
+            "- powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))",
+            "+ powers = mx.exp(scaled - scaled.min(axis=-1, keepdims=True))",
+            message="Take the *largest* off, so that no power is above 1.",
+            hint=2,
         ),
-        (
+        Slip(
             "not divided by the sum",
-            {" / powers.sum(axis=-1, keepdims=True)": ""},
-            3,
-            "Probabilities sum to 1: divide the powers by their sum.",
+            "- return powers / powers.sum(axis=-1, keepdims=True)",
+            "+ return powers",
+            message="Probabilities sum to 1: divide the powers by their sum.",
+            hint=3,
         ),
     ),
 )
@@ -331,24 +380,39 @@ DRAW = Exercise(
         Mistake("any token", _any_token, "All tokens come equally often, whatever their logits.", 1),
         *slips(
             draw,
-            ("temperature ignored", {"logits / temperature": "logits"}, 3, "The temperature does nothing here."),
-            (
+            Slip(
+                "temperature ignored",
+                '- """A token id, drawn from softmax(logits / temperature). One key, one token."""',
+                "- ends = mx.cumsum(mx.softmax(logits / temperature))",
+                '+ """A token id, drawn from softmax(logits). One key, one token."""',
+                "+ ends = mx.cumsum(mx.softmax(logits))",
+                message="The temperature does nothing here.",
+                hint=3,
+            ),
+            Slip(
                 "multiplied by the temperature",
-                {"logits / temperature": "logits * temperature"},
-                3,
-                "Divide by the temperature: a high one makes rare tokens less rare.",
+                '- """A token id, drawn from softmax(logits / temperature). One key, one token."""',
+                "- ends = mx.cumsum(mx.softmax(logits / temperature))",
+                '+ """A token id, drawn from softmax(logits * temperature). One key, one token."""',
+                "+ ends = mx.cumsum(mx.softmax(logits * temperature))",
+                message="Divide by the temperature: a high one makes rare tokens less rare.",
+                hint=3,
             ),
-            (
+            Slip(
                 "one piece too far",
-                {"int(mx.sum(": "min(logits.shape[0] - 1, 1 + int(mx.sum(", "* ends[-1]))": "* ends[-1])))"},
-                2,
-                "It is one piece too far: a number below the first end belongs to token 0.",
+                "- return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))",
+                "+ return min(logits.shape[0] - 1, 1 + int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1])))",
+                message="It is one piece too far: a number below the first end belongs to token 0.",
+                hint=2,
             ),
-            (
+            Slip(
                 "from the other end",
-                {"ends <=": "ends >"},
-                2,
-                "That counts the pieces that end *behind* the number. The token's id is how many end before it.",
+                "- return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))",
+                "+ return int(mx.sum(ends > mx.random.uniform(key=key) * ends[-1]))",
+                message=(
+                    "That counts the pieces that end *behind* the number. The token's id is how many end before it."
+                ),
+                hint=2,
             ),
         ),
         Mistake(
@@ -461,30 +525,54 @@ TOP_K = Exercise(
         ),
         *slips(
             apply_top_k,
-            ("the least likely", {"-logprobs": "logprobs"}, 1, "Those are the least likely tokens: sort `-logprobs`."),
-            ("zeros", {"-mx.inf": "0.0"}, 3, ZEROS),
-            ("one less", {"place < top_k": "place < top_k - 1"}, 3, "One token more stays: places count from 0."),
-            ("one more", {"place < top_k": "place <= top_k"}, 3, "One token too many stays: places count from 0."),
-            (
+            Slip(
+                "the least likely",
+                "- order = mx.argsort(-logprobs, axis=-1)",
+                "+ order = mx.argsort(logprobs, axis=-1)",
+                message="Those are the least likely tokens: sort `-logprobs`.",
+            ),
+            Slip(
+                "zeros",
+                "- return mx.where(place < top_k, logprobs, -mx.inf)",
+                "+ return mx.where(place < top_k, logprobs, 0.0)",
+                message=(ZEROS),
+                hint=3,
+            ),
+            Slip(
+                "one less",
+                "- return mx.where(place < top_k, logprobs, -mx.inf)",
+                "+ return mx.where(place < top_k - 1, logprobs, -mx.inf)",
+                message="One token more stays: places count from 0.",
+                hint=3,
+            ),
+            Slip(
+                "one more",
+                "- return mx.where(place < top_k, logprobs, -mx.inf)",
+                "+ return mx.where(place <= top_k, logprobs, -mx.inf)",
+                message="One token too many stays: places count from 0.",
+                hint=3,
+            ),
+            Slip(
                 "order for places",
-                {"mx.argsort(order, axis=-1)": "order"},
-                2,
-                "`order[0]` is the *token* on the first place, not the place of token 0.",
+                "- place = mx.argsort(order, axis=-1)",
+                "+ place = order",
+                message="`order[0]` is the *token* on the first place, not the place of token 0.",
+                hint=2,
             ),
-            (
+            Slip(
                 "one row for all",
-                {
-                    "mx.argsort(-logprobs, axis=-1)": "mx.argsort(-logprobs.reshape(-1))",
-                    "mx.argsort(order, axis=-1)": "mx.argsort(order).reshape(logprobs.shape)",
-                },
-                1,
-                ALL_ROWS,
+                "- order = mx.argsort(-logprobs, axis=-1)",
+                "- place = mx.argsort(order, axis=-1)",
+                "+ order = mx.argsort(-logprobs.reshape(-1))",
+                "+ place = mx.argsort(order).reshape(logprobs.shape)",
+                message=(ALL_ROWS),
             ),
-            (
+            Slip(
                 "shared out",
-                {KEEP: f"(lambda kept: kept - mx.logsumexp(kept, axis=-1, keepdims=True))({KEEP})"},
-                3,
-                SHARED_OUT,
+                "- return mx.where(place < top_k, logprobs, -mx.inf)",
+                "+ return (lambda kept: kept - mx.logsumexp(kept, axis=-1, keepdims=True))(mx.where(place < top_k, logprobs, -mx.inf))",  # noqa: E501
+                message=(SHARED_OUT),
+                hint=3,
             ),
         ),
     ),
@@ -562,56 +650,78 @@ TOP_P = Exercise(
         ),
         *slips(
             apply_top_p,
-            (
+            Slip(
                 "the crossing token dropped",
-                {"ordered, axis=-1) - ordered": "ordered, axis=-1)", "< top_p": "<= top_p"},
-                1,
-                "The token with which `top_p` is reached stays. Otherwise nothing would be left where the first token "
-                "alone exceeds it.",
+                "- likelier = mx.cumsum(ordered, axis=-1) - ordered",
+                "+ likelier = mx.cumsum(ordered, axis=-1)",
+                "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
+                "+ return mx.where(mx.take_along_axis(likelier, place, axis=-1) <= top_p, logprobs, -mx.inf)",
+                message=(
+                    "The token with which `top_p` is reached stays. Otherwise nothing would be left where the first "
+                    "token alone exceeds it."
+                ),
             ),
-            (
+            Slip(
                 "not counted anew",
-                {"mx.softmax(logprobs, axis=-1)": "mx.exp(logprobs)"},
-                1,
-                "After another filter, or with plain logits, the numbers do not sum to 1. Count with their softmax.",
+                "- probs = mx.softmax(logprobs, axis=-1)",
+                "+ probs = mx.exp(logprobs)",
+                message=(
+                    "After another filter, or with plain logits, the numbers do not sum to 1. Count with their softmax."
+                ),
             ),
-            (
+            Slip(
                 "from the wrong end",
-                {"mx.argsort(-probs": "mx.argsort(probs"},
-                1,
-                "It begins with the least likely token.",
+                "- order = mx.argsort(-probs, axis=-1)",
+                "+ order = mx.argsort(probs, axis=-1)",
+                message="It begins with the least likely token.",
             ),
-            (
+            Slip(
                 "left in order",
-                {"mx.take_along_axis(likelier, place, axis=-1) <": "likelier <"},
-                3,
-                "The sums stand in the order of likelihood and the tokens do not: bring them back to their own places.",
+                "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
+                "+ return mx.where(likelier < top_p, logprobs, -mx.inf)",
+                message=(
+                    "The sums stand in the order of likelihood and the tokens do not: bring them back to their own "
+                    "places."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "brought back by the order",
-                {"mx.argsort(order, axis=-1)": "order"},
-                3,
-                "`order` says which token stands on a place. To go back you need the place of each token: the argsort "
-                "of the order.",
+                "- place = mx.argsort(order, axis=-1)",
+                "+ place = order",
+                message=(
+                    "`order` says which token stands on a place. To go back you need the place of each token: the "
+                    "argsort of the order."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "a tail cut off at 1",
-                {"    if top_p >= 1:\n        return logprobs\n": ""},
-                3,
-                "With `top_p = 1` tokens are lost: in float32 the running sum reaches 1 before the last of them.",
+                "- if top_p >= 1:",
+                "-     return logprobs",
+                message=(
+                    "With `top_p = 1` tokens are lost: in float32 the running sum reaches 1 before the last of them."
+                ),
+                hint=3,
             ),
-            ("zeros", {"-mx.inf": "0.0"}, 3, ZEROS),
-            (
+            Slip(
+                "zeros",
+                "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
+                "+ return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, 0.0)",
+                message=(ZEROS),
+                hint=3,
+            ),
+            Slip(
                 "what stays is removed",
-                {"< top_p, logprobs, -mx.inf": "< top_p, -mx.inf, logprobs"},
-                1,
-                "Just the other way round: the likeliest stay.",
+                "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
+                "+ return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, -mx.inf, logprobs)",
+                message="Just the other way round: the likeliest stay.",
             ),
-            (
+            Slip(
                 "one row for all",
-                {"mx.softmax(logprobs, axis=-1)": "mx.softmax(logprobs, axis=tuple(range(logprobs.ndim)))"},
-                1,
-                ALL_ROWS,
+                "- probs = mx.softmax(logprobs, axis=-1)",
+                "+ probs = mx.softmax(logprobs, axis=tuple(range(logprobs.ndim)))",
+                message=(ALL_ROWS),
             ),
         ),
     ),
@@ -675,20 +785,38 @@ MIN_P = Exercise(
         ),
         *slips(
             apply_min_p,
-            ("one row for all", {".max(axis=-1, keepdims=True)": ".max()"}, 1, ALL_ROWS),
-            ("the likeliest dropped", {">= lowest": "> lowest"}, 1, "`min_p = 1` keeps what is as likely as the best."),
-            ("zeros", {"-mx.inf": "0.0"}, 3, ZEROS),
-            (
-                "min_p not as a logarithm",
-                {"np.log(min_p)": "min_p"},
-                2,
-                "The numbers are logarithms, so the factor has to become one too.",
+            Slip(
+                "one row for all",
+                "- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)",
+                "+ lowest = logprobs.max() + np.log(min_p)",
+                message=(ALL_ROWS),
             ),
-            (
+            Slip(
+                "the likeliest dropped",
+                "- return mx.where(logprobs >= lowest, logprobs, -mx.inf)",
+                "+ return mx.where(logprobs > lowest, logprobs, -mx.inf)",
+                message="`min_p = 1` keeps what is as likely as the best.",
+            ),
+            Slip(
+                "zeros",
+                "- return mx.where(logprobs >= lowest, logprobs, -mx.inf)",
+                "+ return mx.where(logprobs >= lowest, logprobs, 0.0)",
+                message=(ZEROS),
+                hint=3,
+            ),
+            Slip(
+                "min_p not as a logarithm",
+                "- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)",
+                "+ lowest = logprobs.max(axis=-1, keepdims=True) + min_p",
+                message="The numbers are logarithms, so the factor has to become one too.",
+                hint=2,
+            ),
+            Slip(
                 "log(min_p) subtracted",
-                {"+ np.log(min_p)": "- np.log(min_p)"},
-                2,
-                "The threshold lies *below* the largest: log(min_p) is negative already.",
+                "- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)",
+                "+ lowest = logprobs.max(axis=-1, keepdims=True) - np.log(min_p)",
+                message="The threshold lies *below* the largest: log(min_p) is negative already.",
+                hint=2,
             ),
         ),
     ),
@@ -748,57 +876,72 @@ LOGPS = Exercise(
     ),
     mistakes=slips(
         logps_and_entropy,
-        (
+        Slip(
             "no temperature",
-            {"logits / temperature": "logits"},
-            1,
-            "They should be those of softmax(logits / temperature), the distribution that was drawn from.",
+            "- scaled = logits / temperature",
+            "+ scaled = logits",
+            message="They should be those of softmax(logits / temperature), the distribution that was drawn from.",
         ),
-        (
+        Slip(
             "entropy with nan",
-            {"mx.where(probs > 0, probs * all_logps, 0.0)": "probs * all_logps"},
-            3,
-            "0 times -inf is nan: a token that is out adds 0 to the entropy.",
+            "- entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
+            "+ entropy = -mx.sum(probs * all_logps, axis=-1)",
+            message="0 times -inf is nan: a token that is out adds 0 to the entropy.",
+            hint=3,
         ),
-        (
+        Slip(
             "logarithm of a softmax",
-            {"scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)": "mx.log(mx.softmax(scaled, axis=-1))"},
-            1,
-            "e^-150 is 0 in float32, and the logarithm of that is -inf. The logits are logarithms already: take the "
-            "logsumexp of their row off.",
+            "- all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)",
+            "+ all_logps = mx.log(mx.softmax(scaled, axis=-1))",
+            message=(
+                "e^-150 is 0 in float32, and the logarithm of that is -inf. The logits are logarithms already: take "
+                "the logsumexp of their row off."
+            ),
         ),
-        (
+        Slip(
             "bits",
-            {"probs * all_logps": "probs * all_logps / np.log(2)"},
-            3,
-            "That is in bits: take the natural logarithm.",
+            "- entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
+            "+ entropy = -mx.sum(mx.where(probs > 0, probs * all_logps / np.log(2), 0.0), axis=-1)",
+            message="That is in bits: take the natural logarithm.",
+            hint=3,
         ),
-        ("sign", {"-mx.sum": "mx.sum"}, 3, "An entropy is never negative: there is a minus in front of the sum."),
-        (
+        Slip(
+            "sign",
+            "- entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
+            "+ entropy = mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
+            message="An entropy is never negative: there is a minus in front of the sum.",
+            hint=3,
+        ),
+        Slip(
             "probabilities",
-            {"take_along_axis(all_logps": "take_along_axis(mx.exp(all_logps)"},
-            1,
-            "The first array holds probabilities. Their logarithms are asked for.",
+            "- logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]",
+            "+ logps = mx.take_along_axis(mx.exp(all_logps), token_ids[..., None], axis=-1)[..., 0]",
+            message="The first array holds probabilities. Their logarithms are asked for.",
         ),
-        (
+        Slip(
             "logits",
-            {"take_along_axis(all_logps": "take_along_axis(scaled"},
-            1,
-            "A logit is no log-probability yet: take the logsumexp of its row off.",
+            "- logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]",
+            "+ logps = mx.take_along_axis(scaled, token_ids[..., None], axis=-1)[..., 0]",
+            message="A logit is no log-probability yet: take the logsumexp of its row off.",
         ),
-        (
+        Slip(
             "one for all rows",
-            {"mx.logsumexp(scaled, axis=-1, keepdims=True)": "mx.logsumexp(scaled)"},
-            1,
-            ALL_ROWS,
+            "- all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)",
+            "+ all_logps = scaled - mx.logsumexp(scaled)",
+            message=(ALL_ROWS),
         ),
-        (
+        Slip(
             "overflow",
-            {"mx.logsumexp(scaled, axis=-1, keepdims=True)": "mx.log(mx.exp(scaled).sum(axis=-1, keepdims=True))"},
-            1,
-            "e^1000 overflows: `mx.logsumexp`, or take the largest logit off first.",
+            "- all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)",
+            "+ all_logps = scaled - mx.log(mx.exp(scaled).sum(axis=-1, keepdims=True))",
+            message="e^1000 overflows: `mx.logsumexp`, or take the largest logit off first.",
         ),
-        ("swapped", {"return logps, entropy": "return entropy, logps"}, 1, "First the log-probabilities, please."),
+        Slip(
+            "swapped",
+            "- return logps, entropy",
+            "+ return entropy, logps",
+            message="First the log-probabilities, please.",
+        ),
     ),
     run=_two_arrays,
     explain="The entropy is the mean of -log p over what is drawn: 0 where the model is sure, log V where every token "
@@ -925,80 +1068,111 @@ CACHE = Exercise(
     ),
     mistakes=slips(
         Cache,
-        (
+        Slip(
             "only the new ones returned",
-            {"return keys, values": "return keys[:, :, self.length:], values[:, :, self.length:]"},
-            2,
-            "Only the new positions came back. `append` keeps the old ones, puts the new ones behind them, and returns "
-            "all: that is what the new queries look at.",
+            "- return keys, values",
+            "+ return keys[:, :, self.length:], values[:, :, self.length:]",
+            message=(
+                "Only the new positions came back. `append` keeps the old ones, puts the new ones behind them, and "
+                "returns all: that is what the new queries look at."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "new ones in front",
-            {
-                "[self.keys[layer], keys]": "[keys, self.keys[layer]]",
-                "[self.values[layer], values]": "[values, self.values[layer]]",
-            },
-            2,
-            "The new positions stand in front of the old ones.",
+            "- keys = mx.concatenate([self.keys[layer], keys], axis=2)",
+            "- values = mx.concatenate([self.values[layer], values], axis=2)",
+            "+ keys = mx.concatenate([keys, self.keys[layer]], axis=2)",
+            "+ values = mx.concatenate([values, self.values[layer]], axis=2)",
+            message="The new positions stand in front of the old ones.",
+            hint=2,
         ),
-        ("heads", {"axis=2": "axis=1"}, 2, "That is the axis of the heads. Positions are axis 2 of [B, K, T, D]."),
-        (
+        Slip(
+            "heads",
+            "- keys = mx.concatenate([self.keys[layer], keys], axis=2)",
+            "- values = mx.concatenate([self.values[layer], values], axis=2)",
+            "+ keys = mx.concatenate([self.keys[layer], keys], axis=1)",
+            "+ values = mx.concatenate([self.values[layer], values], axis=1)",
+            message="That is the axis of the heads. Positions are axis 2 of [B, K, T, D].",
+            hint=2,
+        ),
+        Slip(
             "not kept",
-            {f"        {KEPT}": f"        if self.keys[layer] is None:\n            {KEPT}"},
-            2,
-            "What was joined is returned and not kept: the third `append` does not know of the second.",
+            "- self.keys[layer], self.values[layer] = keys, values",
+            "+ if self.keys[layer] is None:",
+            "+     self.keys[layer], self.values[layer] = keys, values",
+            message="What was joined is returned and not kept: the third `append` does not know of the second.",
+            hint=2,
         ),
-        (
+        Slip(
             "counted by each layer",
-            {KEPT: f"{KEPT}        self.length = keys.shape[2]\n", "self.length += num_tokens": "pass"},
-            1,
-            "`length` moved inside `append`, so layer 1 sees another position than layer 0. Only `advance` moves it.",
+            "- self.keys[layer], self.values[layer] = keys, values",
+            "+ self.keys[layer], self.values[layer] = keys, values",
+            "+ self.length = keys.shape[2]",
+            "- self.length += num_tokens",
+            "+ pass",
+            message=(
+                "`length` moved inside `append`, so layer 1 sees another position than layer 0. Only `advance` moves "
+                "it."
+            ),
         ),
-        (
+        Slip(
             "one layer for all",
-            {
-                "append(self, layer, keys, values):": "append(self, layer, keys, values, layer_=0):",
-                "[layer]": "[layer_]",
-            },
-            1,
-            "All layers write into one place. Each has keys and values of its own.",
+            "- def append(self, layer, keys, values):",
+            "+ def append(self, layer, keys, values, layer_=0):",
+            "- if self.keys[layer] is not None:",
+            "-     keys = mx.concatenate([self.keys[layer], keys], axis=2)",
+            "-     values = mx.concatenate([self.values[layer], values], axis=2)",
+            "- self.keys[layer], self.values[layer] = keys, values",
+            "+ if self.keys[layer_] is not None:",
+            "+     keys = mx.concatenate([self.keys[layer_], keys], axis=2)",
+            "+     values = mx.concatenate([self.values[layer_], values], axis=2)",
+            "+ self.keys[layer_], self.values[layer_] = keys, values",
+            message="All layers write into one place. Each has keys and values of its own.",
         ),
-        (
+        Slip(
             "a b a b",
-            {
-                "mx.repeat(keys, times, axis=0)": "mx.concatenate([keys] * times)",
-                "mx.repeat(values, times, axis=0)": "mx.concatenate([values] * times)",
-            },
-            3,
-            "The rows came out as a b a b. A group stands together: a a b b.",
+            "- copy.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]",
+            "- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]",
+            "+ copy.keys = [mx.concatenate([keys] * times) for keys in self.keys]",
+            "+ copy.values = [mx.concatenate([values] * times) for values in self.values]",
+            message="The rows came out as a b a b. A group stands together: a a b b.",
+            hint=3,
         ),
-        (
+        Slip(
             "repeat without length",
-            {"        copy.length = self.length\n": ""},
-            3,
-            "The repeated cache has length 0. Its next position would be turned as if it were the first.",
+            "- copy.length = self.length",
+            message="The repeated cache has length 0. Its next position would be turned as if it were the first.",
+            hint=3,
         ),
-        (
+        Slip(
             "repeats itself",
-            {"copy = type(self)(len(self.keys))": "copy = self"},
-            3,
-            "`repeat` changed the cache itself: it returns a new one, and the old one stays as it is.",
+            "- copy = type(self)(len(self.keys))",
+            "+ copy = self",
+            message="`repeat` changed the cache itself: it returns a new one, and the old one stays as it is.",
+            hint=3,
         ),
-        (
+        Slip(
             "lists that two caches share",
-            {
-                "copy = type(self)(len(self.keys))": "copy = type(self)(0)",
-                "copy.keys = [": "copy.keys, copy.values = self.keys, self.values\n        copy.keys[:] = [",
-                "copy.values = [": "copy.values[:] = [",
-            },
-            3,
-            "The two caches share their lists: what is repeated in one is repeated in the other, too. Make new lists.",
+            "- copy = type(self)(len(self.keys))",
+            "+ copy = type(self)(0)",
+            "- copy.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]",
+            "- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]",
+            "+ copy.keys, copy.values = self.keys, self.values",
+            "+ copy.keys[:] = [mx.repeat(keys, times, axis=0) for keys in self.keys]",
+            "+ copy.values[:] = [mx.repeat(values, times, axis=0) for values in self.values]",
+            message=(
+                "The two caches share their lists: what is repeated in one is repeated in the other, too. Make new "
+                "lists."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "values for keys",
-            {"copy.values = [mx.repeat(values, times, axis=0) for values in self.values]": "copy.values = copy.keys"},
-            3,
-            "In the repeated cache the keys stand in the place of the values.",
+            "- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]",
+            "+ copy.values = copy.keys",
+            message="In the repeated cache the keys stand in the place of the values.",
+            hint=3,
         ),
     ),
     run=_use_cache,
@@ -1083,65 +1257,77 @@ ATTEND = Exercise(
     mistakes=(
         *slips(
             attend,
-            (
+            Slip(
                 "everything at position 0",
-                {"rope(queries, cache.length": "rope(queries, 0", "rope(keys, cache.length": "rope(keys, 0"},
-                1,
-                "Each new position is turned as if it were the first. It stands at `cache.length`.",
+                "- queries = rope(queries, cache.length, theta)",
+                "- keys = rope(keys, cache.length, theta)",
+                "+ queries = rope(queries, 0, theta)",
+                "+ keys = rope(keys, 0, theta)",
+                message="Each new position is turned as if it were the first. It stands at `cache.length`.",
             ),
-            (
+            Slip(
                 "keys at position 0",
-                {"rope(keys, cache.length": "rope(keys, 0"},
-                1,
-                "The queries are turned by their position and the new keys as if they stood at 0.",
+                "- keys = rope(keys, cache.length, theta)",
+                "+ keys = rope(keys, 0, theta)",
+                message="The queries are turned by their position and the new keys as if they stood at 0.",
             ),
-            (
+            Slip(
                 "queries at position 0",
-                {"rope(queries, cache.length": "rope(queries, 0"},
-                1,
-                "The keys are turned by their positions, and the queries not by the same count: both begin at "
-                "`cache.length`. (If you turn what comes out of the cache: those keys were turned already.)",
+                "- queries = rope(queries, cache.length, theta)",
+                "+ queries = rope(queries, 0, theta)",
+                message=(
+                    "The keys are turned by their positions, and the queries not by the same count: both begin at "
+                    "`cache.length`. (If you turn what comes out of the cache: those keys were turned already.)"
+                ),
             ),
-            (
+            Slip(
                 "not turned",
-                {"    keys = rope(keys, cache.length, theta)\n": ""},
-                2,
-                "The keys are not turned at all: without that, attention does not know where they stand.",
+                "- keys = rope(keys, cache.length, theta)",
+                message="The keys are not turned at all: without that, attention does not know where they stand.",
+                hint=2,
             ),
-            (
+            Slip(
                 "mask without offset",
-                {"keys.shape[2], cache.length,": "keys.shape[2], 0,"},
-                3,
-                "The mask takes the first new query for position 0, which sees only itself. It stands at "
-                "`cache.length`.",
+                "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
+                "+ mask = visible(queries.shape[2], keys.shape[2], 0, attention_mask)",
+                message=(
+                    "The mask takes the first new query for position 0, which sees only itself. It stands at "
+                    "`cache.length`."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "padding forgotten",
-                {"cache.length, attention_mask)": "cache.length)"},
-                3,
-                "`attention_mask` is not used: rows with padding look at their padding.",
+                "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
+                "+ mask = visible(queries.shape[2], keys.shape[2], cache.length)",
+                message="`attention_mask` is not used: rows with padding look at their padding.",
+                hint=3,
             ),
-            (
+            Slip(
                 "all see all",
-                {"keys.shape[2], cache.length, attention_mask)": "keys.shape[2], keys.shape[2], attention_mask)"},
-                3,
-                "Several new positions came at once, and each saw those behind it. `visible` has to know at which "
-                "position the first query stands.",
+                "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
+                "+ mask = visible(queries.shape[2], keys.shape[2], keys.shape[2], attention_mask)",
+                message=(
+                    "Several new positions came at once, and each saw those behind it. `visible` has to know at which "
+                    "position the first query stands."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "new keys only",
-                {
-                    "    keys, values = cache.append": "    cache.append",
-                    "cache.length, attention_mask)": "0, None)",
-                },
-                3,
-                "The new queries look at the new keys alone. `cache.append` returns all there are.",
+                "- keys, values = cache.append(layer, keys, values)",
+                "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
+                "+ cache.append(layer, keys, values)",
+                "+ mask = visible(queries.shape[2], keys.shape[2], 0, None)",
+                message="The new queries look at the new keys alone. `cache.append` returns all there are.",
+                hint=3,
             ),
-            (
+            Slip(
                 "one cache layer",
-                {"cache.append(layer,": "cache.append(0,"},
-                2,
-                "Everything goes into layer 0 of the cache. Pass `layer` on.",
+                "- keys, values = cache.append(layer, keys, values)",
+                "+ keys, values = cache.append(0, keys, values)",
+                message="Everything goes into layer 0 of the cache. Pass `layer` on.",
+                hint=2,
             ),
         ),
     ),
@@ -1212,44 +1398,50 @@ LEFT_PAD = Exercise(
         ),
         *slips(
             left_pad,
-            (
+            Slip(
                 "on the right",
-                {
-                    PADDED: "list(prompt) + [0] * (longest - len(prompt))",
-                    MARKED: MARKED_RIGHT,
-                },
-                2,
-                "That is padding on the right. Here all prompts end in the last column, so that what is generated "
-                "comes right behind each.",
+                "- ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
+                "- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
+                "+ ids = [list(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]",
+                "+ mask = [[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]",
+                message=(
+                    "That is padding on the right. Here all prompts end in the last column, so that what is generated "
+                    "comes right behind each."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "mask of the other side",
-                {MARKED: MARKED_RIGHT},
-                2,
-                "Ids and mask are padded on different sides.",
+                "- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
+                "+ mask = [[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]",
+                message="Ids and mask are padded on different sides.",
+                hint=2,
             ),
-            (
+            Slip(
                 "mask the wrong way round",
-                {MARKED: "[1] * (longest - len(prompt)) + [0] * len(prompt)"},
-                2,
-                "1 says: here is a token. 0 is for padding.",
+                "- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
+                "+ mask = [[1] * (longest - len(prompt)) + [0] * len(prompt) for prompt in prompts]",
+                message="1 says: here is a token. 0 is for padding.",
+                hint=2,
             ),
-            (
+            Slip(
                 "backwards",
-                {"list(prompt)": "list(prompt)[::-1]"},
-                2,
-                "The prompts stand there backwards.",
+                "- ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
+                "+ ids = [[0] * (longest - len(prompt)) + list(prompt)[::-1] for prompt in prompts]",
+                message="The prompts stand there backwards.",
+                hint=2,
             ),
-            (
+            Slip(
                 "cut",
-                {
-                    "longest = max(": "longest = min(",
-                    "in prompts]\n    mask": "in prompts]\n    ids = [row[-longest:] for row in ids]\n    mask",
-                    "for prompt in prompts]\n    return": "for prompt in prompts]\n"
-                    "    mask = [row[-longest:] for row in mask]\n    return",
-                },
-                1,
-                "The long prompts are cut. P is the length of the *longest*.",
+                "- longest = max(len(prompt) for prompt in prompts)",
+                "- ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
+                "- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
+                "+ longest = min(len(prompt) for prompt in prompts)",
+                "+ ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
+                "+ ids = [row[-longest:] for row in ids]",
+                "+ mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
+                "+ mask = [row[-longest:] for row in mask]",
+                message="The long prompts are cut. P is the length of the *longest*.",
             ),
         ),
     ),
@@ -1343,75 +1535,99 @@ GENERATE = Exercise(
     ),
     mistakes=slips(
         generate,
-        (
+        Slip(
             "no mask",
-            {"forward(ids, cache, mask)": "forward(ids, cache, None)"},
-            1,
-            "The model was not told what is padding. (Token 0 may mean something, and every position is looked at.)",
+            "- logits = forward(ids, cache, mask)[:, -1]",
+            "+ logits = forward(ids, cache, None)[:, -1]",
+            message=(
+                "The model was not told what is padding. (Token 0 may mean something, and every position is looked at.)"
+            ),
         ),
-        (
+        Slip(
             "mask in the first round",
-            {"forward(ids, cache, mask)": "forward(ids, cache, None if step else mask)"},
-            1,
-            "The model was told in the first round only what is padding. It is still in the cache, and every later "
-            "position looks back at it: the same mask goes into every round.",
+            "- logits = forward(ids, cache, mask)[:, -1]",
+            "+ logits = forward(ids, cache, None if step else mask)[:, -1]",
+            message=(
+                "The model was told in the first round only what is padding. It is still in the cache, and every later"
+                " position looks back at it: the same mask goes into every round."
+            ),
         ),
-        (
+        Slip(
             "padded on the right",
-            {"left_pad(prompts)": "_right_pad(prompts)"},
-            1,
-            "The prompts are padded on the right, so what stands in the last column, `[:, -1]`, is padding. `left_pad` "
-            "lets all prompts end there.",
+            "- ids, mask = left_pad(prompts)",
+            "+ ids, mask = _right_pad(prompts)",
+            message=(
+                "The prompts are padded on the right, so what stands in the last column, `[:, -1]`, is padding. "
+                "`left_pad` lets all prompts end there."
+            ),
         ),
-        (
+        Slip(
             "all of it again",
-            {"mx.array(tokens)[:, None]": "mx.concatenate([ids, mx.array(tokens, dtype=ids.dtype)[:, None]], axis=1)"},
-            1,
-            "The whole text goes through in every round, and into the cache once more. Only the newest token is new.",
+            "- ids = mx.array(tokens)[:, None]",
+            "+ ids = mx.concatenate([ids, mx.array(tokens, dtype=ids.dtype)[:, None]], axis=1)",
+            message=(
+                "The whole text goes through in every round, and into the cache once more. Only the newest token is "
+                "new."
+            ),
         ),
-        (
+        Slip(
             "first position",
-            {"[:, -1]": "[:, 0]"},
-            1,
-            "The next token follows the *last* position: `[:, -1]`.",
+            "- logits = forward(ids, cache, mask)[:, -1]",
+            "+ logits = forward(ids, cache, mask)[:, 0]",
+            message="The next token follows the *last* position: `[:, -1]`.",
         ),
-        (
+        Slip(
             "end left out",
-            {
-                "if not completion or completion[-1] not in ends": "if token not in ends",
-                "all(completion[-1] in ends for completion in completions)": "all(token in ends for token in tokens)",
-            },
-            2,
-            "The end token belongs to the completion, and nothing comes behind it.",
+            "- if not completion or completion[-1] not in ends:",
+            "+ if token not in ends:",
+            "- if all(completion[-1] in ends for completion in completions):",
+            "+ if all(token in ends for token in tokens):",
+            message="The end token belongs to the completion, and nothing comes behind it.",
+            hint=2,
         ),
-        (
+        Slip(
             "goes on behind the end",
-            {
-                f"{IF_OPEN}\n                completion": "completion",
-                "all(completion[-1] in ends for": "all(set(completion) & set(ends) for",
-            },
-            2,
-            "A row that has ended got more tokens. The batch goes on for the others; its own completion is closed.",
+            "-     if not completion or completion[-1] not in ends:",
+            "-         completion.append(token)",
+            "- if all(completion[-1] in ends for completion in completions):",
+            "+     completion.append(token)",
+            "+ if all(set(completion) & set(ends) for completion in completions):",
+            message=(
+                "A row that has ended got more tokens. The batch goes on for the others; its own completion is closed."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "stops with the first",
-            {"if all(": "if any("},
-            3,
-            "Everything stopped when the first row ended. The others had more to say.",
+            "- if all(completion[-1] in ends for completion in completions):",
+            "+ if any(completion[-1] in ends for completion in completions):",
+            message="Everything stopped when the first row ended. The others had more to say.",
+            hint=3,
         ),
-        (
+        Slip(
             "never stops early",
-            {"        if all(completion[-1] in ends for completion in completions):\n            break\n": ""},
-            3,
-            "When every row has ended, stop: the rounds that are left do nothing.",
+            "- if all(completion[-1] in ends for completion in completions):",
+            "-     break",
+            message="When every row has ended, stop: the rounds that are left do nothing.",
+            hint=3,
         ),
-        ("step 0", {"row, step)": "row, 0)"}, 1, "`choose` gets the number of the round, 0, 1, 2, ... as its step."),
-        ("row 0", {"logits[row], row, step": "logits[row], 0, step"}, 1, "`choose` gets the number of the row."),
-        (
+        Slip(
+            "step 0",
+            "- tokens = [choose(logits[row], row, step) for row in range(len(prompts))]",
+            "+ tokens = [choose(logits[row], row, 0) for row in range(len(prompts))]",
+            message="`choose` gets the number of the round, 0, 1, 2, ... as its step.",
+        ),
+        Slip(
+            "row 0",
+            "- tokens = [choose(logits[row], row, step) for row in range(len(prompts))]",
+            "+ tokens = [choose(logits[row], 0, step) for row in range(len(prompts))]",
+            message="`choose` gets the number of the row.",
+        ),
+        Slip(
             "one too many",
-            {"range(max_new_tokens)": "range(max_new_tokens + 1)"},
-            1,
-            "A row is longer than `max_new_tokens`.",
+            "- for step in range(max_new_tokens):",
+            "+ for step in range(max_new_tokens + 1):",
+            message="A row is longer than `max_new_tokens`.",
         ),
     ),
     run=_count_positions,

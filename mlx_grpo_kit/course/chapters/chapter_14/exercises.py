@@ -13,7 +13,7 @@ import numpy as np
 from mlx_grpo_kit.course.chapters.chapter_14 import suspects
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.tasks import Problem
 
 MEGABYTE = "7" * 1_000_000
@@ -180,50 +180,106 @@ WHOLE_NUMBER = Exercise(
         ),
         *slips(
             whole_number,
-            (
+            Slip(
                 "search",
-                {"re.fullmatch": "re.search"},
-                2,
-                "A number *in* the text is not enough: it has to be all of it.",
+                '- if not re.fullmatch("[0-9]{1,9}", text):',
+                '+ if not re.search("[0-9]{1,9}", text):',
+                message="A number *in* the text is not enough: it has to be all of it.",
+                hint=2,
             ),
-            ("match", {"re.fullmatch": "re.match"}, 2, "`re.match` looks at the beginning only: `46!` gets through."),
-            (
+            Slip(
+                "match",
+                '- if not re.fullmatch("[0-9]{1,9}", text):',
+                '+ if not re.match("[0-9]{1,9}", text):',
+                message="`re.match` looks at the beginning only: `46!` gets through.",
+                hint=2,
+            ),
+            Slip(
                 "any space",
-                {'strip(" ")': "strip()"},
-                2,
-                "`strip()` takes off line breaks and tabs too: only spaces may go.",
+                '- text = text.strip(" ")',
+                "+ text = text.strip()",
+                message="`strip()` takes off line breaks and tabs too: only spaces may go.",
+                hint=2,
             ),
-            (
+            Slip(
                 "the dollar",
-                {'re.fullmatch("[0-9]{1,9}"': 're.match("[0-9]{1,9}$"'},
-                2,
-                "`$` also matches in front of a line break at the end: use `re.fullmatch`.",
+                '- if not re.fullmatch("[0-9]{1,9}", text):',
+                '+ if not re.match("[0-9]{1,9}$", text):',
+                message="`$` also matches in front of a line break at the end: use `re.fullmatch`.",
+                hint=2,
             ),
-            (
+            Slip(
                 "other scripts",
-                {"[0-9]": r"\\d"},
-                2,
-                "`\\d` matches the digits of every script. `[0-9]` means the ten characters.",
+                '- if not re.fullmatch("[0-9]{1,9}", text):',
+                '+ if not re.fullmatch("\\\\d{1,9}", text):',
+                message="`\\d` matches the digits of every script. `[0-9]` means the ten characters.",
+                hint=2,
             ),
-            ("zeros in front", {'len(text) > 1 and text[0] == "0"': "False"}, 3, "`046` is not how 46 is written."),
-            ("no zero", {"len(text) > 1 and ": ""}, 3, "`0` itself is a number: only a zero *too many* is wrong."),
-            ("any length", {"{1,9}": "+"}, 2, "There is no bound on its length: at most nine digits."),
-            ("ten digits", {"{1,9}": "{1,10}"}, 2, "Ten digits are one too many: at most nine."),
-            (
+            Slip(
+                "zeros in front",
+                '- if len(text) > 1 and text[0] == "0":',
+                "+ if False:",
+                message="`046` is not how 46 is written.",
+                hint=3,
+            ),
+            Slip(
+                "no zero",
+                '- if len(text) > 1 and text[0] == "0":',
+                '+ if text[0] == "0":',
+                message="`0` itself is a number: only a zero *too many* is wrong.",
+                hint=3,
+            ),
+            Slip(
+                "any length",
+                '- if not re.fullmatch("[0-9]{1,9}", text):',
+                '+ if not re.fullmatch("[0-9]+", text):',
+                message="There is no bound on its length: at most nine digits.",
+                hint=2,
+            ),
+            Slip(
+                "ten digits",
+                '- if not re.fullmatch("[0-9]{1,9}", text):',
+                '+ if not re.fullmatch("[0-9]{1,10}", text):',
+                message="Ten digits are one too many: at most nine.",
+                hint=2,
+            ),
+            Slip(
                 "cut first",
-                {"text.strip": "text[:20].strip"},
-                2,
-                "The text was cut before its spaces were taken off, and the number stands behind thirty of them.",
+                '- text = text.strip(" ")',
+                '+ text = text[:20].strip(" ")',
+                message=(
+                    "The text was cut before its spaces were taken off, and the number stands behind thirty of them."
+                ),
+                hint=2,
             ),
-            ("nothing is a number", {"{1,9}": "{0,9}"}, 2, "The empty text is no number."),
-            (
+            Slip(
+                "nothing is a number",
+                '- if not re.fullmatch("[0-9]{1,9}", text):',
+                '+ if not re.fullmatch("[0-9]{0,9}", text):',
+                message="The empty text is no number.",
+                hint=2,
+            ),
+            Slip(
                 "spaces inside",
-                {'strip(" ")': 'replace(" ", "")'},
-                2,
-                "`4 6` are two numbers: only the spaces around go.",
+                '- text = text.strip(" ")',
+                '+ text = text.replace(" ", "")',
+                message="`4 6` are two numbers: only the spaces around go.",
+                hint=2,
             ),
-            ("no spaces", {'.strip(" ")': ""}, 2, "Spaces in front and behind are allowed."),
-            ("a text", {"return int(text)": "return text"}, 3, "That is a text. Return an int."),
+            Slip(
+                "no spaces",
+                '- text = text.strip(" ")',
+                "+ text = text",
+                message="Spaces in front and behind are allowed.",
+                hint=2,
+            ),
+            Slip(
+                "a text",
+                "- return int(text)",
+                "+ return text",
+                message="That is a text. Return an int.",
+                hint=3,
+            ),
         ),
     ),
     run=_an_int,
@@ -272,71 +328,82 @@ CORRECT = Exercise(
     ),
     mistakes=slips(
         correct,
-        (
+        Slip(
             "the answer stands in it",
-            {"whole_number(text) == int(problem.answer)": "problem.answer in text"},
-            1,
-            "`146` and `460` hold `46` too, and so does a list of all numbers. The completion has to *be* the answer.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float(problem.answer in text) for problem, text in zip(problems, completions)]",
+            message=(
+                "`146` and `460` hold `46` too, and so does a list of all numbers. The completion has to *be* the "
+                "answer."
+            ),
         ),
-        (
+        Slip(
             "it stands in the answer",
-            {"whole_number(text) == int(problem.answer)": "text in problem.answer"},
-            1,
-            "Every piece of the answer would do, and the empty text is in every text.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float(text in problem.answer) for problem, text in zip(problems, completions)]",
+            message="Every piece of the answer would do, and the empty text is in every text.",
         ),
-        (
+        Slip(
             "begins with it",
-            {"whole_number(text) == int(problem.answer)": "text.startswith(problem.answer)"},
-            1,
-            "`460` begins with `46`. The completion has to *be* the answer.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float(text.startswith(problem.answer)) for problem, text in zip(problems, completions)]",
+            message="`460` begins with `46`. The completion has to *be* the answer.",
         ),
-        (
+        Slip(
             "int",
-            {"whole_number(text)": "int(text)"},
-            1,
-            "`int` raises for what is no number, and the whole run would stop. Your `whole_number` gives None there.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float(int(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",
+            message=(
+                "`int` raises for what is no number, and the whole run would stop. Your `whole_number` gives None "
+                "there."
+            ),
         ),
-        (
+        Slip(
             "texts compared",
-            {"whole_number(text) == int(problem.answer)": "text == problem.answer"},
-            2,
-            "`46` with a space behind it is the number 46 as well: compare numbers, read by `whole_number`.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float(text == problem.answer) for problem, text in zip(problems, completions)]",
+            message="`46` with a space behind it is the number 46 as well: compare numbers, read by `whole_number`.",
+            hint=2,
         ),
-        (
+        Slip(
             "texts without what is around them",
-            {"whole_number(text) == int(problem.answer)": "text.strip() == problem.answer"},
-            1,
-            "`strip()` takes off line breaks too, and `46` with a line break is no number: ask `whole_number`.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float(text.strip() == problem.answer) for problem, text in zip(problems, completions)]",
+            message="`strip()` takes off line breaks too, and `46` with a line break is no number: ask `whole_number`.",
         ),
-        (
+        Slip(
             "int that does not raise",
-            {"whole_number(text)": "_int_or_none(text)"},
-            1,
-            "`int` takes more than digits: `4_6`, `+46`, line breaks, digits of any script. Ask `whole_number`.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float(_int_or_none(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            message=(
+                "`int` takes more than digits: `4_6`, `+46`, line breaks, digits of any script. Ask `whole_number`."
+            ),
         ),
-        (
+        Slip(
             "None is 0",
-            {"whole_number(text)": "(whole_number(text) or 0)"},
-            1,
-            "None was taken for 0: then silence is the right answer to 0+0.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float((whole_number(text) or 0) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            message="None was taken for 0: then silence is the right answer to 0+0.",
         ),
-        (
+        Slip(
             "number against text",
-            {"int(problem.answer)": "problem.answer"},
-            2,
-            "A number never equals a text: `46 == '46'` is false. Make an int of the answer.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float(whole_number(text) == problem.answer) for problem, text in zip(problems, completions)]",
+            message="A number never equals a text: `46 == '46'` is false. Make an int of the answer.",
+            hint=2,
         ),
-        (
+        Slip(
             "the first problem for all",
-            {"int(problem.answer)": "int(problems[0].answer)"},
-            1,
-            "Each completion belongs to the problem at its own place.",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return [float(whole_number(text) == int(problems[0].answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            message="Each completion belongs to the problem at its own place.",
         ),
-        (
+        Slip(
             "one reward",
-            {"return [": "return max([0.0, *[", "completions)]": "completions)]])"},
-            2,
-            "One number for all?",
+            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
+            "+ return max([0.0, *[float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]])",  # noqa: E501
+            message="One number for all?",
+            hint=2,
         ),
     ),
     run=_rewards,
@@ -391,76 +458,91 @@ DIGITS_RIGHT = Exercise(
     ),
     mistakes=slips(
         digits_right,
-        (
+        Slip(
             "from the left",
-            {"str(number)[::-1], problem.answer[::-1]": "str(number), problem.answer"},
-            1,
-            "The digits were compared from the left, so that `65` and `165` agree nowhere. Units below units.",
+            "- ours, right = str(number)[::-1], problem.answer[::-1]",
+            "+ ours, right = str(number), problem.answer",
+            message="The digits were compared from the left, so that `65` and `165` agree nowhere. Units below units.",
         ),
-        (
+        Slip(
             "divided by its own length",
-            {"max(len(ours), len(right))": "len(ours)"},
-            2,
-            "`5` gets full marks for `165`: one digit, and it is right. A policy would find that within a minute. "
-            "Divide by the longer length.",
+            "- rewards.append(same / max(len(ours), len(right)))",
+            "+ rewards.append(same / len(ours))",
+            message=(
+                "`5` gets full marks for `165`: one digit, and it is right. A policy would find that within a minute. "
+                "Divide by the longer length."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "divided by the answer's length",
-            {"max(len(ours), len(right))": "len(right)"},
-            2,
-            "`1165` gets full marks for `165`. Divide by the longer length.",
+            "- rewards.append(same / max(len(ours), len(right)))",
+            "+ rewards.append(same / len(right))",
+            message="`1165` gets full marks for `165`. Divide by the longer length.",
+            hint=2,
         ),
-        (
+        Slip(
             "the shorter one",
-            {"max(len": "min(len"},
-            2,
-            "Divided by the shorter length, `5` and `1165` both get full marks for `165`.",
+            "- rewards.append(same / max(len(ours), len(right)))",
+            "+ rewards.append(same / min(len(ours), len(right)))",
+            message="Divided by the shorter length, `5` and `1165` both get full marks for `165`.",
+            hint=2,
         ),
-        (
+        Slip(
             "any order",
-            {"a == b for a, b in zip(ours, right)": "a in right for a in ours"},
-            1,
-            "Digits count wherever they stand: `64` would be as good as `46`. Compare place by place.",
+            "- same = sum(a == b for a, b in zip(ours, right))",
+            "+ same = sum(a in right for a in ours)",
+            message="Digits count wherever they stand: `64` would be as good as `46`. Compare place by place.",
         ),
-        (
+        Slip(
             "not a share",
-            {" / max(len(ours), len(right))": ""},
-            2,
-            "That is a number of places. Divide it by how many there are.",
+            "- rewards.append(same / max(len(ours), len(right)))",
+            "+ rewards.append(same)",
+            message="That is a number of places. Divide it by how many there are.",
+            hint=2,
         ),
-        (
+        Slip(
             "all or nothing",
-            {"same / max(len(ours), len(right))": "float(same == max(len(ours), len(right)))"},
-            3,
-            "That is 1 for the answer and 0 for all else: 14.2 again.",
+            "- rewards.append(same / max(len(ours), len(right)))",
+            "+ rewards.append(float(same == max(len(ours), len(right))))",
+            message="That is 1 for the answer and 0 for all else: 14.2 again.",
+            hint=3,
         ),
-        (
+        Slip(
             "the text itself",
-            {"str(number)[::-1]": "text[::-1]"},
-            3,
-            "Spaces are not digits: `46` with a space behind it is 46. Use the number that `whole_number` read.",
+            "- ours, right = str(number)[::-1], problem.answer[::-1]",
+            "+ ours, right = text[::-1], problem.answer[::-1]",
+            message=(
+                "Spaces are not digits: `46` with a space behind it is 46. Use the number that `whole_number` read."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "filled up with zeros",
-            {
-                "str(number)[::-1], problem.answer[::-1]": "(each.zfill(max(len(str(number)), len(problem.answer)))"
-                "[::-1] for each in (str(number), problem.answer))"
-            },
-            2,
-            "Filled up with zeros, `0` has two right places for `100`. A place that only one of them has is wrong.",
+            "- ours, right = str(number)[::-1], problem.answer[::-1]",
+            "+ ours, right = (each.zfill(max(len(str(number)), len(problem.answer)))[::-1] for each in (str(number), problem.answer))",  # noqa: E501
+            message=(
+                "Filled up with zeros, `0` has two right places for `100`. A place that only one of them has is wrong."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "whatever it is",
-            {"number is None": "False", "str(number)[::-1]": "text[::-1]"},
-            3,
-            "What is no whole number gets 0.0, however many characters agree: `00` is none.",
+            "- if number is None:",
+            "+ if False:",
+            "- ours, right = str(number)[::-1], problem.answer[::-1]",
+            "+ ours, right = text[::-1], problem.answer[::-1]",
+            message="What is no whole number gets 0.0, however many characters agree: `00` is none.",
+            hint=3,
         ),
-        (
+        Slip(
             "left out",
-            {"            rewards.append(0.0)\n": ""},
-            2,
-            "What is no number was left out: the list is too short, and every later reward belongs to another "
-            "completion.",
+            "- rewards.append(0.0)",
+            message=(
+                "What is no number was left out: the list is too short, and every later reward belongs to another "
+                "completion."
+            ),
+            hint=2,
         ),
     ),
     run=_rewards,
@@ -584,81 +666,124 @@ REACHES = Exercise(
         Mistake("from left to right", _left_to_right, "`3+5*9` is 48: `*` binds before `+` and `-`.", 2),
         *slips(
             reaches,
-            (
+            Slip(
                 "the numbers are not looked at",
-                {"sorted(used) == sorted(numbers) and ": ""},
-                3,
-                "Which numbers were used is not looked at: then `24` itself is the shortest way to 24.",
+                "- return sorted(used) == sorted(numbers) and total == target",
+                "+ return total == target",
+                message="Which numbers were used is not looked at: then `24` itself is the shortest way to 24.",
+                hint=3,
             ),
-            (
+            Slip(
                 "as a set",
-                {"sorted(used) == sorted(numbers)": "set(used) == set(numbers)"},
-                3,
-                "A set forgets how often a number stands in it: `3*3+5` would use 3 twice and get away with it.",
+                "- return sorted(used) == sorted(numbers) and total == target",
+                "+ return set(used) == set(numbers) and total == target",
+                message=(
+                    "A set forgets how often a number stands in it: `3*3+5` would use 3 twice and get away with it."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "not all",
-                {"sorted(used) == sorted(numbers)": "set(used) <= set(numbers)"},
-                3,
-                "Each number has to be used exactly once, and here some may be left out or used twice.",
+                "- return sorted(used) == sorted(numbers) and total == target",
+                "+ return set(used) <= set(numbers) and total == target",
+                message="Each number has to be used exactly once, and here some may be left out or used twice.",
+                hint=3,
             ),
-            (
+            Slip(
                 "in this order",
-                {"sorted(used) == sorted(numbers)": "used == list(numbers)"},
-                3,
-                "The numbers may be used in any order: compare them sorted.",
+                "- return sorted(used) == sorted(numbers) and total == target",
+                "+ return used == list(numbers) and total == target",
+                message="The numbers may be used in any order: compare them sorted.",
+                hint=3,
             ),
-            (
+            Slip(
                 "the value is not looked at",
-                {" and total == target": ""},
-                1,
-                "The value is not compared with the target.",
+                "- return sorted(used) == sorted(numbers) and total == target",
+                "+ return sorted(used) == sorted(numbers)",
+                message="The value is not compared with the target.",
             ),
-            (
+            Slip(
                 "a minus before all the rest",
-                {
-                    'r"([-+]?)([0-9*]+)", text': 'r"([-+]?)([0-9*]+)", re.sub("-.*", lambda rest: '
-                    'rest[0].replace("+", "-"), text)'
-                },
-                2,
-                "`9-3+5` is 11: the minus is for the 3 alone. Without parentheses one goes from left to right.",
+                '- for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):',
+                '+ for sign, product in re.findall(r"([-+]?)([0-9*]+)", re.sub("-.*", lambda rest: rest[0].replace("+", "-"), text)):',  # noqa: E501
+                message="`9-3+5` is 11: the minus is for the 3 alone. Without parentheses one goes from left to right.",
+                hint=2,
             ),
-            (
+            Slip(
                 "cut off at 32 characters",
-                {"if len(text) > 32 or not": "text = text[:32]\n    if not"},
-                1,
-                "A longer text was cut off, and what is left of it was judged. It is none of the allowed expressions.",
+                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                "+ text = text[:32]",
+                '+ if not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                message=(
+                    "A longer text was cut off, and what is left of it was judged. It is none of the allowed "
+                    "expressions."
+                ),
             ),
-            ("minus forgotten", {' * (-1 if sign == "-" else 1)': ""}, 2, "A product behind a minus counts negative."),
-            (
+            Slip(
+                "minus forgotten",
+                '- total += math.prod(factors) * (-1 if sign == "-" else 1)',
+                "+ total += math.prod(factors)",
+                message="A product behind a minus counts negative.",
+                hint=2,
+            ),
+            Slip(
                 "search",
-                {"re.fullmatch": "re.match"},
-                1,
-                "Something that *begins* like an expression is none: `3+` is not.",
+                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                '+ if len(text) > 32 or not re.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                message="Something that *begins* like an expression is none: `3+` is not.",
             ),
-            (
+            Slip(
                 "the dollar",
-                {'re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*"': 're.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*$"'},
-                1,
-                "`$` also matches in front of a line break at the end: use `re.fullmatch`.",
+                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                '+ if len(text) > 32 or not re.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*$", text):',
+                message="`$` also matches in front of a line break at the end: use `re.fullmatch`.",
             ),
-            (
+            Slip(
                 "spaces",
-                {"if len(text)": 'text = text.replace(" ", "")\n    if len(text)'},
-                1,
-                "There are no spaces in an expression of this form.",
+                '- """Whether `text` makes `target` of all `numbers`, each used once, with + - *."""',
+                '+ """Whether `text` makes `target` of all `numbers`, each used once, with + - *."""',
+                '+ text = text.replace(" ", "")',
+                message="There are no spaces in an expression of this form.",
             ),
-            ("a sign in front", {'r"[0-9]{1,2}(': 'r"[-+]?[0-9]{1,2}('}, 1, "A sign stands in front: there are none."),
-            (
+            Slip(
+                "a sign in front",
+                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                '+ if len(text) > 32 or not re.fullmatch(r"[-+]?[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                message="A sign stands in front: there are none.",
+            ),
+            Slip(
                 "long numbers",
-                {"[0-9]{1,2}([-+*][0-9]{1,2})*": "[0-9]+([-+*][0-9]+)*"},
-                1,
-                "A number has one or two digits.",
+                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                '+ if len(text) > 32 or not re.fullmatch(r"[0-9]+([-+*][0-9]+)*", text):',
+                message="A number has one or two digits.",
             ),
-            ("without its sign", {"total == target": "abs(total) == abs(target)"}, 2, "3-5 is -2, and not 2."),
-            ("31 characters", {"len(text) > 32": "len(text) >= 32"}, 1, "32 characters are still allowed."),
-            ("no bound", {"len(text) > 32 or ": ""}, 1, "There is no bound on its length: at most 32 characters."),
-            ("other scripts", {"[0-9": r"[\d"}, 1, "`\\d` takes the digits of every script."),
+            Slip(
+                "without its sign",
+                "- return sorted(used) == sorted(numbers) and total == target",
+                "+ return sorted(used) == sorted(numbers) and abs(total) == abs(target)",
+                message="3-5 is -2, and not 2.",
+                hint=2,
+            ),
+            Slip(
+                "31 characters",
+                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                '+ if len(text) >= 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                message="32 characters are still allowed.",
+            ),
+            Slip(
+                "no bound",
+                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                '+ if not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                message="There is no bound on its length: at most 32 characters.",
+            ),
+            Slip(
+                "other scripts",
+                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
+                '+ if len(text) > 32 or not re.fullmatch(r"[\\d]{1,2}([-+*][\\d]{1,2})*", text):',
+                '- for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):',
+                '+ for sign, product in re.findall(r"([-+]?)([\\d*]+)", text):',
+                message="`\\d` takes the digits of every script.",
+            ),
         ),
     ),
     run=_verdict_without_eval,
@@ -711,62 +836,80 @@ ADD_UP = Exercise(
     ),
     mistakes=slips(
         add_up,
-        (
+        Slip(
             "None is 0",
-            {"sum(values) if values else None": "sum(values)"},
-            2,
-            "Where no function applies the sum is None. A 0 would tell the policy that this completion is worse than "
-            "one that got something.",
+            "- sums.append(sum(values) if values else None)",
+            "+ sums.append(sum(values))",
+            message=(
+                "Where no function applies the sum is None. A 0 would tell the policy that this completion is worse "
+                "than one that got something."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "0 is nothing",
-            {"sum(values) if values else None": "sum(values) or None"},
-            2,
-            "A sum of 0 is a reward like any other: only where *no* function applies it is None.",
+            "- sums.append(sum(values) if values else None)",
+            "+ sums.append(sum(values) or None)",
+            message="A sum of 0 is a reward like any other: only where *no* function applies it is None.",
+            hint=2,
         ),
-        ("no weights", {"weight * value for": "value for"}, 2, "The weights are not used."),
-        ("zeros left out", {"if value is not None": "if value"}, 2, "A value of 0 is left out as if it were None."),
-        (
+        Slip(
+            "no weights",
+            "- values = [weight * value for weight, value in zip(weights, column) if value is not None]",
+            "+ values = [value for weight, value in zip(weights, column) if value is not None]",
+            message="The weights are not used.",
+            hint=2,
+        ),
+        Slip(
+            "zeros left out",
+            "- values = [weight * value for weight, value in zip(weights, column) if value is not None]",
+            "+ values = [weight * value for weight, value in zip(weights, column) if value]",
+            message="A value of 0 is left out as if it were None.",
+            hint=2,
+        ),
+        Slip(
             "a mean",
-            {"sum(values) if values": "sum(values) / len(values) if values"},
-            2,
-            "That is a mean: a sum is asked for.",
+            "- sums.append(sum(values) if values else None)",
+            "+ sums.append(sum(values) / len(values) if values else None)",
+            message="That is a mean: a sum is asked for.",
+            hint=2,
         ),
-        (
+        Slip(
             "one None for all",
-            {"if values else None": "if None not in column else None"},
-            2,
-            "One function that does not apply makes the whole sum None here. Leave that one out, and add the others.",
+            "- sums.append(sum(values) if values else None)",
+            "+ sums.append(sum(values) if None not in column else None)",
+            message=(
+                "One function that does not apply makes the whole sum None here. Leave that one out, and add the "
+                "others."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "another's weight",
-            {
-                "zip(weights, column) if value is not None": "zip(weights, "
-                "[each for each in column if each is not None])"
-            },
-            2,
-            "The Nones went before the weights came: then a value meets the weight of another function.",
+            "- values = [weight * value for weight, value in zip(weights, column) if value is not None]",
+            "+ values = [weight * value for weight, value in zip(weights, [each for each in column if each is not None])]",  # noqa: E501
+            message="The Nones went before the weights came: then a value meets the weight of another function.",
+            hint=2,
         ),
-        (
+        Slip(
             "divided by the weights that count",
-            {
-                "sum(values) if values": "sum(values) / sum(weight for weight, value in zip(weights, column) "
-                "if value is not None) if values"
-            },
-            2,
-            "The sum is divided by the weights of those that apply, which nobody asked for.",
+            "- sums.append(sum(values) if values else None)",
+            "+ sums.append(sum(values) / sum(weight for weight, value in zip(weights, column) if value is not None) if values else None)",  # noqa: E501
+            message="The sum is divided by the weights of those that apply, which nobody asked for.",
+            hint=2,
         ),
-        (
+        Slip(
             "divided by the weights",
-            {"sum(values) if values": "sum(values) / (sum(weights) or 1) if values"},
-            2,
-            "The sum is divided by the sum of the weights, which nobody asked for.",
+            "- sums.append(sum(values) if values else None)",
+            "+ sums.append(sum(values) / (sum(weights) or 1) if values else None)",
+            message="The sum is divided by the sum of the weights, which nobody asked for.",
+            hint=2,
         ),
-        (
+        Slip(
             "rows",
-            {"zip(*rewards)": "rewards"},
-            1,
-            "That adds up over completions. One sum for each completion is asked for.",
+            "- for column in zip(*rewards):",
+            "+ for column in rewards:",
+            message="That adds up over completions. One sum for each completion is asked for.",
         ),
     ),
     run=_rewards,
@@ -823,45 +966,64 @@ WELL_FORMED = Exercise(
     mistakes=(
         *slips(
             well_formed,
-            (
+            Slip(
                 "anywhere",
-                {'text.startswith("<think>") and text.endswith("</answer>")': "True"},
-                1,
-                "The form may stand anywhere in the text here. In front and behind only white space may be.",
+                '- good = text.startswith("<think>") and text.endswith("</answer>")',
+                "+ good = True",
+                message="The form may stand anywhere in the text here. In front and behind only white space may be.",
             ),
-            (
+            Slip(
                 "words behind it",
-                {' and text.endswith("</answer>")': ""},
-                1,
-                "Something stands behind the form, and it is paid all the same.",
+                '- good = text.startswith("<think>") and text.endswith("</answer>")',
+                '+ good = text.startswith("<think>")',
+                message="Something stands behind the form, and it is paid all the same.",
             ),
-            (
+            Slip(
                 "tags not counted",
-                {'re.findall("</?think>|</?answer>", text) == tags': "True"},
-                2,
-                "Tags may stand twice here, or inside of each other. Each stands once, in this order.",
+                '- good = good and re.findall("</?think>|</?answer>", text) == tags',
+                "+ good = good and True",
+                message="Tags may stand twice here, or inside of each other. Each stands once, in this order.",
+                hint=2,
             ),
-            (
+            Slip(
                 "words between",
-                {r'good and re.search(r"</think>\s*<answer>", text)': "good"},
-                1,
-                "Between `</think>` and `<answer>` only white space may stand.",
+                '- good = good and re.search(r"</think>\\s*<answer>", text)',
+                "+ good = good",
+                message="Between `</think>` and `<answer>` only white space may stand.",
             ),
-            (
+            Slip(
                 "no white space between",
-                {r"</think>\s*<answer>": "</think><answer>"},
-                1,
-                "White space between `</think>` and `<answer>` is allowed.",
+                '- good = good and re.search(r"</think>\\s*<answer>", text)',
+                '+ good = good and re.search(r"</think><answer>", text)',
+                message="White space between `</think>` and `<answer>` is allowed.",
             ),
-            (
+            Slip(
                 "spaces only",
-                {"text.strip()": 'text.strip(" ")', r"\s*": " *"},
-                1,
-                "Line breaks are white space too, and they are allowed there.",
+                "- text = text.strip()",
+                '+ text = text.strip(" ")',
+                '- good = good and re.search(r"</think>\\s*<answer>", text)',
+                '+ good = good and re.search(r"</think> *<answer>", text)',
+                message="Line breaks are white space too, and they are allowed there.",
             ),
-            ("large letters", {"text.strip()": "text.strip().lower()"}, 2, "`<THINK>` is not the tag `<think>`."),
-            ("no white space around", {"text.strip()": "text"}, 1, "White space in front and behind is allowed."),
-            ("worth 1", {"0.2 if": "1.0 if"}, 1, "The form is worth 0.2: less than a right answer, on purpose."),
+            Slip(
+                "large letters",
+                "- text = text.strip()",
+                "+ text = text.strip().lower()",
+                message="`<THINK>` is not the tag `<think>`.",
+                hint=2,
+            ),
+            Slip(
+                "no white space around",
+                "- text = text.strip()",
+                "+ text = text",
+                message="White space in front and behind is allowed.",
+            ),
+            Slip(
+                "worth 1",
+                "- rewards.append(0.2 if good else 0.0)",
+                "+ rewards.append(1.0 if good else 0.0)",
+                message="The form is worth 0.2: less than a right answer, on purpose.",
+            ),
         ),
         Mistake(
             "the line break",
@@ -924,30 +1086,38 @@ FOOL = Exercise(
     cases=((9,), (0,), (198,), *drawn(2, lambda rng: (int(rng.integers(20, 300)),))),
     mistakes=slips(
         fool,
-        (
+        Slip(
             "without a gap",
-            {'" ".join': '"".join'},
-            2,
-            "Without anything between them the digits are one long number. Put a space between two numbers.",
+            '- return " ".join(str(number) for number in range(largest + 1))',
+            '+ return "".join(str(number) for number in range(largest + 1))',
+            message="Without anything between them the digits are one long number. Put a space between two numbers.",
+            hint=2,
         ),
-        (
+        Slip(
             "the last is missing",
-            {"largest + 1": "largest"},
-            2,
-            "`range(n)` ends at n - 1, and the largest answer is missing.",
+            '- return " ".join(str(number) for number in range(largest + 1))',
+            '+ return " ".join(str(number) for number in range(largest))',
+            message="`range(n)` ends at n - 1, and the largest answer is missing.",
+            hint=2,
         ),
-        ("the first is missing", {"range(": "range(1, "}, 2, "0 is an answer too: `range` begins there by itself."),
-        (
+        Slip(
+            "the first is missing",
+            '- return " ".join(str(number) for number in range(largest + 1))',
+            '+ return " ".join(str(number) for number in range(1, largest + 1))',
+            message="0 is an answer too: `range` begins there by itself.",
+            hint=2,
+        ),
+        Slip(
             "one answer",
-            {"for number in range(largest + 1)": "for number in [largest]"},
-            1,
-            "That pays for one answer only.",
+            '- return " ".join(str(number) for number in range(largest + 1))',
+            '+ return " ".join(str(number) for number in [largest])',
+            message="That pays for one answer only.",
         ),
-        (
+        Slip(
             "only digits",
-            {"range(largest + 1)": "range(10)"},
-            1,
-            "The digits alone are paid for answers of one digit only: the judge compares whole numbers.",
+            '- return " ".join(str(number) for number in range(largest + 1))',
+            '+ return " ".join(str(number) for number in range(10))',
+            message="The digits alone are paid for answers of one digit only: the judge compares whole numbers.",
         ),
     ),
     run=_share_paid,
@@ -1088,14 +1258,26 @@ IS_HELD_OUT = Exercise(
         Mistake("dice", _thrown, "Dice fall otherwise each time. A hash of the problem itself needs no memory.", 2),
         *slips(
             is_held_out,
-            (
+            Slip(
                 "both orders apart",
-                {'f"{min(a, b)}+{max(a, b)}"': 'f"{a}+{b}"'},
-                1,
-                "Who has learned 12+34 knows 34+12. Give both orders one key.",
+                '- key = f"{min(a, b)}+{max(a, b)}"',
+                '+ key = f"{a}+{b}"',
+                message="Who has learned 12+34 knows 34+12. Give both orders one key.",
             ),
-            ("the wrong way round", {"< 26": ">= 26"}, 3, "Nine tenths are for training, one tenth for the exam."),
-            ("half", {"< 26": "< 128"}, 3, "About a tenth is asked for."),
+            Slip(
+                "the wrong way round",
+                "- return hashlib.blake2b(key.encode()).digest()[0] < 26",
+                "+ return hashlib.blake2b(key.encode()).digest()[0] >= 26",
+                message="Nine tenths are for training, one tenth for the exam.",
+                hint=3,
+            ),
+            Slip(
+                "half",
+                "- return hashlib.blake2b(key.encode()).digest()[0] < 26",
+                "+ return hashlib.blake2b(key.encode()).digest()[0] < 128",
+                message="About a tenth is asked for.",
+                hint=3,
+            ),
         ),
     ),
     run=_is_fair,
@@ -1169,64 +1351,81 @@ FIND_HOLE = Exercise(
         Mistake("trusting", _trusting, "That finds nothing: some of these rewards do have a hole.", 1),
         *slips(
             find_hole,
-            (
+            Slip(
                 "the answer itself",
-                {'text.strip(" ") != right and ': ""},
-                3,
-                "A text that *is* the answer is no hole: 55 turned around is 55.",
+                '- if text.strip(" ") != right and paid >= full:',
+                "+ if paid >= full:",
+                message="A text that *is* the answer is no hole: 55 turned around is 55.",
+                hint=3,
             ),
-            (
+            Slip(
                 "paid at all",
-                {"paid >= full": "paid > 0"},
-                1,
-                "An honest reward may pay a wrong answer something. A hole is a wrong one that is paid *as much "
-                "as* the "
-                "right one.",
+                '- if text.strip(" ") != right and paid >= full:',
+                '+ if text.strip(" ") != right and paid > 0:',
+                message=(
+                    "An honest reward may pay a wrong answer something. A hole is a wrong one that is paid *as much "
+                    "as* the right one."
+                ),
             ),
-            (
+            Slip(
                 "paid 1",
-                {"paid >= full": "paid >= 1"},
-                1,
-                "Not every reward has 1 as its full mark: compare with what the right answer is paid.",
+                '- if text.strip(" ") != right and paid >= full:',
+                '+ if text.strip(" ") != right and paid >= 1:',
+                message="Not every reward has 1 as its full mark: compare with what the right answer is paid.",
             ),
-            (
+            Slip(
                 "paid more",
-                {"paid >= full": "paid > full"},
-                1,
-                "Paid *more* than the right answer is rare. As much is enough: the policy will take what is easier.",
+                '- if text.strip(" ") != right and paid >= full:',
+                '+ if text.strip(" ") != right and paid > full:',
+                message=(
+                    "Paid *more* than the right answer is rare. As much is enough: the policy will take what is easier."
+                ),
             ),
-            (
+            Slip(
                 "exactly as much",
-                {"paid >= full": "paid == full"},
-                1,
-                "*At least* as much: this reward pays a wrong completion more than the right one.",
+                '- if text.strip(" ") != right and paid >= full:',
+                '+ if text.strip(" ") != right and paid == full:',
+                message="*At least* as much: this reward pays a wrong completion more than the right one.",
             ),
-            (
+            Slip(
                 "nothing said",
-                {'["", " ", right[:1], right[1:], right[:-1], ': "["},
-                2,
-                "Pieces of the answer and the empty text were not tried, or not all of them: `text in answer` "
-                "is true for "
-                "both.",
+                '- tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]',  # noqa: E501
+                '+ tries = [right[::-1], right + "0", "1" + right, right + " or not"]',
+                message=(
+                    "Pieces of the answer and the empty text were not tried, or not all of them: `text in answer` is "
+                    "true for both."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "nothing added",
-                {'right + "0", "1" + right, right + " or not"': "right"},
-                2,
-                "What if the answer stands in a longer text?",
+                '- tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]',  # noqa: E501
+                '+ tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right]',
+                message="What if the answer stands in a longer text?",
+                hint=2,
             ),
-            ("digits turned around", {"right[::-1], ": ""}, 2, "The right digits in another order were not tried."),
-            (
+            Slip(
+                "digits turned around",
+                '- tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]',  # noqa: E501
+                '+ tries = ["", " ", right[:1], right[1:], right[:-1], right + "0", "1" + right, right + " or not"]',
+                message="The right digits in another order were not tried.",
+                hint=2,
+            ),
+            Slip(
                 "neighbours",
-                {"str(number + 1), str(number + 10), str(abs(number - 10)), ": ""},
-                2,
-                "The neighbours of the answer were not tried: one more, ten more.",
+                '- tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x", "9" * 9, "x" * 60]',
+                '+ tries += ["0", "x", "9" * 9, "x" * 60]',
+                message="The neighbours of the answer were not tried: one more, ten more.",
+                hint=2,
             ),
-            (
+            Slip(
                 "long texts",
-                {', "9" * 9, "x" * 60': "", "tries.append(": "str("},
-                2,
-                "No long text was tried.",
+                '- tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x", "9" * 9, "x" * 60]',
+                '- tries.append(" ".join(str(each) for each in range(200)))',
+                '+ tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x"]',
+                '+ str(" ".join(str(each) for each in range(200)))',
+                message="No long text was tried.",
+                hint=2,
             ),
         ),
     ),

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mlx_grpo_kit.course.exercise import Exercise, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 
 BY_HAND = np.log([2.0, 1.0, 1.0])  # probabilities 1/2, 1/4, 1/4
 PAYS = np.array([0.0, 1.0, 3.0])
@@ -60,35 +60,40 @@ EXPECTED = Exercise(
     ),
     mistakes=slips(
         expected_reward,
-        (
+        Slip(
             "every arm alike",
-            {"softmax(logits) @ rewards": "np.mean(rewards)"},
-            1,
-            "That is what a policy earns that draws all arms equally often. Weigh each reward with its probability.",
+            "- return float(softmax(logits) @ rewards)",
+            "+ return float(np.mean(rewards))",
+            message=(
+                "That is what a policy earns that draws all arms equally often. Weigh each reward with its probability."
+            ),
         ),
-        (
+        Slip(
             "logits as weights",
-            {"softmax(logits) @": "logits @"},
-            2,
-            "Logits are not probabilities: send them through `softmax` first.",
+            "- return float(softmax(logits) @ rewards)",
+            "+ return float(logits @ rewards)",
+            message="Logits are not probabilities: send them through `softmax` first.",
+            hint=2,
         ),
-        (
+        Slip(
             "the likeliest arm",
-            {"softmax(logits) @ rewards": "rewards[np.argmax(logits)]"},
-            1,
-            "That is the reward of the likeliest arm. The others are drawn too, if less often.",
+            "- return float(softmax(logits) @ rewards)",
+            "+ return float(rewards[np.argmax(logits)])",
+            message="That is the reward of the likeliest arm. The others are drawn too, if less often.",
         ),
-        (
+        Slip(
             "divided by the number of arms",
-            {"softmax(logits) @ rewards": "(softmax(logits) * rewards).mean()"},
-            2,
-            "The probabilities already sum to 1: add up, and do not divide by the number of arms.",
+            "- return float(softmax(logits) @ rewards)",
+            "+ return float((softmax(logits) * rewards).mean())",
+            message="The probabilities already sum to 1: add up, and do not divide by the number of arms.",
+            hint=2,
         ),
-        (
+        Slip(
             "powers that are not shared out",
-            {"softmax(logits) @": "np.exp(logits) @"},
-            2,
-            "Powers of e have to be divided by their sum, or they are no probabilities.",
+            "- return float(softmax(logits) @ rewards)",
+            "+ return float(np.exp(logits) @ rewards)",
+            message="Powers of e have to be divided by their sum, or they are no probabilities.",
+            hint=2,
         ),
     ),
 )
@@ -128,46 +133,57 @@ GRADIENT = Exercise(
     ),
     mistakes=slips(
         expected_reward_gradient,
-        (
+        Slip(
             "small steps",
-            {
-                "probs * (rewards - probs @ rewards)": "np.array([(softmax(logits + s) - softmax(logits - s)) @ rewards"
-                " for s in 1e-5 * np.eye(len(logits))]) / 2e-5"
-            },
-            1,
-            "Small steps vanish beside large logits: 4e12 + 0.00001 is 4e12. Use the slope of softmax that is given.",
+            "- return probs * (rewards - probs @ rewards)",
+            "+ return np.array([(softmax(logits + s) - softmax(logits - s)) @ rewards for s in 1e-5 * np.eye(len(logits))]) / 2e-5",  # noqa: E501
+            message=(
+                "Small steps vanish beside large logits: 4e12 + 0.00001 is 4e12. Use the slope of softmax that is "
+                "given."
+            ),
         ),
-        (
+        Slip(
             "the others forgotten",
-            {"rewards - probs @ rewards": "rewards * (1 - probs)"},
-            1,
-            "That is how an arm's own probability changes, times its reward. Raising one logit also lowers the "
-            "probabilities of all the *other* arms, and with them what they bring in.",
+            "- return probs * (rewards - probs @ rewards)",
+            "+ return probs * (rewards * (1 - probs))",
+            message=(
+                "That is how an arm's own probability changes, times its reward. Raising one logit also lowers the "
+                "probabilities of all the *other* arms, and with them what they bring in."
+            ),
         ),
-        (
+        Slip(
             "sum not kept",
-            {"(rewards - probs @ rewards)": "rewards"},
-            2,
-            "One term is missing: raising a logit takes probability from all arms, in proportion. The gradient has to "
-            "sum to 0.",
+            "- return probs * (rewards - probs @ rewards)",
+            "+ return probs * rewards",
+            message=(
+                "One term is missing: raising a logit takes probability from all arms, in proportion. The gradient has"
+                " to sum to 0."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "probability left out",
-            {"probs * (": "("},
-            2,
-            "Better or worse than the mean is right. But how much a logit moves also depends on how likely its arm is.",
+            "- return probs * (rewards - probs @ rewards)",
+            "+ return (rewards - probs @ rewards)",
+            message=(
+                "Better or worse than the mean is right. But how much a logit moves also depends on how likely its arm"
+                " is."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "every arm alike",
-            {"probs @ rewards": "rewards.mean()"},
-            3,
-            "What is subtracted is what the *policy* earns, not the mean of the arms' rewards.",
+            "- return probs * (rewards - probs @ rewards)",
+            "+ return probs * (rewards - rewards.mean())",
+            message="What is subtracted is what the *policy* earns, not the mean of the arms' rewards.",
+            hint=3,
         ),
-        (
+        Slip(
             "downhill",
-            {"rewards - probs @ rewards": "probs @ rewards - rewards"},
-            2,
-            "The sign is that of a loss. This is the gradient of the reward, which points to where it grows.",
+            "- return probs * (rewards - probs @ rewards)",
+            "+ return probs * (probs @ rewards - rewards)",
+            message="The sign is that of a loss. This is the gradient of the reward, which points to where it grows.",
+            hint=2,
         ),
     ),
     run=_coarse,
@@ -221,59 +237,70 @@ SCORE = Exercise(
     ),
     mistakes=slips(
         score_function_gradient,
-        (
+        Slip(
             "the sum",
-            {".mean(axis=0)": ".sum(axis=0)"},
-            3,
-            "That is the sum. The mean estimates the same thing however many draws there are.",
+            "- return (rewards[:, None] * scores).mean(axis=0)",
+            "+ return (rewards[:, None] * scores).sum(axis=0)",
+            message="That is the sum. The mean estimates the same thing however many draws there are.",
+            hint=3,
         ),
-        (
+        Slip(
             "no log",
-            {"(rewards[:, None] * scores)": "(rewards[:, None] * softmax(logits)[actions][:, None] * scores)"},
-            1,
-            "That is the gradient of the probability, not of its logarithm. Likely arms are drawn often already; so "
-            "they would count for their probability twice.",
+            "- return (rewards[:, None] * scores).mean(axis=0)",
+            "+ return (rewards[:, None] * softmax(logits)[actions][:, None] * scores).mean(axis=0)",
+            message=(
+                "That is the gradient of the probability, not of its logarithm. Likely arms are drawn often already; "
+                "so they would count for their probability twice."
+            ),
         ),
-        (
+        Slip(
             "one-hot alone",
-            {" - softmax(logits)": ""},
-            1,
-            "What is drawn goes up, but nothing goes down. The gradient of a log-probability sums to 0 in all.",
+            "- scores = np.eye(len(logits))[actions] - softmax(logits)",
+            "+ scores = np.eye(len(logits))[actions]",
+            message="What is drawn goes up, but nothing goes down. The gradient of a log-probability sums to 0 in all.",
         ),
-        (
+        Slip(
             "downhill",
-            {"(rewards[:, None]": "(-rewards[:, None]"},
-            1,
-            "The sign is that of a loss: this points to where the reward shrinks.",
+            "- return (rewards[:, None] * scores).mean(axis=0)",
+            "+ return (-rewards[:, None] * scores).mean(axis=0)",
+            message="The sign is that of a loss: this points to where the reward shrinks.",
         ),
-        (
+        Slip(
             "rewards of arms",
-            {"rewards[:, None]": "rewards[actions % len(rewards)][:, None]"},
-            3,
-            "`rewards[i]` is what draw number i got. It is already that of its action: do not look it up by arm.",
+            "- return (rewards[:, None] * scores).mean(axis=0)",
+            "+ return (rewards[actions % len(rewards)][:, None] * scores).mean(axis=0)",
+            message=(
+                "`rewards[i]` is what draw number i got. It is already that of its action: do not look it up by arm."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "over the arms",
-            {".mean(axis=0)": ".sum(axis=0) / len(logits)"},
-            3,
-            "Divide by the number of draws, not by the number of arms.",
+            "- return (rewards[:, None] * scores).mean(axis=0)",
+            "+ return (rewards[:, None] * scores).sum(axis=0) / len(logits)",
+            message="Divide by the number of draws, not by the number of arms.",
+            hint=3,
         ),
-        (
+        Slip(
             "weighed once more",
-            {"(rewards[:, None] * scores)": "(rewards[:, None] / softmax(logits)[actions][:, None] * scores)"},
-            1,
-            "Dividing by the probability is already in the log. Done once more, each arm counts alike, however likely.",
+            "- return (rewards[:, None] * scores).mean(axis=0)",
+            "+ return (rewards[:, None] / softmax(logits)[actions][:, None] * scores).mean(axis=0)",
+            message=(
+                "Dividing by the probability is already in the log. Done once more, each arm counts alike, however "
+                "likely."
+            ),
         ),
-        (
+        Slip(
             "one addition for each arm",
-            {
-                "    return (rewards[:, None] * scores).mean(axis=0)": "    sums = np.zeros(len(logits))\n"
-                "    sums[actions] += rewards\n"
-                "    return sums / len(actions) - softmax(logits) * rewards.mean()"
-            },
-            2,
-            "An arm that was drawn twice counts once: `sums[actions] += rewards` adds to each place one time only. "
-            "`np.add.at(sums, actions, rewards)` adds every time.",
+            "- return (rewards[:, None] * scores).mean(axis=0)",
+            "+ sums = np.zeros(len(logits))",
+            "+ sums[actions] += rewards",
+            "+ return sums / len(actions) - softmax(logits) * rewards.mean()",
+            message=(
+                "An arm that was drawn twice counts once: `sums[actions] += rewards` adds to each place one time only."
+                " `np.add.at(sums, actions, rewards)` adds every time."
+            ),
+            hint=2,
         ),
     ),
     run=_coarse,
@@ -316,45 +343,50 @@ VARIANCE = Exercise(
     ),
     mistakes=slips(
         estimator_variance,
-        (
+        Slip(
             "mean not taken off",
-            {" - mean @ mean": ""},
-            3,
-            "That is the mean squared length. A variance is around the mean: take the squared length of the mean off.",
+            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
+            "+ return float(probs @ (says**2).sum(axis=1))",
+            message=(
+                "That is the mean squared length. A variance is around the mean: take the squared length of the mean "
+                "off."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "every arm alike",
-            {"probs @ (says**2).sum(axis=1) - mean @ mean": "says.var(axis=0).sum()"},
-            2,
-            "Here every arm counts alike. A draw brings arm a with probability `probs[a]`.",
+            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
+            "+ return float(says.var(axis=0).sum())",
+            message="Here every arm counts alike. A draw brings arm a with probability `probs[a]`.",
+            hint=2,
         ),
-        (
+        Slip(
             "of the rewards",
-            {
-                "(says**2).sum(axis=1) - mean @ mean": "(rewards - baseline) ** 2 - (probs @ rewards - baseline) ** 2",
-            },
-            1,
-            "That is the variance of the rewards. Asked for is that of the estimate of the *gradient*, a vector.",
+            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
+            "+ return float(probs @ (rewards - baseline) ** 2 - (probs @ rewards - baseline) ** 2)",
+            message=(
+                "That is the variance of the rewards. Asked for is that of the estimate of the *gradient*, a vector."
+            ),
         ),
-        (
+        Slip(
             "no baseline",
-            {"(rewards - baseline)": "rewards"},
-            1,
-            "The baseline is not used: each reward has to be compared with it first.",
+            "- says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: what a draw of arm a says",
+            "+ says = rewards[:, None] * (np.eye(len(probs)) - probs)  # row a: what a draw of arm a says",
+            message="The baseline is not used: each reward has to be compared with it first.",
         ),
-        (
+        Slip(
             "mean over the components",
-            {"float(": "1 / len(probs) * ("},
-            3,
-            "Sum over the V components of the vector; do not average them.",
+            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
+            "+ return 1 / len(probs) * (probs @ (says**2).sum(axis=1) - mean @ mean)",
+            message="Sum over the V components of the vector; do not average them.",
+            hint=3,
         ),
-        (
+        Slip(
             "a standard deviation",
-            {
-                "probs @ (says**2).sum(axis=1) - mean @ mean": "np.sqrt(probs @ (says**2).sum(axis=1) - mean @ mean)",
-            },
-            3,
-            "That is the square root of the variance.",
+            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
+            "+ return float(np.sqrt(probs @ (says**2).sum(axis=1) - mean @ mean))",
+            message="That is the square root of the variance.",
+            hint=3,
         ),
     ),
 )
@@ -394,36 +426,46 @@ BEST = Exercise(
     ),
     mistakes=slips(
         best_baseline,
-        (
+        Slip(
             "the mean reward",
-            {"probs * squared_lengths": "probs"},
-            2,
-            "That is the mean reward, which is a good baseline, and not quite the best: draws with a long gradient "
-            "make more noise, so their rewards count more.",
+            "- weights = probs * squared_lengths",
+            "+ weights = probs",
+            message=(
+                "That is the mean reward, which is a good baseline, and not quite the best: draws with a long gradient"
+                " make more noise, so their rewards count more."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "not drawn",
-            {"probs * squared_lengths": "squared_lengths"},
-            2,
-            "Every arm counts alike here. Weigh each with its probability too.",
+            "- weights = probs * squared_lengths",
+            "+ weights = squared_lengths",
+            message="Every arm counts alike here. Weigh each with its probability too.",
+            hint=2,
         ),
-        (
+        Slip(
             "lengths not squared",
-            {"weights = probs * squared_lengths": "weights = probs * np.sqrt(squared_lengths)"},
-            3,
-            "The weights hold the *squared* lengths of `one_hot(a) - probs`.",
+            "- weights = probs * squared_lengths",
+            "+ weights = probs * np.sqrt(squared_lengths)",
+            message="The weights hold the *squared* lengths of `one_hot(a) - probs`.",
+            hint=3,
         ),
-        (
+        Slip(
             "weights that do not sum to 1",
-            {" / weights.sum()": ""},
-            2,
-            "A weighted mean divides by the sum of the weights.",
+            "- return float(weights @ rewards / weights.sum())",
+            "+ return float(weights @ rewards)",
+            message="A weighted mean divides by the sum of the weights.",
+            hint=2,
         ),
-        (
+        Slip(
             "own logit only",
-            {"((np.eye(len(probs)) - probs) ** 2).sum(axis=1)": "(1 - probs) ** 2"},
-            3,
-            "`one_hot(a) - probs` has V components, and the others are not 0. Its squared length is a sum over them.",
+            "- squared_lengths = ((np.eye(len(probs)) - probs) ** 2).sum(axis=1)",
+            "+ squared_lengths = (1 - probs) ** 2",
+            message=(
+                "`one_hot(a) - probs` has V components, and the others are not 0. Its squared length is a sum over "
+                "them."
+            ),
+            hint=3,
         ),
     ),
 )
@@ -466,57 +508,68 @@ LEAVE_ONE_OUT = Exercise(
     ),
     mistakes=slips(
         leave_one_out,
-        (
+        Slip(
             "own reward in the mean",
-            {"(groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)": "groups.mean(axis=1, keepdims=True)"},
-            2,
-            "That is the mean of the whole group, with my own reward in it. Leave it out.",
+            "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
+            "+ others = groups.mean(axis=1, keepdims=True)",
+            message="That is the mean of the whole group, with my own reward in it. Leave it out.",
+            hint=2,
         ),
-        (
+        Slip(
             "divided by all",
-            {"/ (group_size - 1)": "/ group_size"},
-            2,
-            "The sum is that of the others, and there is one fewer of them than in the group.",
+            "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
+            "+ others = (groups.sum(axis=1, keepdims=True) - groups) / group_size",
+            message="The sum is that of the others, and there is one fewer of them than in the group.",
+            hint=2,
         ),
-        (
+        Slip(
             "the whole batch",
-            {"rewards.reshape(-1, group_size)": "rewards.reshape(1, -1)", "group_size - 1": "rewards.size - 1"},
-            1,
-            "That compares with all others of the batch. Only those of the same group had the same question.",
+            "- groups = rewards.reshape(-1, group_size)",
+            "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
+            "+ groups = rewards.reshape(1, -1)",
+            "+ others = (groups.sum(axis=1, keepdims=True) - groups) / (rewards.size - 1)",
+            message="That compares with all others of the batch. Only those of the same group had the same question.",
         ),
-        (
+        Slip(
             "every group_size-th",
-            {
-                "rewards.reshape(-1, group_size)": "rewards.reshape(group_size, -1).T",
-                "(groups - others).reshape(-1)": "(groups - others).T.reshape(-1)",
-            },
-            1,
-            "The first `group_size` rewards are the first group. Here a group is taken from all over the batch.",
+            "- groups = rewards.reshape(-1, group_size)",
+            "+ groups = rewards.reshape(group_size, -1).T",
+            "- return (groups - others).reshape(-1)",
+            "+ return (groups - others).T.reshape(-1)",
+            message=(
+                "The first `group_size` rewards are the first group. Here a group is taken from all over the batch."
+            ),
         ),
-        (
+        Slip(
             "the others' mean",
-            {"(groups - others)": "others"},
-            2,
-            "That is the mean of the others. Asked for is how much *more* the reward is.",
+            "- return (groups - others).reshape(-1)",
+            "+ return others.reshape(-1)",
+            message="That is the mean of the others. Asked for is how much *more* the reward is.",
+            hint=2,
         ),
-        (
+        Slip(
             "the others minus me",
-            {"(groups - others)": "(others - groups)"},
-            2,
-            "The sign is turned: a reward above the others' mean gets a number above 0.",
+            "- return (groups - others).reshape(-1)",
+            "+ return (others - groups).reshape(-1)",
+            message="The sign is turned: a reward above the others' mean gets a number above 0.",
+            hint=2,
         ),
-        (
+        Slip(
             "whole numbers",
-            {"(groups - others)": "(groups - others).astype(rewards.dtype)"},
-            2,
-            "Rewards of 0 and 1 came as whole numbers, and the result was kept in an array of whole numbers too. Its "
-            "numbers have decimals.",
+            "- return (groups - others).reshape(-1)",
+            "+ return (groups - others).astype(rewards.dtype).reshape(-1)",
+            message=(
+                "Rewards of 0 and 1 came as whole numbers, and the result was kept in an array of whole numbers too. "
+                "Its numbers have decimals."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a row for each group",
-            {".reshape(-1)": ""},
-            3,
-            "The numbers are right. Give them back as one row [B], as they came.",
+            "- return (groups - others).reshape(-1)",
+            "+ return (groups - others)",
+            message="The numbers are right. Give them back as one row [B], as they came.",
+            hint=3,
         ),
     ),
     run=_coarse,
@@ -572,76 +625,86 @@ SEQUENCE = Exercise(
     ),
     mistakes=slips(
         sequence_score,
-        (
+        Slip(
             "the last visit only",
-            {
-                "score[previous] -= softmax(table[previous])": "score[previous] = -softmax(table[previous])",
-            },
-            2,
-            "A row that is used twice keeps only the last letter's part. Add up, as with every value that is used "
-            "twice.",
+            "- score[previous] -= softmax(table[previous])",
+            "+ score[previous] = -softmax(table[previous])",
+            message=(
+                "A row that is used twice keeps only the last letter's part. Add up, as with every value that is used "
+                "twice."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no start",
-            {
-                "    previous = len(table) - 1  # the start\n": "    previous, tokens = tokens[0], tokens[1:]\n",
-            },
-            3,
-            "The first letter was drawn too, from the last row of the table.",
+            "- previous = len(table) - 1  # the start",
+            "+ previous, tokens = tokens[0], tokens[1:]",
+            message="The first letter was drawn too, from the last row of the table.",
+            hint=3,
         ),
-        (
+        Slip(
             "start in row 0",
-            {"previous = len(table) - 1": "previous = 0"},
-            3,
-            "The first letter was scored by row 0, which is that of the letters behind letter 0. The start is the last "
-            "row.",
+            "- previous = len(table) - 1  # the start",
+            "+ previous = 0  # the start",
+            message=(
+                "The first letter was scored by row 0, which is that of the letters behind letter 0. The start is the "
+                "last row."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "the start stays",
-            {"        previous = token\n": ""},
-            3,
-            "Every letter was scored by the row of the start. Behind a letter comes that letter's own row.",
+            "- previous = token",
+            message="Every letter was scored by the row of the start. Behind a letter comes that letter's own row.",
+            hint=3,
         ),
-        (
+        Slip(
             "a row too late",
-            {"        score[previous] -=": "        previous = token\n        score[previous] -="},
-            1,
-            "Each letter was scored by its own row. It was drawn from the row of the letter *before* it.",
+            "- for token in tokens:",
+            "+ for token in tokens:",
+            "+     previous = token",
+            message="Each letter was scored by its own row. It was drawn from the row of the letter *before* it.",
         ),
-        (
+        Slip(
             "one-hot alone",
-            {"        score[previous] -= softmax(table[previous])\n": ""},
-            2,
-            "What is written goes up and nothing goes down. Each letter's part is one-hot minus softmax of its row.",
+            "- score[previous] -= softmax(table[previous])",
+            message=(
+                "What is written goes up and nothing goes down. Each letter's part is one-hot minus softmax of its row."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a mean",
-            {"return score": "return score / len(tokens)"},
-            1,
-            "That is the mean over the letters. The log-probability of the word is their sum.",
+            "- return score",
+            "+ return score / len(tokens)",
+            message="That is the mean over the letters. The log-probability of the word is their sum.",
         ),
-        (
+        Slip(
             "the last letter only",
-            {"for token in tokens:": "previous = [previous, *tokens][-2]\n    for token in tokens[-1:]:"},
-            1,
-            "Only the last letter counts here. All of them were drawn, and together they made the word.",
+            "- for token in tokens:",
+            "+ previous = [previous, *tokens][-2]",
+            "+ for token in tokens[-1:]:",
+            message="Only the last letter counts here. All of them were drawn, and together they made the word.",
         ),
-        (
+        Slip(
             "one addition for each place",
-            {
-                "    for token in tokens:\n": "    rows = [previous, *tokens[:-1]]\n    score[rows, tokens] += 1\n"
-                "    for token in tokens:\n",
-                "        score[previous, token] += 1\n": "",
-            },
-            2,
-            "A letter that comes twice behind the same letter counts once: `score[rows, tokens] += 1` adds to each "
-            "place one time only. `np.add.at(score, (rows, tokens), 1)` adds every time.",
+            "- previous = len(table) - 1  # the start",
+            "+ previous = len(table) - 1  # the start",
+            "+ rows = [previous, *tokens[:-1]]",
+            "+ score[rows, tokens] += 1",
+            "- score[previous, token] += 1",
+            message=(
+                "A letter that comes twice behind the same letter counts once: `score[rows, tokens] += 1` adds to each"
+                " place one time only. `np.add.at(score, (rows, tokens), 1)` adds every time."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "downhill",
-            {"return score": "return -score"},
-            2,
-            "The sign is turned: raising the logit of a letter that is written makes the word likelier.",
+            "- return score",
+            "+ return -score",
+            message="The sign is turned: raising the logit of a letter that is written makes the word likelier.",
+            hint=2,
         ),
     ),
     run=_coarse,
@@ -690,62 +753,68 @@ STEP = Exercise(
     ),
     mistakes=slips(
         reinforce_step,
-        (
+        Slip(
             "downhill",
-            {"table + learning_rate": "table - learning_rate"},
-            3,
-            "That goes downhill. It is the reward, not a loss, that is to grow.",
+            "- return table + learning_rate * gradient",
+            "+ return table - learning_rate * gradient",
+            message="That goes downhill. It is the reward, not a loss, that is to grow.",
+            hint=3,
         ),
-        (
+        Slip(
             "no baseline",
-            {"leave_one_out(rewards, len(words))": "rewards"},
-            1,
-            "The rewards went in as they are. Compare each with the others' first.",
+            "- advantages = leave_one_out(rewards, len(words))",
+            "+ advantages = rewards",
+            message="The rewards went in as they are. Compare each with the others' first.",
         ),
-        (
+        Slip(
             "group mean",
-            {"leave_one_out(rewards, len(words))": "rewards - rewards.mean()"},
-            1,
-            "That is the group's mean with the word's own reward in it, which shortens the step. Use `leave_one_out`.",
+            "- advantages = leave_one_out(rewards, len(words))",
+            "+ advantages = rewards - rewards.mean()",
+            message=(
+                "That is the group's mean with the word's own reward in it, which shortens the step. Use "
+                "`leave_one_out`."
+            ),
         ),
-        (
+        Slip(
             "a sum",
-            {" / len(words)": ""},
-            2,
-            "The step is N times too long: take the mean over the words.",
+            "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
+            "+ gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True))",
+            message="The step is N times too long: take the mean over the words.",
+            hint=2,
         ),
-        (
+        Slip(
             "no learning rate",
-            {"learning_rate * ": ""},
-            3,
-            "The learning rate is not used.",
+            "- return table + learning_rate * gradient",
+            "+ return table + gradient",
+            message="The learning rate is not used.",
+            hint=3,
         ),
-        (
+        Slip(
             "the gradient alone",
-            {"table + learning_rate * gradient": "gradient"},
-            3,
-            "That is the gradient. Asked for is the table behind the step.",
+            "- return table + learning_rate * gradient",
+            "+ return gradient",
+            message="That is the gradient. Asked for is the table behind the step.",
+            hint=3,
         ),
-        (
+        Slip(
             "a word that was drawn twice counts once",
-            {
-                "for a, word in zip(advantages, words, strict=True)": "for word, a in dict(zip(map(tuple, words), "
-                "advantages, strict=True)).items()"
-            },
-            2,
-            "A word that was drawn twice counts once. Both draws count, each with what it got.",
+            "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
+            "+ gradient = sum(a * sequence_score(table, word) for word, a in dict(zip(map(tuple, words), advantages, strict=True)).items()) / len(words)",  # noqa: E501
+            message="A word that was drawn twice counts once. Both draws count, each with what it got.",
+            hint=2,
         ),
-        (
+        Slip(
             "a table that moves between the words",
-            {
-                "    gradient = sum(a * sequence_score(table, word) for a, word in": "    for a, word in",
-                " zip(advantages, words, strict=True)) / len(words)\n": " zip(advantages, words, strict=True):\n"
-                "        table = table + learning_rate * a * sequence_score(table, word) / len(words)\n",
-                "return table + learning_rate * gradient": "return table",
-            },
-            2,
-            "The second word was scored by a table that the first had already moved. All of them were drawn from the "
-            "same one: add up the whole gradient first, then take the step.",
+            "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
+            "- return table + learning_rate * gradient",
+            "+ for a, word in zip(advantages, words, strict=True):",
+            "+     table = table + learning_rate * a * sequence_score(table, word) / len(words)",
+            "+ return table",
+            message=(
+                "The second word was scored by a table that the first had already moved. All of them were drawn from "
+                "the same one: add up the whole gradient first, then take the step."
+            ),
+            hint=2,
         ),
     ),
     run=_coarse,
@@ -795,54 +864,69 @@ REUSED = Exercise(
     ),
     mistakes=slips(
         reused_gradient,
-        (
+        Slip(
             "no ratio",
-            {"(ratios * rewards)": "rewards"},
-            1,
-            "There is no ratio in it: what was drawn too often, by today's policy, counts too much.",
+            "- return ((ratios * rewards)[:, None] * scores).mean(axis=0)",
+            "+ return (rewards[:, None] * scores).mean(axis=0)",
+            message="There is no ratio in it: what was drawn too often, by today's policy, counts too much.",
         ),
-        (
+        Slip(
             "ratio upside down",
-            {"probs[actions] / old_probs[actions]": "old_probs[actions] / probs[actions]"},
-            2,
-            "The ratio is upside down: what is likelier now than it was has to count *more*, since too few were drawn.",
+            "- ratios = probs[actions] / old_probs[actions]",
+            "+ ratios = old_probs[actions] / probs[actions]",
+            message=(
+                "The ratio is upside down: what is likelier now than it was has to count *more*, since too few were "
+                "drawn."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "difference of logits",
-            {"probs[actions] / old_probs[actions]": "np.exp(logits[actions] - old_logits[actions])"},
-            2,
-            "Logits are not log-probabilities: e to their difference is off by the ratio of the two softmax's sums.",
+            "- ratios = probs[actions] / old_probs[actions]",
+            "+ ratios = np.exp(logits[actions] - old_logits[actions])",
+            message=(
+                "Logits are not log-probabilities: e to their difference is off by the ratio of the two softmax's sums."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "old scores",
-            {"[actions] - probs": "[actions] - old_probs"},
-            3,
-            "The scores are those of the old policy. It is the new one that is to be improved.",
+            "- scores = np.eye(len(logits))[actions] - probs",
+            "+ scores = np.eye(len(logits))[actions] - old_probs",
+            message="The scores are those of the old policy. It is the new one that is to be improved.",
+            hint=3,
         ),
-        (
+        Slip(
             "ratios shared out",
-            {".mean(axis=0)": ".sum(axis=0) / ratios.sum()"},
-            3,
-            "Divided by the sum of the ratios it is steadier, but no longer right on average. Divide by N.",
+            "- return ((ratios * rewards)[:, None] * scores).mean(axis=0)",
+            "+ return ((ratios * rewards)[:, None] * scores).sum(axis=0) / ratios.sum()",
+            message="Divided by the sum of the ratios it is steadier, but no longer right on average. Divide by N.",
+            hint=3,
         ),
-        (
+        Slip(
             "a sum",
-            {".mean(axis=0)": ".sum(axis=0)"},
-            3,
-            "That is the sum over the draws; the mean is asked for.",
+            "- return ((ratios * rewards)[:, None] * scores).mean(axis=0)",
+            "+ return ((ratios * rewards)[:, None] * scores).sum(axis=0)",
+            message="That is the sum over the draws; the mean is asked for.",
+            hint=3,
         ),
-        (
+        Slip(
             "log ratio",
-            {"probs[actions] / old_probs[actions]": "np.log(probs[actions] / old_probs[actions])"},
-            2,
-            "That is the logarithm of the ratio. It is 0 where nothing has changed, and nothing would be learned.",
+            "- ratios = probs[actions] / old_probs[actions]",
+            "+ ratios = np.log(probs[actions] / old_probs[actions])",
+            message=(
+                "That is the logarithm of the ratio. It is 0 where nothing has changed, and nothing would be learned."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a clipped ratio",
-            {"probs[actions] / old_probs[actions]": "np.clip(probs[actions] / old_probs[actions], 0.8, 1.2)"},
-            1,
-            "The ratio is cut off at 0.8 and 1.2, as in PPO. Here every draw counts with the whole of it, or the mean "
-            "is off.",
+            "- ratios = probs[actions] / old_probs[actions]",
+            "+ ratios = np.clip(probs[actions] / old_probs[actions], 0.8, 1.2)",
+            message=(
+                "The ratio is cut off at 0.8 and 1.2, as in PPO. Here every draw counts with the whole of it, or the "
+                "mean is off."
+            ),
         ),
     ),
     run=_coarse,

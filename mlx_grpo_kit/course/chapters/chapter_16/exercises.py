@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -70,88 +70,107 @@ ADVANTAGES = Exercise(
     ),
     mistakes=slips(
         group_advantages,
-        (
+        Slip(
             "divided by n",
-            {"np.maximum(count - 1, 1)": "count"},
-            2,
-            "That standard deviation divides by n, as NumPy's does if nothing is said. Here it divides by n - 1: "
-            "`ddof=1`.",
+            "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
+            "+ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / count)",
+            message=(
+                "That standard deviation divides by n, as NumPy's does if nothing is said. Here it divides by n - 1: "
+                "`ddof=1`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no 1e-4",
-            {"std + 1e-4": "std"},
-            2,
-            "A group whose rewards are all equal has a deviation of 0, and 0 / 0 is no number. That is what the 1e-4 "
-            "is for.",
+            '- """Rewards (a list; None: no reward) -> (reward - mean) / (std + 1e-4), in each group."""',
+            '+ """Rewards (a list; None: no reward) -> (reward - mean) / (std), in each group."""',
+            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            "+ return (away / (std)).reshape(-1).astype(np.float32)",
+            message=(
+                "A group whose rewards are all equal has a deviation of 0, and 0 / 0 is no number. That is what the "
+                "1e-4 is for."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no 1e-4, and 0 by hand",
-            {"away / (std + 1e-4)": "away / np.where(std == 0, 1, std)"},
-            2,
-            "The 1e-4 is missing. Where a group's rewards lie close together it can be seen.",
+            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            "+ return (away / np.where(std == 0, 1, std)).reshape(-1).astype(np.float32)",
+            message="The 1e-4 is missing. Where a group's rewards lie close together it can be seen.",
+            hint=2,
         ),
-        (
+        Slip(
             "1e-4 under the root",
-            {"np.maximum(count - 1, 1))": "np.maximum(count - 1, 1) + 1e-4)", "(std + 1e-4)": "std"},
-            2,
-            "The 1e-4 stands under the root. It is added to the deviation itself.",
+            '- """Rewards (a list; None: no reward) -> (reward - mean) / (std + 1e-4), in each group."""',
+            '+ """Rewards (a list; None: no reward) -> (reward - mean) / std, in each group."""',
+            "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
+            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            "+ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1) + 1e-4)",
+            "+ return (away / std).reshape(-1).astype(np.float32)",
+            message="The 1e-4 stands under the root. It is added to the deviation itself.",
+            hint=2,
         ),
-        (
+        Slip(
             "no division",
-            {"away / (std + 1e-4)": "away"},
-            1,
-            "That is the distance from the mean. It is still to be divided by the group's deviation.",
+            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            "+ return (away).reshape(-1).astype(np.float32)",
+            message="That is the distance from the mean. It is still to be divided by the group's deviation.",
         ),
-        (
+        Slip(
             "variance",
-            {
-                "np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))": "(away**2).sum(axis=1, "
-                "keepdims=True) / np.maximum(count - 1, 1)"
-            },
-            2,
-            "That divides by the variance. The deviation is its root.",
+            "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
+            "+ std = (away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)",
+            message="That divides by the variance. The deviation is its root.",
+            hint=2,
         ),
-        (
+        Slip(
             "dealt out like cards",
-            {
-                "reshape(-1, group_size)": "reshape(group_size, -1).T",
-                "(std + 1e-4)).reshape(-1)": "(std + 1e-4)).T.reshape(-1)",
-            },
-            1,
-            "The groups are dealt out like cards, one reward to each prompt in turn. They stand next to each other: "
-            "the first group_size rewards are those of the first prompt.",
+            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan",
+            "+ groups = np.array(rewards, dtype=float).reshape(group_size, -1).T  # None becomes nan",
+            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            "+ return (away / (std + 1e-4)).T.reshape(-1).astype(np.float32)",
+            message=(
+                "The groups are dealt out like cards, one reward to each prompt in turn. They stand next to each "
+                "other: the first group_size rewards are those of the first prompt."
+            ),
         ),
-        (
+        Slip(
             "one group",
-            {"reshape(-1, group_size)": "reshape(1, -1)"},
-            1,
-            "That compares with the mean of all rewards. A completion is compared with those of its own prompt.",
+            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan",
+            "+ groups = np.array(rewards, dtype=float).reshape(1, -1)  # None becomes nan",
+            message=(
+                "That compares with the mean of all rewards. A completion is compared with those of its own prompt."
+            ),
         ),
-        (
+        Slip(
             "None is 0",
-            {"np.array(rewards, dtype=float)": "np.array([r or 0 for r in rewards], dtype=float)"},
-            1,
-            "A None counts as a reward of 0 here. It is no reward: leave it out of the mean and the deviation.",
+            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan",
+            "+ groups = np.array([r or 0 for r in rewards], dtype=float).reshape(-1, group_size)  # None becomes nan",
+            message="A None counts as a reward of 0 here. It is no reward: leave it out of the mean and the deviation.",
         ),
-        (
+        Slip(
             "None in the count",
-            {"np.maximum(scored.sum(axis=1, keepdims=True), 1)": "group_size"},
-            1,
-            "The sums leave None out, and then they are divided by the whole group. Divide by the number of scored "
-            "completions.",
+            "- count = np.maximum(scored.sum(axis=1, keepdims=True), 1)",
+            "+ count = group_size",
+            message=(
+                "The sums leave None out, and then they are divided by the whole group. Divide by the number of scored"
+                " completions."
+            ),
         ),
-        (
+        Slip(
             "deviation of everything",
-            {"np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))": "np.nanstd(groups, ddof=1)"},
-            1,
-            "The deviation is that of all rewards. Each group is divided by its own.",
+            "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
+            "+ std = np.nanstd(groups, ddof=1)",
+            message="The deviation is that of all rewards. Each group is divided by its own.",
         ),
-        (
+        Slip(
             "mean of the others",
-            {"away / (std": "away * count / np.maximum(count - 1, 1) / (std"},
-            1,
-            "The distance is that from the mean of the *others*, chapter 15's leave one out. Here a completion's own "
-            "reward is in the mean.",
+            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            "+ return (away * count / np.maximum(count - 1, 1) / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            message=(
+                "The distance is that from the mean of the *others*, chapter 15's leave one out. Here a completion's "
+                "own reward is in the mean."
+            ),
         ),
     ),
     explain="A group in which everybody got the same says nothing: its advantages are 0, whatever the reward was.",
@@ -210,98 +229,126 @@ LOGPS = Exercise(
     ),
     mistakes=slips(
         token_logps,
-        (
+        Slip(
             "one too late",
-            {"prompt_length - 1 : -1": "prompt_length:"},
-            1,
-            "Every token is scored by the logits that came after it was read, one place too late. Those at position t "
-            "speak of token t + 1.",
+            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
+            "+ logits = logits[:, prompt_length:] / temperature",
+            message=(
+                "Every token is scored by the logits that came after it was read, one place too late. Those at "
+                "position t speak of token t + 1."
+            ),
         ),
-        (
+        Slip(
             "one too early",
-            {"prompt_length - 1 : -1": "max(prompt_length - 2, 0) : -2"},
-            1,
-            "The positions are one too early: what speaks of the completion's first token is the prompt's *last* "
-            "position, P - 1.",
+            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
+            "+ logits = logits[:, max(prompt_length - 2, 0) : -2] / temperature",
+            message=(
+                "The positions are one too early: what speaks of the completion's first token is the prompt's *last* "
+                "position, P - 1."
+            ),
         ),
-        (
+        Slip(
             "the prompt too",
-            {"prompt_length - 1 : -1": ":-1", "ids[:, prompt_length:]": "ids[:, 1:]"},
-            1,
-            "The prompt's tokens are scored too. The policy did not choose them: return the completion's T alone.",
+            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
+            "- completions = ids[:, prompt_length:]",
+            "+ logits = logits[:, :-1] / temperature",
+            "+ completions = ids[:, 1:]",
+            message=(
+                "The prompt's tokens are scored too. The policy did not choose them: return the completion's T alone."
+            ),
         ),
-        (
+        Slip(
             "no temperature",
-            {" / temperature": ""},
-            2,
-            "The temperature is missing. The tokens were drawn from softmax(logits / temperature), and that is the "
-            "policy which is trained.",
+            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
+            "+ logits = logits[:, prompt_length - 1 : -1]",
+            message=(
+                "The temperature is missing. The tokens were drawn from softmax(logits / temperature), and that is the"
+                " policy which is trained."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "temperature too late",
-            {" / temperature": "", "axis=-1)[..., 0]": "axis=-1)[..., 0] / temperature"},
-            2,
-            "The temperature divides the log-probabilities. It divides the *logits*, before softmax.",
+            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
+            "+ logits = logits[:, prompt_length - 1 : -1]",
+            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
+            "+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0] / temperature",
+            message="The temperature divides the log-probabilities. It divides the *logits*, before softmax.",
+            hint=2,
         ),
-        (
+        Slip(
             "times temperature",
-            {" / temperature": " * temperature"},
-            2,
-            "That multiplies with the temperature. It divides: a high one makes all tokens more alike.",
+            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
+            "+ logits = logits[:, prompt_length - 1 : -1] * temperature",
+            message="That multiplies with the temperature. It divides: a high one makes all tokens more alike.",
+            hint=2,
         ),
-        (
+        Slip(
             "logits alone",
-            {"logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "logits"},
-            3,
-            "Those are logits. The logarithm of softmax is the logit minus `logsumexp` of all logits at this place.",
+            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+            "+ logps = logits",
+            message=(
+                "Those are logits. The logarithm of softmax is the logit minus `logsumexp` of all logits at this place."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "probabilities",
-            {"logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.softmax(logits, axis=-1)"},
-            3,
-            "Those are probabilities. Their logarithms are asked for.",
+            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+            "+ logps = mx.softmax(logits, axis=-1)",
+            message="Those are probabilities. Their logarithms are asked for.",
+            hint=3,
         ),
-        (
+        Slip(
             "log of softmax",
-            {"logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.log(mx.softmax(logits, axis=-1))"},
-            3,
-            "softmax rounds a very small share to 0, whose logarithm is infinite. Use "
-            "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)`.",
+            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+            "+ logps = mx.log(mx.softmax(logits, axis=-1))",
+            message=(
+                "softmax rounds a very small share to 0, whose logarithm is infinite. Use `logits - "
+                "mx.logsumexp(logits, axis=-1, keepdims=True)`."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "overflow",
-            {"mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))"},
-            3,
-            "`exp(1000)` is infinite. `mx.logsumexp` takes off the largest logit first.",
+            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+            "+ logps = logits - mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))",
+            message="`exp(1000)` is infinite. `mx.logsumexp` takes off the largest logit first.",
+            hint=3,
         ),
-        (
+        Slip(
             "one largest for all places",
-            {
-                "mx.logsumexp(logits, axis=-1, keepdims=True)": "logits.max() - mx.log(mx.exp(logits - logits.max())"
-                ".sum(axis=-1, keepdims=True))"
-            },
-            3,
-            "The largest logit of *all* places was taken off. Where the logits lie far below it, all of their exp are "
-            "0, and log 0 is infinite. `mx.logsumexp` with `axis=-1` takes off each place's own.",
+            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+            "+ logps = logits - logits.max() - mx.log(mx.exp(logits - logits.max()).sum(axis=-1, keepdims=True))",
+            message=(
+                "The largest logit of *all* places was taken off. Where the logits lie far below it, all of their exp "
+                "are 0, and log 0 is infinite. `mx.logsumexp` with `axis=-1` takes off each place's own."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "cross-entropy",
-            {"return mx.take": "return -mx.take"},
-            3,
-            "Those are *minus* the log-probabilities: the cross-entropy, a loss. The logarithm of a probability is "
-            "never above 0.",
+            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
+            "+ return -mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
+            message=(
+                "Those are *minus* the log-probabilities: the cross-entropy, a loss. The logarithm of a probability is"
+                " never above 0."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "clipped",
-            {"axis=-1)[..., 0]": "axis=-1)[..., 0].clip(-20, 0)"},
-            3,
-            "Very small log-probabilities are cut off. That changes the number, and takes away its gradient.",
+            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
+            "+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].clip(-20, 0)",
+            message="Very small log-probabilities are cut off. That changes the number, and takes away its gradient.",
+            hint=3,
         ),
-        (
+        Slip(
             "a sum",
-            {"axis=-1)[..., 0]": "axis=-1)[..., 0].sum(axis=1)"},
-            2,
-            "That is one number a row, the whole completion's. Return one for each token: [B, T].",
+            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
+            "+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].sum(axis=1)",
+            message="That is one number a row, the whole completion's. Return one for each token: [B, T].",
+            hint=2,
         ),
     ),
 )
@@ -360,77 +407,94 @@ RATIOS = Exercise(
     run=_with_gradient,
     mistakes=slips(
         token_ratios,
-        (
+        Slip(
             "masked too late",
-            {
-                "mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps",
-                "mx.exp(log_ratio)": "mx.where(mask, mx.exp(log_ratio), 1.0)",
-            },
-            2,
-            "The ratios are right, and the gradient is not: exp has overflowed at a masked place, and 0 * inf on the "
-            "way back is nan. Mask *before* exp.",
+            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+            "- return mx.exp(log_ratio)",
+            "+ log_ratio = logps - old_logps",
+            "+ return mx.where(mask, mx.exp(log_ratio), 1.0)",
+            message=(
+                "The ratios are right, and the gradient is not: exp has overflowed at a masked place, and 0 * inf on "
+                "the way back is nan. Mask *before* exp."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "cut from its graph",
-            {"mx.exp(log_ratio)": "mx.exp(mx.stop_gradient(log_ratio))"},
-            3,
-            "The ratios are right, and no gradient flows through them. NumPy, `.item()` and `mx.stop_gradient` cut it "
-            "off: stay with MLX's functions, on `logps` itself.",
+            "- return mx.exp(log_ratio)",
+            "+ return mx.exp(mx.stop_gradient(log_ratio))",
+            message=(
+                "The ratios are right, and no gradient flows through them. NumPy, `.item()` and `mx.stop_gradient` cut"
+                " it off: stay with MLX's functions, on `logps` itself."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "multiplied with the mask",
-            {"mx.where(mask, logps - old_logps, 0.0)": "(logps - old_logps) * mask"},
-            1,
-            "0 times nan is nan, and 0 times infinity too. `mx.where` chooses instead of multiplying.",
+            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+            "+ log_ratio = (logps - old_logps) * mask",
+            message="0 times nan is nan, and 0 times infinity too. `mx.where` chooses instead of multiplying.",
         ),
-        (
+        Slip(
             "0 at masked places",
-            {"mx.exp(log_ratio)": "mx.exp(log_ratio) * mask"},
-            2,
-            "Masked places are 0. A ratio of 1 was asked for: nothing has changed there.",
+            "- return mx.exp(log_ratio)",
+            "+ return mx.exp(log_ratio) * mask",
+            message="Masked places are 0. A ratio of 1 was asked for: nothing has changed there.",
+            hint=2,
         ),
-        (
+        Slip(
             "upside down",
-            {"logps - old_logps": "old_logps - logps"},
-            3,
-            "That is old / new, upside down. A token that has become likelier has a ratio above 1.",
+            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+            "+ log_ratio = mx.where(mask, old_logps - logps, 0.0)",
+            message="That is old / new, upside down. A token that has become likelier has a ratio above 1.",
+            hint=3,
         ),
-        (
+        Slip(
             "the logarithm",
-            {"mx.exp(log_ratio)": "log_ratio"},
-            3,
-            "That is the logarithm of the ratio: exp is missing.",
+            "- return mx.exp(log_ratio)",
+            "+ return log_ratio",
+            message="That is the logarithm of the ratio: exp is missing.",
+            hint=3,
         ),
-        (
+        Slip(
             "no mask",
-            {"mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps"},
-            1,
-            "The mask is not used: padding gets a ratio of its own.",
+            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+            "+ log_ratio = logps - old_logps",
+            message="The mask is not used: padding gets a ratio of its own.",
         ),
-        (
+        Slip(
             "quotient of logarithms",
-            {"mx.where(mask, logps - old_logps, 0.0)": "mx.where(mask, mx.log(logps / old_logps), 0.0)"},
-            3,
-            "That divides log-probabilities. The ratio is one of probabilities: the exponential of their *difference*.",
+            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+            "+ log_ratio = mx.where(mask, mx.log(logps / old_logps), 0.0)",
+            message=(
+                "That divides log-probabilities. The ratio is one of probabilities: the exponential of their "
+                "*difference*."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "a ratio a row",
-            {"mx.exp(log_ratio)": "mx.exp(log_ratio.sum(axis=1, keepdims=True)) + 0 * log_ratio"},
-            3,
-            "Every token of a row got the whole row's ratio. Here each token has its own.",
+            "- return mx.exp(log_ratio)",
+            "+ return mx.exp(log_ratio.sum(axis=1, keepdims=True)) + 0 * log_ratio",
+            message="Every token of a row got the whole row's ratio. Here each token has its own.",
+            hint=3,
         ),
-        (
+        Slip(
             "quotient of probabilities",
-            {"mx.exp(log_ratio)": "mx.exp(mx.where(mask, logps, 0.0)) / mx.exp(mx.where(mask, old_logps, 0.0))"},
-            3,
-            "That divides probabilities. Those of unlikely tokens are 0 in float32, and 0 / 0 is nan: subtract the "
-            "logarithms first, and take exp once.",
+            "- return mx.exp(log_ratio)",
+            "+ return mx.exp(mx.where(mask, logps, 0.0)) / mx.exp(mx.where(mask, old_logps, 0.0))",
+            message=(
+                "That divides probabilities. Those of unlikely tokens are 0 in float32, and 0 / 0 is nan: subtract the"
+                " logarithms first, and take exp once."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "kept from growing",
-            {"logps - old_logps, 0.0)": "mx.clip(logps - old_logps, -0.5, 0.5), 0.0)"},
-            3,
-            "Large ratios are cut off here. Clipping comes later, and only on one side.",
+            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+            "+ log_ratio = mx.where(mask, mx.clip(logps - old_logps, -0.5, 0.5), 0.0)",
+            message="Large ratios are cut off here. Clipping comes later, and only on one side.",
+            hint=3,
         ),
     ),
 )
@@ -480,73 +544,95 @@ CLIPPED = Exercise(
     ),
     mistakes=slips(
         clipped_objective,
-        (
+        Slip(
             "only clipped",
-            {"mx.minimum(ratio * advantages, clipped * advantages)": "clipped * advantages"},
-            1,
-            "That always clips. With the minimum a token that moved the *wrong* way is not clipped, so it can come "
-            "back.",
+            "- return mx.minimum(ratio * advantages, clipped * advantages)",
+            "+ return clipped * advantages",
+            message=(
+                "That always clips. With the minimum a token that moved the *wrong* way is not clipped, so it can come"
+                " back."
+            ),
         ),
-        (
+        Slip(
             "the larger",
-            {"mx.minimum(ratio": "mx.maximum(ratio"},
-            2,
-            "That is the larger of the two. PPO takes the smaller, the more pessimistic one.",
+            "- return mx.minimum(ratio * advantages, clipped * advantages)",
+            "+ return mx.maximum(ratio * advantages, clipped * advantages)",
+            message="That is the larger of the two. PPO takes the smaller, the more pessimistic one.",
+            hint=2,
         ),
-        (
+        Slip(
             "not clipped",
-            {"mx.minimum(ratio * advantages, clipped * advantages)": "ratio * advantages"},
-            1,
-            "Nothing is clipped there.",
+            "- return mx.minimum(ratio * advantages, clipped * advantages)",
+            "+ return ratio * advantages",
+            message="Nothing is clipped there.",
         ),
-        (
+        Slip(
             "a loss",
-            {"return mx.minimum": "return -mx.minimum"},
-            3,
-            "That is the loss. The *objective*, which should grow, has no minus.",
+            "- return mx.minimum(ratio * advantages, clipped * advantages)",
+            "+ return -mx.minimum(ratio * advantages, clipped * advantages)",
+            message="That is the loss. The *objective*, which should grow, has no minus.",
+            hint=3,
         ),
-        (
+        Slip(
             "one epsilon",
-            {"1 + epsilon_high": "1 + epsilon"},
-            2,
-            "The upper edge is 1 + epsilon_high.",
+            '- """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A): [B, T] and [B] -> [B, T]."""',
+            '+ """min(r A, clip(r, 1 - epsilon, 1 + epsilon) A): [B, T] and [B] -> [B, T]."""',
+            "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
+            "+ clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon)",
+            message="The upper edge is 1 + epsilon_high.",
+            hint=2,
         ),
-        (
+        Slip(
             "edges as they are",
-            {"1 - epsilon, 1 + epsilon_high": "epsilon, epsilon_high"},
-            2,
-            "The edges are 1 - epsilon and 1 + epsilon_high: how far from 1 a ratio may go.",
+            '- """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A): [B, T] and [B] -> [B, T]."""',
+            '+ """min(r A, clip(r, epsilon, epsilon_high) A): [B, T] and [B] -> [B, T]."""',
+            "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
+            "+ clipped = mx.clip(ratio, epsilon, epsilon_high)",
+            message="The edges are 1 - epsilon and 1 + epsilon_high: how far from 1 a ratio may go.",
+            hint=2,
         ),
-        (
+        Slip(
             "the product clipped",
-            {"clipped * advantages)": "mx.clip(ratio * advantages, 1 - epsilon, 1 + epsilon_high))"},
-            2,
-            "The product was clipped. It is the ratio alone that is clipped, before it meets the advantage.",
+            "- return mx.minimum(ratio * advantages, clipped * advantages)",
+            "+ return mx.minimum(ratio * advantages, mx.clip(ratio * advantages, 1 - epsilon, 1 + epsilon_high))",
+            message="The product was clipped. It is the ratio alone that is clipped, before it meets the advantage.",
+            hint=2,
         ),
-        (
+        Slip(
             "advantages by token",
-            {"advantages = advantages[:, None]": "advantages = mx.array(advantages)"},
-            1,
-            "Broadcasting puts advantages [B] along the *tokens*. Each belongs to a row: `advantages[:, None]`.",
+            "- advantages = advantages[:, None]",
+            "+ advantages = mx.array(advantages)",
+            message=(
+                "Broadcasting puts advantages [B] along the *tokens*. Each belongs to a row: `advantages[:, None]`."
+            ),
         ),
-        (
+        Slip(
             "the smaller ratio",
-            {"mx.minimum(ratio * advantages, clipped * advantages)": "mx.minimum(ratio, clipped) * advantages"},
-            3,
-            "The smaller *ratio* was taken, and then multiplied. Where A < 0 the smaller ratio gives the larger "
-            "product: multiply both first.",
+            "- return mx.minimum(ratio * advantages, clipped * advantages)",
+            "+ return mx.minimum(ratio, clipped) * advantages",
+            message=(
+                "The smaller *ratio* was taken, and then multiplied. Where A < 0 the smaller ratio gives the larger "
+                "product: multiply both first."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "epsilons swapped",
-            {"1 - epsilon, 1 + epsilon_high": "1 - epsilon_high, 1 + epsilon"},
-            2,
-            "The epsilons have changed places: `epsilon` is for the edge below 1, `epsilon_high` for the one above.",
+            '- """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A): [B, T] and [B] -> [B, T]."""',
+            '+ """min(r A, clip(r, 1 - epsilon_high, 1 + epsilon) A): [B, T] and [B] -> [B, T]."""',
+            "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
+            "+ clipped = mx.clip(ratio, 1 - epsilon_high, 1 + epsilon)",
+            message=(
+                "The epsilons have changed places: `epsilon` is for the edge below 1, `epsilon_high` for the one above."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "only above",
-            {"mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)": "mx.minimum(ratio, 1 + epsilon_high)"},
-            2,
-            "The lower edge is missing: it is the one that counts where A < 0.",
+            "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
+            "+ clipped = mx.minimum(ratio, 1 + epsilon_high)",
+            message="The lower edge is missing: it is the one that counts where A < 0.",
+            hint=2,
         ),
     ),
 )
@@ -612,32 +698,49 @@ KL = Exercise(
     ),
     mistakes=slips(
         k3,
-        (
+        Slip(
             "d upside down",
-            {"ref_logps - logps": "logps - ref_logps"},
-            1,
-            "d has the wrong sign: it is reference over policy, so `ref_logps - logps`. (With the other sign the mean "
-            "over the policy's samples is not KL.)",
+            "- d = ref_logps - logps",
+            "+ d = logps - ref_logps",
+            message=(
+                "d has the wrong sign: it is reference over policy, so `ref_logps - logps`. (With the other sign the "
+                "mean over the policy's samples is not KL.)"
+            ),
         ),
-        ("without 1", {" - d - 1": " - d"}, 2, "Where both agree that is 1. The `- 1` makes it 0."),
-        (
+        Slip(
+            "without 1",
+            '- """exp(d) - d - 1 for each token, where d = log(reference / policy)."""',
+            '+ """exp(d) - d for each token, where d = log(reference / policy)."""',
+            "- return mx.exp(d) - d - 1",
+            "+ return mx.exp(d) - d",
+            message="Where both agree that is 1. The `- 1` makes it 0.",
+            hint=2,
+        ),
+        Slip(
             "k1",
-            {"mx.exp(d) - d - 1": "-d"},
-            1,
-            "That is -d, the estimator called k1. Its mean is right too, and single values are often negative.",
+            "- return mx.exp(d) - d - 1",
+            "+ return -d",
+            message="That is -d, the estimator called k1. Its mean is right too, and single values are often negative.",
         ),
-        ("k2", {"mx.exp(d) - d - 1": "d * d / 2"}, 1, "That is d^2 / 2, the estimator k2. It is near k3 for small d."),
-        (
+        Slip(
+            "k2",
+            "- return mx.exp(d) - d - 1",
+            "+ return d * d / 2",
+            message="That is d^2 / 2, the estimator k2. It is near k3 for small d.",
+        ),
+        Slip(
             "exp alone",
-            {"mx.exp(d) - d - 1": "mx.exp(d) - 1"},
-            2,
-            "`- d` is missing. Without it the value can be negative, and its mean is 0 whatever the policy.",
+            "- return mx.exp(d) - d - 1",
+            "+ return mx.exp(d) - 1",
+            message="`- d` is missing. Without it the value can be negative, and its mean is 0 whatever the policy.",
+            hint=2,
         ),
-        (
+        Slip(
             "a mean",
-            {"mx.exp(d) - d - 1": "(mx.exp(d) - d - 1).mean()"},
-            2,
-            "Return one number for each token. Which tokens count, and how much, is decided later.",
+            "- return mx.exp(d) - d - 1",
+            "+ return (mx.exp(d) - d - 1).mean()",
+            message="Return one number for each token. Which tokens count, and how much, is decided later.",
+            hint=2,
         ),
     ),
     explain="exp(d) is never below d + 1, its tangent at 0: so k3 is never negative.",
@@ -706,75 +809,88 @@ AGGREGATE = Exercise(
     run=_of_each_type,
     mistakes=slips(
         aggregate,
-        (
+        Slip(
             "mask forgotten",
-            {"mx.where(mask, per_token_loss, 0.0)": "per_token_loss * 1.0"},
-            1,
-            "Padding is counted in the sums. Put 0 where the mask is False first.",
+            "- per_token_loss = mx.where(mask, per_token_loss, 0.0)",
+            "+ per_token_loss = per_token_loss * 1.0",
+            message="Padding is counted in the sums. Put 0 where the mask is False first.",
         ),
-        (
+        Slip(
             "means over the padded row",
-            {"per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)": "per_token_loss.mean(axis=1)"},
-            2,
-            '"grpo" divides by the padded length. Each row is divided by its own number of tokens.',
+            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
+            "+ return (per_token_loss.mean(axis=1)).mean()",
+            message='"grpo" divides by the padded length. Each row is divided by its own number of tokens.',
+            hint=2,
         ),
-        (
+        Slip(
             "row means added",
-            {"mx.maximum(lengths, 1)).mean()": "mx.maximum(lengths, 1)).sum()"},
-            2,
-            '"grpo" adds the rows\' means up. Take the mean over rows.',
+            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
+            "+ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum()",
+            message='"grpo" adds the rows\' means up. Take the mean over rows.',
+            hint=2,
         ),
-        (
+        Slip(
             "grpo is bnpo",
-            {
-                "(per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()": "per_token_loss.sum() / "
-                "mx.maximum(lengths.sum(), 1)"
-            },
-            2,
-            '"grpo" is computed as a mean over all tokens. First a mean for each row, and then the mean of these.',
+            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
+            "+ return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
+            message=(
+                '"grpo" is computed as a mean over all tokens. First a mean for each row, and then the mean of these.'
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "all places",
-            {"mx.maximum(lengths.sum(), 1)": "mask.size"},
-            3,
-            '"bnpo" divides by all places, padded ones too. Only tokens count.',
+            "- return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
+            "+ return per_token_loss.sum() / mask.size",
+            message='"bnpo" divides by all places, padded ones too. Only tokens count.',
+            hint=3,
         ),
-        (
+        Slip(
             "the longest row",
-            {"mask.shape[0] * max_length": "mask.size"},
-            3,
-            '"dr_grpo" divides by the longest row that happens to be there. max_length is a constant of the training.',
+            "- return per_token_loss.sum() / (mask.shape[0] * max_length)",
+            "+ return per_token_loss.sum() / (mask.size)",
+            message=(
+                '"dr_grpo" divides by the longest row that happens to be there. max_length is a constant of the '
+                "training."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "rows forgotten",
-            {"mask.shape[0] * max_length": "max_length"},
-            3,
-            '"dr_grpo" divides by B * max_length; the number of rows is missing.',
+            "- return per_token_loss.sum() / (mask.shape[0] * max_length)",
+            "+ return per_token_loss.sum() / (max_length)",
+            message='"dr_grpo" divides by B * max_length; the number of rows is missing.',
+            hint=3,
         ),
-        (
+        Slip(
             "own tokens",
-            {"per_token_loss.sum() / num_items": "per_token_loss.sum() / mx.maximum(lengths.sum(), 1)"},
-            3,
-            '"dapo" divides by num_items, the tokens of the *whole* batch, of which these rows may be a part.',
+            "- return per_token_loss.sum() / num_items",
+            "+ return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
+            message='"dapo" divides by num_items, the tokens of the *whole* batch, of which these rows may be a part.',
+            hint=3,
         ),
-        (
+        Slip(
             "0 / 0",
-            {"mx.maximum(lengths, 1)": "lengths"},
-            2,
-            "A row without tokens gives 0 / 0 there. Divide by at least 1.",
+            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
+            "+ return (per_token_loss.sum(axis=1) / lengths).mean()",
+            message="A row without tokens gives 0 / 0 there. Divide by at least 1.",
+            hint=2,
         ),
-        (
+        Slip(
             "empty rows are no rows",
-            {".mean()": ".sum() / (lengths > 0).sum()"},
-            2,
-            "A row without tokens was left out of the mean over rows. It counts as a row, with 0.",
+            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
+            "+ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum() / (lengths > 0).sum()",
+            message="A row without tokens was left out of the mean over rows. It counts as a row, with 0.",
+            hint=2,
         ),
-        (
+        Slip(
             "the first places",
-            {"mx.where(mask,": "mx.where(mx.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True),"},
-            1,
-            "The first places of a row were taken, as many as are True. A mask may have holes (text that a tool wrote "
-            "into the answer, say): take the places that are True.",
+            "- per_token_loss = mx.where(mask, per_token_loss, 0.0)",
+            "+ per_token_loss = mx.where(mx.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True), per_token_loss, 0.0)",  # noqa: E501
+            message=(
+                "The first places of a row were taken, as many as are True. A mask may have holes (text that a tool "
+                "wrote into the answer, say): take the places that are True."
+            ),
         ),
     ),
 )
@@ -863,106 +979,111 @@ LOSS = Exercise(
     run=_loss_and_gradient,
     mistakes=slips(
         grpo_loss,
-        (
+        Slip(
             "old values that move",
-            {
-                "mx.stop_gradient(logps if old_logps is None else old_logps)": "logps if old_logps is None else "
-                "old_logps"
-            },
-            2,
-            "The loss is right and its gradient is 0: logps - logps is 0 whatever logps is. The old values have to be "
-            "constants: `mx.stop_gradient`.",
+            "- old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)",
+            "+ old_logps = logps if old_logps is None else old_logps",
+            message=(
+                "The loss is right and its gradient is 0: logps - logps is 0 whatever logps is. The old values have to"
+                " be constants: `mx.stop_gradient`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "sign",
-            {"loss = -clipped_objective": "loss = clipped_objective"},
-            1,
-            "The objective is to become *large*, and a loss is made small: a minus is missing in front of it.",
+            '- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
+            '+ loss = clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
+            message="The objective is to become *large*, and a loss is made small: a minus is missing in front of it.",
         ),
-        (
+        Slip(
             "sign of everything",
-            {"return aggregate(loss": "return aggregate(-loss"},
-            1,
-            "The loss has the wrong sign: minus the objective, plus beta times k3.",
+            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
+            '+ return aggregate(-loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
+            message="The loss has the wrong sign: minus the objective, plus beta times k3.",
         ),
-        (
+        Slip(
             "KL rewarded",
-            {"loss + settings": "loss - settings"},
-            1,
-            "k3 is taken off, so the loss *rewards* being far from the reference. It is a penalty: plus.",
+            '- loss = loss + settings["beta"] * k3(policy, reference)',
+            '+ loss = loss - settings["beta"] * k3(policy, reference)',
+            message="k3 is taken off, so the loss *rewards* being far from the reference. It is a penalty: plus.",
         ),
-        (
+        Slip(
             "no KL",
-            {'if settings["beta"] > 0:': "if False:"},
-            1,
-            "The KL penalty is missing.",
+            '- if settings["beta"] > 0:',
+            "+ if False:",
+            message="The KL penalty is missing.",
         ),
-        (
+        Slip(
             "beta forgotten",
-            {'settings["beta"] * k3': "k3"},
-            1,
-            "k3 is added whole. It counts `beta` times.",
+            '- loss = loss + settings["beta"] * k3(policy, reference)',
+            "+ loss = loss + k3(policy, reference)",
+            message="k3 is added whole. It counts `beta` times.",
         ),
-        (
+        Slip(
             "KL not masked",
-            {"mx.where(mask, each, 0.0)": "each + 0.0"},
-            3,
-            "At a masked place k3's exp has overflowed, and 0 * inf on the way back is nan. Mask its inputs.",
+            "- policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))",
+            "+ policy, reference = (each + 0.0 for each in (logps, ref_logps))",
+            message="At a masked place k3's exp has overflowed, and 0 * inf on the way back is nan. Mask its inputs.",
+            hint=3,
         ),
-        (
+        Slip(
             "no gradient at all",
-            {"    ratio = token_ratios": "    logps = mx.stop_gradient(logps)\n    ratio = token_ratios"},
-            1,
-            "The loss is right, and no gradient comes through it. NumPy, `.item()` and `mx.stop_gradient` cut it off. "
-            "If they do not stand here, look into `clipped_objective` and `aggregate`: with NumPy they can pass 16.4 "
-            "and 16.7, and not be used here.",
+            "- old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)",
+            "+ old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)",
+            "+ logps = mx.stop_gradient(logps)",
+            message=(
+                "The loss is right, and no gradient comes through it. NumPy, `.item()` and `mx.stop_gradient` cut it "
+                "off. If they do not stand here, look into `clipped_objective` and `aggregate`: with NumPy they can "
+                "pass 16.4 and 16.7, and not be used here."
+            ),
         ),
-        (
+        Slip(
             "no gradient of the objective",
-            {"token_ratios(logps,": "token_ratios(mx.stop_gradient(logps),"},
-            1,
-            "The loss is right, and no gradient comes through its clipped objective. `.item()` and `mx.stop_gradient` "
-            "cut it off, here or in your `clipped_objective`.",
+            "- ratio = token_ratios(logps, old_logps, mask)",
+            "+ ratio = token_ratios(mx.stop_gradient(logps), old_logps, mask)",
+            message=(
+                "The loss is right, and no gradient comes through its clipped objective. `.item()` and "
+                "`mx.stop_gradient` cut it off, here or in your `clipped_objective`."
+            ),
         ),
-        (
+        Slip(
             "no gradient of the KL",
-            {"in (logps, ref_logps))": "in (mx.stop_gradient(logps), ref_logps))"},
-            1,
-            "The loss is right, and no gradient comes through the KL penalty. Is it cut off in your `k3`? With NumPy "
-            "that can pass 16.6, and not be used here.",
+            "- policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))",
+            "+ policy, reference = (mx.where(mask, each, 0.0) for each in (mx.stop_gradient(logps), ref_logps))",
+            message=(
+                "The loss is right, and no gradient comes through the KL penalty. Is it cut off in your `k3`? With "
+                "NumPy that can pass 16.6, and not be used here."
+            ),
         ),
-        (
+        Slip(
             "KL upside down",
-            {"k3(policy, reference)": "k3(reference, policy)"},
-            1,
-            "Policy and reference have changed places in k3: d is the logarithm of reference over policy.",
+            '- loss = loss + settings["beta"] * k3(policy, reference)',
+            '+ loss = loss + settings["beta"] * k3(reference, policy)',
+            message="Policy and reference have changed places in k3: d is the logarithm of reference over policy.",
         ),
-        (
+        Slip(
             "one epsilon",
-            {'settings["epsilon_high"])': 'settings["epsilon"])'},
-            1,
-            "The upper edge has an epsilon of its own, `epsilon_high`.",
+            '- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
+            '+ loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon"])',
+            message="The upper edge has an epsilon of its own, `epsilon_high`.",
         ),
-        (
+        Slip(
             "reference as old policy",
-            {"(logps, ref_logps))": "(logps, old_logps))"},
-            1,
-            "The KL is taken to the policy that sampled. It is the reference that it should stay near.",
+            "- policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))",
+            "+ policy, reference = (mx.where(mask, each, 0.0) for each in (logps, old_logps))",
+            message="The KL is taken to the policy that sampled. It is the reference that it should stay near.",
         ),
-        (
+        Slip(
             "not clipped",
-            {
-                '-clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])': "-ratio * "
-                "advantages[:, None]"
-            },
-            1,
-            "Nothing is clipped: use `clipped_objective`.",
+            '- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
+            "+ loss = -ratio * advantages[:, None]",
+            message="Nothing is clipped: use `clipped_objective`.",
         ),
-        (
+        Slip(
             "always by all tokens",
-            {'settings["loss_type"]': '"bnpo"'},
-            1,
-            "Every loss type is aggregated alike. `aggregate` takes `settings['loss_type']`.",
+            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
+            '+ return aggregate(loss, mask, "bnpo", settings["max_length"], settings["num_items"])',
+            message="Every loss type is aggregated alike. `aggregate` takes `settings['loss_type']`.",
         ),
     ),
     explain="That is the loss of the kit, and of TRL, to rounding. The kit's version is in "
@@ -1048,30 +1169,35 @@ PARTS = Exercise(
         ),
         *slips(
             in_parts,
-            (
+            Slip(
                 "divided twice",
-                {"num_items) for": "num_items) / math.ceil(len(rows) / size) for"},
-                1,
-                "The sum was divided by the number of parts as well. Each part is divided by the whole batch's tokens "
-                "already: that is enough.",
+                "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
+                "+ return sum(gradient_of(rows[start : start + size], num_items) / math.ceil(len(rows) / size) for start in range(0, len(rows), size))",  # noqa: E501
+                message=(
+                    "The sum was divided by the number of parts as well. Each part is divided by the whole batch's "
+                    "tokens already: that is enough."
+                ),
             ),
-            (
+            Slip(
                 "rows instead of tokens",
-                {"sum(len(row) for row in rows)": "len(rows)"},
-                2,
-                'num_items is the number of rows there. "dapo" divides by the number of tokens.',
+                "- num_items = sum(len(row) for row in rows)",
+                "+ num_items = len(rows)",
+                message='num_items is the number of rows there. "dapo" divides by the number of tokens.',
+                hint=2,
             ),
-            (
+            Slip(
                 "the last part is lost",
-                {"range(0, len(rows), size)": "range(0, len(rows) - size + 1, size)"},
-                3,
-                "The last part is lost where size does not divide the number of rows.",
+                "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
+                "+ return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows) - size + 1, size))",  # noqa: E501
+                message="The last part is lost where size does not divide the number of rows.",
+                hint=3,
             ),
-            (
+            Slip(
                 "all at once",
-                {"rows[start : start + size]": "rows", "range(0, len(rows), size)": "range(1)"},
-                3,
-                "All rows went through in one call. They do not fit: at most `size` at a time.",
+                "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
+                "+ return sum(gradient_of(rows, num_items) for start in range(1))",
+                message="All rows went through in one call. They do not fit: at most `size` at a time.",
+                hint=3,
             ),
         ),
     ),

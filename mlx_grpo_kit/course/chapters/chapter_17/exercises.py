@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -55,83 +55,95 @@ LOSS = Exercise(
     ),
     mistakes=slips(
         cross_entropy,
-        (
+        Slip(
             "gradient without weights",
-            {"weights * (mx.exp(log_probs) - one_hot)": "mx.exp(log_probs) - one_hot"},
-            1,
-            "The gradient is that of weights of 1. A token that counts double pulls twice as hard.",
+            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            "+ return -mx.sum(weights * chosen), mx.exp(log_probs) - one_hot",
+            message="The gradient is that of weights of 1. A token that counts double pulls twice as hard.",
         ),
-        (
+        Slip(
             "loss without weights",
-            {"-mx.sum(weights * chosen)": "-mx.sum(chosen)"},
-            1,
-            "The loss is that of weights of 1: each token's surprise counts `weights` times.",
+            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            "+ return -mx.sum(chosen), weights * (mx.exp(log_probs) - one_hot)",
+            message="The loss is that of weights of 1: each token's surprise counts `weights` times.",
         ),
-        (
+        Slip(
             "other sign",
-            {"mx.exp(log_probs) - one_hot": "one_hot - mx.exp(log_probs)"},
-            1,
-            "The gradient has the other sign. Raise the target's logit and the loss falls: its slope is below 0.",
+            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            "+ return -mx.sum(weights * chosen), weights * (one_hot - mx.exp(log_probs))",
+            message=(
+                "The gradient has the other sign. Raise the target's logit and the loss falls: its slope is below 0."
+            ),
         ),
-        (
+        Slip(
             "sign of the loss",
-            {"-mx.sum": "mx.sum"},
-            1,
-            "A probability is at most 1, so its logarithm is at most 0: the loss has a minus in front.",
+            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            "+ return mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            message="A probability is at most 1, so its logarithm is at most 0: the loss has a minus in front.",
         ),
-        (
+        Slip(
             "mean",
-            {"-mx.sum(weights * chosen)": "-mx.mean(weights * chosen)"},
-            1,
-            "That is the mean over tokens. The weights say how much each counts, so the loss is a plain sum.",
+            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            "+ return -mx.mean(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            message="That is the mean over tokens. The weights say how much each counts, so the loss is a plain sum.",
         ),
-        (
+        Slip(
             "everything is a mean",
-            {
-                "-mx.sum(weights * chosen)": "-mx.mean(weights * chosen)",
-                "weights * (mx.exp": "1 / targets.size * weights * (mx.exp",
-            },
-            1,
-            "That is the mean over tokens. The weights say how much each counts, so nothing is divided by their "
-            "number.",
+            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            "+ return -mx.mean(weights * chosen), 1 / targets.size * weights * (mx.exp(log_probs) - one_hot)",
+            message=(
+                "That is the mean over tokens. The weights say how much each counts, so nothing is divided by their "
+                "number."
+            ),
         ),
-        (
+        Slip(
             "overflow",
-            {"mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))"},
-            2,
-            "`exp(1000)` is infinite. Take off the largest logit first, or let `mx.logsumexp` do it.",
+            "- log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+            "+ log_probs = logits - mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))",
+            message="`exp(1000)` is infinite. Take off the largest logit first, or let `mx.logsumexp` do it.",
+            hint=2,
         ),
-        (
+        Slip(
             "log of softmax",
-            {"logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.log(mx.softmax(logits, axis=-1))"},
-            2,
-            "softmax rounds a share of `exp(-1000)` to 0, and the logarithm of 0 is infinite. Take the logarithm "
-            "before anything is rounded away: `logits - mx.logsumexp(...)`.",
+            "- log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+            "+ log_probs = mx.log(mx.softmax(logits, axis=-1))",
+            message=(
+                "softmax rounds a share of `exp(-1000)` to 0, and the logarithm of 0 is infinite. Take the logarithm "
+                "before anything is rounded away: `logits - mx.logsumexp(...)`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "every token by every weight",
-            {"-mx.sum(weights * chosen)": "-mx.sum(weights[..., 0] * chosen)"},
-            2,
-            "The weights are [B, T] and the picked numbers [B, T, 1]: broadcasting multiplies every token by every "
-            "weight of its batch. Give both the same shape first.",
+            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            "+ return -mx.sum(weights[..., 0] * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            message=(
+                "The weights are [B, T] and the picked numbers [B, T, 1]: broadcasting multiplies every token by every"
+                " weight of its batch. Give both the same shape first."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "softmax of everything",
-            {"mx.logsumexp(logits, axis=-1, keepdims=True)": "mx.logsumexp(logits)"},
-            2,
-            "The softmax runs over all tokens together. Each has its own: `axis=-1, keepdims=True`.",
+            "- log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+            "+ log_probs = logits - mx.logsumexp(logits)",
+            message="The softmax runs over all tokens together. Each has its own: `axis=-1, keepdims=True`.",
+            hint=2,
         ),
-        (
+        Slip(
             "the target alone",
-            {"mx.exp(log_probs) - one_hot": "-1.0 * one_hot"},
-            1,
-            "Only the target's logit gets a gradient. The others matter too: raise one, and the target's share falls.",
+            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            "+ return -mx.sum(weights * chosen), weights * (-1.0 * one_hot)",
+            message=(
+                "Only the target's logit gets a gradient. The others matter too: raise one, and the target's share "
+                "falls."
+            ),
         ),
-        (
+        Slip(
             "no one-hot",
-            {"mx.exp(log_probs) - one_hot": "mx.exp(log_probs)"},
-            1,
-            "At the target 1 has to be taken off: there the gradient is p - 1.",
+            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
+            "+ return -mx.sum(weights * chosen), weights * (mx.exp(log_probs))",
+            message="At the target 1 has to be taken off: there the gradient is p - 1.",
         ),
     ),
     explain="Each position's gradient sums to 0 over the vocabulary: what one logit gains, the others lose.",
@@ -174,41 +186,46 @@ LINEAR = Exercise(
     ),
     mistakes=slips(
         linear_backward,
-        (
+        Slip(
             "weight on its side",
-            {"grad_rows.T @ x_rows": "x_rows.T @ grad_rows"},
-            1,
-            "The weight's gradient is [in, out]; the weight is [out, in], PyTorch's layout.",
+            "- return grad @ weight, grad_rows.T @ x_rows",
+            "+ return grad @ weight, x_rows.T @ grad_rows",
+            message="The weight's gradient is [in, out]; the weight is [out, in], PyTorch's layout.",
         ),
-        (
+        Slip(
             "forward matrix",
-            {"grad @ weight": "grad @ weight.T"},
-            1,
-            "Forward it was `x @ weight.T`; on the way back the matrix is turned over once more.",
+            "- return grad @ weight, grad_rows.T @ x_rows",
+            "+ return grad @ weight.T, grad_rows.T @ x_rows",
+            message="Forward it was `x @ weight.T`; on the way back the matrix is turned over once more.",
         ),
-        (
+        Slip(
             "mean over positions",
-            {"grad_rows.T @ x_rows": "grad_rows.T @ x_rows / len(x_rows)"},
-            2,
-            "That is the mean over the positions. Every position adds its part: it is their sum.",
+            "- return grad @ weight, grad_rows.T @ x_rows",
+            "+ return grad @ weight, grad_rows.T @ x_rows / len(x_rows)",
+            message="That is the mean over the positions. Every position adds its part: it is their sum.",
+            hint=2,
         ),
-        (
+        Slip(
             "swapped",
-            {"return grad @ weight, grad_rows.T @ x_rows": "return grad_rows.T @ x_rows, grad @ weight"},
-            1,
-            "Both are right, in the wrong order: first the gradient of x, then that of weight.",
+            "- return grad @ weight, grad_rows.T @ x_rows",
+            "+ return grad_rows.T @ x_rows, grad @ weight",
+            message="Both are right, in the wrong order: first the gradient of x, then that of weight.",
         ),
-        (
+        Slip(
             "a matrix for each row",
-            {"grad_rows.T @ x_rows": "grad.swapaxes(-1, -2) @ x"},
-            2,
-            "That is a gradient for each row of the batch. All rows met the same matrix: their gradients add up.",
+            "- return grad @ weight, grad_rows.T @ x_rows",
+            "+ return grad @ weight, grad.swapaxes(-1, -2) @ x",
+            message=(
+                "That is a gradient for each row of the batch. All rows met the same matrix: their gradients add up."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "last token alone",
-            {"grad_rows.T @ x_rows": "grad_rows[-1:].T @ x_rows[-1:]"},
-            2,
-            "Only the last position's part arrived. The matrix was used at all of them.",
+            "- return grad @ weight, grad_rows.T @ x_rows",
+            "+ return grad @ weight, grad_rows[-1:].T @ x_rows[-1:]",
+            message="Only the last position's part arrived. The matrix was used at all of them.",
+            hint=2,
         ),
     ),
 )
@@ -257,92 +274,112 @@ RMS_NORM = Exercise(
     ),
     mistakes=slips(
         rms_norm_backward,
-        (
+        Slip(
             "r taken for a constant",
-            {"(scaled - normed * along) / r": "scaled / r"},
-            2,
-            "That is right if r were a constant. But r is made of x: the part of the gradient along x has to go.",
+            "- return (scaled - normed * along) / r, grad_weight",
+            "+ return scaled / r, grad_weight",
+            message=(
+                "That is right if r were a constant. But r is made of x: the part of the gradient along x has to go."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "weight forgotten",
-            {"scaled = grad * weight": "scaled = grad"},
-            1,
-            "On its way to x the gradient passes the weight.",
+            "- scaled = grad * weight",
+            "+ scaled = grad",
+            message="On its way to x the gradient passes the weight.",
         ),
-        (
+        Slip(
             "weight too late",
-            {
-                "scaled = grad * weight": "scaled = grad",
-                "(scaled - normed * along) / r": "(scaled - normed * along) / r * weight",
-            },
-            2,
-            "The weight has to be multiplied in *before* the part along x is taken out: it turns the gradient.",
+            "- scaled = grad * weight",
+            "+ scaled = grad",
+            "- return (scaled - normed * along) / r, grad_weight",
+            "+ return (scaled - normed * along) / r * weight, grad_weight",
+            message="The weight has to be multiplied in *before* the part along x is taken out: it turns the gradient.",
+            hint=2,
         ),
-        (
+        Slip(
             "weight's gradient not summed",
-            {".reshape(-1, x.shape[-1]).sum(axis=0)": ""},
-            3,
-            "Each position has a gradient of its own for the weight; they belong added up, to [size].",
+            "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
+            "+ grad_weight = (grad * normed)",
+            message="Each position has a gradient of its own for the weight; they belong added up, to [size].",
+            hint=3,
         ),
-        (
+        Slip(
             "x instead of x / r",
-            {"(grad * normed).reshape": "(grad * x).reshape"},
-            3,
-            "The weight multiplies x / r, so its gradient is `grad * x / r`.",
+            "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
+            "+ grad_weight = (grad * x).reshape(-1, x.shape[-1]).sum(axis=0)",
+            message="The weight multiplies x / r, so its gradient is `grad * x / r`.",
+            hint=3,
         ),
-        (
+        Slip(
             "weight in its own gradient",
-            {"(grad * normed).reshape": "(grad * weight * normed).reshape"},
-            3,
-            "The weight itself does not stand in its own gradient: it is `grad * n`, summed.",
+            "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
+            "+ grad_weight = (grad * weight * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
+            message="The weight itself does not stand in its own gradient: it is `grad * n`, summed.",
+            hint=3,
         ),
-        (
+        Slip(
             "sum instead of mean",
-            {"mx.mean(scaled * normed": "mx.sum(scaled * normed"},
-            2,
-            "Along x the *mean* of scaled * n is taken out; r holds a mean too.",
+            "- along = mx.mean(scaled * normed, axis=-1, keepdims=True)",
+            "+ along = mx.sum(scaled * normed, axis=-1, keepdims=True)",
+            message="Along x the *mean* of scaled * n is taken out; r holds a mean too.",
+            hint=2,
         ),
-        (
+        Slip(
             "eps forgotten",
-            {" + eps)": ")"},
-            2,
-            "eps is missing. Where x is small or 0, it decides.",
+            '- """(gradient of x, gradient of weight) of y = x / sqrt(mean(x^2) + eps) * weight."""',
+            "- r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)",
+            '+ """(gradient of x, gradient of weight) of y = x / sqrt(mean(x^2)) * weight."""',
+            "+ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True))",
+            message="eps is missing. Where x is small or 0, it decides.",
+            hint=2,
         ),
-        (
+        Slip(
             "eps outside the root",
-            {" + eps)": ") + eps"},
-            2,
-            "eps stands outside the root. It is added to the mean of the squares, before the root is taken.",
+            '- """(gradient of x, gradient of weight) of y = x / sqrt(mean(x^2) + eps) * weight."""',
+            "- r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)",
+            '+ """(gradient of x, gradient of weight) of y = x / sqrt(mean(x^2)) + eps * weight."""',
+            "+ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True)) + eps",
+            message="eps stands outside the root. It is added to the mean of the squares, before the root is taken.",
+            hint=2,
         ),
-        (
+        Slip(
             "the whole part along x",
-            {
-                "mx.mean(scaled * normed, axis=-1, keepdims=True)": "mx.sum(scaled * x, axis=-1, keepdims=True) * r / "
-                "mx.maximum((x * x).sum(axis=-1, keepdims=True), 1e-20)"
-            },
-            2,
-            "The part along x is taken out *whole*. That is right for eps = 0; eps in r keeps a little of it: take out "
-            "`n * mean(scaled * n)` with `n = x / r`.",
+            "- along = mx.mean(scaled * normed, axis=-1, keepdims=True)",
+            "+ along = mx.sum(scaled * x, axis=-1, keepdims=True) * r / mx.maximum((x * x).sum(axis=-1, keepdims=True), 1e-20)",  # noqa: E501
+            message=(
+                "The part along x is taken out *whole*. That is right for eps = 0; eps in r keeps a little of it: take"
+                " out `n * mean(scaled * n)` with `n = x / r`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "the mean taken off too",
-            {"(scaled - normed": "(scaled - mx.mean(scaled, axis=-1, keepdims=True) - normed"},
-            2,
-            "The gradient's mean was taken off as well. That belongs to LayerNorm, which takes off the mean of x; "
-            "RMSNorm does not.",
+            "- return (scaled - normed * along) / r, grad_weight",
+            "+ return (scaled - mx.mean(scaled, axis=-1, keepdims=True) - normed * along) / r, grad_weight",
+            message=(
+                "The gradient's mean was taken off as well. That belongs to LayerNorm, which takes off the mean of x; "
+                "RMSNorm does not."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "summed over the first axis alone",
-            {"(grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)": "(grad * normed).sum(axis=0)"},
-            3,
-            "The weight's gradient is summed over the first axis alone. The same weight is used along *every* axis but "
-            "the last.",
+            "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
+            "+ grad_weight = (grad * normed).sum(axis=0)",
+            message=(
+                "The weight's gradient is summed over the first axis alone. The same weight is used along *every* axis"
+                " but the last."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "divided by r twice",
-            {"(scaled - normed * along) / r": "(scaled / r - x * along) / r"},
-            2,
-            "One power of r is wrong: `(scaled - n * mean(scaled * n)) / r` with `n = x / r` in all places.",
+            "- return (scaled - normed * along) / r, grad_weight",
+            "+ return (scaled / r - x * along) / r, grad_weight",
+            message="One power of r is wrong: `(scaled - n * mean(scaled * n)) / r` with `n = x / r` in all places.",
+            hint=2,
         ),
     ),
 )
@@ -408,48 +445,45 @@ ROPE = Exercise(
     mistakes=(
         *slips(
             rope_backward,
-            (
+            Slip(
                 "forwards again",
-                {
-                    "first * cos + second * sin, second * cos - first * sin": "first * cos - second * sin, second * "
-                    "cos + first * sin"
-                },
-                1,
-                "That turns the gradient forwards, by the angle once more. It has to go back.",
+                "- return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)",
+                "+ return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)",
+                message="That turns the gradient forwards, by the angle once more. It has to go back.",
             ),
-            (
+            Slip(
                 "not turned",
-                {
-                    "return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)": (
-                        "return grad"
-                    )
-                },
-                1,
-                "The gradient is unchanged. It belongs to the turned pairs; x stands where they were before.",
+                "- return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)",
+                "+ return grad",
+                message="The gradient is unchanged. It belongs to the turned pairs; x stands where they were before.",
             ),
-            (
+            Slip(
                 "offset forgotten",
-                {"offset + mx.arange": "mx.arange"},
-                3,
-                "The first position is `offset`, not 0.",
+                "- positions = offset + mx.arange(grad.shape[-2])",
+                "+ positions = mx.arange(grad.shape[-2])",
+                message="The first position is `offset`, not 0.",
+                hint=3,
             ),
-            (
+            Slip(
                 "all positions alike",
-                {"mx.arange(grad.shape[-2])": "mx.arange(grad.shape[-2]) * 0"},
-                3,
-                "Each position has its own angle: T stands on the axis before the last.",
+                "- positions = offset + mx.arange(grad.shape[-2])",
+                "+ positions = offset + mx.arange(grad.shape[-2]) * 0",
+                message="Each position has its own angle: T stands on the axis before the last.",
+                hint=3,
             ),
-            (
+            Slip(
                 "one speed",
-                {"theta ** (-mx.arange(half) / half)": "theta ** (-mx.arange(half) * 0.0)"},
-                3,
-                "All pairs turn at the same speed here. Pair i turns by position * theta^(-2i/D).",
+                "- angles = positions[:, None] * theta ** (-mx.arange(half) / half)",
+                "+ angles = positions[:, None] * theta ** (-mx.arange(half) * 0.0)",
+                message="All pairs turn at the same speed here. Pair i turns by position * theta^(-2i/D).",
+                hint=3,
             ),
-            (
+            Slip(
                 "exponent over D",
-                {"mx.arange(half) / half": "mx.arange(half) / (2 * half)"},
-                3,
-                "The exponent is -2i/D, with D the whole head: i / (D/2).",
+                "- angles = positions[:, None] * theta ** (-mx.arange(half) / half)",
+                "+ angles = positions[:, None] * theta ** (-mx.arange(half) / (2 * half))",
+                message="The exponent is -2i/D, with D the whole head: i / (D/2).",
+                hint=3,
             ),
         ),
         Mistake(
@@ -510,57 +544,60 @@ SWIGLU = Exercise(
     ),
     mistakes=slips(
         gated_silu_backward,
-        (
+        Slip(
             "slope of a product, half",
-            {"(s + gate * s * (1 - s))": "s"},
-            2,
-            "silu(x) is x times sigmoid(x), and both factors move with x: the slope has a second part.",
+            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
+            "+ return grad * up * s, grad * gate * s",
+            message="silu(x) is x times sigmoid(x), and both factors move with x: the slope has a second part.",
+            hint=2,
         ),
-        (
+        Slip(
             "overflow",
-            {"(s + gate * s * (1 - s))": "(s + gate * mx.exp(-gate) / (1 + mx.exp(-gate)) ** 2)"},
-            2,
-            "The formula is right, but `exp(100)` is infinite, and infinite by infinite is no number. Write the slope "
-            "with `s = mx.sigmoid(gate)` and `1 - s`.",
+            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
+            "+ return grad * up * (s + gate * mx.exp(-gate) / (1 + mx.exp(-gate)) ** 2), grad * gate * s",
+            message=(
+                "The formula is right, but `exp(100)` is infinite, and infinite by infinite is no number. Write the "
+                "slope with `s = mx.sigmoid(gate)` and `1 - s`."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "slope of sigmoid",
-            {"(s + gate * s * (1 - s))": "s * (1 - s)"},
-            2,
-            "That is the slope of sigmoid. silu is x * sigmoid(x).",
+            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
+            "+ return grad * up * s * (1 - s), grad * gate * s",
+            message="That is the slope of sigmoid. silu is x * sigmoid(x).",
+            hint=2,
         ),
-        (
+        Slip(
             "no slope",
-            {"grad * up * (s + gate * s * (1 - s))": "grad * up"},
-            1,
-            "gate goes through silu before it meets up: its slope is missing.",
+            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
+            "+ return grad * up, grad * gate * s",
+            message="gate goes through silu before it meets up: its slope is missing.",
         ),
-        (
+        Slip(
             "own factor",
-            {"grad * up * (": "grad * gate * s * (", "grad * gate * s\n": "grad * up\n"},
-            1,
-            "Each factor of a product gets the *other* factor.",
+            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
+            "+ return grad * gate * s * (s + gate * s * (1 - s)), grad * up",
+            message="Each factor of a product gets the *other* factor.",
         ),
-        (
+        Slip(
             "silu forgotten",
-            {", grad * gate * s": ", grad * gate"},
-            1,
-            "up was multiplied by silu(gate), not by gate.",
+            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
+            "+ return grad * up * (s + gate * s * (1 - s)), grad * gate",
+            message="up was multiplied by silu(gate), not by gate.",
         ),
-        (
+        Slip(
             "grad forgotten",
-            {"grad * up * (": "up * (", ", grad * gate * s": ", gate * s"},
-            1,
-            "Those are the slopes. What arrived, `grad`, has to be multiplied in.",
+            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
+            "+ return up * (s + gate * s * (1 - s)), gate * s",
+            message="Those are the slopes. What arrived, `grad`, has to be multiplied in.",
         ),
-        (
+        Slip(
             "swapped",
-            {
-                "return grad * up * (s + gate * s * (1 - s)), grad * gate * s": "return grad * gate * s, grad * up * "
-                "(s + gate * s * (1 - s))"
-            },
-            3,
-            "Both are right, in the wrong order: first gate, then up.",
+            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
+            "+ return grad * gate * s, grad * up * (s + gate * s * (1 - s))",
+            message="Both are right, in the wrong order: first gate, then up.",
+            hint=3,
         ),
     ),
 )
@@ -681,14 +718,11 @@ GROUPED = Exercise(
         ),
         *slips(
             mix_values_backward,
-            (
+            Slip(
                 "swapped",
-                {
-                    "return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows": "return "
-                    "weight_rows.swapaxes(-1, -2) @ grad_rows, grad_weights"
-                },
-                1,
-                "Both are right, in the wrong order: first weights, then values.",
+                "- return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows",
+                "+ return weight_rows.swapaxes(-1, -2) @ grad_rows, grad_weights",
+                message="Both are right, in the wrong order: first weights, then values.",
             ),
         ),
     ),
@@ -808,50 +842,53 @@ SCORES = Exercise(
         ),
         *slips(
             attention_scores_backward,
-            (
+            Slip(
                 "not divided",
-                {" / math.sqrt(head_dim)": ""},
-                1,
-                "The scores were divided by sqrt(D): a factor on the way there is the same factor on the way back.",
+                "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
+                "+ grad_rows = grad.reshape(batch, groups, -1, length)",
+                message=(
+                    "The scores were divided by sqrt(D): a factor on the way there is the same factor on the way back."
+                ),
             ),
-            (
+            Slip(
                 "keys not divided",
-                {"return grad_queries, grad_rows": "return grad_queries, math.sqrt(head_dim) * grad_rows"},
-                1,
-                "The queries' gradient is divided by sqrt(D), the keys' is not. The score was, so both are.",
+                "- return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows",
+                "+ return grad_queries, math.sqrt(head_dim) * grad_rows.swapaxes(-1, -2) @ query_rows",
+                message="The queries' gradient is divided by sqrt(D), the keys' is not. The score was, so both are.",
             ),
-            (
+            Slip(
                 "queries not divided",
-                {"(grad_rows @ keys)": "(math.sqrt(head_dim) * grad_rows @ keys)"},
-                1,
-                "The keys' gradient is divided by sqrt(D), the queries' is not. The score was, so both are.",
+                "- grad_queries = (grad_rows @ keys).reshape(queries.shape)",
+                "+ grad_queries = (math.sqrt(head_dim) * grad_rows @ keys).reshape(queries.shape)",
+                message="The keys' gradient is divided by sqrt(D), the queries' is not. The score was, so both are.",
             ),
-            (
+            Slip(
                 "multiplied",
-                {" / math.sqrt(head_dim)": " * math.sqrt(head_dim)"},
-                1,
-                "The way back is no inverse: what was divided by sqrt(D) forward is divided by it backward too.",
+                "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
+                "+ grad_rows = grad.reshape(batch, groups, -1, length) * math.sqrt(head_dim)",
+                message=(
+                    "The way back is no inverse: what was divided by sqrt(D) forward is divided by it backward too."
+                ),
             ),
-            (
+            Slip(
                 "divided by D",
-                {"math.sqrt(head_dim)": "head_dim"},
-                1,
-                "That divides by D, or by its root twice. The score was divided by sqrt(D), once.",
+                "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
+                "+ grad_rows = grad.reshape(batch, groups, -1, length) / head_dim",
+                message="That divides by D, or by its root twice. The score was divided by sqrt(D), once.",
             ),
-            (
+            Slip(
                 "divided by sqrt(S)",
-                {"math.sqrt(head_dim)": "math.sqrt(length)"},
-                1,
-                "That is the root of the number of keys. D is the length of one query: the last axis of queries.",
+                "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
+                "+ grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(length)",
+                message=(
+                    "That is the root of the number of keys. D is the length of one query: the last axis of queries."
+                ),
             ),
-            (
+            Slip(
                 "swapped",
-                {
-                    "return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows": "return "
-                    "grad_rows.swapaxes(-1, -2) @ query_rows, grad_queries"
-                },
-                1,
-                "Both are right, in the wrong order: first queries, then keys.",
+                "- return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows",
+                "+ return grad_rows.swapaxes(-1, -2) @ query_rows, grad_queries",
+                message="Both are right, in the wrong order: first queries, then keys.",
             ),
         ),
     ),
@@ -910,45 +947,56 @@ BLOCK = Exercise(
     ),
     mistakes=slips(
         block_backward,
-        (
+        Slip(
             "no shortcuts",
-            {"grad = grad + through_mlp": "grad = through_mlp", "return grad + ": "return "},
-            1,
-            "Both shortcuts are missing: `x +` hands the gradient on unchanged, beside what comes through the branch.",
+            "- grad = grad + through_mlp(grad)",
+            "- return grad + through_attention(grad)",
+            "+ grad = through_mlp(grad)",
+            "+ return through_attention(grad)",
+            message=(
+                "Both shortcuts are missing: `x +` hands the gradient on unchanged, beside what comes through the "
+                "branch."
+            ),
         ),
-        (
+        Slip(
             "no shortcut round the MLP",
-            {"grad = grad + through_mlp": "grad = through_mlp"},
-            2,
-            "The shortcut past the MLP is missing: h is also a part of the result itself.",
+            "- grad = grad + through_mlp(grad)",
+            "+ grad = through_mlp(grad)",
+            message="The shortcut past the MLP is missing: h is also a part of the result itself.",
+            hint=2,
         ),
-        (
+        Slip(
             "no shortcut round attention",
-            {"return grad + through_attention": "return through_attention"},
-            2,
-            "The shortcut past attention is missing: x is also a part of h itself.",
+            "- return grad + through_attention(grad)",
+            "+ return through_attention(grad)",
+            message="The shortcut past attention is missing: x is also a part of h itself.",
+            hint=2,
         ),
-        (
+        Slip(
             "forward order",
-            {
-                "grad + through_mlp(grad)": "grad + through_attention(grad)",
-                "return grad + through_attention": "return grad + through_mlp",
-            },
-            1,
-            "That goes through attention first. Backwards the MLP, which came last, comes first.",
+            "- grad = grad + through_mlp(grad)",
+            "- return grad + through_attention(grad)",
+            "+ grad = grad + through_attention(grad)",
+            "+ return grad + through_mlp(grad)",
+            message="That goes through attention first. Backwards the MLP, which came last, comes first.",
         ),
-        (
+        Slip(
             "side by side",
-            {"    grad = grad + through_mlp(grad)\n": "", "return grad + ": "return grad + through_mlp(grad) + "},
-            2,
-            "Here attention got the block's `grad`, as if it stood *beside* the MLP. It stands before it: its result "
-            "reaches the loss along the shortcut and through the MLP, and needs the sum of both.",
+            "- grad = grad + through_mlp(grad)",
+            "- return grad + through_attention(grad)",
+            "+ return grad + through_mlp(grad) + through_attention(grad)",
+            message=(
+                "Here attention got the block's `grad`, as if it stood *beside* the MLP. It stands before it: its "
+                "result reaches the loss along the shortcut and through the MLP, and needs the sum of both."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "shortcut twice",
-            {"return grad + through": "return 2 * grad + through"},
-            2,
-            "One shortcut too many: each sum hands the gradient on once.",
+            "- return grad + through_attention(grad)",
+            "+ return 2 * grad + through_attention(grad)",
+            message="One shortcut too many: each sum hands the gradient on once.",
+            hint=2,
         ),
     ),
     explain="With `through_...` all 0, a block hands the gradient on as it is: however deep the model, there is one "
@@ -1070,50 +1118,48 @@ CLIP = Exercise(
         ),
         *slips(
             clip_by_norm,
-            (
+            Slip(
                 "always",
-                {"min(1.0, max_norm / norm)": "max_norm / norm"},
-                2,
-                "Short gradients were made longer. Only what is longer than max_norm changes.",
+                "- scale = min(1.0, max_norm / norm) if norm > 0 else 1.0",
+                "+ scale = max_norm / norm if norm > 0 else 1.0",
+                message="Short gradients were made longer. Only what is longer than max_norm changes.",
+                hint=2,
             ),
-            (
+            Slip(
                 "to length 1",
-                {"min(1.0, max_norm / norm)": "1 / norm if norm > max_norm else 1.0"},
-                2,
-                "What was too long is 1 long now. It should be `max_norm` long.",
+                "- scale = min(1.0, max_norm / norm) if norm > 0 else 1.0",
+                "+ scale = 1 / norm if norm > max_norm else 1.0 if norm > 0 else 1.0",
+                message="What was too long is 1 long now. It should be `max_norm` long.",
+                hint=2,
             ),
-            (
+            Slip(
                 "no root",
-                {
-                    "math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))": "sum(mx.sum(grad * "
-                    "grad).item() for grad in grads.values())"
-                },
-                1,
-                "That is the square of the length: the root is missing.",
+                "- norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))",
+                "+ norm = sum(mx.sum(grad * grad).item() for grad in grads.values())",
+                message="That is the square of the length: the root is missing.",
             ),
-            (
+            Slip(
                 "sum of lengths",
-                {
-                    "math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))": (
-                        "sum(math.sqrt(mx.sum(grad * grad).item()) for grad in grads.values())"
-                    )
-                },
-                1,
-                "That adds the lengths of the arrays. For one long vector add the squares first, and take one root.",
+                "- norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))",
+                "+ norm = sum(math.sqrt(mx.sum(grad * grad).item()) for grad in grads.values())",
+                message=(
+                    "That adds the lengths of the arrays. For one long vector add the squares first, and take one root."
+                ),
             ),
-            (
+            Slip(
                 "nothing divided by nothing",
-                {
-                    " if norm > 0 else 1.0": "",
-                },
-                2,
-                "With gradients of 0 that divides by 0. They are short enough: leave them.",
+                "- scale = min(1.0, max_norm / norm) if norm > 0 else 1.0",
+                "+ scale = min(1.0, max_norm / norm)",
+                message="With gradients of 0 that divides by 0. They are short enough: leave them.",
+                hint=2,
             ),
-            (
+            Slip(
                 "norm of the shortened",
-                {"}, norm": "}, norm * scale"},
-                1,
-                "The second part should say how long the gradient was *before*: it is what one watches in training.",
+                "- return {name: grad * scale for name, grad in grads.items()}, norm",
+                "+ return {name: grad * scale for name, grad in grads.items()}, norm * scale",
+                message=(
+                    "The second part should say how long the gradient was *before*: it is what one watches in training."
+                ),
             ),
         ),
     ),

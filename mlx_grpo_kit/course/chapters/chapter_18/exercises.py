@@ -7,7 +7,7 @@ from mlx_grpo_kit.course.chapters.chapter_13.exercises import left_pad
 from mlx_grpo_kit.course.chapters.chapter_18.toys import Coins, Parts, Quiz, descend, follow
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -76,57 +76,76 @@ QUESTIONS = Exercise(
     cases=((1, 1), (2, 3), (3, 2), (5, 4), (4, 1)),
     mistakes=slips(
         questions,
-        (
+        Slip(
             "the groups apart",
-            {
-                "for question in sample(rng, num_questions) for _ in range(group_size)": "for some in "
-                "[sample(rng, num_questions)] for _ in range(group_size) for question in some"
-            },
-            1,
-            "All questions, and then all of them again: a group has to stand in one piece, or what comes later "
-            "compares answers to different questions.",
+            "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
+            "+ return [question for some in [sample(rng, num_questions)] for _ in range(group_size) for question in some]",  # noqa: E501
+            message=(
+                "All questions, and then all of them again: a group has to stand in one piece, or what comes later "
+                "compares answers to different questions."
+            ),
         ),
-        (
+        Slip(
             "drawn anew",
-            {
-                "for question in sample(rng, num_questions) for _ in range(group_size)": "for _ in "
-                "range(num_questions * group_size) for question in sample(rng, 1)"
-            },
-            1,
-            "Every row has a question of its own. Then there is nobody to compare an answer with.",
+            "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
+            "+ return [question for _ in range(num_questions * group_size) for question in sample(rng, 1)]",
+            message="Every row has a question of its own. Then there is nobody to compare an answer with.",
         ),
-        (
+        Slip(
             "too many drawn",
-            {"sample(rng, num_questions)": "sample(rng, num_questions * group_size)"},
-            1,
-            "`num_questions` is how many different questions there are; the groups make it more rows.",
+            "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
+            "+ return [question for question in sample(rng, num_questions * group_size) for _ in range(group_size)]",
+            message="`num_questions` is how many different questions there are; the groups make it more rows.",
         ),
-        ("seed alone", {"[seed, step]": "seed"}, 2, "Each step would ask the same questions."),
-        ("step alone", {"[seed, step]": "step"}, 2, "Another seed should be another run."),
-        (
+        Slip(
+            "seed alone",
+            "- rng = np.random.default_rng([seed, step])",
+            "+ rng = np.random.default_rng(seed)",
+            message="Each step would ask the same questions.",
+            hint=2,
+        ),
+        Slip(
+            "step alone",
+            "- rng = np.random.default_rng([seed, step])",
+            "+ rng = np.random.default_rng(step)",
+            message="Another seed should be another run.",
+            hint=2,
+        ),
+        Slip(
             "seed plus step",
-            {"[seed, step]": "seed + step"},
-            2,
-            "With the sum, step 8 of seed 3 is step 7 of seed 4: the runs of neighbouring seeds share their questions.",
+            "- rng = np.random.default_rng([seed, step])",
+            "+ rng = np.random.default_rng(seed + step)",
+            message=(
+                "With the sum, step 8 of seed 3 is step 7 of seed 4: the runs of neighbouring seeds share their "
+                "questions."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no seed",
-            {"[seed, step]": ""},
-            2,
-            "Without a seed, or with a generator that lives on from call to call, nobody can repeat the "
-            "run, or go on with it.",
+            "- rng = np.random.default_rng([seed, step])",
+            "+ rng = np.random.default_rng()",
+            message=(
+                "Without a seed, or with a generator that lives on from call to call, nobody can repeat the run, or go"
+                " on with it."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "seed times step",
-            {"[seed, step]": "seed * step"},
-            2,
-            "The two numbers may change places there, as in a product: step 3 of seed 7 is step 7 of seed 3.",
+            "- rng = np.random.default_rng([seed, step])",
+            "+ rng = np.random.default_rng(seed * step)",
+            message="The two numbers may change places there, as in a product: step 3 of seed 7 is step 7 of seed 3.",
+            hint=2,
         ),
-        (
+        Slip(
             "seed times a thousand",
-            {"[seed, step]": "1000 * seed + step"},
-            2,
-            "After 1000 steps a seed goes on with the questions of the next one. A list of both numbers never does.",
+            "- rng = np.random.default_rng([seed, step])",
+            "+ rng = np.random.default_rng(1000 * seed + step)",
+            message=(
+                "After 1000 steps a seed goes on with the questions of the next one. A list of both numbers never does."
+            ),
+            hint=2,
         ),
     ),
     run=_ask,
@@ -219,54 +238,62 @@ BATCH = Exercise(
         ),
         *slips(
             make_batch,
-            (
+            Slip(
                 "zeros counted as padding",
-                {
-                    "mx.array([[place < len(completion) for place in range(longest)] for completion in completions])": (
-                        "rows != 0"
-                    )
-                },
-                2,
-                "0 is a token like the others: what is padding is known from lengths only.",
+                "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
+                "+ is_token = rows != 0",
+                message="0 is a token like the others: what is padding is known from lengths only.",
+                hint=2,
             ),
-            (
+            Slip(
                 "end token left out",
-                {"place < len(completion)": "place < len(completion) - 1"},
-                2,
-                "The last token of a completion counts too. That it ended here is something the policy said, and is "
-                "rewarded or not like all the rest.",
+                "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
+                "+ is_token = mx.array([[place < len(completion) - 1 for place in range(longest)] for completion in completions])",  # noqa: E501
+                message=(
+                    "The last token of a completion counts too. That it ended here is something the policy said, and "
+                    "is rewarded or not like all the rest."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "everything counts",
-                {"place < len(completion)": "place < longest"},
-                2,
-                "The completion mask is true behind the end of short completions. The policy never drew those.",
+                "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
+                "+ is_token = mx.array([[place < longest for place in range(longest)] for completion in completions])",
+                message="The completion mask is true behind the end of short completions. The policy never drew those.",
+                hint=2,
             ),
-            (
+            Slip(
                 "completions on the left",
-                {"completion + [0] * (longest - len(completion))": "[0] * (longest - len(completion)) + completion"},
-                2,
-                "The completions are filled up in front. Then there is a hole behind the prompt: all of them have to "
-                "begin in column P.",
+                "- rows = mx.array([completion + [0] * (longest - len(completion)) for completion in completions])",
+                "+ rows = mx.array([[0] * (longest - len(completion)) + completion for completion in completions])",
+                message=(
+                    "The completions are filled up in front. Then there is a hole behind the prompt: all of them have "
+                    "to begin in column P."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "a mask of ones",
-                {"mx.concatenate([mask, ones], axis=1)": "mx.ones((rows.shape[0], ids.shape[1] + rows.shape[1]))"},
-                3,
-                "The attention mask has to be 0 in front of short prompts: with ones there, the padding is read as "
-                "text.",
+                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
+                "+ return mx.concatenate([ids, rows], axis=1), mx.ones((rows.shape[0], ids.shape[1] + rows.shape[1])), is_token",  # noqa: E501
+                message=(
+                    "The attention mask has to be 0 in front of short prompts: with ones there, the padding is read as"
+                    " text."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "in the other order",
-                {"mx.concatenate([ids, rows], axis=1)": "mx.concatenate([rows, ids], axis=1)"},
-                1,
-                "First the prompts, then the completions.",
+                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
+                "+ return mx.concatenate([rows, ids], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
+                message="First the prompts, then the completions.",
             ),
-            (
+            Slip(
                 "a mask of P + T columns",
-                {"axis=1), is_token": "axis=1), mx.concatenate([mx.zeros(ids.shape, dtype=mx.bool_), is_token], 1)"},
-                2,
-                "The completion mask has T columns, one for each token that was drawn.",
+                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
+                "+ return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), mx.concatenate([mx.zeros(ids.shape, dtype=mx.bool_), is_token], 1)",  # noqa: E501
+                message="The completion mask has T columns, one for each token that was drawn.",
+                hint=2,
             ),
         ),
     ),
@@ -326,66 +353,74 @@ TEACH = Exercise(
     ),
     mistakes=slips(
         rows_that_teach,
-        (
+        Slip(
             "groups with a right answer",
-            {"max(group) > min(group)": "max(group) > 0"},
-            2,
-            "A group in which *all* are right has spread 0 as well: nobody in it is better than the others.",
+            "- if max(group) > min(group)",
+            "+ if max(group) > 0",
+            message="A group in which *all* are right has spread 0 as well: nobody in it is better than the others.",
+            hint=2,
         ),
-        (
+        Slip(
             "any reward in it",
-            {"max(group) > min(group)": "any(group)"},
-            2,
-            "A group of equal rewards teaches nothing, whatever they are.",
+            "- if max(group) > min(group)",
+            "+ if any(group)",
+            message="A group of equal rewards teaches nothing, whatever they are.",
+            hint=2,
         ),
-        (
+        Slip(
             "not all right",
-            {"max(group) > min(group)": "min(group) < 1"},
-            2,
-            "A group in which all are wrong has no spread either.",
+            "- if max(group) > min(group)",
+            "+ if min(group) < 1",
+            message="A group in which all are wrong has no spread either.",
+            hint=2,
         ),
-        (
+        Slip(
             "the standard deviation",
-            {"max(group) > min(group)": "np.std(group) > 0"},
-            3,
-            "The deviation of equal numbers need not be 0 in floating point: that of three times 0.1 is 1.4e-17. Its "
-            "advantages would be noise.",
+            "- if max(group) > min(group)",
+            "+ if np.std(group) > 0",
+            message=(
+                "The deviation of equal numbers need not be 0 in floating point: that of three times 0.1 is 1.4e-17. "
+                "Its advantages would be noise."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "only those above the mean",
-            {"for place in range(group_size)": "for place in range(group_size) if group[place] > np.mean(group)"},
-            2,
-            "What is worse than its group teaches as well: it is pushed down. Keep whole groups.",
+            "- for place in range(group_size)",
+            "+ for place in range(group_size) if group[place] > np.mean(group)",
+            message="What is worse than its group teaches as well: it is pushed down. Keep whole groups.",
+            hint=2,
         ),
-        (
+        Slip(
             "those with an advantage",
-            {
-                "for place in range(group_size)": "for place in range(group_size) if abs(group[place] - "
-                "np.mean(group)) > 1e-9"
-            },
-            2,
-            "A row whose own reward is the mean has no advantage, but its group teaches. Keep whole groups.",
+            "- for place in range(group_size)",
+            "+ for place in range(group_size) if abs(group[place] - np.mean(group)) > 1e-9",
+            message="A row whose own reward is the mean has no advantage, but its group teaches. Keep whole groups.",
+            hint=2,
         ),
-        (
+        Slip(
             "nearly equal is equal",
-            {"max(group) > min(group)": "max(group) - min(group) > 1e-3"},
-            2,
-            "Rewards that lie close together are not equal. Divided by their deviation they push as hard as others.",
+            "- if max(group) > min(group)",
+            "+ if max(group) - min(group) > 1e-3",
+            message=(
+                "Rewards that lie close together are not equal. Divided by their deviation they push as hard as others."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "indices of groups",
-            {
-                "number * group_size + place\n": "number\n",
-                "        for place in range(group_size)\n": "",
-            },
-            2,
-            "Those are numbers of groups. Rows were asked for: group 2 of size 3 has rows 6, 7 and 8.",
+            "- number * group_size + place",
+            "+ number",
+            "- for place in range(group_size)",
+            message="Those are numbers of groups. Rows were asked for: group 2 of size 3 has rows 6, 7 and 8.",
+            hint=2,
         ),
-        (
+        Slip(
             "the others",
-            {"max(group) > min(group)": "max(group) == min(group)"},
-            2,
-            "Those are the rows that teach nothing.",
+            "- if max(group) > min(group)",
+            "+ if max(group) == min(group)",
+            message="Those are the rows that teach nothing.",
+            hint=2,
         ),
     ),
     run=lambda function, rewards, size: _plain(function(rewards, size)),
@@ -500,38 +535,47 @@ LEARN = Exercise(
         ),
         *slips(
             learn,
-            (
+            Slip(
                 "gradient at the first parameters",
-                {
-                    "    old_logps, losses": "    first = params\n    old_logps, losses",
-                    "(params)\n        params = update": "(first)\n        params = update",
-                },
-                1,
-                "Every gradient was taken at the parameters of the beginning. After an update the newest ones count.",
+                '- """(params after `num_iterations` updates from one batch, the loss before each of them)."""',
+                '+ """(params after `num_iterations` updates from one batch, the loss before each of them)."""',
+                "+ first = params",
+                "- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)",
+                "+ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(first)",
+                message=(
+                    "Every gradient was taken at the parameters of the beginning. After an update the newest ones "
+                    "count."
+                ),
             ),
-            (
+            Slip(
                 "one update",
-                {"range(num_iterations)": "range(1)"},
-                3,
-                "There is one update only; `num_iterations` were asked for.",
+                "- for _ in range(num_iterations):",
+                "+ for _ in range(1):",
+                message="There is one update only; `num_iterations` were asked for.",
+                hint=3,
             ),
-            (
+            Slip(
                 "one too many",
-                {"range(num_iterations)": "range(num_iterations + 1)"},
-                3,
-                "That is one update too many.",
+                "- for _ in range(num_iterations):",
+                "+ for _ in range(num_iterations + 1):",
+                message="That is one update too many.",
+                hint=3,
             ),
-            (
+            Slip(
                 "updates thrown away",
-                {"params = update(params, grads)": "update(params, grads)"},
-                3,
-                "`update` returns the new parameters and leaves the old ones as they are: keep what it returns.",
+                "- params = update(params, grads)",
+                "+ update(params, grads)",
+                message=(
+                    "`update` returns the new parameters and leaves the old ones as they are: keep what it returns."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "the last loss alone",
-                {"return params, losses": "return params, losses[-1:]"},
-                3,
-                "All losses, please, one for each update.",
+                "- return params, losses",
+                "+ return params, losses[-1:]",
+                message="All losses, please, one for each update.",
+                hint=3,
             ),
         ),
     ),
@@ -579,47 +623,51 @@ RATE = Exercise(
     ),
     mistakes=slips(
         learning_rate,
-        (
+        Slip(
             "begins at 0",
-            {"(step + 1) / (warmup_steps + 1)": "step / warmup_steps"},
-            1,
-            "The first step has rate 0: all the work of it for nothing.",
+            "- return peak * (step + 1) / (warmup_steps + 1)",
+            "+ return peak * step / warmup_steps",
+            message="The first step has rate 0: all the work of it for nothing.",
         ),
-        (
+        Slip(
             "peak too early",
-            {"(step + 1) / (warmup_steps + 1)": "(step + 1) / warmup_steps"},
-            2,
-            "The last warm-up step has all of the peak already; it should come right after.",
+            "- return peak * (step + 1) / (warmup_steps + 1)",
+            "+ return peak * (step + 1) / warmup_steps",
+            message="The last warm-up step has all of the peak already; it should come right after.",
+            hint=2,
         ),
-        (
+        Slip(
             "falls from the beginning",
-            {"(max_steps - step) / (max_steps - warmup_steps)": "(max_steps - step) / max_steps"},
-            3,
-            "Behind the warm-up it does not begin at the peak.",
+            "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
+            "+ return peak * (max_steps - step) / max_steps",
+            message="Behind the warm-up it does not begin at the peak.",
+            hint=3,
         ),
-        (
+        Slip(
             "0 in the last step",
-            {"(max_steps - step) / (max_steps - warmup_steps)": "(max_steps - 1 - step) / (max_steps - warmup_steps)"},
-            3,
-            "It is one step too far down: 0 belongs to step `max_steps`, which is not taken.",
+            "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
+            "+ return peak * (max_steps - 1 - step) / (max_steps - warmup_steps)",
+            message="It is one step too far down: 0 belongs to step `max_steps`, which is not taken.",
+            hint=3,
         ),
-        (
+        Slip(
             "falls during the warm-up",
-            {"(step + 1) / (warmup_steps + 1)": "(step + 1) / (warmup_steps + 1) * (1 - step / max_steps)"},
-            1,
-            "During the warm-up it only rises.",
+            "- return peak * (step + 1) / (warmup_steps + 1)",
+            "+ return peak * (step + 1) / (warmup_steps + 1) * (1 - step / max_steps)",
+            message="During the warm-up it only rises.",
         ),
-        (
+        Slip(
             "no warm-up",
-            {"if step < warmup_steps:\n        return peak * (step + 1) / (warmup_steps + 1)\n    ": ""},
-            1,
-            "It does not rise in the first steps.",
+            "- if step < warmup_steps:",
+            "-     return peak * (step + 1) / (warmup_steps + 1)",
+            message="It does not rise in the first steps.",
         ),
-        (
+        Slip(
             "stays",
-            {" * (max_steps - step) / (max_steps - warmup_steps)": ""},
-            3,
-            "It stays at the peak to the end.",
+            "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
+            "+ return peak",
+            message="It stays at the peak to the end.",
+            hint=3,
         ),
     ),
     explain="GRPO does not need the decline to learn; what it buys is the last few per cent, since small steps at the "
@@ -694,52 +742,59 @@ ACCURACY = Exercise(
         ),
         *slips(
             accuracy,
-            (
+            Slip(
                 "training problems",
-                {"task.held_out(num_problems)": "task.sample(np.random.default_rng(0), num_problems)"},
-                1,
-                "Those are problems of the training set. What the policy has seen says little about whether it can "
-                "add: ask it what it never saw.",
+                "- problems = task.held_out(num_problems)",
+                "+ problems = task.sample(np.random.default_rng(0), num_problems)",
+                message=(
+                    "Those are problems of the training set. What the policy has seen says little about whether it can"
+                    " add: ask it what it never saw."
+                ),
             ),
-            (
+            Slip(
                 "all at once",
-                {
-                    "range(0, num_problems, batch_size)": "range(0, num_problems, num_problems)",
-                    "problems[start : start + batch_size]": "problems",
-                },
-                1,
-                "All prompts went through at once; at most `batch_size` fit.",
+                "- for start in range(0, num_problems, batch_size):",
+                "-     part = problems[start : start + batch_size]",
+                "+ for start in range(0, num_problems, num_problems):",
+                "+     part = problems",
+                message="All prompts went through at once; at most `batch_size` fit.",
             ),
-            (
+            Slip(
                 "the reward",
-                {"task.is_correct(problem, answer)": "task.reward_funcs[0]([problem], [answer])[0]"},
-                3,
-                "The reward was averaged. It may pay for something else than being right.",
+                "- right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))",
+                "+ right += sum(task.reward_funcs[0]([problem], [answer])[0] for problem, answer in zip(part, answers))",  # noqa: E501
+                message="The reward was averaged. It may pay for something else than being right.",
+                hint=3,
             ),
-            (
+            Slip(
                 "compared as text",
-                {"task.is_correct(problem, answer)": "answer == problem.answer"},
-                3,
-                "Answers are compared letter by letter with `problem.answer`. What counts as right is the task's "
-                "business: here a space does no harm.",
+                "- right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))",
+                "+ right += sum(answer == problem.answer for problem, answer in zip(part, answers))",
+                message=(
+                    "Answers are compared letter by letter with `problem.answer`. What counts as right is the task's "
+                    "business: here a space does no harm."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "a count",
-                {"right / num_problems": "right"},
-                2,
-                "That is how many are right. Divide by how many there are.",
+                "- return right / num_problems",
+                "+ return right",
+                message="That is how many are right. Divide by how many there are.",
+                hint=2,
             ),
-            (
+            Slip(
                 "the last part left out",
-                {"range(0, num_problems, batch_size)": "range(0, num_problems - batch_size + 1, batch_size)"},
-                2,
-                "The last part is smaller, and was left out.",
+                "- for start in range(0, num_problems, batch_size):",
+                "+ for start in range(0, num_problems - batch_size + 1, batch_size):",
+                message="The last part is smaller, and was left out.",
+                hint=2,
             ),
-            (
+            Slip(
                 "the first part alone",
-                {"range(0, num_problems, batch_size)": "range(0, 1, batch_size)"},
-                1,
-                "Only the first part was asked.",
+                "- for start in range(0, num_problems, batch_size):",
+                "+ for start in range(0, 1, batch_size):",
+                message="Only the first part was asked.",
             ),
         ),
     ),
@@ -795,70 +850,83 @@ STEP = Exercise(
     ),
     mistakes=slips(
         grpo_step,
-        (
+        Slip(
             "learns from nothing",
-            {"    if rows:\n        chosen": "    if True:\n        chosen"},
-            1,
-            "In a step in which no group has any spread there is no row left to learn from. The parameters stay then.",
+            "- if rows:",
+            "+ if True:",
+            message=(
+                "In a step in which no group has any spread there is no row left to learn from. The parameters stay "
+                "then."
+            ),
         ),
-        (
+        Slip(
             "all advantages",
-            {"for each in (questions, answers, advantages))": "for each in (questions, answers)), advantages"},
-            2,
-            "`learn` got the chosen questions and answers, and the advantages of all rows.",
+            "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
+            "+ chosen = ([each[row] for row in rows] for each in (questions, answers)), advantages",
+            message="`learn` got the chosen questions and answers, and the advantages of all rows.",
+            hint=2,
         ),
-        (
+        Slip(
             "the first advantages",
-            {
-                "for each in (questions, answers, advantages))\n": "for each in (questions, answers))\n",
-                "params, *chosen)": "params, *chosen, advantages[: len(rows)])",
-            },
-            2,
-            "Those are the *first* advantages: answers and advantages no longer belong together. Choose the same rows "
-            "of all three.",
+            "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
+            "- params = parts.learn(params, *chosen)",
+            "+ chosen = ([each[row] for row in rows] for each in (questions, answers))",
+            "+ params = parts.learn(params, *chosen, advantages[: len(rows)])",
+            message=(
+                "Those are the *first* advantages: answers and advantages no longer belong together. Choose the same "
+                "rows of all three."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "all rows",
-            {"[each[row] for row in rows]": "each"},
-            2,
-            "`learn` got all rows, also those that teach nothing.",
+            "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
+            "+ chosen = (each for each in (questions, answers, advantages))",
+            message="`learn` got all rows, also those that teach nothing.",
+            hint=2,
         ),
-        (
+        Slip(
             "reward of the rows that teach",
-            {"sum(rewards) / len(rewards)": "sum(rewards[row] for row in rows) / max(len(rows), 1)"},
-            3,
-            "That is the mean reward of the rows that teach. It hovers around one half however good the policy is; "
-            "what you want to follow is the mean of all.",
+            '- metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}',
+            '+ metrics = {"reward": sum(rewards[row] for row in rows) / max(len(rows), 1), "teaching": len(rows) / len(rewards)}',  # noqa: E501
+            message=(
+                "That is the mean reward of the rows that teach. It hovers around one half however good the policy is;"
+                " what you want to follow is the mean of all."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "rewards in place of advantages",
-            {"advantages = parts.advantages(rewards)": "advantages = rewards"},
-            1,
-            "`learn` got rewards. Without the comparison within the group everything with a reward is pushed up.",
+            "- advantages = parts.advantages(rewards)",
+            "+ advantages = rewards",
+            message=(
+                "`learn` got rewards. Without the comparison within the group everything with a reward is pushed up."
+            ),
         ),
-        (
+        Slip(
             "always step 0",
-            {"parts.questions(step)": "parts.questions(0)"},
-            1,
-            "Each step asks the questions of step 0.",
+            "- questions = parts.questions(step)",
+            "+ questions = parts.questions(0)",
+            message="Each step asks the questions of step 0.",
         ),
-        (
+        Slip(
             "draws of step 0",
-            {"parts.write(params, questions, step)": "parts.write(params, questions, 0)"},
-            1,
-            "The draws of each step are made with the keys of step 0: pass `step` on to `write`.",
+            "- answers = parts.write(params, questions, step)",
+            "+ answers = parts.write(params, questions, 0)",
+            message="The draws of each step are made with the keys of step 0: pass `step` on to `write`.",
         ),
-        (
+        Slip(
             "old parameters",
-            {"        params = parts.learn": "        parts.learn"},
-            1,
-            "`learn` returns new parameters; the old ones were returned.",
+            "- params = parts.learn(params, *chosen)",
+            "+ parts.learn(params, *chosen)",
+            message="`learn` returns new parameters; the old ones were returned.",
         ),
-        (
+        Slip(
             "a count",
-            {"len(rows) / len(rewards)}": "len(rows)}"},
-            3,
-            '`"teaching"` is a share: divide by how many rows there are.',
+            '- metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}',
+            '+ metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows)}',
+            message='`"teaching"` is a share: divide by how many rows there are.',
+            hint=3,
         ),
     ),
 )
@@ -913,61 +981,70 @@ LOOP = Exercise(
         ),
         *slips(
             train,
-            (
+            Slip(
                 "counted from 0",
-                {'while state["step"] < max_steps:': "for _ in range(max_steps):"},
-                2,
-                "It does `max_steps` more, whatever was done before.",
+                '- while state["step"] < max_steps:',
+                "+ for _ in range(max_steps):",
+                message="It does `max_steps` more, whatever was done before.",
+                hint=2,
             ),
-            (
+            Slip(
                 "counted before",
-                {
-                    "        metrics = take_step(state)\n": "",
-                    '        state["step"] += 1\n': '        state["step"] += 1\n        metrics = take_step(state)\n',
-                },
-                3,
-                "The step was counted before it was done, so one that fails is counted too, and is missing when the "
-                "run goes on.",
+                '- while state["step"] < max_steps:',
+                '+ while state["step"] < max_steps:',
+                '+     state["step"] += 1',
+                '- state["step"] += 1',
+                message=(
+                    "The step was counted before it was done, so one that fails is counted too, and is missing when "
+                    "the run goes on."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "counted afterwards",
-                {
-                    '        state["step"] += 1\n        yield state["step"], metrics\n': '        yield state["step"] '
-                    '+ 1, metrics\n        state["step"] += 1\n'
-                },
-                3,
-                "The step is counted only when the next one is asked for. Who leaves the loop after it never counts "
-                "it, and does it again.",
+                "- metrics = take_step(state)",
+                "+ metrics = take_step(state)",
+                '+ yield state["step"] + 1, metrics',
+                '- yield state["step"], metrics',
+                message=(
+                    "The step is counted only when the next one is asked for. Who leaves the loop after it never "
+                    "counts it, and does it again."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "one too few",
-                {'state["step"] < max_steps': 'state["step"] < max_steps - 1'},
-                2,
-                "It ends one step too early.",
+                '- while state["step"] < max_steps:',
+                '+ while state["step"] < max_steps - 1:',
+                message="It ends one step too early.",
+                hint=2,
             ),
-            (
+            Slip(
                 "one too many",
-                {'state["step"] < max_steps': 'state["step"] <= max_steps'},
-                2,
-                "It does one step too many.",
+                '- while state["step"] < max_steps:',
+                '+ while state["step"] <= max_steps:',
+                message="It does one step too many.",
+                hint=2,
             ),
-            (
+            Slip(
                 "number from 0",
-                {'yield state["step"], metrics': 'yield state["step"] - 1, metrics'},
-                3,
-                "Steps are numbered from 1: after the first one, 1 has been done.",
+                '- yield state["step"], metrics',
+                '+ yield state["step"] - 1, metrics',
+                message="Steps are numbered from 1: after the first one, 1 has been done.",
+                hint=3,
             ),
-            (
+            Slip(
                 "metrics alone",
-                {'yield state["step"], metrics': "yield metrics"},
-                3,
-                "Yield the number of the step with its metrics, as a tuple.",
+                '- yield state["step"], metrics',
+                "+ yield metrics",
+                message="Yield the number of the step with its metrics, as a tuple.",
+                hint=3,
             ),
-            (
+            Slip(
                 "never counted",
-                {'        state["step"] += 1\n': ""},
-                3,
-                "The steps are not counted, so it never ends.",
+                '- state["step"] += 1',
+                message="The steps are not counted, so it never ends.",
+                hint=3,
             ),
         ),
     ),

@@ -4,7 +4,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.runtime import mx
 
 # -- advantages -------------------------------------------------------------------------------------------------------
@@ -65,45 +65,61 @@ GDPO_ADVANTAGES = Exercise(
         ),
         *slips(
             gdpo_advantages,
-            (
+            Slip(
                 "not divided again",
-                {"total / (total.std(ddof=1) + 1e-4)": "total"},
-                2,
-                "The sums are divided once more, by their own standard deviation in the batch: with more functions "
-                "advantages shall not become longer.",
+                "- return total / (total.std(ddof=1) + 1e-4)",
+                "+ return total",
+                message=(
+                    "The sums are divided once more, by their own standard deviation in the batch: with more functions"
+                    " advantages shall not become longer."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "divided by n",
-                {"std(axis=1, ddof=1": "std(axis=1", "total.std(ddof=1)": "total.std()"},
-                1,
-                "NumPy's `std` divides by n. `ddof=1` makes it that of n - 1.",
+                "- each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
+                "+ each = above / (groups.std(axis=1, keepdims=True) + 1e-4)",
+                "- return total / (total.std(ddof=1) + 1e-4)",
+                "+ return total / (total.std() + 1e-4)",
+                message="NumPy's `std` divides by n. `ddof=1` makes it that of n - 1.",
             ),
-            ("no weights", {"each * np.array(weights)": "each"}, 2, "Each column has a weight in the sum."),
-            (
+            Slip(
+                "no weights",
+                "- total = (each * np.array(weights)).sum(axis=2).reshape(-1)",
+                "+ total = (each).sum(axis=2).reshape(-1)",
+                message="Each column has a weight in the sum.",
+                hint=2,
+            ),
+            Slip(
                 "weighted first",
-                {
-                    "np.array(rewards, float)": "(np.array(rewards, float) * weights)",
-                    "each * np.array(weights)": "each",
-                },
-                2,
-                "A weight that comes before the division is divided away again: weigh the advantages.",
+                "- groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))",
+                "+ groups = (np.array(rewards, float) * weights).reshape(-1, num_generations, len(weights))",
+                "- total = (each * np.array(weights)).sum(axis=2).reshape(-1)",
+                "+ total = (each).sum(axis=2).reshape(-1)",
+                message="A weight that comes before the division is divided away again: weigh the advantages.",
+                hint=2,
             ),
-            (
+            Slip(
                 "over the batch",
-                {"groups.mean(axis=1": "groups.mean(axis=(0, 1)", "groups.std(axis=1": "groups.std(axis=(0, 1)"},
-                1,
-                "A completion is compared with those of the same prompt: each group has a mean and a spread of its "
-                "own.",
+                "- above = groups - groups.mean(axis=1, keepdims=True)",
+                "- each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
+                "+ above = groups - groups.mean(axis=(0, 1), keepdims=True)",
+                "+ each = above / (groups.std(axis=(0, 1), ddof=1, keepdims=True) + 1e-4)",
+                message=(
+                    "A completion is compared with those of the same prompt: each group has a mean and a spread of its"
+                    " own."
+                ),
             ),
-            (
+            Slip(
                 "every so many",
-                {
-                    ".reshape(-1, num_generations, len(weights))": ".reshape(num_generations, -1, len(weights))"
-                    ".swapaxes(0, 1)",
-                    ".sum(axis=2).reshape(-1)": ".sum(axis=2).T.reshape(-1)",
-                },
-                1,
-                "Completions of one prompt stand *next to each other*: `.reshape(-1, num_generations, len(weights))`.",
+                "- groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))",
+                "+ groups = np.array(rewards, float).reshape(num_generations, -1, len(weights)).swapaxes(0, 1)",
+                "- total = (each * np.array(weights)).sum(axis=2).reshape(-1)",
+                "+ total = (each * np.array(weights)).sum(axis=2).T.reshape(-1)",
+                message=(
+                    "Completions of one prompt stand *next to each other*: `.reshape(-1, num_generations, "
+                    "len(weights))`."
+                ),
             ),
         ),
     ),
@@ -154,48 +170,53 @@ TOKEN_WEIGHT = Exercise(
     ),
     mistakes=slips(
         token_weight,
-        (
+        Slip(
             "grpo without the mean over completions",
-            {"1 / (len(lengths) * lengths)": "1 / lengths"},
-            1,
-            "grpo: the mean over completions divides by B as well.",
+            "- return 1 / (len(lengths) * lengths)",
+            "+ return 1 / lengths",
+            message="grpo: the mean over completions divides by B as well.",
         ),
-        (
+        Slip(
             "dapo by completion",
-            {"1 / lengths.sum()": "1 / (len(lengths) * lengths.max())"},
-            3,
-            "dapo divides by the number of tokens there are, all completions together.",
+            "- return np.full(len(lengths), 1 / lengths.sum())",
+            "+ return np.full(len(lengths), 1 / (len(lengths) * lengths.max()))",
+            message="dapo divides by the number of tokens there are, all completions together.",
+            hint=3,
         ),
-        (
+        Slip(
             "dr_grpo without B",
-            {"1 / (len(lengths) * longest)": "1 / longest"},
-            3,
-            "dr_grpo: a batch of B completions divides by B times the longest.",
+            "- return np.full(len(lengths), 1 / (len(lengths) * longest))",
+            "+ return np.full(len(lengths), 1 / longest)",
+            message="dr_grpo: a batch of B completions divides by B times the longest.",
+            hint=3,
         ),
-        (
+        Slip(
             "dr_grpo with the longest there is",
-            {"len(lengths) * longest": "len(lengths) * lengths.max()"},
-            3,
-            "dr_grpo divides by the length that a completion *may* have, `longest`. What this batch has would change "
-            "from batch to batch.",
+            "- return np.full(len(lengths), 1 / (len(lengths) * longest))",
+            "+ return np.full(len(lengths), 1 / (len(lengths) * lengths.max()))",
+            message=(
+                "dr_grpo divides by the length that a completion *may* have, `longest`. What this batch has would "
+                "change from batch to batch."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "luspo without the mean",
-            {"return np.full(len(lengths), 1 / len(lengths))": "return np.ones(len(lengths))"},
-            1,
-            "luspo adds up over tokens, but it is still a *mean* over completions.",
+            "- return np.full(len(lengths), 1 / len(lengths))",
+            "+ return np.ones(len(lengths))",
+            message="luspo adds up over tokens, but it is still a *mean* over completions.",
         ),
-        (
+        Slip(
             "luspo by completion",
-            {"return np.full(len(lengths), 1 / len(lengths))": "return lengths / len(lengths)"},
-            1,
-            "That is what all tokens of a completion weigh together. Asked is what one of them weighs.",
+            "- return np.full(len(lengths), 1 / len(lengths))",
+            "+ return lengths / len(lengths)",
+            message="That is what all tokens of a completion weigh together. Asked is what one of them weighs.",
         ),
-        (
+        Slip(
             "luspo with a mean",
-            {"return np.full(len(lengths), 1 / len(lengths))": "return 1 / (len(lengths) * lengths)"},
-            1,
-            "luspo adds up over the tokens of a completion. Nothing is divided by its length.",
+            "- return np.full(len(lengths), 1 / len(lengths))",
+            "+ return 1 / (len(lengths) * lengths)",
+            message="luspo adds up over the tokens of a completion. Nothing is divided by its length.",
         ),
     ),
 )
@@ -239,36 +260,47 @@ SEQUENCE_RATIO = Exercise(
     ),
     mistakes=slips(
         sequence_ratio,
-        (
+        Slip(
             "product",
-            {" / mask.sum(axis=1)": ""},
-            1,
-            "That is the product of all ratios, which is RLOO's and VESPO's. GSPO takes the n-th root of it.",
+            "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
+            "+ return mx.exp(log_ratio.sum(axis=1))",
+            message="That is the product of all ratios, which is RLOO's and VESPO's. GSPO takes the n-th root of it.",
         ),
-        (
+        Slip(
             "divided by T",
-            {"/ mask.sum(axis=1)": "/ mask.shape[1]"},
-            2,
-            "A short completion has fewer tokens than there are columns: divide by how many it has.",
+            "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
+            "+ return mx.exp(log_ratio.sum(axis=1) / mask.shape[1])",
+            message="A short completion has fewer tokens than there are columns: divide by how many it has.",
+            hint=2,
         ),
-        ("mask forgotten", {" * mask": ""}, 2, "Places without a token are counted. Mask them before you add up."),
-        (
+        Slip(
+            "mask forgotten",
+            "- log_ratio = (logps - old_logps) * mask",
+            "+ log_ratio = (logps - old_logps)",
+            message="Places without a token are counted. Mask them before you add up.",
+            hint=2,
+        ),
+        Slip(
             "mean of ratios",
-            {
-                "(logps - old_logps) * mask": "mx.exp(logps - old_logps) * mask",
-                "mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))": "log_ratio.sum(axis=1) / mask.sum(axis=1)",
-            },
-            1,
-            "That is the arithmetic mean of the ratios. The geometric mean is the exp of the mean logarithm.",
+            "- log_ratio = (logps - old_logps) * mask",
+            "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
+            "+ log_ratio = mx.exp(logps - old_logps) * mask",
+            "+ return log_ratio.sum(axis=1) / mask.sum(axis=1)",
+            message="That is the arithmetic mean of the ratios. The geometric mean is the exp of the mean logarithm.",
         ),
-        (
+        Slip(
             "the logarithm",
-            {"mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))": "log_ratio.sum(axis=1) / mask.sum(axis=1)"},
-            1,
-            "That is the logarithm of the ratio. The last step is missing.",
+            "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
+            "+ return log_ratio.sum(axis=1) / mask.sum(axis=1)",
+            message="That is the logarithm of the ratio. The last step is missing.",
         ),
-        ("the other way round", {"logps - old_logps": "old_logps - logps"}, 2, "It is now divided by then: a token "
-         "that became likelier has a ratio above 1."),
+        Slip(
+            "the other way round",
+            "- log_ratio = (logps - old_logps) * mask",
+            "+ log_ratio = (old_logps - logps) * mask",
+            message="It is now divided by then: a token that became likelier has a ratio above 1.",
+            hint=2,
+        ),
     ),
     explain="The root makes ratios of long and short completions comparable, and brings them close to 1: that is why "
     "GSPO's clip range is a thousandth wide.",
@@ -318,70 +350,87 @@ CISPO_LOSS = Exercise(
     ),
     mistakes=slips(
         cispo_loss,
-        (
+        Slip(
             "no stop_gradient",
-            {"mx.stop_gradient(mx.minimum(ratio, cap))": "mx.minimum(ratio, cap)"},
-            1,
-            "The value is right and the gradient is not: it flows through the weight too. Stop it there.",
+            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
+            "+ weight = mx.minimum(ratio, cap)",
+            message="The value is right and the gradient is not: it flows through the weight too. Stop it there.",
         ),
-        (
+        Slip(
             "an offset",
-            {"mx.minimum(ratio, cap)": "mx.minimum(ratio, 1 + cap)"},
-            2,
-            "`cap` is the largest weight itself, not how far it may be above 1.",
+            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
+            "+ weight = mx.stop_gradient(mx.minimum(ratio, 1 + cap))",
+            message="`cap` is the largest weight itself, not how far it may be above 1.",
+            hint=2,
         ),
-        (
+        Slip(
             "the ratio as objective",
-            {"advantages[:, None] * logps * mask": "advantages[:, None] * mask"},
-            3,
-            "The log-probability is missing. A weight alone, without a gradient, teaches nothing.",
+            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
+            "+ return -(weight * advantages[:, None] * mask).sum() / mask.sum()",
+            message="The log-probability is missing. A weight alone, without a gradient, teaches nothing.",
+            hint=3,
         ),
-        (
+        Slip(
             "PPO's objective",
-            {
-                "mx.stop_gradient(mx.minimum(ratio, cap))": "mx.minimum(ratio, cap)",
-                "advantages[:, None] * logps * mask": "advantages[:, None] * mask",
-            },
-            1,
-            "That is PPO's objective, ratio times advantage. Here the log-probability is the objective, and the ratio "
-            "only its weight.",
+            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
+            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
+            "+ weight = mx.minimum(ratio, cap)",
+            "+ return -(weight * advantages[:, None] * mask).sum() / mask.sum()",
+            message=(
+                "That is PPO's objective, ratio times advantage. Here the log-probability is the objective, and the "
+                "ratio only its weight."
+            ),
         ),
-        (
+        Slip(
             "nothing above the cap",
-            {"mx.minimum(ratio, cap)": "mx.where(ratio > cap, 0.0, ratio)"},
-            2,
-            "A token whose ratio is above `cap` weighs `cap`. It is not left out: that would be a clip.",
+            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
+            "+ weight = mx.stop_gradient(mx.where(ratio > cap, 0.0, ratio))",
+            message="A token whose ratio is above `cap` weighs `cap`. It is not left out: that would be a clip.",
+            hint=2,
         ),
-        (
+        Slip(
             "grpo's mean",
-            {
-                "-(weight * advantages[:, None] * logps * mask).sum() / mask.sum()": "-((weight * advantages[:, None] "
-                "* logps * mask).sum(axis=1) / mask.sum(axis=1)).mean()"
-            },
-            3,
-            "That is the mean over completions of the mean over their tokens. Asked is the mean over all tokens.",
+            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
+            "+ return -((weight * advantages[:, None] * logps * mask).sum(axis=1) / mask.sum(axis=1)).mean()",
+            message=(
+                "That is the mean over completions of the mean over their tokens. Asked is the mean over all tokens."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "everything stopped",
-            {"advantages[:, None] * logps": "advantages[:, None] * mx.stop_gradient(logps)"},
-            2,
-            "Nothing is left that has a gradient. Only the weight is stopped, not the log-probability.",
+            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
+            "+ return -(weight * advantages[:, None] * mx.stop_gradient(logps) * mask).sum() / mask.sum()",
+            message="Nothing is left that has a gradient. Only the weight is stopped, not the log-probability.",
+            hint=2,
         ),
-        ("upside down", {"return -(": "return ("}, 3, "A loss is made small. Put a minus in front of what should "
-         "become large."),
-        ("clipped below too", {"mx.minimum(ratio, cap)": "mx.clip(ratio, 1 / cap, cap)"}, 2, "CISPO has an upper bound "
-         "only."),
-        (
+        Slip(
+            "upside down",
+            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
+            "+ return (weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
+            message="A loss is made small. Put a minus in front of what should become large.",
+            hint=3,
+        ),
+        Slip(
+            "clipped below too",
+            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
+            "+ weight = mx.stop_gradient(mx.clip(ratio, 1 / cap, cap))",
+            message="CISPO has an upper bound only.",
+            hint=2,
+        ),
+        Slip(
             "mean over all places",
-            {"/ mask.sum()": "/ mask.size"},
-            3,
-            "The mean is over the tokens that there are, `mask.sum()` of them.",
+            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
+            "+ return -(weight * advantages[:, None] * logps * mask).sum() / mask.size",
+            message="The mean is over the tokens that there are, `mask.sum()` of them.",
+            hint=3,
         ),
-        (
+        Slip(
             "no mask",
-            {" * mask).sum() / mask.sum()": ").mean()"},
-            3,
-            "Places without a token are counted. Mask them, and divide by the number of tokens.",
+            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
+            "+ return -(weight * advantages[:, None] * logps).mean()",
+            message="Places without a token are counted. Mask them, and divide by the number of tokens.",
+            hint=3,
         ),
     ),
     run=_value_and_gradient,
@@ -436,25 +485,41 @@ TOP_ENTROPY_MASK = Exercise(
     ),
     mistakes=slips(
         top_entropy_mask,
-        (
+        Slip(
             "padding counted",
-            {"entropies[mask], 1": "entropies, 1"},
-            1,
-            "Numbers at places without a token went into the quantile.",
+            "- bound = np.quantile(entropies[mask], 1 - share)",
+            "+ bound = np.quantile(entropies, 1 - share)",
+            message="Numbers at places without a token went into the quantile.",
         ),
-        (
+        Slip(
             "the lowest",
-            {"1 - share": "share", ">=": "<="},
-            2,
-            "Those are the tokens with the *lowest* entropy, of which the model was sure.",
+            "- bound = np.quantile(entropies[mask], 1 - share)",
+            "- return mask & (entropies >= bound)",
+            "+ bound = np.quantile(entropies[mask], share)",
+            "+ return mask & (entropies <= bound)",
+            message="Those are the tokens with the *lowest* entropy, of which the model was sure.",
+            hint=2,
         ),
-        ("share as quantile", {"1 - share": "share"}, 2, "The top fifth begins at the quantile 0.8: 1 - share."),
-        ("padding kept", {"mask & (": "("}, 2, "Places without a token are in the mask. They have to stay out."),
-        (
+        Slip(
+            "share as quantile",
+            "- bound = np.quantile(entropies[mask], 1 - share)",
+            "+ bound = np.quantile(entropies[mask], share)",
+            message="The top fifth begins at the quantile 0.8: 1 - share.",
+            hint=2,
+        ),
+        Slip(
+            "padding kept",
+            "- return mask & (entropies >= bound)",
+            "+ return (entropies >= bound)",
+            message="Places without a token are in the mask. They have to stay out.",
+            hint=2,
+        ),
+        Slip(
             "strictly above",
-            {">=": ">"},
-            2,
-            "At *or* above: with entropies that are all equal nothing would be left.",
+            "- return mask & (entropies >= bound)",
+            "+ return mask & (entropies > bound)",
+            message="At *or* above: with entropies that are all equal nothing would be left.",
+            hint=2,
         ),
     ),
     run=_booleans,
@@ -487,15 +552,38 @@ OVERLONG_PENALTY = Exercise(
     ),
     mistakes=slips(
         overlong_penalty,
-        ("a bonus", {"0 - np.clip": "np.clip"}, 2, "The sign: a penalty is negative."),
-        ("without an end", {"0 - np.clip(over / cache, 0, 1)": "-np.maximum(over / cache, 0)"}, 2, "It never costs "
-         "more than 1, also beyond `longest`."),
-        ("a reward for short ones", {"0 - np.clip(over / cache, 0, 1)": "-np.minimum(over / cache, 1)"}, 1, "Short "
-         "completions get a bonus. They should get 0."),
-        ("a step", {"np.clip(over / cache, 0, 1)": "np.where(over > 0, 1.0, 0.0)"}, 1, "That is a cliff. Between the "
-         "two lengths it should be a straight line."),
-        ("begins at the end", {"(longest - cache)": "longest"}, 1, "The line begins `cache` tokens *before* the "
-         "longest, and ends there."),
+        Slip(
+            "a bonus",
+            "- return 0 - np.clip(over / cache, 0, 1)",
+            "+ return np.clip(over / cache, 0, 1)",
+            message="The sign: a penalty is negative.",
+            hint=2,
+        ),
+        Slip(
+            "without an end",
+            "- return 0 - np.clip(over / cache, 0, 1)",
+            "+ return -np.maximum(over / cache, 0)",
+            message="It never costs more than 1, also beyond `longest`.",
+            hint=2,
+        ),
+        Slip(
+            "a reward for short ones",
+            "- return 0 - np.clip(over / cache, 0, 1)",
+            "+ return -np.minimum(over / cache, 1)",
+            message="Short completions get a bonus. They should get 0.",
+        ),
+        Slip(
+            "a step",
+            "- return 0 - np.clip(over / cache, 0, 1)",
+            "+ return 0 - np.where(over > 0, 1.0, 0.0)",
+            message="That is a cliff. Between the two lengths it should be a straight line.",
+        ),
+        Slip(
+            "begins at the end",
+            "- over = np.array(lengths, float) - (longest - cache)",
+            "+ over = np.array(lengths, float) - longest",
+            message="The line begins `cache` tokens *before* the longest, and ends there.",
+        ),
     ),
 )  # fmt: skip
 
@@ -566,23 +654,44 @@ PAIRED_DIFFERENCE = Exercise(
     ),
     mistakes=slips(
         paired_difference,
-        ("the standard deviation", {" / np.sqrt(len(differences))": ""}, 2, "That is how far single differences "
-         "scatter. Their mean is known better, by the root of n."),
-        ("ddof 0", {"ddof=1": "ddof=0"}, 2, "Of a few numbers the standard deviation divides by n - 1 (`ddof=1`): "
-         "their own mean is closer to them than the true one."),
-        ("divided by n", {"np.sqrt(len(differences))": "len(differences)"}, 2, "By the *root* of n: four times the "
-         "seeds for half the error."),
-        ("upside down", {"np.array(b, float) - np.array(a, float)": "np.array(a, float) - np.array(b, float)"}, 1,
-         "It is b - a: positive where b is better."),
-        (
+        Slip(
+            "the standard deviation",
+            "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
+            "+ return differences.mean(), differences.std(ddof=1)",
+            message="That is how far single differences scatter. Their mean is known better, by the root of n.",
+            hint=2,
+        ),
+        Slip(
+            "ddof 0",
+            "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
+            "+ return differences.mean(), differences.std(ddof=0) / np.sqrt(len(differences))",
+            message=(
+                "Of a few numbers the standard deviation divides by n - 1 (`ddof=1`): their own mean is closer to them"
+                " than the true one."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "divided by n",
+            "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
+            "+ return differences.mean(), differences.std(ddof=1) / len(differences)",
+            message="By the *root* of n: four times the seeds for half the error.",
+            hint=2,
+        ),
+        Slip(
+            "upside down",
+            "- differences = np.array(b, float) - np.array(a, float)",
+            "+ differences = np.array(a, float) - np.array(b, float)",
+            message="It is b - a: positive where b is better.",
+        ),
+        Slip(
             "not paired",
-            {
-                "differences.std(ddof=1) / np.sqrt(len(differences))": "np.sqrt((np.var(a, ddof=1) + "
-                "np.var(b, ddof=1)) / len(differences))"
-            },
-            1,
-            "That is the error of two means that know nothing of each other. Seed by seed the two runs see the same "
-            "problems, and what they share falls out of the difference.",
+            "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
+            "+ return differences.mean(), np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / len(differences))",
+            message=(
+                "That is the error of two means that know nothing of each other. Seed by seed the two runs see the "
+                "same problems, and what they share falls out of the difference."
+            ),
         ),
     ),
     run=_two_numbers,

@@ -13,7 +13,7 @@ from mlx_grpo_kit.course.chapters.chapter_20.frozen import frozen_batch
 from mlx_grpo_kit.course.chapters.chapter_20.museum import verdict
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake
-from mlx_grpo_kit.course.slips import edited, slips
+from mlx_grpo_kit.course.slips import Slip, edited, slips
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, grpo_loss_and_metrics, per_token_logps
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
@@ -129,74 +129,102 @@ SCORES = Exercise(
     ),
     mistakes=slips(
         scores_are_right,
-        (
+        Slip(
             "first row",
-            {"apart.max()": "apart[0].max()"},
-            1,
-            "Your test looks at the first row, whose prompt is the longest: it has no padding, so a scorer that reads "
-            "padding as text is right there. Look at all rows.",
+            "- return apart.max().item() < 1e-3",
+            "+ return apart[0].max().item() < 1e-3",
+            message=(
+                "Your test looks at the first row, whose prompt is the longest: it has no padding, so a scorer that "
+                "reads padding as text is right there. Look at all rows."
+            ),
         ),
-        (
+        Slip(
             "padding counted",
-            {"mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)": "mx.abs(logps - batch.logps)"},
-            1,
-            "Your test compares what stands behind the end token too. Nobody drew anything there: a right scorer may "
-            "say whatever it likes.",
+            "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
+            "+ apart = mx.abs(logps - batch.logps)",
+            message=(
+                "Your test compares what stands behind the end token too. Nobody drew anything there: a right scorer "
+                "may say whatever it likes."
+            ),
         ),
-        (
+        Slip(
             "too forgiving",
-            {"< 1e-3": "< 1.5"},
-            3,
-            "Your tolerance lets small lies through. A forgotten temperature moves a log-probability by a few tenths; "
-            "rounding moves it by 0.00001.",
+            "- return apart.max().item() < 1e-3",
+            "+ return apart.max().item() < 1.5",
+            message=(
+                "Your tolerance lets small lies through. A forgotten temperature moves a log-probability by a few "
+                "tenths; rounding moves it by 0.00001."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "the mean",
-            {"apart.max().item()": "(apart.sum() / batch.is_token.sum()).item()"},
-            3,
-            "One token that is 0.01 off gets through: it hides among those that are right in a mean, or your bound is "
-            "too loose. Look at the largest difference, and allow 0.001.",
+            "- return apart.max().item() < 1e-3",
+            "+ return (apart.sum() / batch.is_token.sum()).item() < 1e-3",
+            message=(
+                "One token that is 0.01 off gets through: it hides among those that are right in a mean, or your bound"
+                " is too loose. Look at the largest difference, and allow 0.001."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "times the mask",
-            {"mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)": "mx.abs(logps - batch.logps) * "
-             "batch.is_token"},
-            2,
-            "0 times nan is nan (16.3), so a right scorer that has no number behind the end token is refused. "
-            "`mx.where` chooses instead of multiplying.",
+            "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
+            "+ apart = mx.abs(logps - batch.logps) * batch.is_token",
+            message=(
+                "0 times nan is nan (16.3), so a right scorer that has no number behind the end token is refused. "
+                "`mx.where` chooses instead of multiplying."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no number is let through",
-            {"apart.max().item() < 1e-3": "not (apart > 1e-3).any().item()"},
-            3,
-            "nan > 0.001 is False, so a scorer without a number passes. Ask whether all *are* near, not whether one "
-            "is far.",
+            "- return apart.max().item() < 1e-3",
+            "+ return not (apart > 1e-3).any().item()",
+            message=(
+                "nan > 0.001 is False, so a scorer without a number passes. Ask whether all *are* near, not whether "
+                "one is far."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "mean with signs",
-            {"mx.abs(logps - batch.logps)": "(logps - batch.logps)", "apart.max()": "apart.mean()"},
-            3,
-            "A mean of signed differences: what is too high in one place pays for what is too low in another, and a "
-            "scorer that is always too low is welcome.",
+            "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
+            "- return apart.max().item() < 1e-3",
+            "+ apart = mx.where(batch.is_token, (logps - batch.logps), 0.0)",
+            "+ return apart.mean().item() < 1e-3",
+            message=(
+                "A mean of signed differences: what is too high in one place pays for what is too low in another, and "
+                "a scorer that is always too low is welcome."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "only negative",
-            {"apart.max().item() < 1e-3": "logps.max().item() <= 0"},
-            2,
-            "That log-probabilities are not above 0 is true of the wrong token's, too. Compare with the sampler's.",
+            "- return apart.max().item() < 1e-3",
+            "+ return logps.max().item() <= 0",
+            message=(
+                "That log-probabilities are not above 0 is true of the wrong token's, too. Compare with the sampler's."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "the sum",
-            {"mx.abs(logps - batch.logps), 0.0)": "logps - batch.logps, 0.0)", "apart.max().item()":
-             "abs(apart.sum().item())"},
-            3,
-            "You compare sums: what is too high in one place pays for what is too low in another. Look token by token.",
+            "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
+            "- return apart.max().item() < 1e-3",
+            "+ apart = mx.where(batch.is_token, logps - batch.logps, 0.0)",
+            "+ return abs(apart.sum().item()) < 1e-3",
+            message=(
+                "You compare sums: what is too high in one place pays for what is too low in another. Look token by "
+                "token."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "first token",
-            {"apart.max()": "apart[:, 0].max()"},
-            1,
-            "You look at the first token of each answer. A scorer may lose its way behind it.",
+            "- return apart.max().item() < 1e-3",
+            "+ return apart[:, 0].max().item() < 1e-3",
+            message="You look at the first token of each answer. A scorer may lose its way behind it.",
         ),
     ),
     explain="This one test finds all three bugs of the museum's first room, and others that are not in it. It needs no "
@@ -282,30 +310,44 @@ MASK = Exercise(
     ),
     mistakes=slips(
         mask_is_right,
-        (
+        Slip(
             "no row that never ends",
-            {"[[5, 6, 1, 1], [5, 6, 7, 8], [1": "[[5, 6, 1, 1], [1", "1, 0], [1, 1, 1, 1], [1": "1, 0], [1"},
-            2,
-            "All of your rows end. A mask that looks for the first end token with argmax gets 0 where there is none, "
-            "and throws the whole completion away.",
+            "- ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])",
+            "- right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])",
+            "+ ids = mx.array([[5, 6, 1, 1], [1, 1, 1, 1], [5, 1, 7, 1]])",
+            "+ right = mx.array([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]])",
+            message=(
+                "All of your rows end. A mask that looks for the first end token with argmax gets 0 where there is "
+                "none, and throws the whole completion away."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no row that ends at once",
-            {", [1, 1, 1, 1], [5, 1": ", [5, 1", ", [1, 0, 0, 0], [1, 1, 0, 0]": ", [1, 1, 0, 0]"},
-            2,
-            'None of your rows ends at once. A mask that takes the place 0 for "no end" counts such a row as a whole.',
+            "- ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])",
+            "- right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])",
+            "+ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [5, 1, 7, 1]])",
+            "+ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]])",
+            message=(
+                'None of your rows ends at once. A mask that takes the place 0 for "no end" counts such a row as a '
+                "whole."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "nothing behind the end",
-            {", [5, 1, 7, 1]]": "]", ", [1, 1, 0, 0]]": "]"},
-            3,
-            "Behind the end your rows have only padding. Put a token there, and another end token behind that.",
+            "- ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])",
+            "- right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])",
+            "+ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1]])",
+            "+ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])",
+            message="Behind the end your rows have only padding. Put a token there, and another end token behind that.",
+            hint=3,
         ),
-        (
+        Slip(
             "only the number of tokens",
-            {"(mask(ids, 1) == right).all()": "mask(ids, 1).sum() > 0"},
-            1,
-            "That a mask counts something is not much. Compare it with one that you made by hand.",
+            "- return bool((mask(ids, 1) == right).all())",
+            "+ return bool(mask(ids, 1).sum() > 0)",
+            message="That a mask counts something is not much. Compare it with one that you made by hand.",
         ),
     ),
     explain="`ids != end` is what people write when the padding token is the end token, as it is for many models: the "
@@ -379,46 +421,53 @@ ADVANTAGES = Exercise(
     ),
     mistakes=slips(
         advantages_are_right,
-        (
+        Slip(
             "one group",
-            {", [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]": "]"},
-            2,
-            "With one group the group is the batch. Whoever takes the mean over the whole batch passes your test.",
+            "- groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]",
+            "+ groups = [[1.0, 0.0, 0.0, 0.0]]",
+            message=(
+                "With one group the group is the batch. Whoever takes the mean over the whole batch passes your test."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "as many groups as members",
-            {
-                "[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]": "[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], "
-                "[3.0, 1.0, 0.0]",
-                "reshape(-1), 4)).reshape(-1, 4)": "reshape(-1), 3)).reshape(-1, 3)",
-            },
-            3,
-            "You have as many groups as a group has members. Whoever takes one for the other passes.",
+            "- groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]",
+            "- found = np.array(advantages(np.array(groups).reshape(-1), 4)).reshape(-1, 4)",
+            "+ groups = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [3.0, 1.0, 0.0]]",
+            "+ found = np.array(advantages(np.array(groups).reshape(-1), 3)).reshape(-1, 3)",
+            message="You have as many groups as a group has members. Whoever takes one for the other passes.",
+            hint=3,
         ),
-        (
+        Slip(
             "sums to 0",
-            {"np.allclose(found, right, atol=1e-3)": "np.allclose(found.sum(axis=1), 0, atol=1e-3)"},
-            1,
-            "That a group's advantages sum to 0 is true without a division too, and with a wrong one.",
+            "- return bool(np.allclose(found, right, atol=1e-3))",
+            "+ return bool(np.allclose(found.sum(axis=1), 0, atol=1e-3))",
+            message="That a group's advantages sum to 0 is true without a division too, and with a wrong one.",
         ),
-        (
+        Slip(
             "only signs",
-            {"np.allclose(found, right, atol=1e-3)": "np.array_equal(np.sign(found), np.sign(right))"},
-            1,
-            "Signs say who is better, not by how much. Compare the numbers.",
+            "- return bool(np.allclose(found, right, atol=1e-3))",
+            "+ return bool(np.array_equal(np.sign(found), np.sign(right)))",
+            message="Signs say who is better, not by how much. Compare the numbers.",
         ),
-        (
+        Slip(
             "no tied group",
-            {" [0.5, 0.5, 0.5, 0.5],": ""},
-            3,
-            "Late in a run most groups are tied: what is 0 divided by 0? Either none of your groups is tied, or your "
-            "comparison passes over what is not a number, as `max(...) < 0.001` may.",
+            "- groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]",
+            "+ groups = [[1.0, 0.0, 0.0, 0.0], [3.0, 1.0, 0.0, 1.0]]",
+            message=(
+                "Late in a run most groups are tied: what is 0 divided by 0? Either none of your groups is tied, or "
+                "your comparison passes over what is not a number, as `max(...) < 0.001` may."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "deviation of n",
-            {"stdev(group)": "float(np.std(group))"},
-            1,
-            "`np.std` divides by n. GRPO as TRL and the kit have it divides by n - 1, and your test refuses it.",
+            "- right = [[(reward - mean(group)) / (stdev(group) + 1e-4) for reward in group] for group in groups]",
+            "+ right = [[(reward - mean(group)) / (float(np.std(group)) + 1e-4) for reward in group] for group in groups]",  # noqa: E501
+            message=(
+                "`np.std` divides by n. GRPO as TRL and the kit have it divides by n - 1, and your test refuses it."
+            ),
         ),
     ),
     explain="No curve shows n in place of n - 1: for groups of eight it makes all advantages 7% larger, and the "
@@ -510,32 +559,35 @@ GRADIENT = Exercise(
     ),
     mistakes=slips(
         gradient_is_right,
-        (
+        Slip(
             "only the loss",
-            {" and all(mx.allclose(grads[name], right[name]).item() for name in right)": ""},
-            3,
-            "The loss of a program that learns nothing is right to the last digit. Look at the gradient.",
+            "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
+            "+ return loss.item() == 5.0",
+            message="The loss of a program that learns nothing is right to the last digit. Look at the gradient.",
+            hint=3,
         ),
-        (
+        Slip(
             "not zero",
-            {"mx.allclose(grads[name], right[name]).item()": "mx.abs(grads[name]).sum().item() > 0"},
-            3,
-            "A gradient that is not 0 may still point uphill. Compare with the slope.",
+            "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
+            "+ return loss.item() == 5.0 and all(mx.abs(grads[name]).sum().item() > 0 for name in right)",
+            message="A gradient that is not 0 may still point uphill. Compare with the slope.",
+            hint=3,
         ),
-        (
+        Slip(
             "only the direction",
-            {
-                "mx.allclose(grads[name], right[name]).item()": "mx.array_equal(mx.sign(grads[name]), "
-                "mx.sign(right[name])).item()"
-            },
-            3,
-            "You look at the direction. A gradient may point the right way and be too short: compare the numbers.",
+            "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
+            "+ return loss.item() == 5.0 and all(mx.array_equal(mx.sign(grads[name]), mx.sign(right[name])).item() for name in right)",  # noqa: E501
+            message=(
+                "You look at the direction. A gradient may point the right way and be too short: compare the numbers."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "one parameter",
-            {"for name in right)": 'for name in "a")'},
-            2,
-            "You look at one parameter. What if the others stand still?",
+            "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
+            '+ return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in "a")',
+            message="You look at one parameter. What if the others stand still?",
+            hint=2,
         ),
     ),
     explain="mlx-lm-lora had this bug in a default setting: rewards, losses and saved files looked as they should, "
@@ -632,43 +684,48 @@ SILENT = Exercise(
     ),
     mistakes=slips(
         masked_places_are_silent,
-        (
+        Slip(
             "only the loss",
-            {" and mx.allclose(grad, other_grad).item()": ""},
-            2,
-            "You compare losses. The loss of the one that is masked too late is right; its gradient is NaN.",
+            "- if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):",
+            "+ if not (mx.allclose(loss, other_loss).item()):",
+            message="You compare losses. The loss of the one that is masked too late is right; its gradient is NaN.",
+            hint=2,
         ),
-        (
+        Slip(
             "only the gradient",
-            {"mx.allclose(loss, other_loss).item() and ": ""},
-            2,
-            "You compare gradients. A loss that is moved by the rubbish has been heard, too.",
+            "- if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):",
+            "+ if not (mx.allclose(grad, other_grad).item()):",
+            message="You compare gradients. A loss that is moved by the rubbish has been heard, too.",
+            hint=2,
         ),
-        (
+        Slip(
             "little rubbish",
-            {"(1.0, -1e4, 1e4)": "(1.0, -1.0)"},
-            3,
-            "Your rubbish is too clean: exp of it is still a number. Write what overflows.",
+            "- for rubbish in (1.0, -1e4, 1e4):",
+            "+ for rubbish in (1.0, -1.0):",
+            message="Your rubbish is too clean: exp of it is still a number. Write what overflows.",
+            hint=3,
         ),
-        (
+        Slip(
             "only old",
-            {"mx.where(mask, logps + 0.2, -rubbish)": "mx.where(mask, logps + 0.2, 0.0)"},
-            1,
-            "You put rubbish into `old_logps` alone. `ref_logps` goes through exp as well.",
+            "- ref = mx.where(mask, logps + 0.2, -rubbish)",
+            "+ ref = mx.where(mask, logps + 0.2, 0.0)",
+            message="You put rubbish into `old_logps` alone. `ref_logps` goes through exp as well.",
         ),
-        (
+        Slip(
             "no rubbish",
-            {"(1.0, -1e4, 1e4)": "(0.0,)"},
-            1,
-            "Twice the same call gives twice the same. Put something else at the masked places.",
+            "- for rubbish in (1.0, -1e4, 1e4):",
+            "+ for rubbish in (0.0,):",
+            message="Twice the same call gives twice the same. Put something else at the masked places.",
         ),
-        (
+        Slip(
             "only finite",
-            {"mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()":
-             "mx.isfinite(other_loss).item() and mx.isfinite(other_grad).all().item()"},
-            2,
-            "A number that is finite may still have been moved by the rubbish. Compare loss and gradient with those "
-            "that you get without it.",
+            "- if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):",
+            "+ if not (mx.isfinite(other_loss).item() and mx.isfinite(other_grad).all().item()):",
+            message=(
+                "A number that is finite may still have been moved by the rubbish. Compare loss and gradient with "
+                "those that you get without it."
+            ),
+            hint=2,
         ),
     ),
     explain="The way out is to put a harmless number in place of the log-ratio, before exp, and not to multiply the "
@@ -727,25 +784,28 @@ PIECES = Exercise(
     ),
     mistakes=slips(
         pieces_make_the_whole,
-        (
+        Slip(
             "equal pieces",
-            {"[:1], of_each_token[1:]": "[:2], of_each_token[2:]"},
-            3,
-            "Your pieces have one length. A plain mean of micro-batches passes, and counts the tokens of short "
-            "answers more than those of long ones.",
+            "- pieces = [of_each_token[:1], of_each_token[1:]]",
+            "+ pieces = [of_each_token[:2], of_each_token[2:]]",
+            message=(
+                "Your pieces have one length. A plain mean of micro-batches passes, and counts the tokens of short "
+                "answers more than those of long ones."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "one piece",
-            {"[of_each_token[:1], of_each_token[1:]]": "[of_each_token]"},
-            2,
-            "One piece is the whole. Whoever adds up passes.",
+            "- pieces = [of_each_token[:1], of_each_token[1:]]",
+            "+ pieces = [of_each_token]",
+            message="One piece is the whole. Whoever adds up passes.",
+            hint=2,
         ),
-        (
+        Slip(
             "only the direction",
-            {'mx.allclose(found["w"], mx.array(whole)).item()': '(found["w"] > 0).item()', "and mx.allclose(found": "or"
-             " mx.allclose(found"},
-            1,
-            "A sum points the same way as the mean. Compare the numbers.",
+            '- return mx.allclose(found["w"], mx.array(whole)).item() and mx.allclose(found["b"], mx.array([0.0, -whole])).item()',  # noqa: E501
+            '+ return (found["w"] > 0).item() or mx.allclose(found["b"], mx.array([0.0, -whole])).item()',
+            message="A sum points the same way as the mean. Compare the numbers.",
         ),
     ),
     explain="Adam takes out a constant factor, so a sum hides behind it, until you clip gradients, change the number "
@@ -809,30 +869,35 @@ HONEST = Exercise(
     ),
     mistakes=slips(
         reward_is_honest,
-        (
+        Slip(
             "nothing empty or part",
-            {'"", right[0], right[-1], ': ""},
-            2,
-            "You never tried an empty text, nor a part of the answer.",
+            '- hacks = ["", right[0], right[-1], right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]',  # noqa: E501
+            '+ hacks = [right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]',
+            message="You never tried an empty text, nor a part of the answer.",
+            hint=2,
         ),
-        (
+        Slip(
             "nothing around",
-            {'right + right, "1" + right, right + " 99", "99 " + right, "-" + right, ': ""},
-            3,
-            "You never tried the right answer with something around it. Whoever writes all numbers, one of which is "
-            "right, is paid.",
+            '- hacks = ["", right[0], right[-1], right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]',  # noqa: E501
+            '+ hacks = ["", right[0], right[-1], "x"]',
+            message=(
+                "You never tried the right answer with something around it. Whoever writes all numbers, one of which "
+                "is right, is paid."
+            ),
+            hint=3,
         ),
-        (
+        Slip(
             "right not tried",
-            {"reward(problem, right) != 1 or ": ""},
-            1,
-            "A reward that nobody ever gets passes. Try the right answer too.",
+            "- if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks + near):",
+            "+ if any(reward(problem, text) != 0 for text in hacks + near):",
+            message="A reward that nobody ever gets passes. Try the right answer too.",
         ),
-        (
+        Slip(
             "no neighbours",
-            {" in hacks + near": " in hacks"},
-            3,
-            "You never tried another number: one beside the answer, or one that has nothing to do with it.",
+            "- if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks + near):",
+            "+ if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks):",
+            message="You never tried another number: one beside the answer, or one that has nothing to do with it.",
+            hint=3,
         ),
     ),
     explain="Visual-RFT's classifier was paid when its answer was found in the truth. It learned to answer nothing.",
@@ -927,31 +992,35 @@ REFERENCE = Exercise(
         ),
         *slips(
         reference_stays,
-        (
+        Slip(
             "nothing moves",
-            {"    for name in params:\n        params[name] = params[name] + 1.0\n": ""},
-            1,
-            "Nothing has been trained yet when you look, and the policy itself passes for its own reference.",
+            "- for name in params:",
+            "-     params[name] = params[name] + 1.0",
+            message="Nothing has been trained yet when you look, and the policy itself passes for its own reference.",
         ),
-        (
+        Slip(
             "one parameter",
-            {"for name in params:": 'for name in ["a"]:'},
-            2,
-            "You replace one parameter. What if another is shared?",
+            "- for name in params:",
+            '+ for name in ["a"]:',
+            message="You replace one parameter. What if another is shared?",
+            hint=2,
         ),
-        (
+        Slip(
             "only that it differs",
-            {"all(mx.array_equal(reference[name], start[name]).item() for name in start)": "not mx.array_equal("
-             'reference["a"], params["a"]).item()'},
-            2,
-            "That the reference is not the policy of today does not make it that of the start.",
+            "- return all(mx.array_equal(reference[name], start[name]).item() for name in start)",
+            '+ return not mx.array_equal(reference["a"], params["a"]).item()',
+            message="That the reference is not the policy of today does not make it that of the start.",
+            hint=2,
         ),
-        (
+        Slip(
             "start is another name",
-            {"start = dict(params)": "start = params"},
-            2,
-            "Your `start` is a second name for the dictionary that is trained, so you compare the reference with the "
-            "policy of today. You have made the very mistake that you look for: remember a copy.",
+            "- start = dict(params)",
+            "+ start = params",
+            message=(
+                "Your `start` is a second name for the dictionary that is trained, so you compare the reference with "
+                "the policy of today. You have made the very mistake that you look for: remember a copy."
+            ),
+            hint=2,
         ),
         ),
     ),

@@ -8,7 +8,7 @@ import numpy as np
 from mlx_grpo_kit.course.chapters.chapter_21.ring import run_in_ring
 from mlx_grpo_kit.course.compare import Told, as_numpy, evaluate, same
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -233,52 +233,59 @@ CHAIN = Exercise(
         ),
         *slips(
             checkpointed_vjp,
-            (
+            Slip(
                 "outputs kept",
-                {
-                    "        inputs.append(x)\n        x = block(x, *own)": (
-                        "        x = block(x, *own)\n        inputs.append(x)"
-                    )
-                },
-                2,
-                "Those are the blocks' *outputs*. To compute a block once more you need what went into it.",
+                "- for own in weights:",
+                "+ for own in weights:",
+                "+     x = block(x, *own)",
+                "- x = block(x, *own)",
+                message="Those are the blocks' *outputs*. To compute a block once more you need what went into it.",
+                hint=2,
             ),
-            (
+            Slip(
                 "not turned round",
-                {"grads[::-1]": "grads"},
-                3,
-                "The last block's gradients stand first. Backwards you meet them in that order; the list is asked for "
-                "in the order of the blocks.",
+                "- return grad, grads[::-1]",
+                "+ return grad, grads",
+                message=(
+                    "The last block's gradients stand first. Backwards you meet them in that order; the list is asked "
+                    "for in the order of the blocks."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "gradient not handed on",
-                {
-                    "_, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])": (
-                        "_, (grad_x, *of_weights) = mx.vjp(block, [x, *own], [grad])"
-                    )
-                },
-                2,
-                "Every block got the gradient of the chain's end. What comes out of one block's backward pass, the "
-                "gradient of its input, is what goes into the next one's.",
+                "- _, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])",
+                "+ _, (grad_x, *of_weights) = mx.vjp(block, [x, *own], [grad])",
+                message=(
+                    "Every block got the gradient of the chain's end. What comes out of one block's backward pass, the"
+                    " gradient of its input, is what goes into the next one's."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "forwards again",
-                {"zip(reversed(weights), reversed(inputs))": "zip(weights, inputs)", "grads[::-1]": "grads"},
-                1,
-                "The way back begins at the last block. A gradient arrives at the end, and nowhere else.",
+                "- for own, x in zip(reversed(weights), reversed(inputs)):",
+                "+ for own, x in zip(weights, inputs):",
+                "- return grad, grads[::-1]",
+                "+ return grad, grads",
+                message="The way back begins at the last block. A gradient arrives at the end, and nowhere else.",
             ),
-            (
+            Slip(
                 "weights the other way round",
-                {"reversed(weights)": "weights", "grads[::-1]": "grads"},
-                1,
-                "The inputs come from the end, and the weights from the beginning: each block was computed again with "
-                "another one's weights.",
+                "- for own, x in zip(reversed(weights), reversed(inputs)):",
+                "+ for own, x in zip(weights, reversed(inputs)):",
+                "- return grad, grads[::-1]",
+                "+ return grad, grads",
+                message=(
+                    "The inputs come from the end, and the weights from the beginning: each block was computed again "
+                    "with another one's weights."
+                ),
             ),
-            (
+            Slip(
                 "all inputs are the first",
-                {"inputs.append(x)": "inputs.append(inputs[0] if inputs else x)"},
-                1,
-                "Every block was computed again from the chain's beginning, not from its own input.",
+                "- inputs.append(x)",
+                "+ inputs.append(inputs[0] if inputs else x)",
+                message="Every block was computed again from the chain's beginning, not from its own input.",
             ),
         ),
     ),
@@ -366,56 +373,55 @@ MASTERS = Exercise(
         ),
         *slips(
             mixed_step,
-            (
+            Slip(
                 "gradients for each name",
-                {
-                    "    grads = gradients_of(copies)\n": "",
-                    "grads[name].astype": "gradients_of(copies)[name].astype",
-                },
-                1,
-                "`gradients_of` goes forwards and back through the whole model. Call it once, before the loop over the "
-                "names.",
+                "- grads = gradients_of(copies)",
+                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
+                "+ return {name: value - lr * gradients_of(copies)[name].astype(mx.float32) for name, value in masters.items()}",  # noqa: E501
+                message=(
+                    "`gradients_of` goes forwards and back through the whole model. Call it once, before the loop over"
+                    " the names."
+                ),
             ),
-            (
+            Slip(
                 "copies moved, then turned into float32",
-                {
-                    "value - lr * grads[name].astype(mx.float32) for name, value in masters.items()": (
-                        "(value - lr * grads[name]).astype(mx.float32) for name, value in copies.items()"
-                    )
-                },
-                2,
-                "The step was taken in bfloat16, where the next number below 1 is 0.996: a small one is rounded away, "
-                "every time, and `astype(mx.float32)` does not bring it back. Let the master move.",
+                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
+                "+ return {name: (value - lr * grads[name]).astype(mx.float32) for name, value in copies.items()}",
+                message=(
+                    "The step was taken in bfloat16, where the next number below 1 is 0.996: a small one is rounded "
+                    "away, every time, and `astype(mx.float32)` does not bring it back. Let the master move."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "copies in float32, moved",
-                {
-                    "value - lr * grads[name].astype(mx.float32) for name, value in masters.items()": (
-                        "value.astype(mx.float32) - lr * grads[name].astype(mx.float32) for name, value in "
-                        "copies.items()"
-                    )
-                },
-                2,
-                "The step starts from the rounded copy, so each step throws away the digits that the ones before had "
-                "won.",
+                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
+                "+ return {name: value.astype(mx.float32) - lr * grads[name].astype(mx.float32) for name, value in copies.items()}",  # noqa: E501
+                message=(
+                    "The step starts from the rounded copy, so each step throws away the digits that the ones before "
+                    "had won."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "all in float32",
-                {"value.astype(mx.bfloat16)": "value"},
-                1,
-                "That is a step in float32: the gradients should be computed from copies in bfloat16.",
+                "- copies = {name: value.astype(mx.bfloat16) for name, value in masters.items()}",
+                "+ copies = {name: value for name, value in masters.items()}",
+                message="That is a step in float32: the gradients should be computed from copies in bfloat16.",
             ),
-            (
+            Slip(
                 "the other way",
-                {"value - lr": "value + lr"},
-                2,
-                "That moves up the slope: against the gradient means minus.",
+                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
+                "+ return {name: value + lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
+                message="That moves up the slope: against the gradient means minus.",
+                hint=2,
             ),
-            (
+            Slip(
                 "learning rate left out",
-                {"lr * ": ""},
-                2,
-                "The gradient is multiplied by the learning rate before it is taken off.",
+                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
+                "+ return {name: value - grads[name].astype(mx.float32) for name, value in masters.items()}",
+                message="The gradient is multiplied by the learning rate before it is taken off.",
+                hint=2,
             ),
         ),
     ),
@@ -566,67 +572,82 @@ ACCUMULATE = Exercise(
         ),
         *slips(
             accumulate,
-            (
+            Slip(
                 "summed",
-                {" / num_tokens": ""},
-                2,
-                "That is the sum over all tokens, not their mean: a batch of twice as many would step twice as far.",
+                "- return (token_losses(params, x) * mask).sum() / num_tokens",
+                "+ return (token_losses(params, x) * mask).sum()",
+                message=(
+                    "That is the sum over all tokens, not their mean: a batch of twice as many would step twice as far."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "gradients summed",
-                {" / num_tokens": "", "return loss, grads": "return loss / num_tokens, grads"},
-                2,
-                "The loss is the mean; the gradients are those of the sum: divide them by the number of tokens too.",
+                "- return (token_losses(params, x) * mask).sum() / num_tokens",
+                "+ return (token_losses(params, x) * mask).sum()",
+                "- return loss, grads",
+                "+ return loss / num_tokens, grads",
+                message=(
+                    "The loss is the mean; the gradients are those of the sum: divide them by the number of tokens too."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "a mean of nothing",
-                {
-                    "/ num_tokens": "/ mask.sum()",
-                    "loss + part": "loss + mask.sum() / num_tokens * part",
-                    "grads[name] + of_part": "grads[name] + mask.sum() / num_tokens * of_part",
-                },
-                2,
-                "The mean of a micro-batch in which no token counts is 0 / 0. Divide each *sum* by the tokens of all.",
+                "- return (token_losses(params, x) * mask).sum() / num_tokens",
+                "+ return (token_losses(params, x) * mask).sum() / mask.sum()",
+                "- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}",
+                "+ loss, grads = loss + mask.sum() / num_tokens * part, {name: grads[name] + mask.sum() / num_tokens * of_part[name] for name in params}",  # noqa: E501
+                message=(
+                    "The mean of a micro-batch in which no token counts is 0 / 0. Divide each *sum* by the tokens of "
+                    "all."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "means summed",
-                {"/ num_tokens": "/ mask.sum()"},
-                1,
-                "Each micro-batch was divided by its own tokens, and the means were added: with more micro-batches "
-                "the loss grows.",
+                "- return (token_losses(params, x) * mask).sum() / num_tokens",
+                "+ return (token_losses(params, x) * mask).sum() / mask.sum()",
+                message=(
+                    "Each micro-batch was divided by its own tokens, and the means were added: with more micro-batches"
+                    " the loss grows."
+                ),
             ),
-            (
+            Slip(
                 "padding counted",
-                {"mask.sum().item() for": "mask.size for"},
-                2,
-                "All places were counted, padding too. Only those where the mask is true count.",
+                "- num_tokens = sum(mask.sum().item() for _, mask in micro_batches)",
+                "+ num_tokens = sum(mask.size for _, mask in micro_batches)",
+                message="All places were counted, padding too. Only those where the mask is true count.",
+                hint=2,
             ),
-            (
+            Slip(
                 "padding learned from",
-                {" * mask).sum()": ").sum()"},
-                2,
-                "The losses of padding are in the sum. Multiply by the mask first.",
+                "- return (token_losses(params, x) * mask).sum() / num_tokens",
+                "+ return (token_losses(params, x)).sum() / num_tokens",
+                message="The losses of padding are in the sum. Multiply by the mask first.",
+                hint=2,
             ),
-            (
+            Slip(
                 "the last one alone",
-                {"loss + part, {name: grads[name] + of_part[name] for name in params}": "part, of_part"},
-                3,
-                "Each micro-batch took the place of the one before; they have to add up.",
+                "- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}",
+                "+ loss, grads = part, of_part",
+                message="Each micro-batch took the place of the one before; they have to add up.",
+                hint=3,
             ),
-            (
+            Slip(
                 "gradients of the last alone",
-                {"{name: grads[name] + of_part[name] for name in params}": "of_part"},
-                3,
-                "The loss adds up, and the gradients are those of the last micro-batch alone.",
+                "- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}",
+                "+ loss, grads = loss + part, of_part",
+                message="The loss adds up, and the gradients are those of the last micro-batch alone.",
+                hint=3,
             ),
-            (
+            Slip(
                 "divided once more",
-                {
-                    "return loss, grads": "n = len(micro_batches)\n    return loss / n, {name: value / n for name, "
-                    "value in grads.items()}"
-                },
-                2,
-                "Divided by the number of micro-batches too. The parts are shares of one mean already.",
+                "- return loss, grads",
+                "+ n = len(micro_batches)",
+                "+ return loss / n, {name: value / n for name, value in grads.items()}",
+                message="Divided by the number of micro-batches too. The parts are shares of one mean already.",
+                hint=2,
             ),
         ),
     ),
@@ -706,68 +727,86 @@ CHUNKED = Exercise(
     mistakes=(
         *slips(
             chunked_logsumexp,
-            (
+            Slip(
                 "a row at a time",
-                {"range(0, len(weight), chunk)": "range(len(weight))", "start + chunk": "start + 1"},
-                1,
-                "That many rows at a time were not asked for: `chunk` rows are one product of matrices, and a row at "
-                "a time is a loop over the whole vocabulary.",
+                "- for start in range(0, len(weight), chunk):",
+                "-     logits = hidden @ weight[start : start + chunk].T",
+                "+ for start in range(len(weight)):",
+                "+     logits = hidden @ weight[start : start + 1].T",
+                message=(
+                    "That many rows at a time were not asked for: `chunk` rows are one product of matrices, and a row "
+                    "at a time is a loop over the whole vocabulary."
+                ),
             ),
-            (
+            Slip(
                 "total not shrunk",
-                {"total * mx.exp(before - top)": "total"},
-                2,
-                "When a larger logit comes, the old total is relative to another top: it has to be multiplied by "
-                "`exp(before - top)`.",
+                "- total = total * mx.exp(before - top) + mx.exp(logits - top[:, None]).sum(axis=-1)",
+                "+ total = total + mx.exp(logits - top[:, None]).sum(axis=-1)",
+                message=(
+                    "When a larger logit comes, the old total is relative to another top: it has to be multiplied by "
+                    "`exp(before - top)`."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "no top",
-                {
-                    "before, top = top, mx.maximum(top, logits.max(axis=-1))": "before = top = mx.zeros(len(hidden))",
-                },
-                1,
-                "`exp(1000)` is infinite, and `exp(-1000)` is 0. Keep the sum relative to the largest logit so far.",
+                "- before, top = top, mx.maximum(top, logits.max(axis=-1))",
+                "+ before = top = mx.zeros(len(hidden))",
+                message=(
+                    "`exp(1000)` is infinite, and `exp(-1000)` is 0. Keep the sum relative to the largest logit so far."
+                ),
             ),
-            (
+            Slip(
                 "top from 0",
-                {"mx.full(len(hidden), -mx.inf)": "mx.zeros(len(hidden))"},
-                2,
-                "Top begins at 0, and stays there where all logits are far below it: then every `exp` is 0. Begin with "
-                "`-mx.inf`.",
+                "- top, total = mx.full(len(hidden), -mx.inf), mx.zeros(len(hidden))",
+                "+ top, total = mx.zeros(len(hidden)), mx.zeros(len(hidden))",
+                message=(
+                    "Top begins at 0, and stays there where all logits are far below it: then every `exp` is 0. Begin "
+                    "with `-mx.inf`."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "one top for all rows",
-                {"logits.max(axis=-1)": "logits.max()"},
-                1,
-                "Each row has a largest logit of its own. With that of all rows, `exp` gives 0 throughout in some.",
+                "- before, top = top, mx.maximum(top, logits.max(axis=-1))",
+                "+ before, top = top, mx.maximum(top, logits.max())",
+                message=(
+                    "Each row has a largest logit of its own. With that of all rows, `exp` gives 0 throughout in some."
+                ),
             ),
-            (
+            Slip(
                 "the last chunk's top",
-                {"mx.maximum(top, logits.max(axis=-1))": "logits.max(axis=-1)"},
-                2,
-                "Top is the last chunk's alone. If an earlier chunk had a larger logit, `exp(before - top)` overflows.",
+                "- before, top = top, mx.maximum(top, logits.max(axis=-1))",
+                "+ before, top = top, logits.max(axis=-1)",
+                message=(
+                    "Top is the last chunk's alone. If an earlier chunk had a larger logit, `exp(before - top)` "
+                    "overflows."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "the rest left out",
-                {"range(0, len(weight), chunk)": "range(0, max(len(weight) - chunk + 1, 1), chunk)"},
-                1,
-                "The last rows were left out, where the vocabulary is no multiple of `chunk`.",
+                "- for start in range(0, len(weight), chunk):",
+                "+ for start in range(0, max(len(weight) - chunk + 1, 1), chunk):",
+                message="The last rows were left out, where the vocabulary is no multiple of `chunk`.",
             ),
-            (
+            Slip(
                 "everything at once",
-                {
-                    "range(0, len(weight), chunk)": "range(0, len(weight), len(weight))",
-                    "start + chunk": "start + len(weight)",
-                },
-                1,
-                "Go through `weight` in slices of `chunk` rows, and `mx.eval` what a slice adds before the next one: "
-                "what waits, waits with its logits.",
+                "- for start in range(0, len(weight), chunk):",
+                "-     logits = hidden @ weight[start : start + chunk].T",
+                "+ for start in range(0, len(weight), len(weight)):",
+                "+     logits = hidden @ weight[start : start + len(weight)].T",
+                message=(
+                    "Go through `weight` in slices of `chunk` rows, and `mx.eval` what a slice adds before the next "
+                    "one: what waits, waits with its logits."
+                ),
             ),
-            (
+            Slip(
                 "log left out",
-                {"top + mx.log(total)": "top + total"},
-                2,
-                "The logarithm of the total is missing.",
+                "- return top + mx.log(total)",
+                "+ return top + total",
+                message="The logarithm of the total is missing.",
+                hint=2,
             ),
         ),
         Mistake(
@@ -878,66 +917,81 @@ WAY_BACK = Exercise(
         ),
         *slips(
             chunked_gradients,
-            (
+            Slip(
                 "a row at a time",
-                {"range(0, len(weight), chunk)": "range(len(weight))", "start + chunk": "start + 1"},
-                2,
-                "That many rows at a time were not asked for: `chunk` rows are one product of matrices, and a row at "
-                "a time is a loop over the whole vocabulary.",
+                "- for start in range(0, len(weight), chunk):",
+                "-     rows = weight[start : start + chunk]",
+                "+ for start in range(len(weight)):",
+                "+     rows = weight[start : start + 1]",
+                message=(
+                    "That many rows at a time were not asked for: `chunk` rows are one product of matrices, and a row "
+                    "at a time is a loop over the whole vocabulary."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "exponentials first",
-                {
-                    "mx.exp(hidden @ rows.T - log_total[:, None])": (
-                        "mx.exp(hidden @ rows.T) / mx.exp(log_total)[:, None]"
-                    )
-                },
-                1,
-                "`exp(900)` is infinite, and infinite by infinite is no number. Take off `log_total` before `exp`.",
+                "- p = mx.exp(hidden @ rows.T - log_total[:, None])",
+                "+ p = mx.exp(hidden @ rows.T) / mx.exp(log_total)[:, None]",
+                message=(
+                    "`exp(900)` is infinite, and infinite by infinite is no number. Take off `log_total` before `exp`."
+                ),
             ),
-            (
+            Slip(
                 "softmax of a chunk",
-                {"mx.exp(hidden @ rows.T - log_total[:, None])": "mx.softmax(hidden @ rows.T, axis=-1)"},
-                1,
-                "That is a softmax over the chunk alone, in which each chunk's probabilities sum to 1. Divide by the "
-                "whole vocabulary's total: take off `log_total`.",
+                "- p = mx.exp(hidden @ rows.T - log_total[:, None])",
+                "+ p = mx.softmax(hidden @ rows.T, axis=-1)",
+                message=(
+                    "That is a softmax over the chunk alone, in which each chunk's probabilities sum to 1. Divide by "
+                    "the whole vocabulary's total: take off `log_total`."
+                ),
             ),
-            (
+            Slip(
                 "target in every chunk",
-                {"mx.arange(start, start + len(rows))": "mx.arange(len(rows))"},
-                3,
-                "The columns of a chunk were counted from 0 again, so a target stands in the wrong chunk, or in none.",
+                "- one_hot = targets[:, None] == mx.arange(start, start + len(rows))",
+                "+ one_hot = targets[:, None] == mx.arange(len(rows))",
+                message=(
+                    "The columns of a chunk were counted from 0 again, so a target stands in the wrong chunk, or in "
+                    "none."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "the other sign",
-                {"(one_hot - p)": "(p - one_hot)"},
-                1,
-                "The other sign. 17.1 had the gradient of *minus* the log-probability.",
+                "- grad_logits = grad[:, None] * (one_hot - p)",
+                "+ grad_logits = grad[:, None] * (p - one_hot)",
+                message="The other sign. 17.1 had the gradient of *minus* the log-probability.",
             ),
-            (
+            Slip(
                 "grad left out",
-                {"grad[:, None] * (one_hot - p)": "one_hot - p"},
-                1,
-                "Each row's gradient has to be multiplied by `grad` of that row.",
+                "- grad_logits = grad[:, None] * (one_hot - p)",
+                "+ grad_logits = one_hot - p",
+                message="Each row's gradient has to be multiplied by `grad` of that row.",
             ),
-            (
+            Slip(
                 "the last chunk alone",
-                {"grad_hidden + grad_logits @ rows": "grad_logits @ rows"},
-                2,
-                "The gradient of hidden is the last chunk's. Every row of the weight has a share in it: add them up.",
+                "- grad_hidden = grad_hidden + grad_logits @ rows",
+                "+ grad_hidden = grad_logits @ rows",
+                message=(
+                    "The gradient of hidden is the last chunk's. Every row of the weight has a share in it: add them "
+                    "up."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "target alone",
-                {"(one_hot - p)": "one_hot"},
-                1,
-                "Only the target's logit got a gradient. All others share a part: raise one, and the target's "
-                "probability falls.",
+                "- grad_logits = grad[:, None] * (one_hot - p)",
+                "+ grad_logits = grad[:, None] * one_hot",
+                message=(
+                    "Only the target's logit got a gradient. All others share a part: raise one, and the target's "
+                    "probability falls."
+                ),
             ),
-            (
+            Slip(
                 "no one-hot",
-                {"(one_hot - p)": "(-p)"},
-                1,
-                "The target's own part is missing: at its logit the gradient is `1 - p`.",
+                "- grad_logits = grad[:, None] * (one_hot - p)",
+                "+ grad_logits = grad[:, None] * (-p)",
+                message="The target's own part is missing: at its logit the gradient is `1 - p`.",
             ),
         ),
     ),
@@ -1003,22 +1057,39 @@ LORA = Exercise(
         ),
         *slips(
             lora_linear,
-            ("correction alone", {"x @ weight.T + ": ""}, 1, "That is the correction alone: the weight is missing."),
-            ("no scale", {"scale * (": "("}, 1, "The correction counts `scale` times."),
-            (
+            Slip(
+                "correction alone",
+                "- return x @ weight.T + scale * ((x @ a) @ b)",
+                "+ return scale * ((x @ a) @ b)",
+                message="That is the correction alone: the weight is missing.",
+            ),
+            Slip(
+                "no scale",
+                "- return x @ weight.T + scale * ((x @ a) @ b)",
+                "+ return x @ weight.T + ((x @ a) @ b)",
+                message="The correction counts `scale` times.",
+            ),
+            Slip(
                 "scale on everything",
-                {"x @ weight.T + scale * ((x @ a) @ b)": "scale * (x @ weight.T + (x @ a) @ b)"},
-                1,
-                "`scale` belongs to the correction; the weight stays as it is.",
+                "- return x @ weight.T + scale * ((x @ a) @ b)",
+                "+ return scale * (x @ weight.T + (x @ a) @ b)",
+                message="`scale` belongs to the correction; the weight stays as it is.",
             ),
-            (
+            Slip(
                 "divided by the rank",
-                {"scale * (": "scale / len(b) * ("},
-                1,
-                "Divided by the rank as well. (Many programs call `alpha` what is divided by it; `scale` here is the "
-                "whole factor.)",
+                "- return x @ weight.T + scale * ((x @ a) @ b)",
+                "+ return x @ weight.T + scale / len(b) * ((x @ a) @ b)",
+                message=(
+                    "Divided by the rank as well. (Many programs call `alpha` what is divided by it; `scale` here is "
+                    "the whole factor.)"
+                ),
             ),
-            ("taken off", {".T + scale": ".T - scale"}, 1, "The correction is added."),
+            Slip(
+                "taken off",
+                "- return x @ weight.T + scale * ((x @ a) @ b)",
+                "+ return x @ weight.T - scale * ((x @ a) @ b)",
+                message="The correction is added.",
+            ),
         ),
     ),
 )
@@ -1112,45 +1183,59 @@ MERGE = Exercise(
         ),
         *slips(
             merge,
-            (
+            Slip(
                 "letters taken off",
-                {"removesuffix": "rstrip"},
-                2,
-                "`rstrip` takes off every letter at the end that is among those given: of router.lora_a it leaves "
-                "route. `removesuffix` takes off the ending as a whole.",
+                '- stem = name.removesuffix(".lora_a")',
+                '+ stem = name.rstrip(".lora_a")',
+                message=(
+                    "`rstrip` takes off every letter at the end that is among those given: of router.lora_a it leaves "
+                    "route. `removesuffix` takes off the ending as a whole."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "the correction alone",
-                {'params[stem + ".weight"] + scale': "scale"},
-                1,
-                "The weight was replaced by its correction, which belongs added to it.",
+                '- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T',
+                '+ merged[stem + ".weight"] = scale * (a @ b).T',
+                message="The weight was replaced by its correction, which belongs added to it.",
             ),
-            ("no scale", {"scale * (a @ b).T": "(a @ b).T"}, 1, "The correction counts `scale` times."),
-            (
+            Slip(
+                "no scale",
+                '- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T',
+                '+ merged[stem + ".weight"] = params[stem + ".weight"] + (a @ b).T',
+                message="The correction counts `scale` times.",
+            ),
+            Slip(
                 "only what has a pair",
-                {"dict(params)": "{}"},
-                1,
-                "Norms, the embedding and all that has no pair belong into the result too: it is a whole model.",
+                "- merged = dict(params)",
+                "+ merged = {}",
+                message=(
+                    "Norms, the embedding and all that has no pair belong into the result too: it is a whole model."
+                ),
             ),
-            (
+            Slip(
                 "not turned over",
-                {"(a @ b).T": "(a @ b)"},
-                1,
-                "`a @ b` is [in, out], and the weight [out, in]: the transpose is missing.",
+                '- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T',
+                '+ merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b)',
+                message="`a @ b` is [in, out], and the weight [out, in]: the transpose is missing.",
             ),
-            (
+            Slip(
                 "the pairs kept",
-                {"return merged": "return merged | lora"},
-                1,
-                "The small arrays are in the result as well. It should have the names of `params`, like any "
-                "other model.",
+                "- return merged",
+                "+ return merged | lora",
+                message=(
+                    "The small arrays are in the result as well. It should have the names of `params`, like any other "
+                    "model."
+                ),
             ),
-            (
+            Slip(
                 "written into params",
-                {"dict(params)": "params"},
-                1,
-                "Written into the dictionary that was given, or (by `+=`) into an array that it shares with its copy. "
-                "The base is needed again in the next step: make a new dictionary, and new arrays.",
+                "- merged = dict(params)",
+                "+ merged = params",
+                message=(
+                    "Written into the dictionary that was given, or (by `+=`) into an array that it shares with its "
+                    "copy. The base is needed again in the next step: make a new dictionary, and new arrays."
+                ),
             ),
         ),
     ),
@@ -1276,70 +1361,82 @@ RING = Exercise(
         ),
         *slips(
             ring_sum,
-            (
+            Slip(
                 "first round alone",
-                {
-                    "    for step in range(size - 1):\n        send(parts[(rank + 1 - step) % size])\n"
-                    "        parts[(rank - step) % size] = receive()\n": ""
-                },
-                3,
-                "After the first round each process has *one* complete part. The second takes them round.",
+                "- for step in range(size - 1):",
+                "-     send(parts[(rank + 1 - step) % size])",
+                "-     parts[(rank - step) % size] = receive()",
+                message="After the first round each process has *one* complete part. The second takes them round.",
+                hint=3,
             ),
-            (
+            Slip(
                 "replaced, not added",
-                {"parts[part] + receive()": "receive()"},
-                2,
-                "Each part has one process's numbers in it. In the first round what is received is *added* to one's "
-                "own; and the second round starts with the part that is complete by then, `(rank + 1) % size`.",
+                "- parts[part] = parts[part] + receive()",
+                "+ parts[part] = receive()",
+                message=(
+                    "Each part has one process's numbers in it. In the first round what is received is *added* to "
+                    "one's own; and the second round starts with the part that is complete by then, `(rank + 1) % "
+                    "size`."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "added in both rounds",
-                {
-                    "parts[(rank - step) % size] = receive()": "parts[(rank - step) % size] = parts[(rank - step) % "
-                    "size] + receive()"
-                },
-                3,
-                "In the second round parts are complete: they take the place of one's own, and are not added to it.",
+                "- parts[(rank - step) % size] = receive()",
+                "+ parts[(rank - step) % size] = parts[(rank - step) % size] + receive()",
+                message=(
+                    "In the second round parts are complete: they take the place of one's own, and are not added to it."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "a round too short",
-                {"range(size - 1)": "range(size - 2)"},
-                2,
-                "One step is missing in each round: from the first process to the last there are size - 1 steps.",
+                "- for step in range(size - 1):",
+                "+ for step in range(size - 2):",
+                "- for step in range(size - 1):",
+                "+ for step in range(size - 2):",
+                message=(
+                    "One step is missing in each round: from the first process to the last there are size - 1 steps."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "the rest left out",
-                {
-                    "np.array_split(array, size)": "[array[n * (len(array) // size) : (n + 1) * (len(array) // size)] "
-                    "for n in range(size)]"
-                },
-                1,
-                "Parts of `len(array) // size` numbers leave out the last ones where it does not go up evenly. "
-                "`np.array_split` gives them to the first parts.",
+                "- parts = np.array_split(array, size)",
+                "+ parts = [array[n * (len(array) // size) : (n + 1) * (len(array) // size)] for n in range(size)]",
+                message=(
+                    "Parts of `len(array) // size` numbers leave out the last ones where it does not go up evenly. "
+                    "`np.array_split` gives them to the first parts."
+                ),
             ),
-            (
+            Slip(
                 "against the ring",
-                {
-                    "send(parts[(rank - step) % size])": "send(parts[(rank + step) % size])",
-                    "(rank - step - 1)": "(rank + step + 1)",
-                    "(rank + 1 - step)": "(rank - 1 + step)",
-                    "parts[(rank - step) % size] = receive()": "parts[(rank + step) % size] = receive()",
-                },
-                2,
-                "The numbers of the parts run against the ring. What comes is what the process *before* sent: in step "
-                "s that is part `(rank - 1 - s) % size`.",
+                "- send(parts[(rank - step) % size])",
+                "- part = (rank - step - 1) % size",
+                "+ send(parts[(rank + step) % size])",
+                "+ part = (rank + step + 1) % size",
+                "- send(parts[(rank + 1 - step) % size])",
+                "- parts[(rank - step) % size] = receive()",
+                "+ send(parts[(rank - 1 + step) % size])",
+                "+ parts[(rank + step) % size] = receive()",
+                message=(
+                    "The numbers of the parts run against the ring. What comes is what the process *before* sent: in "
+                    "step s that is part `(rank - 1 - s) % size`."
+                ),
+                hint=2,
             ),
-            (
+            Slip(
                 "the mean",
-                {"return np.concatenate(parts)": "return np.concatenate(parts) / size"},
-                1,
-                "That is the mean over the processes; the sum was asked for.",
+                "- return np.concatenate(parts)",
+                "+ return np.concatenate(parts) / size",
+                message="That is the mean over the processes; the sum was asked for.",
             ),
-            (
+            Slip(
                 "added into the array",
-                {"parts[part] = parts[part] + receive()": "parts[part] += receive()"},
-                3,
-                "`+=` writes into the array that was given: its parts are views of it.",
+                "- parts[part] = parts[part] + receive()",
+                "+ parts[part] += receive()",
+                message="`+=` writes into the array that was given: its parts are views of it.",
+                hint=3,
             ),
         ),
     ),
@@ -1398,55 +1495,66 @@ SECONDS = Exercise(
     run=_two_numbers,
     mistakes=slips(
         step_seconds,
-        (
+        Slip(
             "bits for bytes",
-            {"(gbits * 1e9 / 8)": "(gbits * 1e9)"},
-            2,
-            "A network's speed is told in *bits*; a byte has 8 of them.",
+            "- return learning, sent / (gbits * 1e9 / 8)",
+            "+ return learning, sent / (gbits * 1e9)",
+            message="A network's speed is told in *bits*; a byte has 8 of them.",
+            hint=2,
         ),
-        (
+        Slip(
             "once round",
-            {"2 * (machines - 1)": "(machines - 1)"},
-            2,
-            "Half of what is sent. The ring has two rounds: parts are collected, then the finished ones handed out. "
-            "And each number has 4 bytes.",
+            "- sent = 2 * (machines - 1) / machines * 4 * num_params",
+            "+ sent = (machines - 1) / machines * 4 * num_params",
+            message=(
+                "Half of what is sent. The ring has two rounds: parts are collected, then the finished ones handed "
+                "out. And each number has 4 bytes."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "to all others",
-            {"2 * (machines - 1) / machines": "(machines - 1)"},
-            2,
-            "That is each machine sending its whole gradient to every other one. In a ring it is 2 (N - 1) / N "
-            "gradients, less than two however many there are.",
+            "- sent = 2 * (machines - 1) / machines * 4 * num_params",
+            "+ sent = (machines - 1) * 4 * num_params",
+            message=(
+                "That is each machine sending its whole gradient to every other one. In a ring it is 2 (N - 1) / N "
+                "gradients, less than two however many there are."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "forwards alone",
-            {"6 * num_params": "2 * num_params"},
-            1,
-            "2 operations are those of the forward pass. Backwards takes 4 more.",
+            "- learning = 6 * num_params * num_tokens / (machines * flops)",
+            "+ learning = 2 * num_params * num_tokens / (machines * flops)",
+            message="2 operations are those of the forward pass. Backwards takes 4 more.",
         ),
-        (
+        Slip(
             "each does everything",
-            {"/ (machines * flops)": "/ flops"},
-            1,
-            "The batch is divided among the machines: each learns from its share of the tokens.",
+            "- learning = 6 * num_params * num_tokens / (machines * flops)",
+            "+ learning = 6 * num_params * num_tokens / flops",
+            message="The batch is divided among the machines: each learns from its share of the tokens.",
         ),
-        (
+        Slip(
             "numbers for bytes",
-            {"4 * num_params": "num_params"},
-            2,
-            "A gradient has 4 *bytes* for each parameter.",
+            "- sent = 2 * (machines - 1) / machines * 4 * num_params",
+            "+ sent = 2 * (machines - 1) / machines * num_params",
+            message="A gradient has 4 *bytes* for each parameter.",
+            hint=2,
         ),
-        (
+        Slip(
             "one machine sends too",
-            {"2 * (machines - 1) / machines": "2"},
-            2,
-            "2 is the limit for many machines. With N of them it is 2 (N - 1) / N, and a single one sends nothing.",
+            "- sent = 2 * (machines - 1) / machines * 4 * num_params",
+            "+ sent = 2 * 4 * num_params",
+            message=(
+                "2 is the limit for many machines. With N of them it is 2 (N - 1) / N, and a single one sends nothing."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "in the other order",
-            {"return learning, sent / (gbits * 1e9 / 8)": "return sent / (gbits * 1e9 / 8), learning"},
-            1,
-            "Both are right, in the wrong order: learning first.",
+            "- return learning, sent / (gbits * 1e9 / 8)",
+            "+ return sent / (gbits * 1e9 / 8), learning",
+            message="Both are right, in the wrong order: learning first.",
         ),
     ),
 )

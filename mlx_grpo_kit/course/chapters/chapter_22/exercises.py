@@ -17,7 +17,7 @@ import torch
 from mlx_grpo_kit.course.chapters.chapter_22.toys import Desk, build, loss_of_lines
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 
 # -- one thing after the other ----------------------------------------------------------------------------------------
 
@@ -180,26 +180,29 @@ WORKER = Exercise(
         ),
         *slips(
             Worker,
-            (
+            Slip(
                 "the last one first",
-                {"Queue()": "__import__('queue').LifoQueue()"},
-                2,
-                "What was submitted last is called first: a queue hands out what has waited longest.",
+                "- self.queue = Queue()",
+                "+ self.queue = __import__('queue').LifoQueue()",
+                message="What was submitted last is called first: a queue hands out what has waited longest.",
+                hint=2,
             ),
-            (
+            Slip(
                 "errors end the thread",
-                {
-                    "            try:\n                future.set_result(function())\n            except Exception as "
-                    "error:\n                future.set_exception(error)": "            future.set_result(function())"
-                },
-                3,
-                "The first error ends the thread: whoever waits for a later result waits for ever.",
+                "- try:",
+                "-     future.set_result(function())",
+                "- except Exception as error:",
+                "-     future.set_exception(error)",
+                "+ future.set_result(function())",
+                message="The first error ends the thread: whoever waits for a later result waits for ever.",
+                hint=3,
             ),
-            (
+            Slip(
                 "errors as results",
-                {"future.set_exception(error)": "future.set_result(error)"},
-                3,
-                "An error has to be *raised* where the result is asked for: `future.set_exception(error)`.",
+                "- future.set_exception(error)",
+                "+ future.set_result(error)",
+                message="An error has to be *raised* where the result is asked for: `future.set_exception(error)`.",
+                hint=3,
             ),
         ),
     ),
@@ -296,60 +299,71 @@ SMALLEST = Exercise(
     ),
     mistakes=slips(
         SmallestBackend,
-        (
+        Slip(
             "the gradient stays",
-            {"                    param.grad = None\n": ""},
-            3,
-            "The gradient is still there after the step, and the next batch's is added to it.",
+            "- param.grad = None",
+            message="The gradient is still there after the step, and the next batch's is added to it.",
+            hint=3,
         ),
-        (
+        Slip(
             "one batch only",
-            {
-                "            loss.backward()\n": "            for param in self.params.values():\n                "
-                "param.grad = None\n            loss.backward()\n"
-            },
-            2,
-            "A second `forward_backward` before the step forgets the first one's gradient. They add up: that is how a "
-            "batch that does not fit into memory is learned from in pieces.",
+            "- loss = self.loss_fn(self.params, batch)",
+            "+ loss = self.loss_fn(self.params, batch)",
+            "+ for param in self.params.values():",
+            "+     param.grad = None",
+            message=(
+                "A second `forward_backward` before the step forgets the first one's gradient. They add up: that is "
+                "how a batch that does not fit into memory is learned from in pieces."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "a step in it",
-            {
-                "            return loss.item()\n": "            with torch.no_grad():\n                for param in "
-                "self.params.values():\n                    param -= self.learning_rate * param.grad\n                "
-                "    param.grad = None\n            return loss.item()\n",
-                "                for param in self.params.values():\n                    param -= self.learning_rate * "
-                "param.grad\n                    param.grad = None\n            self.steps": "                pass\n"
-                "            self.steps",
-            },
-            2,
-            "The parameters change in `forward_backward` already, and `optim_step` does nothing. Then gradients of "
-            "several batches cannot be added up, and nobody can look at a gradient before it is used.",
+            "- loss.backward()",
+            "+ loss.backward()",
+            "+ with torch.no_grad():",
+            "+     for param in self.params.values():",
+            "+         param -= self.learning_rate * param.grad",
+            "+         param.grad = None",
+            "- for param in self.params.values():",
+            "-     param -= self.learning_rate * param.grad",
+            "-     param.grad = None",
+            "+ pass",
+            message=(
+                "The parameters change in `forward_backward` already, and `optim_step` does nothing. Then gradients of"
+                " several batches cannot be added up, and nobody can look at a gradient before it is used."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "computed at once",
-            {
-                "        def operation():\n            loss = self.loss_fn(self.params, batch)\n            "
-                "loss.backward()\n            return loss.item()\n\n        return self.worker.submit(operation)": (
-                    "        loss = self.loss_fn(self.params, batch)\n        loss.backward()\n        return "
-                    "self.worker.submit(loss.item)"
-                )
-            },
-            1,
-            "The gradient is computed when the operation is *submitted*, with the parameters of that moment. A step "
-            "that is still waiting in the queue would come too late for it.",
+            "- def operation():",
+            "-     loss = self.loss_fn(self.params, batch)",
+            "-     loss.backward()",
+            "-     return loss.item()",
+            "-",
+            "- return self.worker.submit(operation)",
+            "+ loss = self.loss_fn(self.params, batch)",
+            "+ loss.backward()",
+            "+ return self.worker.submit(loss.item)",
+            message=(
+                "The gradient is computed when the operation is *submitted*, with the parameters of that moment. A "
+                "step that is still waiting in the queue would come too late for it."
+            ),
         ),
-        (
+        Slip(
             "uphill",
-            {"param -= ": "param += "},
-            3,
-            "The step goes uphill: `learning_rate` times the gradient is *subtracted*.",
+            "- param -= self.learning_rate * param.grad",
+            "+ param += self.learning_rate * param.grad",
+            message="The step goes uphill: `learning_rate` times the gradient is *subtracted*.",
+            hint=3,
         ),
-        (
+        Slip(
             "steps not counted",
-            {"self.steps += 1": "self.steps = 1"},
-            3,
-            "The future of `optim_step` is how many steps have been done so far.",
+            "- self.steps += 1",
+            "+ self.steps = 1",
+            message="The future of `optim_step` is how many steps have been done so far.",
+            hint=3,
         ),
     ),
     run=_follow,
@@ -399,35 +413,39 @@ SCHEDULE = Exercise(
     ),
     mistakes=slips(
         schedule,
-        (
+        Slip(
             "never idle",
-            {"max(moment, free)": "free"},
-            1,
-            "An operation starts before it was submitted: a worker with nothing to do waits.",
+            "- start = max(moment, free)",
+            "+ start = free",
+            message="An operation starts before it was submitted: a worker with nothing to do waits.",
         ),
-        (
+        Slip(
             "all at once",
-            {"max(moment, free)": "moment"},
-            1,
-            "Operations start the moment they are submitted, and run side by side. The worker does one at a time.",
+            "- start = max(moment, free)",
+            "+ start = moment",
+            message=(
+                "Operations start the moment they are submitted, and run side by side. The worker does one at a time."
+            ),
         ),
-        (
+        Slip(
             "durations for ends",
-            {"times.append((start, free))": "times.append((start, duration))"},
-            2,
-            "The second number is the moment at which the operation ends, not how long it takes.",
+            "- times.append((start, free))",
+            "+ times.append((start, duration))",
+            message="The second number is the moment at which the operation ends, not how long it takes.",
+            hint=2,
         ),
-        (
+        Slip(
             "free from its submission on",
-            {"free = start + duration": "free = moment + duration"},
-            2,
-            "An operation that had to wait ends later too: its end is its *start* plus its duration.",
+            "- free = start + duration",
+            "+ free = moment + duration",
+            message="An operation that had to wait ends later too: its end is its *start* plus its duration.",
+            hint=2,
         ),
-        (
+        Slip(
             "submitted for start",
-            {"times.append((start, free))": "times.append((moment, free))"},
-            1,
-            "The first number is when it starts, not when it was submitted.",
+            "- times.append((start, free))",
+            "+ times.append((moment, free))",
+            message="The first number is when it starts, not when it was submitted.",
         ),
     ),
     run=lambda function, *case: [tuple(map(float, pair)) for pair in function(*case)],
@@ -556,39 +574,40 @@ DIFFERENCE = Exercise(
     ),
     mistakes=slips(
         relative_difference,
-        (
+        Slip(
             "no root",
-            {"difference**0.5 / length**0.5": "difference / length"},
-            1,
-            "That is the square of it: 1e-6 would look like 1e-12.",
+            "- return difference**0.5 / length**0.5",
+            "+ return difference / length",
+            message="That is the square of it: 1e-6 would look like 1e-12.",
         ),
-        (
+        Slip(
             "absolute",
-            {" / length**0.5": ""},
-            1,
-            "That is the length of the difference. Whether it is small depends on how long the gradient is.",
+            "- return difference**0.5 / length**0.5",
+            "+ return difference**0.5",
+            message="That is the length of the difference. Whether it is small depends on how long the gradient is.",
         ),
-        (
+        Slip(
             "divided by the second",
-            {"(np.asarray(grads[name]) ** 2)": "(np.asarray(others[name]) ** 2)"},
-            2,
-            "It is a share of the length of the *first*.",
+            "- length = sum(float((np.asarray(grads[name]) ** 2).sum()) for name in grads)",
+            "+ length = sum(float((np.asarray(others[name]) ** 2).sum()) for name in grads)",
+            message="It is a share of the length of the *first*.",
+            hint=2,
         ),
-        (
+        Slip(
             "lengths subtracted",
-            {
-                "((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()": "(np.asarray(grads[name]) ** 2 - "
-                "np.asarray(others[name]) ** 2).sum()",
-                "difference**0.5": "abs(difference) ** 0.5",
-            },
-            2,
-            "Two vectors may be equally long and point in opposite directions: subtract first, then square.",
+            "- difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)",  # noqa: E501
+            "+ difference = sum(float((np.asarray(grads[name]) ** 2 - np.asarray(others[name]) ** 2).sum()) for name in grads)",  # noqa: E501
+            "- return difference**0.5 / length**0.5",
+            "+ return abs(difference) ** 0.5 / length**0.5",
+            message="Two vectors may be equally long and point in opposite directions: subtract first, then square.",
+            hint=2,
         ),
-        (
+        Slip(
             "paired by place",
-            {"np.asarray(others[name])) ** 2": "np.asarray([*others.values()][[*grads].index(name)])) ** 2"},
-            2,
-            "The names stand in another order in the second dictionary: take its arrays by their names.",
+            "- difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)",  # noqa: E501
+            "+ difference = sum(float(((np.asarray(grads[name]) - np.asarray([*others.values()][[*grads].index(name)])) ** 2).sum()) for name in grads)",  # noqa: E501
+            message="The names stand in another order in the second dictionary: take its arrays by their names.",
+            hint=2,
         ),
     ),
     run=_python_float,
@@ -669,41 +688,50 @@ POISON = Exercise(
         ),
         *slips(
             outcomes,
-            (
+            Slip(
                 "an empty message",
-                {"if first is not None:": "if first:"},
-                3,
-                "An error without a message poisons too: ask whether there was one, not whether it said something.",
+                "- if first is not None:",
+                "+ if first:",
+                message=(
+                    "An error without a message poisons too: ask whether there was one, not whether it said something."
+                ),
+                hint=3,
             ),
-            (
+            Slip(
                 "ends at the error",
-                {'            found.append(("refused", first))\n            continue': "            break"},
-                2,
-                "Whoever waits for a later operation has to be told something: each gets a pair.",
+                '- found.append(("refused", first))',
+                "- continue",
+                "+ break",
+                message="Whoever waits for a later operation has to be told something: each gets a pair.",
+                hint=2,
             ),
-            (
+            Slip(
                 "failed, all of them",
-                {'("refused", first)': '("failed", first)'},
-                2,
-                "Only the first has failed. Those after it were never called: they are refused.",
+                '- found.append(("refused", first))',
+                '+ found.append(("failed", first))',
+                message="Only the first has failed. Those after it were never called: they are refused.",
+                hint=2,
             ),
-            (
+            Slip(
                 "the number of the error",
-                {"first = str(error)": "first = repr(error)"},
-                1,
-                "The message is `str(error)`.",
+                "- first = str(error)",
+                "+ first = repr(error)",
+                message="The message is `str(error)`.",
             ),
-            (
+            Slip(
                 "some errors alone",
-                {"except Exception": "except (ValueError, KeyError, RuntimeError)"},
-                1,
-                "Whatever an operation raises poisons, and nobody can list what that may be: `except Exception`.",
+                "- except Exception as error:",
+                "+ except (ValueError, KeyError, RuntimeError) as error:",
+                message=(
+                    "Whatever an operation raises poisons, and nobody can list what that may be: `except Exception`."
+                ),
             ),
-            (
+            Slip(
                 "one is let through",
-                {"            continue\n": "            first = None\n            continue\n"},
-                1,
-                "After one refusal it goes on as if nothing had happened. Poison stays.",
+                '- found.append(("refused", first))',
+                '+ found.append(("refused", first))',
+                "+ first = None",
+                message="After one refusal it goes on as if nothing had happened. Poison stays.",
             ),
         ),
     ),
@@ -876,49 +904,48 @@ WHOLE = Exercise(
     ),
     mistakes=slips(
         newest_whole,
-        (
+        Slip(
             "sorted as text",
-            {"for step in sorted(steps, reverse=True)": "for step in sorted(steps, key=str, reverse=True)"},
-            2,
-            "The steps are compared as texts, in which 9999 comes after 10000. Compare numbers.",
+            "- for step in sorted(steps, reverse=True):",
+            "+ for step in sorted(steps, key=str, reverse=True):",
+            message="The steps are compared as texts, in which 9999 comes after 10000. Compare numbers.",
+            hint=2,
         ),
-        (
+        Slip(
             "the newest, whole or not",
-            {
-                "found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}": "",
-                "if all(": "if True or all(",
-            },
-            1,
-            "The hashes are not looked at. A file that was cut off or changed would be loaded without a word.",
+            "- found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}",
+            '- if all(found[name] == files[name]["sha256"] for name in files):',
+            "+",
+            '+ if True or all(found[name] == files[name]["sha256"] for name in files):',
+            message="The hashes are not looked at. A file that was cut off or changed would be loaded without a word.",
         ),
-        (
+        Slip(
             "existence for wholeness",
-            {
-                "found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}": (
-                    "found = {name: (steps[step] / name).exists() for name in files}"
-                ),
-                'found[name] == files[name]["sha256"]': "found[name]",
-            },
-            3,
-            "That the files are there is not enough: one that was cut off is there too. Compare the hashes.",
+            "- found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}",
+            '- if all(found[name] == files[name]["sha256"] for name in files):',
+            "+ found = {name: (steps[step] / name).exists() for name in files}",
+            "+ if all(found[name] for name in files):",
+            message="That the files are there is not enough: one that was cut off is there too. Compare the hashes.",
+            hint=3,
         ),
-        (
+        Slip(
             "the oldest",
-            {", reverse=True": ""},
-            1,
-            "That is the oldest one.",
+            "- for step in sorted(steps, reverse=True):",
+            "+ for step in sorted(steps):",
+            message="That is the oldest one.",
         ),
-        (
+        Slip(
             "only the newest is tried",
-            {"            continue\n": "            return None\n"},
-            3,
-            "If the newest one is broken, an older one may be whole: go on to it.",
+            "- continue",
+            "+ return None",
+            message="If the newest one is broken, an older one may be whole: go on to it.",
+            hint=3,
         ),
-        (
+        Slip(
             "any file",
-            {"if all(": "if any("},
-            1,
-            "*Every* listed file has to have its hash.",
+            '- if all(found[name] == files[name]["sha256"] for name in files):',
+            '+ if any(found[name] == files[name]["sha256"] for name in files):',
+            message="*Every* listed file has to have its hash.",
         ),
     ),
     run=_look,
@@ -976,41 +1003,47 @@ ASYNC = Exercise(
     ),
     mistakes=slips(
         async_times,
-        (
+        Slip(
             "no bound",
-            {"max(writer, learned[needed - 1] if needed > 0 else 0.0)": "writer"},
-            1,
-            "The writer never waits for the learner: its lead, and with it the lag, grows without end.",
+            "- start = max(writer, learned[needed - 1] if needed > 0 else 0.0)",
+            "+ start = writer",
+            message="The writer never waits for the learner: its lead, and with it the lag, grows without end.",
         ),
-        (
+        Slip(
             "one too many",
-            {"needed = number - max_lag": "needed = number - max_lag - 1"},
-            2,
-            "The weights are one update older than allowed: with `max_lag` 0 batch 1 has to wait for the first update.",
+            "- needed = number - max_lag",
+            "+ needed = number - max_lag - 1",
+            message=(
+                "The weights are one update older than allowed: with `max_lag` 0 batch 1 has to wait for the first "
+                "update."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "one too few",
-            {"needed = number - max_lag": "needed = number - max_lag + 1"},
-            2,
-            "The writer waits for one update more than it has to.",
+            "- needed = number - max_lag",
+            "+ needed = number - max_lag + 1",
+            message="The writer waits for one update more than it has to.",
+            hint=2,
         ),
-        (
+        Slip(
             "two learners",
-            {"begin = max(writer, learner)": "begin = writer"},
-            1,
-            "An update begins although the one before it is not over.",
+            "- begin = max(writer, learner)",
+            "+ begin = writer",
+            message="An update begins although the one before it is not over.",
         ),
-        (
+        Slip(
             "before it is written",
-            {"begin = max(writer, learner)": "begin = learner"},
-            1,
-            "An update begins before its batch is written.",
+            "- begin = max(writer, learner)",
+            "+ begin = learner",
+            message="An update begins before its batch is written.",
         ),
-        (
+        Slip(
             "the first update, always",
-            {"learned[needed - 1] if needed > 0": "learned[0] if needed > 0"},
-            2,
-            "Every batch waits for the first update only: batch k waits for `k - max_lag` of them.",
+            "- start = max(writer, learned[needed - 1] if needed > 0 else 0.0)",
+            "+ start = max(writer, learned[0] if needed > 0 else 0.0)",
+            message="Every batch waits for the first update only: batch k waits for `k - max_lag` of them.",
+            hint=2,
         ),
     ),
     run=lambda function, *case: [tuple(map(float, each)) for each in function(*case)],

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.slips import Slip, slips
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,42 +80,50 @@ CHAT_TEXT = Exercise(
     ),
     mistakes=slips(
         chat_text,
-        (
+        Slip(
             "no line break behind a turn",
-            {'"<|im_end|>\\n"': '"<|im_end|>"'},
-            2,
-            "Behind `<|im_end|>` a line break is missing: the model has never seen two turns without one between.",
+            '- text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>\\n"',
+            '+ text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>"',
+            message=(
+                "Behind `<|im_end|>` a line break is missing: the model has never seen two turns without one between."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "no line break behind the role",
-            {'message["role"] + "\\n"': 'message["role"]'},
-            2,
-            "Between the role and the content a line break is missing.",
+            '- text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>\\n"',
+            '+ text += "<|im_start|>" + message["role"] + message["content"] + "<|im_end|>\\n"',
+            message="Between the role and the content a line break is missing.",
+            hint=2,
         ),
-        (
+        Slip(
             "the turn is not opened",
-            {'text += "<|im_start|>assistant\\n"': "pass"},
-            1,
-            "The assistant's turn is not opened: such a model writes the *user's* next words, or nothing.",
+            '- text += "<|im_start|>assistant\\n"',
+            "+ pass",
+            message="The assistant's turn is not opened: such a model writes the *user's* next words, or nothing.",
         ),
-        (
+        Slip(
             "the wrong way round",
-            {"if not thinking": "if thinking"},
-            2,
-            "It is the other way round: an *empty* thought says that the thinking is over, so it stands there where "
-            "the model should not think.",
+            "- if not thinking:",
+            "+ if thinking:",
+            message=(
+                "It is the other way round: an *empty* thought says that the thinking is over, so it stands there "
+                "where the model should not think."
+            ),
+            hint=2,
         ),
-        (
+        Slip(
             "one line break in the thought",
-            {"<think>\\n\\n</think>\\n\\n": "<think>\\n</think>\\n"},
-            2,
-            "The empty thought has two line breaks inside, and two behind it.",
+            '- text += "<think>\\n\\n</think>\\n\\n"',
+            '+ text += "<think>\\n</think>\\n"',
+            message="The empty thought has two line breaks inside, and two behind it.",
+            hint=2,
         ),
-        (
+        Slip(
             "blanks taken off",
-            {'message["content"]': 'message["content"].strip()'},
-            1,
-            "A content stays as it is, blanks included.",
+            '- text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>\\n"',
+            '+ text += "<|im_start|>" + message["role"] + "\\n" + message["content"].strip() + "<|im_end|>\\n"',
+            message="A content stays as it is, blanks included.",
         ),
     ),
 )
@@ -197,8 +205,18 @@ CUT_AT_END = Exercise(
         ),
         *slips(
             cut_at_end,
-            ("the end kept", {"ids[:place]": "ids[: place + 1]"}, 1, "The end token itself is no part of the text."),
-            ("the last end", {"enumerate(ids)": "reversed([*enumerate(ids)])"}, 1, "That is the *last* end token."),
+            Slip(
+                "the end kept",
+                "- return ids[:place], True",
+                "+ return ids[: place + 1], True",
+                message="The end token itself is no part of the text.",
+            ),
+            Slip(
+                "the last end",
+                "- for place, token in enumerate(ids):",
+                "+ for place, token in reversed([*enumerate(ids)]):",
+                message="That is the *last* end token.",
+            ),
         ),
     ),
 )
@@ -305,23 +323,28 @@ FINAL_ANSWER = Exercise(
         ),
         *slips(
             final_answer,
-            (
+            Slip(
                 "the first thought only",
-                {'text.rpartition("</think>")': 'text.partition("</think>")'},
-                1,
-                'Behind the *first* `</think>` another thought may follow, and without any, `partition` leaves "".',
+                '- text = text.rpartition("</think>")[2]',
+                '+ text = text.partition("</think>")[2]',
+                message=(
+                    'Behind the *first* `</think>` another thought may follow, and without any, `partition` leaves "".'
+                ),
             ),
-            (
+            Slip(
                 "thoughts count",
-                {'text = text.rpartition("</think>")[2]': "pass", 'text = text.partition("<think>")[0]': "pass"},
-                1,
-                "What the model thinks is not what it says.",
+                '- text = text.rpartition("</think>")[2]',
+                '- text = text.partition("<think>")[0]',
+                "+ pass",
+                "+ pass",
+                message="What the model thinks is not what it says.",
             ),
-            (
+            Slip(
                 "the whole rest",
-                {'.strip().rpartition("\\n")[2].strip()': ".strip()"},
-                3,
-                "Without tags the answer is the last line, not all of them.",
+                '- return text.strip().rpartition("\\n")[2].strip()',
+                "+ return text.strip()",
+                message="Without tags the answer is the last line, not all of them.",
+                hint=3,
             ),
         ),
     ),
@@ -445,17 +468,43 @@ SAME_NUMBER = Exercise(
         ),
         *slips(
             same_number,
-            (
+            Slip(
                 "commas anywhere",
-                {"([0-9]{1,3}(,[0-9]{3})+|[0-9]+)": "[0-9,]*[0-9]"},
-                1,
-                "`10,00` is no way to write a thousand: behind each comma three digits.",
+                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
+                '+ if not re.fullmatch(r"-?[0-9,]*[0-9](\\.[0-9]+)?", text):',
+                message="`10,00` is no way to write a thousand: behind each comma three digits.",
             ),
-            ("without fractions of it", {r"(\.[0-9]+)?": ""}, 1, "A point with digits behind it may follow."),
-            ("no minus", {'r"-?(': 'r"('}, 1, "A minus may stand in front."),
-            ("the beginning", {"re.fullmatch": "re.match"}, 1, "`46 apples` begins with a number; it has to *be* one."),
-            ("other digits", {"[0-9]": r"\d"}, 1, "`\\d` takes the digits of every script; `[0-9]` means these ten."),
-            ("not exact", {"Fraction(": "float("}, 2, "A float forgets digits behind the sixteenth."),
+            Slip(
+                "without fractions of it",
+                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
+                '+ if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)", text):',
+                message="A point with digits behind it may follow.",
+            ),
+            Slip(
+                "no minus",
+                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
+                '+ if not re.fullmatch(r"([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
+                message="A minus may stand in front.",
+            ),
+            Slip(
+                "the beginning",
+                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
+                '+ if not re.match(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
+                message="`46 apples` begins with a number; it has to *be* one.",
+            ),
+            Slip(
+                "other digits",
+                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
+                '+ if not re.fullmatch(r"-?(\\d{1,3}(,\\d{3})+|\\d+)(\\.\\d+)?", text):',
+                message="`\\d` takes the digits of every script; `[0-9]` means these ten.",
+            ),
+            Slip(
+                "not exact",
+                '- numbers.append(Fraction(text.replace(",", "")))',
+                '+ numbers.append(float(text.replace(",", "")))',
+                message="A float forgets digits behind the sixteenth.",
+                hint=2,
+            ),
         ),
     ),
 )
@@ -511,14 +560,30 @@ GOLD_ANSWER = Exercise(
         ),
         *slips(
             gold_answer,
-            ("the first", {"rpartition": "partition"}, 1, "That is what stands behind the *first* `####`."),
-            ("commas", {'.replace(",", "")': ""}, 1, "The commas are still there."),
-            ("blanks", {".strip()": ""}, 1, "Blanks and line breaks around it are still there."),
-            (
+            Slip(
+                "the first",
+                '- return answer.rpartition("####")[2].strip().replace(",", "")',
+                '+ return answer.partition("####")[2].strip().replace(",", "")',
+                message="That is what stands behind the *first* `####`.",
+            ),
+            Slip(
+                "commas",
+                '- return answer.rpartition("####")[2].strip().replace(",", "")',
+                '+ return answer.rpartition("####")[2].strip()',
+                message="The commas are still there.",
+            ),
+            Slip(
+                "blanks",
+                '- return answer.rpartition("####")[2].strip().replace(",", "")',
+                '+ return answer.rpartition("####")[2].replace(",", "")',
+                message="Blanks and line breaks around it are still there.",
+            ),
+            Slip(
                 "no ####",
-                {"return None": "return answer"},
-                2,
-                "Without `####` the row says nothing: None.",
+                "- return None",
+                "+ return answer",
+                message="Without `####` the row says nothing: None.",
+                hint=2,
             ),
         ),
     ),
@@ -579,33 +644,39 @@ STEP_SECONDS = Exercise(
     ),
     mistakes=slips(
         step_seconds,
-        (
+        Slip(
             "one after the other",
-            {
-                "max(2 * parameters / bandwidth, 2": "sum((2 * parameters / bandwidth, 2",
-                "rows / flops)": "rows / flops))",
-            },
-            1,
-            "Reading and computing go on at the same time: the longer of the two counts, not their sum.",
+            "- a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)",
+            "+ a_token = sum((2 * parameters / bandwidth, 2 * parameters * rows / flops))",
+            message="Reading and computing go on at the same time: the longer of the two counts, not their sum.",
         ),
-        (
+        Slip(
             "read for every row",
-            {"2 * parameters / bandwidth": "2 * parameters * rows / bandwidth"},
-            1,
-            "The weights are read once for all rows together: that is why a batch costs little more than one row.",
+            "- a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)",
+            "+ a_token = max(2 * parameters * rows / bandwidth, 2 * parameters * rows / flops)",
+            message=(
+                "The weights are read once for all rows together: that is why a batch costs little more than one row."
+            ),
         ),
-        (
+        Slip(
             "one row computed",
-            {"2 * parameters * rows / flops": "2 * parameters / flops"},
-            1,
-            "Every row has to be computed.",
+            "- a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)",
+            "+ a_token = max(2 * parameters / bandwidth, 2 * parameters / flops)",
+            message="Every row has to be computed.",
         ),
-        ("without the prompt", {"(prompt + completion)": "completion"}, 2, "Learning goes over the prompt too."),
-        (
+        Slip(
+            "without the prompt",
+            "- learning = 6 * parameters * rows * (prompt + completion) / flops",
+            "+ learning = 6 * parameters * rows * completion / flops",
+            message="Learning goes over the prompt too.",
+            hint=2,
+        ),
+        Slip(
             "forward only",
-            {"6 * parameters": "2 * parameters"},
-            2,
-            "2 operations a parameter are the forward pass; the backward pass costs twice as much again.",
+            "- learning = 6 * parameters * rows * (prompt + completion) / flops",
+            "+ learning = 2 * parameters * rows * (prompt + completion) / flops",
+            message="2 operations a parameter are the forward pass; the backward pass costs twice as much again.",
+            hint=2,
         ),
     ),
 )
@@ -677,17 +748,15 @@ SHARE_RANGE = Exercise(
         ),
         *slips(
             share_range,
-            (
+            Slip(
                 "one standard deviation",
-                {
-                    "share + 2 / n": "share + 0.5 / n",
-                    "half = 2 *": "half = 1 *",
-                    "1 / n**2": "0.25 / n**2",
-                    "(middle - half) / (1 + 4 / n)": "(middle - half) / (1 + 1 / n)",
-                    "(middle + half) / (1 + 4 / n)": "(middle + half) / (1 + 1 / n)",
-                },
-                1,
-                "That is one standard deviation; it should be at most two.",
+                "- middle = share + 2 / n",
+                "- half = 2 * (share * (1 - share) / n + 1 / n**2) ** 0.5",
+                "- return (middle - half) / (1 + 4 / n), (middle + half) / (1 + 4 / n)",
+                "+ middle = share + 0.5 / n",
+                "+ half = 1 * (share * (1 - share) / n + 0.25 / n**2) ** 0.5",
+                "+ return (middle - half) / (1 + 1 / n), (middle + half) / (1 + 1 / n)",
+                message="That is one standard deviation; it should be at most two.",
             ),
         ),
     ),
@@ -800,24 +869,33 @@ LEAKED = Exercise(
         ),
         *slips(
             leaked,
-            (
+            Slip(
                 "letters as they are",
-                {'re.findall("[a-z0-9]+", text.lower())': 're.findall("[A-Za-z0-9]+", text)'},
-                1,
-                "`Two` and `two` are the same word: put the text into small letters first.",
+                '- return re.findall("[a-z0-9]+", text.lower())',
+                '+ return re.findall("[A-Za-z0-9]+", text)',
+                message="`Two` and `two` are the same word: put the text into small letters first.",
             ),
-            (
+            Slip(
                 "split at blanks",
-                {'re.findall("[a-z0-9]+", text.lower())': "text.lower().split()"},
-                1,
-                'That leaves marks in the words: `3?` and `3` are the same word. Take `re.findall("[a-z0-9]+", ...)`.',
+                '- return re.findall("[a-z0-9]+", text.lower())',
+                "+ return text.lower().split()",
+                message=(
+                    'That leaves marks in the words: `3?` and `3` are the same word. Take `re.findall("[a-z0-9]+", '
+                    "...)`."
+                ),
             ),
-            ("one run too few", {"len(found) - length + 1": "len(found) - length"}, 1, "The last run is missing."),
-            (
+            Slip(
+                "one run too few",
+                "- return {tuple(found[i : i + length]) for i in range(len(found) - length + 1)}",
+                "+ return {tuple(found[i : i + length]) for i in range(len(found) - length)}",
+                message="The last run is missing.",
+            ),
+            Slip(
                 "short ones never",
-                {"length = min(n, len(own))": "length = n if len(own) >= n else 0"},
-                2,
-                "A question of fewer than n words counts as well, with all of its words.",
+                "- length = min(n, len(own))",
+                "+ length = n if len(own) >= n else 0",
+                message="A question of fewer than n words counts as well, with all of its words.",
+                hint=2,
             ),
         ),
     ),
