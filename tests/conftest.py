@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import mlx_grpo_kit.runtime.blas  # noqa: F401  (before a test imports a library that imports MLX itself)
+
+# A shell has what it starts in the background ignore Ctrl-C, and the tests' own processes would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Two cores are shared with other work, so an example's time says nothing; the same examples on every run.
 settings.register_profile("kit", deadline=None, derandomize=True)

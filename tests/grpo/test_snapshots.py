@@ -134,17 +134,24 @@ def test_a_snapshot_is_not_changed_by_what_comes_after(make_trainer, monkeypatch
 def test_memory_is_given_back_with_the_snapshot(make_trainer):
     trainer = make_trainer()
     list(trainer.train(2))
-    gc.collect()
-    before = mx.get_active_memory()
-    kept = [trainer.snapshot() for _ in trainer.train(6)]
-    gc.collect()
     size = 3 * sum(value.nbytes for value in trainer.policy.trained.values())
-    assert all(snapshot.nbytes == size for snapshot in kept)
-    # Three of the four: the last one's arrays are the trainer's own.
-    assert 0.9 * 3 * size < mx.get_active_memory() - before < 1.3 * 3 * size
-    kept.clear()
-    gc.collect()
-    assert abs(mx.get_active_memory() - before) < 0.2 * size
+
+    def held_and_left():
+        """Bytes that four snapshots hold, and that are left once they are gone, in sizes of a snapshot."""
+        gc.collect()
+        before = mx.get_active_memory()
+        kept = [trainer.snapshot() for _ in trainer.train(trainer.step + 4)]
+        gc.collect()
+        assert all(snapshot.nbytes == size for snapshot in kept)
+        held = mx.get_active_memory() - before
+        kept.clear()
+        gc.collect()
+        return held / size, (mx.get_active_memory() - before) / size
+
+    # Three of the four: the last one's arrays are the trainer's own. Arrays that other tests' threads free meanwhile
+    # would count as well, so one undisturbed turn is enough.
+    turns = [held_and_left() for _ in range(4)]
+    assert any(2.7 < held < 3.9 and abs(left) < 0.2 for held, left in turns), turns
 
 
 @pytest.mark.parametrize(
