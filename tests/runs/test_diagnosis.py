@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from mlx_grpo_kit.runs import history, symptoms
 from mlx_grpo_kit.runs.diagnosis import Monitor, diagnose, findings
 
 
@@ -196,11 +197,9 @@ def test_what_a_model_wrote_cannot_disturb_a_terminal():
 
 
 def test_a_long_run_costs_no_more_than_a_short_one(monkeypatch):
-    looked_at = []
-    from mlx_grpo_kit.runs import diagnosis
-
-    original = diagnosis._number
-    monkeypatch.setattr(diagnosis, "_number", lambda *a: looked_at.append(1) or original(*a))
+    looked_at, original = [], history.number_of
+    for module in (history, symptoms):
+        monkeypatch.setattr(module, "number_of", lambda *a: looked_at.append(1) or original(*a))
     counts = []
     for count in (200, 4000):
         run = steps(count)

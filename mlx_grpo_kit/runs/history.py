@@ -1,0 +1,130 @@
+"""The records of a run, and the numbers in them that a diagnosis asks for: the latest steps, and places of the past."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+RECENT = 20  # steps that a symptom has to last
+SOON = 10  # latest steps that are enough where there is no noise
+MOST_TEXTS = 256  # latest completions that are read
+PLACES, NEIGHBOURS = 12, 5  # where the past is looked at, and steps at each place, averaged because one step is noise
+PATIENCE = 3  # steps in a row without a symptom end it
+
+
+@dataclass
+class History:
+    """The records of a run, and the numbers in them that symptoms are judged by."""
+
+    records: Sequence[Any]
+
+    def __post_init__(self):
+        count = len(self.records)
+        self.recent = [self.records[i] for i in range(max(count - RECENT, 0), count)]
+        # Places of the past: the beginning, then evenly spaced up to the recent steps.
+        last = max(count - RECENT - NEIGHBOURS, 0)
+        starts = sorted({round(last * i / (PLACES - 1)) for i in range(PLACES)})
+        self.past = [[self.records[i] for i in range(a, min(a + NEIGHBOURS, count))] for a in starts]
+
+    @property
+    def long_enough(self) -> bool:
+        return len(self.records) >= RECENT
+
+    def has(self, name: str) -> bool:
+        return name in metrics_of(self.recent[-1])
+
+    def names(self) -> Iterable[str]:
+        return metrics_of(self.recent[-1]).keys()
+
+    def now(self, name: str, count: int = RECENT) -> float:
+        """The mean over the latest `count` steps; NaN where fewer than half of them have a value."""
+        values = [number_of(record, name) for record in self.recent[-count:]]
+        return mean_of(values) if 2 * sum(map(math.isnan, values)) <= len(values) else math.nan
+
+    def before(self, name: str) -> list[tuple[float, int]]:
+        """The places of the past: (mean, step)."""
+        means = [(mean_of(number_of(record, name) for record in place), step_of(place[0])) for place in self.past]
+        return [each for each in means if not math.isnan(each[0])]
+
+    def first(self, name: str) -> float:
+        return next((mean for mean, _ in self.before(name)), math.nan)
+
+    def best(self, name: str) -> tuple[float, int]:
+        return max(self.before(name), default=(math.nan, 0))
+
+    def since(self, test: Callable[[Mapping[str, Any]], bool]) -> int:
+        """The step from which on `test` has held, a few exceptions aside."""
+        first, missed = step_of(self.records[-1]), 0
+        for i in range(len(self.records) - 1, -1, -1):
+            if test(metrics_of(self.records[i])):
+                first, missed = step_of(self.records[i]), 0
+            elif not math.isnan(number_of(self.records[i], "reward")):
+                missed += 1
+                if missed == PATIENCE:
+                    break
+        return first
+
+    def commonest(self) -> tuple[str, float, int, bool]:
+        """(text, its share of the latest completions, different prompts, whether the right answers differ)."""
+        latest = (c for record in reversed(self.recent) for c in completions_of(record))
+        each = list(islice(latest, MOST_TEXTS))
+        if not each:
+            return "", 0.0, 0, False
+        text, times = Counter(field_of(c, "completion") for c in each).most_common(1)[0]
+        answers = {answer_of(c) for c in each} - {None}
+        return text, times / len(each), len({field_of(c, "prompt") for c in each}), len(answers) > 1
+
+    @property
+    def solved(self) -> bool:
+        """Whether rewards are as high as they ever were, and high for their spread: nine of ten right."""
+        mean, spread = self.now("reward"), self.now("reward_std")
+        return mean > 0 and mean >= 3 * spread and not mean < 0.9 * self.best("reward")[0]
+
+    @property
+    def is_tied(self) -> bool:
+        return self.long_enough and self.now("frac_reward_zero_std") >= 0.9
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether it is solved, and was not so from the first step on, as a reward that is always the same seems."""
+        return self.solved and not self.never_differed
+
+    @property
+    def never_differed(self) -> bool:
+        return all(mean >= 0.9 for mean, _ in self.before("frac_reward_zero_std"))
+
+
+def metrics_of(record: Any) -> Mapping[str, Any]:
+    return record if isinstance(record, Mapping) else record.metrics
+
+
+def step_of(record: Any) -> int:
+    return field_of(record, "step")
+
+
+def completions_of(record: Any) -> Sequence[Any]:
+    return field_of(record, "completions") or ()
+
+
+def field_of(record: Any, name: str) -> Any:
+    return record.get(name) if isinstance(record, Mapping) else getattr(record, name, None)
+
+
+def answer_of(completion: Any) -> str | None:
+    problem = field_of(completion, "problem")
+    return field_of(completion, "answer") if problem is None else field_of(problem, "answer")
+
+
+def number_of(record: Any, name: str) -> float:
+    """A metric; NaN where the step has none. A file has null for NaN."""
+    value = metrics_of(record).get(name)
+    return math.nan if value is None else value
+
+
+def mean_of(values: Iterable[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

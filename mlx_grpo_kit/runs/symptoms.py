@@ -1,0 +1,274 @@
+"""Symptoms of a sick run: each function looks for one thing, and returns words if it finds that, else an empty text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mlx_grpo_kit.runs.history import NEIGHBOURS, RECENT, SOON, History, metrics_of, number_of
+
+FEW_PROMPTS = 8  # different ones, below which equal completions say little
+# Of loops that keep what the sampler said; TRL's name, and that without the mean.
+SCORED_MINUS_SAMPLED = ("sampling/sampling_logp_difference/mean", "sampling/logp_difference")
+
+
+def no_number(run: History) -> str:
+    for name in ("loss", "grad_norm"):
+        value = metrics_of(run.recent[-1]).get(name, 0.0)
+        if value is None or not math.isfinite(value):
+            since = run.since(lambda metrics, name=name: not math.isfinite(number_of(metrics, name)))
+            return (
+                f"{name} is no finite number since step {since}: every update from there on destroys the policy. "
+                "Go back to a checkpoint before it, with a lower learning_rate; look for a log of 0, a division by 0, "
+                "or an exp of something that the mask hides (0 * inf is NaN)."
+            )
+    return ""
+
+
+def nothing_scored(run: History) -> str:
+    if all(math.isnan(number_of(record, "reward")) for record in run.recent[-NEIGHBOURS:]):
+        since = run.since(lambda metrics: math.isnan(number_of(metrics, "reward")))
+        return (
+            f"No completion has had a reward since step {since}: every reward function returned None. Without rewards "
+            "there are no advantages, and nothing is learned. Look at what the functions get: is this their task?"
+        )
+    return ""
+
+
+def truncated(run: History) -> str:
+    share = run.now("completions/clipped_ratio", SOON)
+    if len(run.records) < SOON or not share >= 0.5:
+        return ""
+    if run.first("completions/clipped_ratio") < 0.5 and collapse(run):
+        return ""  # answers used to end: that the one answer of now does not is the collapse's doing
+    since = run.since(lambda metrics: number_of(metrics, "completions/clipped_ratio") >= 0.5)
+    longest = round(run.now("completions/max_length", SOON))
+    tokens = f"{longest} token{'s' if longest > 1 else ''}"
+    return (
+        f"{_percent(share)} of the completions never end: they are cut off at {tokens}, since step {since}. An answer "
+        "that comes later is never seen, and the end token is never rewarded. Raise max_completion_length, see that "
+        "the model knows its end token (eos_token_id), or give stop_strings."
+    )
+
+
+def collapse(run: History) -> str:
+    text, share, prompts, answers_differ = run.commonest()
+    if prompts < FEW_PROMPTS or share < (0.5 if run.is_tied else 0.9):
+        return ""
+    if run.has_learned and not answers_differ:
+        return ""  # it may be the one right answer
+    return (
+        f"{_percent(share)} of the latest completions are the same text, {_quoted(text)}, to {prompts} different "
+        f"prompts: the policy has collapsed to one answer (reward {_short(run.now('reward', SOON))}). All of a group "
+        "alike leaves nothing to compare, so it does not come back by itself. Start again, or from an earlier "
+        "checkpoint, with a lower learning_rate or with beta > 0, and see whether a reward pays for this text."
+    )
+
+
+def reward_fell(run: History) -> str:
+    names = ["reward"]
+    if run.now("reward") < 0.9 * run.best("reward")[0]:  # else one may have been given up for more of another
+        names += [name for name in run.names() if _is_reward_mean(name)]
+    for name in names if run.long_enough else ():
+        (best, at), now = run.best(name), run.now(name)
+        if best > 0.05 and now < best / 2:
+            what = "The mean reward" if name == "reward" else f"Reward {_function(name)!r}"
+            return (
+                f"{what} has fallen from {_short(best)} around step {at} to {_short(now)} in the latest {RECENT} "
+                "steps: the updates destroy what the policy knew. Go back to a checkpoint from before, with a lower "
+                "learning_rate (a tenth, to see the difference) or with beta > 0."
+            )
+    return ""
+
+
+def one_full_one_empty(run: History) -> str:
+    """One reward function gives everything to everybody, while another gives nothing to anybody."""
+    names = [_function(name) for name in run.names() if _is_reward_mean(name)]
+    full = next((name for name in names if _share(run, name) > 0.95), None)
+    empty = [name for name in names if _is_empty(run, name)]
+    if not run.long_enough or full is None or not empty:
+        return ""
+    name = empty[0]
+    since = run.since(lambda metrics: not number_of(metrics, f"rewards/{name}/mean") > 0.3 * _spread(metrics, name))
+    return (
+        f"Reward {full!r} is given in full to (nearly) every completion, and {name!r} to (nearly) none, since step "
+        f"{since} (means {_short(run.now(f'rewards/{full}/mean'))} and {_short(run.now(f'rewards/{name}/mean'))}). The "
+        f"policy has found the easy reward and gets no signal from the other: it may be hacking {full!r}. Give less "
+        f"for {full!r}, or only together with {name!r}; make {name!r} reachable: easier problems, partial credit. "
+        f"(If {name!r} is a penalty, 0 is its best.)"
+    )
+
+
+def _is_reward_mean(name: str) -> bool:
+    return name.startswith("rewards/") and name.endswith("/mean")
+
+
+def _function(name: str) -> str:
+    return name.removeprefix("rewards/").removesuffix("/mean")
+
+
+def _spread(metrics: Mapping[str, Any], name: str) -> float:
+    return number_of(metrics, f"rewards/{name}/std")
+
+
+def _share(run: History, name: str) -> float:
+    """What share of completions get a reward of two values, 0 and more: from m = p c and s^2 = p (1 - p) c^2."""
+    mean, spread = run.now(f"rewards/{name}/mean"), run.now(f"rewards/{name}/std")
+    return mean**2 / (mean**2 + spread**2) if mean > 0 else 0.0
+
+
+def _is_empty(run: History, name: str) -> bool:
+    means = [mean for mean, _ in run.before(f"rewards/{name}/mean")]
+    if "penal" in name.lower() or any(mean < 0 for mean in means) or run.now(f"rewards/{name}/mean") < 0:
+        return False  # what punishes is at its best at 0
+    learned = max(means, default=0.0) <= run.now(f"rewards/{name}/mean") > 0  # little, and more than ever before
+    return _share(run, name) < 0.05 and not learned
+
+
+def tied(run: History) -> str:
+    if not run.is_tied or run.has_learned:
+        return ""
+    since = run.since(lambda metrics: number_of(metrics, "frac_reward_zero_std") >= 0.9)
+    share = run.now("frac_reward_zero_std")
+    groups = "all groups" if share > 0.995 else f"{_percent(share)} of the groups"
+    seen = f"In {groups} all completions have had the same reward"
+    text, share, *_ = run.commonest()
+    commonest = f" The commonest completion, {_quoted(text)}, is {_percent(share)} of all." if share >= 0.2 else ""
+    if run.never_differed:
+        return (
+            f"{seen} since step {since} (mean {_short(run.now('reward'))}): advantages are 0 and nothing is learned."
+            f"{commonest} Either the task is too hard or solved already, or the reward does not look at the answer. "
+            "Take problems of another difficulty, give partial credit, or raise num_generations."
+        )
+    return (
+        f"{seen} since step {since}, and not because all are right (mean reward {_short(run.now('reward'))}): "
+        f"advantages are 0 and nothing is learned any more.{commonest} Go back to an earlier checkpoint with a lower "
+        "learning_rate, raise temperature or num_generations, or take problems that are neither too hard nor too easy."
+    )
+
+
+def zero_gradient(run: History) -> str:
+    if len(run.records) < SOON or any(number_of(record, "grad_norm") != 0 for record in run.recent[-SOON:]):
+        return ""
+    if run.now("frac_reward_zero_std", SOON) == 1:
+        return ""  # all groups are tied: said there, or success
+    since = run.since(lambda metrics: number_of(metrics, "grad_norm") == 0)
+    return (
+        f"The gradient is exactly 0 since step {since}, although rewards differ within groups: the policy does not "
+        "move. Is every completion masked (mask_truncated_completions), every token clipped, or the forward pass "
+        "outside of the function that is differentiated?"
+    )
+
+
+def entropy_gone(run: History) -> str:
+    now, first = run.now("entropy"), run.first("entropy")
+    if not run.long_enough or not (now < 0.01 and first > 5 * now) or run.solved:
+        return ""
+    since = run.since(lambda metrics: number_of(metrics, "entropy") < 0.01)
+    return (
+        f"Entropy is {_short(now)} nats a token since step {since} (it began at {_short(first)}), with a mean reward "
+        f"of {_short(run.now('reward'))}: the policy is certain and wrong, and no longer tries anything else. Lower "
+        "learning_rate, raise temperature, epsilon_high or beta."
+    )
+
+
+def entropy_runs_away(run: History) -> str:
+    now, first = run.now("entropy"), run.first("entropy")
+    if not run.long_enough or not (now > 2 * first and now > 0.5 and run.now("reward") <= run.first("reward")):
+        return ""
+    return (
+        f"Entropy has risen from {_short(first)} to {_short(now)} nats a token, and the reward has not "
+        f"({_short(run.first('reward'))} to {_short(run.now('reward'))}): the policy comes nearer to drawing at "
+        "random. "
+        "Are the tokens scored at their own places and at the temperature they were drawn with? Lower learning_rate."
+    )
+
+
+def length_runs_away(run: History) -> str:
+    name = "completions/mean_length"
+    now, first = run.now(name), run.first(name)
+    if not run.long_enough or not (now > 2 * first and run.now("reward") <= run.first("reward") + 0.02):
+        return ""
+    return (
+        f"Completions have grown from {first:.1f} to {now:.1f} tokens, and the reward has not "
+        f"({_short(run.first('reward'))} to {_short(run.now('reward'))}). Does a reward pay for length, or does the "
+        "loss? Try loss_type='dapo' or 'dr_grpo', or a penalty for what is too long."
+    )
+
+
+def clipped_away(run: History) -> str:
+    share = run.now("clip_ratio/region_mean", SOON)
+    if len(run.records) < SOON or not share > 0.25:
+        return ""
+    since = run.since(lambda metrics: number_of(metrics, "clip_ratio/region_mean") > 0.25)
+    return (
+        f"{_percent(share)} of the tokens are clipped since step {since}: their ratio has left the region in which "
+        "they count, so the batch is used for longer than it is good for. Fewer num_iterations or a lower "
+        "learning_rate; if num_iterations is 1, old and new log-probabilities are of different tokens or models."
+    )
+
+
+def kl_runs_away(run: History) -> str:
+    now = run.now("kl", SOON)
+    if len(run.records) < SOON or not now > 2:
+        return ""
+    since = run.since(lambda metrics: number_of(metrics, "kl") > 2)
+    return (
+        f"KL to the reference policy is {_short(now)} a token since step {since}: the policy writes what the reference "
+        "never would. Lower learning_rate or raise beta; if it was so from the first step on, the reference is another "
+        "model, or scored at another temperature."
+    )
+
+
+def reference_moves(run: History) -> str:
+    if not run.long_enough or not run.has("kl") or not run.now("grad_norm") > 0:
+        return ""
+    if any(number_of(record, "kl") != 0 for record in run.recent):
+        return ""
+    since = run.since(lambda metrics: number_of(metrics, "kl") == 0)
+    return (
+        f"KL to the reference policy is exactly 0 since step {since}, "
+        "while the gradient is not: the reference moves along with the policy, so beta does nothing. Keep a copy of "
+        "the first parameters, and not the object that is trained."
+    )
+
+
+def scored_otherwise(run: History) -> str:
+    name = next((name for name in SCORED_MINUS_SAMPLED if run.has(name)), "")
+    apart = run.now(name, SOON) if name else 0.0
+    if len(run.records) < SOON or not apart > 0.02:
+        return ""
+    since = run.since(lambda metrics: number_of(metrics, name) > 0.02)
+    return (
+        f"Log-probabilities as scored and as sampled differ by {_short(apart)} a token since step {since}: sampler and "
+        "trainer do not speak of the same distribution. Look for another temperature, tokens one place off, padding "
+        "without a mask, other weights or lower precision in the sampler."
+    )
+
+
+LOOKS = (
+    truncated, collapse, reward_fell, one_full_one_empty, tied, zero_gradient, entropy_gone, entropy_runs_away,
+    length_runs_away, scored_otherwise, clipped_away, kl_runs_away, reference_moves,
+)  # fmt: skip
+
+# Said already by the finding that it is a consequence of.
+FOLLOWS_FROM: dict[Callable[[History], str], set[str]] = {
+    tied: {"truncated", "collapse"},
+    zero_gradient: {"truncated", "collapse", "tied"},
+    entropy_gone: {"collapse", "tied"},
+    length_runs_away: {"truncated"},
+    clipped_away: {"scored_otherwise"},
+}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+def _short(value: float) -> str:
+    return f"{value:.{3 if abs(value) >= 0.01 else 2}g}" if abs(value) >= 1e-4 else "0"
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")
