@@ -437,18 +437,17 @@ def _train(options: argparse.Namespace) -> int:
 
 def _train_in_processes(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.processes import ProcessDiedError, run_processes
-    from mlx_grpo_kit.runs.folder import RunFolder
+    from mlx_grpo_kit.cli.typed import way_on
+    from mlx_grpo_kit.runs.folder import RunFolder, check_writable
 
+    check_writable(options.output)
     folder = RunFolder(options.output)
     before = folder.written_at()
     try:
         return run_processes(options.arguments, options.processes)
     except ProcessDiedError as error:
-        from mlx_grpo_kit.cli.training_run import way_on
-
         begun = folder.written_at() not in (None, before) or options.resume
-        end = way_on(folder, options.processes) if begun else "Nothing was written."
-        raise ProcessDiedError(f"{error} {end}") from error
+        raise ProcessDiedError(f"{error} {way_on(folder, options.processes, begun)}") from error
 
 
 def _generate(options: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
     DIR/
       run.json                 the settings; a later `--resume` needs nothing else
       metrics.jsonl            one JSON object a step; step 0 is the policy before training
-      completions.jsonl        whole groups of each step's completions, with their rewards (run_record.py)
+      completions.jsonl        whole groups of each step's completions, with their rewards (record.py)
       reward.png               the curves
       checkpoints/step-000050  the newest two
       policy/                  the trained policy, a Hugging Face folder
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mlx_grpo_kit.files import (
     clear_leftovers,
@@ -38,7 +38,6 @@ from mlx_grpo_kit.files import (
     remove_folder,
     write_file,
 )
-from mlx_grpo_kit.grpo.config import MAY_CHANGE
 from mlx_grpo_kit.runs.record import (
     COMPLETIONS,
     KEEP,
@@ -48,11 +47,6 @@ from mlx_grpo_kit.runs.record import (
     read_lines,
     read_metrics,
 )
-
-if TYPE_CHECKING:
-    from mlx_grpo_kit.grpo import GRPOTrainer
-    from mlx_grpo_kit.grpo.processes import World
-    from mlx_grpo_kit.tasks import Task
 
 SETTINGS, PICTURE, CHECKPOINTS, POLICY = "run.json", "reward.png", "checkpoints", "policy"
 FILES = METRICS, COMPLETIONS, PICTURE
@@ -96,6 +90,14 @@ class RunSettings:
         return None if self.log_completions == "all" else self.log_completions
 
 
+class Saveable(Protocol):
+    """Anything that has done some steps and can write a checkpoint of itself, as `GRPOTrainer` does."""
+
+    step: int
+
+    def save_checkpoint(self, folder: str | os.PathLike) -> None: ...
+
+
 class RunFolder:
     """One run's files, this process's own from `with` on. Nothing is written before `begin` or `go_on`.
 
@@ -104,8 +106,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | os.PathLike):
-        check_writable(path)
-        self._home = Path.cwd()
+        self._given, self._home = path, Path.cwd()
         self.path = Path(path).absolute()  # a task may change the current folder
         self.policy, self.picture, self.metrics = self.path / POLICY, self.path / PICTURE, self.path / METRICS
         self.completions = self.path / COMPLETIONS
@@ -114,6 +115,7 @@ class RunFolder:
         self._saved_step: int | None = None
 
     def __enter__(self) -> RunFolder:
+        check_writable(self._given)
         with ExitStack() as stack:
             for _ in range(100):
                 made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
@@ -200,36 +202,6 @@ class RunFolder:
         numbered = {_step_of(folder): folder for folder in (self.path / CHECKPOINTS).glob("step-*") if _step_of(folder)}
         return [numbered[step] for step in sorted(numbered, reverse=True)]
 
-    def load_newest(self, task: Task, settings: RunSettings, world: World) -> GRPOTrainer | None:
-        """The trainer at the newest checkpoint that is whole, with a warning for each newer one that is not.
-
-        None where the run has no checkpoints. Raises ValueError when there are some and none can be read, and TaskError
-        for a task with a prompt that cannot be trained on.
-        """
-        from mlx_grpo_kit.grpo import GRPOTrainer
-        from mlx_grpo_kit.grpo.recipe import model_folder
-        from mlx_grpo_kit.qwen3 import load_pretrained
-        from mlx_grpo_kit.tasks import TaskError
-
-        checkpoints = self.checkpoints() if settings.begun else []
-        changes = {name: settings.args[name] for name in MAY_CHANGE if name in settings.args}
-        base = load_pretrained(model_folder(settings.model)) if checkpoints and settings.args.get("lora_r") else None
-        for folder in checkpoints:
-            try:
-                trainer = GRPOTrainer.resume(folder, task, world=world, base=base, **changes)
-                if asdict(trainer.args) != settings.args:
-                    raise ValueError(f"{folder} is of a run with other settings than {SETTINGS} has.")
-            except TaskError:  # the data, and no checkpoint
-                raise
-            except (OSError, ValueError, TypeError) as error:  # TypeError: settings of another version of GRPOConfig
-                warnings.warn(f"{folder.name} is passed over: {error}", stacklevel=2)
-                continue
-            self._saved_step = trainer.step
-            return trainer
-        if checkpoints:
-            raise ValueError(f"No checkpoint in {self.path / CHECKPOINTS} can be read. --overwrite starts again.")
-        return None
-
     def begin(self, settings: RunSettings) -> None:
         """Make the folder a new run's: what another run left here is deleted.
 
@@ -259,6 +231,7 @@ class RunFolder:
             write_file(file, b"".join(line for number, line, _ in _whole_lines(file, read) if number <= step))
         self._write_settings(settings)
         self._open_files()
+        self._saved_step = step
 
     @property
     def is_open(self) -> bool:
@@ -281,7 +254,7 @@ class RunFolder:
                         self._open[file].truncate(end)
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def save(self, trainer: GRPOTrainer) -> None:
+    def save(self, trainer: Saveable) -> None:
         """Write a checkpoint, unless this step has one, and delete the ones that are no longer needed."""
         if trainer.step != self._saved_step:
             for path, file in self._open.items():
@@ -300,13 +273,9 @@ class RunFolder:
 
     def measured(self) -> list[tuple[int, float]]:
         """(step, accuracy on held-out problems) where it was measured."""
-        return self._points("eval/accuracy")
+        return self.points("eval/accuracy")
 
-    def draw(self, title: str) -> None:
-        """Write reward.png from metrics.jsonl."""
-        write_file(self.picture, _curves(self._points("reward"), self.measured(), title))
-
-    def _points(self, metric: str) -> list[tuple[int, float]]:
+    def points(self, metric: str) -> list[tuple[int, float]]:
         """(step, value) for each line of metrics.jsonl that has one."""
         found = (
             (step, metrics.get(metric, math.nan)) for step, _, (metrics, _) in _whole_lines(self.metrics, read_metrics)
@@ -348,37 +317,6 @@ def _whole_lines(file: Path, read: Callable[[bytes], tuple[int, Any]]) -> Iterat
         yield from read_lines(file, read, damaged)
         for words in damaged:
             warnings.warn(words, stacklevel=2)
-
-
-def _curves(rewards: list[tuple[int, float]], accuracies: list[tuple[int, float]], title: str) -> bytes:
-    """Reward of every step, and the accuracy on held-out problems where it was measured, as a PNG."""
-    from mlx_grpo_kit.viz.live.curves import smooth
-    from mlx_grpo_kit.viz.picture import new_figure, to_png
-    from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, three_digits
-
-    figure = new_figure(8.4, 3.2)
-    figure.suptitle(title, x=0.012, ha="left", size=12, weight="bold", color=INK, parse_math=False)
-    margins = {"left": 0.06, "right": 0.98, "bottom": 0.15, "top": 0.8, "wspace": 0.16}
-    left, right = figure.subplots(1, 2, gridspec_kw=margins)
-    if rewards:
-        steps, values = zip(*rewards, strict=True)
-        averages = smooth(values, 0.7)
-        left.plot(steps, values, "o", color=COLORS[0], markersize=3, alpha=0.45, markeredgewidth=0)
-        left.plot(steps, averages, color=COLORS[0], linewidth=2)
-        left.set_title(three_digits(averages[-1]), loc="right", size=11, weight="bold", color=INK)
-    if accuracies:
-        right.plot(*zip(*accuracies, strict=True), "s-", color=COLORS[1], linewidth=2, markersize=6, clip_on=False)
-        right.set_title(three_digits(accuracies[-1][1]), loc="right", size=11, weight="bold", color=INK)
-    left.set_title("reward of each step", loc="left", size=10, color=INK)
-    right.set_title("accuracy on held-out problems", loc="left", size=10, color=INK)
-    right.set_ylim(0, 1.02)
-    for axis in (left, right):
-        axis.set_xlim(0, max([step for step, _ in (*rewards, *accuracies)], default=0) * 1.02 + 1)
-        axis.set_xlabel("step", size=9, color=INK)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=8, labelcolor=INK)
-        axis.grid(axis="y", color=FAINT, linewidth=0.6)
-    return to_png(figure)
 
 
 def _step_of(checkpoint: Path) -> int | None:

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 from mlx_grpo_kit.cli import commands as cli
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
-from mlx_grpo_kit.cli.training_run import StopSignal
+from mlx_grpo_kit.cli.stopping import StopSignal
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.processes import World
@@ -315,7 +315,7 @@ def load_file_as_torch(file):
 
 
 def test_a_machine_that_is_too_small_is_told(model, task, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("mlx_grpo_kit.cli.training_run.machine_memory", lambda: 100_000)
+    monkeypatch.setattr("mlx_grpo_kit.cli.run_start.machine_memory", lambda: 100_000)
     assert main(arguments(model, task, tmp_path / "out", "--max-steps", "1", "--optim", "adafactor")) == 0
     error = capsys.readouterr().err
     assert "This machine has 100 kB of memory: the run may be killed. It needs less with --gradient-checkp" in error
@@ -588,9 +588,9 @@ def test_a_longer_run_says_where_its_learning_rate_goes_on(train, straight, tmp_
     "text", ["12+34=", "", "it's\na\t\\ line\r", "Größe: \u2028 \x1b[1m\x07", '$HOME `ls` "a"\n\x7f']
 )
 def test_what_is_to_be_typed_is_one_line(text):
-    from mlx_grpo_kit.cli.training_run import _command
+    from mlx_grpo_kit.cli.typed import command_line
 
-    command = _command("generate", text)
+    command = command_line("generate", text)
     assert len(command.splitlines()) == 1
     assert command.isprintable()
     *_, typed = subprocess.run(
@@ -1019,9 +1019,9 @@ def test_a_reward_that_fails_while_accuracy_is_measured_keeps_the_step_before(tr
 
 
 def cli_command():
-    from mlx_grpo_kit.cli.training_run import _command
+    from mlx_grpo_kit.cli.typed import command_line
 
-    return _command()
+    return command_line()
 
 
 def test_a_run_that_diverges(train, tmp_path, capsys):

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.cli import main, run_task, training_run
+from mlx_grpo_kit.cli import main, run_report, run_start, run_task
+from mlx_grpo_kit.cli.run_curves import curves
 from mlx_grpo_kit.files import check_saved, read_json, read_manifest, replaced_folder, write_file
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.processes import World
@@ -75,14 +76,14 @@ class Counter:
 @pytest.fixture
 def train(monkeypatch):
     """train(output, *options) -> exit status of a run of 5 steps with a checkpoint at every second."""
-    monkeypatch.setattr(training_run, "_trainer", lambda settings, task, world: Counter(GRPOConfig(**settings.args)))
-    monkeypatch.setattr(training_run, "_say_what_it_takes", lambda *_: None)
+    monkeypatch.setattr(run_start, "new_trainer", lambda settings, task, world: Counter(GRPOConfig(**settings.args)))
+    monkeypatch.setattr(run_start, "say_what_it_takes", lambda *_: None)
     monkeypatch.setattr(GRPOTrainer, "resume", Counter.resume)
     monkeypatch.setattr(Counter.train, "__doc__", None)
     monkeypatch.setattr(
-        RunFolder, "draw", lambda self, title: write_file(self.picture, str(len(self.measured())).encode())
+        run_report, "draw_curves", lambda out, title: write_file(out.picture, str(len(out.measured())).encode())
     )
-    monkeypatch.setattr(training_run, "RunDisplay", lambda *_, **__: Silence())
+    monkeypatch.setattr(run_report, "RunDisplay", lambda *_, **__: Silence())
     task = get_task("addition")
     monkeypatch.setattr(run_task, "get_task", lambda name, **args: task)
 
@@ -235,7 +236,7 @@ def test_nobody_else_gets_the_folder_from_the_very_start(train, tmp_path, monkey
         seen.append([train(output), train(output, "--overwrite"), train(output, "--resume")])
         return Counter(GRPOConfig(**settings.args))
 
-    monkeypatch.setattr(training_run, "_trainer", slow)
+    monkeypatch.setattr(run_start, "new_trainer", slow)
     assert train(output, "--seed", "1") == 0
     assert seen == [[2, 2, 2]]
     assert capsys.readouterr().err.count("Another process is training in") == 3
@@ -243,7 +244,7 @@ def test_nobody_else_gets_the_folder_from_the_very_start(train, tmp_path, monkey
 
 
 def test_a_run_that_fails_to_start_leaves_no_folder(train, tmp_path, monkeypatch):
-    monkeypatch.setattr(training_run, "_trainer", lambda *_: (_ for _ in ()).throw(ValueError("no model")))
+    monkeypatch.setattr(run_start, "new_trainer", lambda *_: (_ for _ in ()).throw(ValueError("no model")))
     (tmp_path / "mine").mkdir()
     assert train(tmp_path / "runs" / "out") == 2
     assert train(tmp_path / "mine") == 2
@@ -439,7 +440,7 @@ def test_no_name_and_a_name_that_is_not_utf_8(train, tmp_path, monkeypatch, caps
 
 
 def test_a_picture_s_title_is_no_formula():
-    assert run_folder._curves([(1, 1.0)], [], r"m$\frac$ learns addition").startswith(b"\x89PNG")
+    assert curves([(1, 1.0)], [], r"m$\frac$ learns addition").startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", ["metrics", "completions"])

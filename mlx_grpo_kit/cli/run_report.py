@@ -1,0 +1,171 @@
+"""What the first process does with a run besides training: write its folder, show it, and say what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mlx_grpo_kit.cli.display import RunDisplay
+from mlx_grpo_kit.cli.run_curves import draw_curves
+from mlx_grpo_kit.cli.stopping import Output, StopSignal
+from mlx_grpo_kit.cli.typed import command_line, train_on, way_on
+from mlx_grpo_kit.grpo import GRPOTrainer, TrainingDivergedError, TrainStep
+from mlx_grpo_kit.grpo.processes import ProcessLostError
+from mlx_grpo_kit.grpo.recipe import model_folder
+from mlx_grpo_kit.runs.folder import RunFolder, RunSettings
+from mlx_grpo_kit.runs.record import completions_line
+from mlx_grpo_kit.tasks import Problem, TaskError
+from mlx_grpo_kit.tasks.calls import are_correct
+from mlx_grpo_kit.tasks.task import prompt_text
+
+
+class RunFailedError(RuntimeError):
+    """A run that had begun could not go on; the message says why, and what is left of it."""
+
+
+class NoReport:
+    """What a process other than the first does with a run: nothing. It has the methods of `Report`."""
+
+    def __enter__(self) -> NoReport:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, ValueError | TrainingDivergedError)  # raised in all; TaskErrors among them
+
+    def _nothing(self, *given: object) -> None:
+        pass
+
+    measuring = begin = write = done = save = _nothing
+
+    def end(self) -> int:
+        return 0
+
+
+class Report:
+    """Writes a run's folder and shows the run. While it is open, errors become a RunFailedError that says what is left.
+
+    Args:
+        folder: entered; it becomes the run's at the first step.
+        processes: as --processes has it, for the commands that are printed.
+    """
+
+    def __init__(
+        self, folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, processes: int | None
+    ):
+        self.folder, self.settings, self.trainer, self.stop, self.processes = folder, settings, trainer, stop, processes
+        self._title = f"{Path(settings.model).name} learns {settings.task}"
+        self._console = Console(file=Output(stop), highlight=False)
+        self._before: Mapping[str, float] | None = None
+        self._display = RunDisplay(
+            self._title,
+            settings.max_steps,
+            trainer.task.is_correct,
+            lambda: stop.words if stop.number is not None else "",
+            self._console,
+            processes=trainer.world.size,
+        )
+
+    def __enter__(self) -> Report:
+        self._display.__enter__()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        self._display.__exit__(kind, error, trace)
+        if isinstance(error, TaskError | ProcessLostError) and self.folder.is_open:
+            self.folder.save(self.trainer)  # a step that fails changes nothing: the policy is that of the step before
+        if isinstance(error, TaskError | TrainingDivergedError | OSError):
+            words = f"{str(error).rstrip('.')}. {way_on(self.folder, self.processes, self.folder.is_open)}"
+            raise RunFailedError(words) from error
+
+    def measuring(self) -> None:
+        """Say that accuracy is measured before the first step."""
+        problems = self.settings.eval_problems
+        self._display.phase(f"measuring accuracy before training, on {problems} held-out problems")
+
+    def begin(self, before: Mapping[str, float] | None) -> None:
+        """Take in the metrics before the first step; None for a run that goes on."""
+        self._before = before
+        for measured in self.folder.measured() if before is None else [(0, before["eval/accuracy"])]:
+            self._display.measured(*measured)
+        self._display.begin_steps()
+
+    def write(self, step: TrainStep, metrics: Mapping[str, float]) -> None:
+        """Add a step to the run's files; the first one makes the folder the run's."""
+        if not self.folder.is_open:
+            self.folder.begin(self.settings)
+            self.folder.append(0, self._before)
+
+        def is_correct(problem: Problem, completion: str) -> bool:
+            return are_correct(self.trainer.task, [problem], [completion])[0]
+
+        completions = completions_line(step, self.settings.keep, is_correct)
+        self.folder.append(step.step, metrics, step.changes, completions)
+
+    def done(self, step: TrainStep, metrics: Mapping[str, float]) -> None:
+        """Show a step that was written, and save if it is time."""
+        self._display.update(step, metrics)
+        if step.step % self.settings.save_every == 0:
+            self.folder.save(self.trainer)
+            draw_curves(self.folder, self._title)
+
+    def save(self) -> None:
+        """Save the run and its policy, if a step was done."""
+        if self.folder.is_open:
+            self._display.phase("saving")
+            self.folder.save(self.trainer)
+            self.trainer.save_pretrained(self.folder.policy, model_folder(self.settings.model))
+            draw_curves(self.folder, self._title)
+
+    def end(self) -> int:
+        """Say what was learned, where it is, what is wrong and what to do next; returns the exit status."""
+        folder, settings, trainer = self.folder, self.settings, self.trainer
+        if not folder.is_open:
+            self._console.print("Stopped before the first step was done; nothing was written.")
+            return 128 + self.stop.number
+        done = trainer.step == settings.max_steps
+        again = train_on(folder, self.processes)
+        lora = trainer.args.lora_r
+        policy = folder.typed(folder.policy)
+        what = "adapters for mlx-lm and, in peft/, for PEFT" if lora else "a Hugging Face folder"
+        lines = [
+            f"\n{'Done' if done else 'Stopped'}: {trainer.step} of {settings.max_steps} steps.",
+            f"  accuracy  {_before_and_after(folder)}, sampled on {settings.eval_problems} held-out problems",
+            f"  policy    {policy}, {what}",
+            f"  curves    {folder.typed(folder.picture)}",
+            f"  numbers   {folder.typed(folder.metrics)}",
+            *(f"Look at:  {words}" for words in self._display.warnings),
+        ]
+        if folder.completions.stat().st_size:
+            lines.append(f"  samples   {folder.typed(folder.completions)}")
+        if not done:
+            lines.append(f"Go on:    {command_line(*again)}")
+        prompt, how = _as_typed(trainer.task.held_out(1)[0].prompt, getattr(trainer.task, "chat_template_kwargs", {}))
+        lines.append(f"Try it:   {command_line('generate', '--model', policy, '--num', 4, *how, *prompt)}")
+        if lora:
+            whole = folder.typed(folder.path / "fused")
+            lines.append(f"Fuse:     {command_line('fuse', '--adapter', policy, '--output', whole)}")
+        if done:
+            lines.append(f"Go on:    {command_line(*again, '--max-steps', 2 * settings.max_steps)}")
+        self._console.print("\n".join(lines), soft_wrap=True, markup=False)
+        return 0 if done else 128 + self.stop.number
+
+
+def _as_typed(prompt: str | Sequence[Mapping[str, Any]], template: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """A prompt, and the options with which `generate` puts it as the run did."""
+    how: list[str] = []
+    if not isinstance(prompt, str):
+        how = ["--chat", *(["--no-enable-thinking"] if template.get("enable_thinking") is False else [])]
+        for message in prompt[:-1]:
+            how += [f"--system={message['content']}"] if message["role"] == "system" else []
+    text = prompt_text(prompt)
+    return ["--", text] if text.startswith("-") else [text], how
+
+
+def _before_and_after(folder: RunFolder) -> str:
+    values = [accuracy for _, accuracy in folder.measured()]
+    if not values:
+        return "not measured"
+    return f"{values[0]:.3f} -> {values[-1]:.3f}" if len(values) > 1 else f"{values[0]:.3f} before training"

@@ -1,0 +1,97 @@
+"""How a run is stopped well: by Ctrl-C or SIGTERM in every process, and by a reader of its output that goes away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.cli.terminal import say
+from mlx_grpo_kit.grpo.processes import World
+
+
+class StopSignal:
+    """While this is open, Ctrl-C or SIGTERM asks the run to stop after its step; a second raises KeyboardInterrupt.
+
+    Args:
+        world: the processes that stop together, after the same step; the first says so.
+    """
+
+    words = "Stopping after this step; Ctrl-C again quits at once."
+
+    def __init__(self, world: World):
+        self._world = world
+        self._is_second = False
+        self.number: int | None = None
+        """The signal that asked this process or, since the last `came`, another one to stop; None before any did."""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignal:
+        self._before = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: object) -> None:
+        if self._is_second:
+            raise KeyboardInterrupt
+        self._is_second = True
+        self.number = self.number or number
+        if self._world.rank == 0 and not sys.stdout.isatty():  # where there is no display that says it
+            with suppress(OSError):
+                os.write(2, f"{self.words}\n".encode())  # print may be in the middle of a line
+
+    def came(self) -> bool:
+        """Whether any of the processes was asked to stop. Every process must call this at the same point of the run.
+
+        Only what was gathered counts: a signal that comes after it is unknown to the others, and counts next time.
+        """
+        gathered = self._world.gather(np.array([self.number or 0])).max().item()
+        self.number = self.number or gathered or None
+        return gathered != 0
+
+    def output_is_gone(self) -> None:
+        """Ask the run to stop, as SIGPIPE would."""
+        self.number = self.number or signal.SIGPIPE
+
+
+class Output:
+    """Standard output, whose end is not the end of the run.
+
+    A reader that goes away (`train | head -1`) asks the run to stop. Where nothing can be written, as on a full disk,
+    the run goes on. In both cases standard error gets what there is to say from then on, or nothing does.
+    """
+
+    def __init__(self, stop: StopSignal):
+        self._stop = stop
+
+    def write(self, text: str) -> int:
+        with self._outlived():
+            sys.stdout.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._outlived():
+            sys.stdout.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+    @contextmanager
+    def _outlived(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            words = f"Standard output cannot be written ({error.strerror}); its lines come here."
+            if isinstance(error, BrokenPipeError):
+                self._stop.output_is_gone()
+                words = "Nobody reads the output any more. Stopping after this step."
+            place = 2 if say(words) else os.open(os.devnull, os.O_WRONLY)
+            os.dup2(place, 1)  # what the stream still holds goes there too
