@@ -1,4 +1,4 @@
-"""`python -m mlx_grpo_kit COMMAND`; the commands are in cli.py."""
+"""`python -m mlx_grpo_kit COMMAND`; the commands are in cli/."""
 
 import sys
 

@@ -21,9 +21,9 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from mlx_grpo_kit.cli import commands as cli
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
+from mlx_grpo_kit.cli.settings import SETTINGS
 from mlx_grpo_kit.cli.stopping import StopSignal
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOTrainer
@@ -192,7 +192,7 @@ def test_help_is_instant():
 
 
 def test_every_setting_of_grpo_config_is_an_option():
-    settings = [setting for group in cli.SETTINGS.values() for setting in group]
+    settings = [setting for group in SETTINGS.values() for setting in group]
     assert {each.name: each.default for each in settings} == {each.name: each.default for each in fields(GRPOConfig)}
     loss_type = next(setting for setting in settings if setting.name == "loss_type")
     assert set(re.findall(r"\w+", loss_type.help)) - {"or"} == set(LOSS_TYPES)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlx_grpo_kit.cli import main
-from mlx_grpo_kit.cli.commands import build_parser
+from mlx_grpo_kit.cli.parser import build_parser
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.habits import HABITS, edits, not_known
 from mlx_grpo_kit.grpo.recipe import model_folder

@@ -13,7 +13,7 @@ import mlx.optimizers
 import pytest
 
 from mlx_grpo_kit.backends import read_metadata
-from mlx_grpo_kit.cli.commands import build_parser
+from mlx_grpo_kit.cli.parser import build_parser
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.runs.record import metrics_line
 

@@ -1,0 +1,152 @@
+"""The command line: commands, their options and their help."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from mlx_grpo_kit.cli.settings import SETTINGS
+from mlx_grpo_kit.cli.values import amount, count, name, named_value, number, seed, whole_number
+from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_NAME
+from mlx_grpo_kit.runs.record import KEEP
+
+SAVE_EVERY, EVAL_EVERY, EVAL_PROBLEMS = 50, 50, 256
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one line for an error, and no guessing at abbreviations."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"error: {message}\n")
+
+
+def build_parser() -> tuple[Parser, dict[str, Parser]]:
+    """The whole command line, and the parser of each command by name."""
+    parser = Parser(prog="mlx_grpo_kit", description="A Qwen3 learns by GRPO, on MLX.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands; each has its own --help")
+    _add_train(commands)
+    _add_generate(commands)
+    _add_fuse(commands)
+    words = "make the tiny model again"
+    pretrain = commands.add_parser("pretrain", help=words, description=words)
+    pretrain.add_argument("--output", required=True, metavar="DIR", help="the Hugging Face folder to write")
+    words = "batches to learn from; the default, some minutes' worth, made the model that ships"
+    pretrain.add_argument("--steps", type=count, metavar="N", help=words)
+    words = "of the first parameters and of the homework (default 0)"
+    pretrain.add_argument("--seed", type=seed, metavar="N", help=words)
+    words = "is this machine ready? and what to do if it is not"
+    commands.add_parser("doctor", help=words, description=words)
+    for command in commands.choices.values():
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser, commands.choices
+
+
+def _add_train(commands: Any) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train a model on a task by GRPO",
+        usage="mlx_grpo_kit train --output DIR [--model FOLDER] [--task NAME] [--max-steps N] [options]",
+        description="Train a model on a task by GRPO. Ctrl-C saves and says how to go on; a second one quits at once.",
+        epilog="examples:\n"
+        "  python -m mlx_grpo_kit train --output outputs/addition\n"
+        "  python -m mlx_grpo_kit train --output outputs/addition --resume --max-steps 300\n"
+        "  python -m mlx_grpo_kit train --model models/Qwen3-0.6B --task countdown --output outputs/countdown\n"
+        "  python -m mlx_grpo_kit train --model models/Qwen3-0.6B --data problems.jsonl --output outputs/problems\n",
+    )
+    run = train.add_argument_group("the run")
+    words = "where metrics.jsonl, completions.jsonl, reward.png, checkpoints/ and policy/ are written"
+    run.add_argument("--output", required=True, metavar="DIR", help=words)
+    words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat"
+    run.add_argument("--model", type=name, metavar="FOLDER", help=words)
+    words = "addition (default), countdown, or file.py:Class (module:Class) for a task of your own"
+    run.add_argument("--task", type=name, metavar="NAME", help=words)
+    words = "a file of JSON lines to train on, with a question and an answer in each, such as GSM8K's"
+    run.add_argument("--data", type=name, metavar="FILE", help=words)
+    words = "what the task is called with, such as num_numbers=4; several, with blanks between"
+    run.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
+    words = "put problems as chats (default: where the model's folder has a chat template and the task can be asked)"
+    run.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=words)
+    words = "what the chat template is told: whether the model thinks first (default: it does not)"
+    run.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
+    run.add_argument("--max-steps", type=count, metavar="N", help=f"steps in all (default {MAX_STEPS})")
+    words = f"steps between checkpoints (default {SAVE_EVERY})"
+    run.add_argument("--save-every", type=count, metavar="N", help=words)
+    words = f"steps between measurements of accuracy (default {EVAL_EVERY})"
+    run.add_argument("--eval-every", type=count, metavar="N", help=words)
+    words = f"held-out problems that accuracy is measured on (default {EVAL_PROBLEMS})"
+    run.add_argument("--eval-problems", type=count, metavar="N", help=words)
+    words = f"completions a step that completions.jsonl gets: whole groups, at least one (default {KEEP}); all, or 0"
+    run.add_argument("--log-completions", type=amount, metavar="N", help=words)
+    words = "train in N processes on this machine, to the same numbers; mlx.launch starts them on several machines"
+    run.add_argument("--processes", type=count, metavar="N", help=words)
+    again = run.add_mutually_exclusive_group()
+    words = (
+        "go on with the run in DIR, to the numbers it would have had without a break. Its settings are kept there; "
+        "--max-steps, --save-every, --eval-every, --eval-problems, --log-completions, --gradient-checkpointing, "
+        "--completion-batch-size, --backend and the options under 'how fast it learns' may be given new values"
+    )
+    again.add_argument("--resume", action="store_true", help=words)
+    again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")
+    for title, settings in SETTINGS.items():
+        group = train.add_argument_group(title)
+        for setting in settings:
+            setting.add_to(group)
+
+
+def _add_generate(commands: Any) -> None:
+    generate = commands.add_parser(
+        "generate",
+        help="let a model continue a text",
+        description="Let a model continue a text as it stands, or with --chat answer it. A single answer is shown "
+        "as it is written. Characters that steer a terminal are shown escaped.",
+        epilog="examples:\n"
+        '  python -m mlx_grpo_kit generate "12+34="\n'
+        '  python -m mlx_grpo_kit generate --model outputs/addition/policy --num 5 "12+34=" "38+47="\n'
+        '  python -m mlx_grpo_kit generate --model models/Qwen3-0.6B --chat --no-enable-thinking "What is 12+34?"\n',
+    )
+    generate.add_argument("prompts", nargs="+", metavar="TEXT")
+    words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat"
+    generate.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=words)
+    generate.add_argument("--num", type=count, default=1, metavar="N", help="completions of each text (default 1)")
+    words = (
+        "0 takes the likeliest token, 1 samples from the model itself. By default this and the next three follow the "
+        "folder's generation_config.json; without settings there it is 0, or 1 where --num is more than 1"
+    )
+    generate.add_argument("--temperature", type=number, metavar="N", help=words)
+    words = "sample among the N likeliest tokens"
+    generate.add_argument("--top-k", type=whole_number, metavar="N", help=words)
+    words = "sample among the likeliest tokens that together have this probability"
+    generate.add_argument("--top-p", type=number, metavar="N", help=words)
+    words = "sample among tokens at least this fraction as likely as the likeliest"
+    generate.add_argument("--min-p", type=number, metavar="N", help=words)
+    words = "put each text as a user's message, by the chat template of the model's folder"
+    generate.add_argument("--chat", action="store_true", help=words)
+    words = "with --chat: what stands before it as the system's message"
+    generate.add_argument("--system", metavar="TEXT", help=words)
+    words = "with --chat: what the template is told on thinking (default: nothing; Qwen3 thinks)"
+    generate.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
+    words = "a text that ends an answer and stays in it; may be given several times"
+    generate.add_argument("--stop", action="append", metavar="TEXT", help=words)
+    words = "tokens to stop after (default 256, or as many as the model has positions for)"
+    generate.add_argument("--max-new-tokens", type=count, metavar="N", help=words)
+    generate.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, other samples (default 0)")
+
+
+def _add_fuse(commands: Any) -> None:
+    fuse = commands.add_parser(
+        "fuse",
+        help="make one folder of adapters and the model that they stand beside",
+        description="Make one Hugging Face folder of adapters (train --lora-r) and the model that they stand beside.",
+        epilog="examples:\n"
+        "  python -m mlx_grpo_kit fuse --adapter outputs/addition/policy --output outputs/fused\n"
+        "  python -m mlx_grpo_kit fuse --adapter adapters --model models/Qwen3-0.6B --output outputs/fused\n",
+    )
+    words = "a folder of adapters that the kit, mlx-lm or PEFT wrote"
+    fuse.add_argument("--adapter", type=name, required=True, metavar="FOLDER", help=words)
+    words = "the model that they stand beside (default: the one that they name)"
+    fuse.add_argument("--model", type=name, metavar="FOLDER", help=words)
+    words = "the Hugging Face folder to write, in float numbers where the model is quantized"
+    fuse.add_argument("--output", required=True, metavar="DIR", help=words)

@@ -1,0 +1,109 @@
+"""The fields of GRPOConfig as options of `train`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mlx_grpo_kit.cli.values import is_bfloat16, json_object, names, number, numbers, seed, whole_number
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.recipe import TINY_ARGS
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of GRPOConfig as an option: `type` reads it (bool: a flag, list: a text a time)."""
+
+    name: str
+    type: Callable[[str], Any]
+    help: str
+
+    @property
+    def option(self) -> str:
+        """As it is written in the terminal."""
+        return "--dtype" if self.type is is_bfloat16 else "--" + self.name.replace("_", "-")
+
+    @property
+    def default(self) -> Any:
+        """GRPOConfig's own."""
+        return getattr(GRPOConfig, self.name)
+
+    def add_to(self, group: Any) -> None:
+        """As an option whose value is None where it was not given."""
+        default = f"default {self.default}"
+        if TINY_ARGS.get(self.name, self.default) != self.default:
+            default = f"default {TINY_ARGS[self.name]} for the tiny model, {self.default} for a large one"
+        if self.type is bool:
+            group.add_argument(self.option, action=argparse.BooleanOptionalAction, default=None, help=self.help)
+            return
+        if self.type is list:
+            group.add_argument(self.option, dest=self.name, action="append", metavar="TEXT", help=self.help)
+            return
+        words = self.help if self.default is None or self.type is is_bfloat16 else f"{self.help} ({default})"
+        kinds = {str: "NAME", is_bfloat16: "NAME", numbers: "N,N", names: "NAME,NAME", json_object: "JSON"}
+        metavar = kinds.get(self.type, "N")
+        also = ["--lora-rank"] if self.name == "lora_r" else []  # mlx-lm's name
+        group.add_argument(self.option, *also, dest=self.name, type=self.type, metavar=metavar, help=words)
+
+
+# GRPOConfig's documentation says more on each.
+SETTINGS = {
+    "how fast it learns": (
+        Setting("learning_rate", number, "step size of the optimizer; ten times the default with --lora-r"),
+        Setting("lr_scheduler_type", str, "constant; linear and cosine fall to 0 at --max-steps"),
+        Setting("warmup_steps", whole_number, "steps in which the learning rate rises to its full value"),
+        Setting("weight_decay", number, "the optimizer's"),
+        Setting("max_grad_norm", number, "gradients longer than this are shortened to it"),
+    ),
+    "what it learns from": (
+        Setting("num_generations", whole_number, "completions a prompt; each is compared with the others"),
+        Setting("per_device_train_batch_size", whole_number, "completions that go through the model at once"),
+        Setting("gradient_accumulation_steps", whole_number, "such batches a step, of all processes together"),
+        Setting("num_iterations", whole_number, "updates from each batch of completions"),
+        Setting("scale_rewards", str, "divide by the standard deviation of the group, the batch, or none"),
+        Setting("advantage_estimator", str, "compare with the group's mean; rloo: with the others' mean"),
+        Setting("reward_weights", numbers, "of several reward functions, such as 1,0.2 (default: 1 for each)"),
+        Setting("multi_objective_aggregation", str, "of several rewards; or normalize_then_sum (GDPO)"),
+        Setting("dynamic_sampling_rounds", whole_number, "draw groups without spread again, so often (DAPO)"),
+        Setting("soft_punish_cache", whole_number, "punish the last N tokens before the longest completion (DAPO)"),
+        Setting("mask_truncated_completions", bool, "leave completions without an end out of the loss"),
+        Setting("on_reward_error", str, "stop when a reward function fails, or skip the completion"),
+        Setting("gradient_statistics", bool, "add metrics of each parameter's gradient"),
+    ),
+    "what it costs": (
+        Setting("lora_r", whole_number, "train adapters of this rank, such as 8, beside a model that stays as it is"),
+        Setting("lora_alpha", number, "what adapters add is multiplied by this, divided by their rank"),
+        Setting("lora_target_modules", names, "which linear maps have adapters, such as q_proj,v_proj (default: all)"),
+        Setting("gradient_checkpointing", bool, "less memory, more time: compute again in the backward pass"),
+        Setting("completion_batch_size", whole_number, "completions sampled at once (default: 2 GiB of cache)"),
+        Setting("backend", str, "what computes gradients: mlx, torch (the fastest on a CPU) or jax"),
+        Setting("optim", str, "adamw; adafactor takes half the memory, and learns in other steps"),
+        Setting("bf16", is_bfloat16, "float32 (default); bfloat16 on a GPU, with parameters kept in float32"),
+    ),
+    "how it samples": (
+        Setting("max_completion_length", whole_number, "tokens a completion may have (default: the task's own)"),
+        Setting("stop_strings", list, "a text that ends a completion and stays in it; may be given several times"),
+        Setting("chat_template_kwargs", json_object, "what the model's chat template is told, as JSON"),
+        Setting("temperature", number, "logits are divided by it"),
+        Setting("top_k", whole_number, "sample among the N likeliest tokens"),
+        Setting("top_p", number, "sample among the likeliest tokens that together have this probability"),
+        Setting("min_p", number, "sample among tokens at least this fraction as likely as the likeliest"),
+        Setting("seed", seed, "of problems and of sampling: same seed, same machine, same run"),
+    ),
+    "the loss": (
+        Setting("loss_type", str, "grpo, bnpo, dr_grpo, dapo, luspo, cispo, sapo, vespo, reinforce or rloo"),
+        Setting("epsilon", number, "how far a probability ratio may fall before it is clipped"),
+        Setting("epsilon_high", number, "how far it may rise (default: as far as it may fall)"),
+        Setting("delta", number, "a bound for the ratios that clipping leaves unbounded"),
+        Setting("importance_sampling_level", str, "one ratio a token, or a sequence"),
+        Setting("beta", number, "weight of the KL penalty against the policy that training started from"),
+        Setting("use_bias_correction_kl", bool, "multiply the KL penalty by the ratio (TRL's default)"),
+        Setting("sync_ref_model", bool, "let that policy follow the one that is trained"),
+        Setting("ref_model_mixup_alpha", number, "by this share"),
+        Setting("ref_model_sync_steps", whole_number, "every N steps"),
+        Setting("entropy_coef", number, "weight of the entropy bonus"),
+        Setting("top_entropy_quantile", number, "the share of tokens learned from: those with the most entropy"),
+    ),
+}

@@ -1,0 +1,102 @@
+"""Values of options, read from what was typed (argparse's `type`)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from typing import Any
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number.")
+    return value
+
+
+def name(text: str) -> str:
+    """A text with something in it."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty. Is a variable of the shell not set?")
+    return text
+
+
+def whole_number(text: str) -> int:
+    """A whole number of any sign."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number.") from None
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    value = whole_number(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is too small; expected at least 1.")
+    return value
+
+
+def seed(text: str) -> int:
+    """A whole number of 64 bits, none of them a sign."""
+    value = whole_number(text)
+    if not 0 <= value < 2**64:
+        raise argparse.ArgumentTypeError(f"{value} is out of range; expected 0 to 2^64 - 1.")
+    return value
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Finite numbers between commas."""
+    return tuple(number(each) for each in text.split(","))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Words between commas."""
+    return tuple(text.split(","))
+
+
+def amount(text: str) -> int | str:
+    """A whole number of at least 0, or all."""
+    if text == "all":
+        return text
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount; expected a whole number of at least 0, or all.")
+    return value
+
+
+def named_value(text: str) -> tuple[str, Any]:
+    """A name and a value, which is JSON where it can be and else a text."""
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is no JSON object, such as {{"enable_thinking": false}}.')
+    return value
+
+
+def is_bfloat16(text: str) -> bool:
+    """What GRPOConfig calls bf16, from the name of a dtype."""
+    if text not in ("float32", "bfloat16"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no dtype to train in; expected float32 or bfloat16.")
+    return text == "bfloat16"
