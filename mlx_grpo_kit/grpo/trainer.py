@@ -180,10 +180,9 @@ class GRPOTrainer:
         if self.world.size > 1:
             raise ValueError(f"train_step learns in one process; this trainer is one of {self.world.size}.")
         with self._turns.loop() as turn, turn(), self._all_or_nothing():
-            learning_rate, length = own_rate(self.args, self.step, max_steps), self.max_completion_length
-            batch = own_batch(
-                self.config, self.tokenizer, self.args, length, prompt_tokens, completion_tokens, rewards, old_logprobs
-            )
+            learning_rate = own_rate(self.args, self.step, max_steps)
+            given = (prompt_tokens, completion_tokens, rewards, old_logprobs)
+            batch = own_batch(self.config, self.tokenizer, self.args, self.max_completion_length, *given)
             return self._one_step(learning_rate, batch)
 
     def _one_step(self, learning_rate: float, batch: Batch | None = None) -> TrainStep:
@@ -254,8 +253,7 @@ class GRPOTrainer:
     def snapshot(self) -> Snapshot:
         """The trainer as it is between two steps, for `rewind`. It waits for a step that another thread is in."""
         with self._turns.turn():
-            policy = replace(self.policy, trained=dict(self.policy.trained))
-            state = dict(self.optimizer.state)
+            policy, state = replace(self.policy, trained=dict(self.policy.trained)), dict(self.optimizer.state)
             return Snapshot(self.step, self._origin, self.args, tuple(self.reward_funcs), policy, state)
 
     def rewind(self, snapshot: Snapshot, *, reward_funcs: Sequence[Callable] | None = None, **settings: Any) -> None:

@@ -1,11 +1,14 @@
 """Importing the backends loads no framework, and one that is not installed is named with the way to get it."""
 
+import ast
+import inspect
 import subprocess
 import sys
 
 import pytest
 
 import mlx_grpo_kit.backends as backends
+import mlx_grpo_kit.grpo as grpo
 
 
 def test_importing_loads_nothing_and_a_name_only_its_own_framework():
@@ -29,6 +32,14 @@ def test_every_name_is_there():
     assert set(backends.__all__) <= set(dir(backends))
     with pytest.raises(AttributeError, match="no attribute 'Missing'"):
         _ = backends.Missing
+
+
+def test_an_editor_sees_the_names_of_grpo_and_where_each_is_loaded_from():
+    [block] = [node for node in ast.parse(inspect.getsource(grpo)).body if isinstance(node, ast.If)]
+    seen = {each.name: line.module for line in block.body for each in line.names}
+    assert seen == {name: home if "." in home else f"mlx_grpo_kit.grpo.{home}" for name, home in grpo._HOMES.items()}
+    assert sorted(seen) == sorted(grpo.__all__)
+    assert all(hasattr(grpo, name) for name in seen)
 
 
 @pytest.mark.parametrize("name", ["Engine", "EngineError", "WeightSyncError"])

@@ -1,0 +1,40 @@
+"""A run's files and the settings of GRPO are read without MLX: by `--help`, by a page of curves, by another program."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mlx_grpo_kit.runs
+
+LOADED = """
+import sys
+before = {*sys.modules}
+import mlx_grpo_kit.MODULE
+new = {*sys.modules} - before
+others = {name.partition(".")[0] for name in new} - sys.stdlib_module_names - {"mlx_grpo_kit"}
+print(sorted(name for name in others if not name.startswith("_")))
+print(sorted({name.split(".")[1] for name in new if name.startswith("mlx_grpo_kit.")}))
+"""
+
+
+def loaded_by(module):
+    """What an import of the kit's `module` loads: packages beside the standard library, and parts of the kit."""
+    code = LOADED.replace("MODULE", module)
+    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [{*line.strip("[]").replace("'", "").split(", ")} - {""} for line in lines]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in Path(mlx_grpo_kit.runs.__file__).parent.glob("*.py")))
+def test_runs_know_files_alone(name):
+    others, kit = loaded_by("runs" if name == "__init__" else f"runs.{name}")
+    assert others <= {"numpy"}
+    assert kit <= {"runs", "files"}
+
+
+@pytest.mark.parametrize("module", ["grpo", "grpo.config", "cli.parser"])
+def test_settings_load_no_package_at_all(module):
+    others, kit = loaded_by(module)
+    assert others == set()
+    assert kit <= {"grpo", "runtime", "cli", "runs", "files"}
