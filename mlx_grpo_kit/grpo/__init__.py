@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """Group relative policy optimization: rewards become advantages, advantages a loss, and the loss gradients.
 
 A name is loaded when it is first asked for: settings, habits and recipes load no MLX.
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.runtime.lazy import lazy_names
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for editors
     from mlx_grpo_kit.grpo.advantages import GroupAdvantages, compute_advantages
     from mlx_grpo_kit.grpo.batch import Batch, Completion, Completions, Scores
     from mlx_grpo_kit.grpo.config import GRPOConfig
@@ -72,47 +73,6 @@ _HOMES = {
     "diagnose": "mlx_grpo_kit.runs.diagnosis",
 }
 
-__all__ = [
-    "LOSS_TYPES",
-    "VARIANTS",
-    "Batch",
-    "Completion",
-    "Completions",
-    "GRPOConfig",
-    "GRPOLossConfig",
-    "GRPOTrainer",
-    "Gradient",
-    "GroupAdvantages",
-    "Learner",
-    "LossType",
-    "MLXAtOnce",
-    "MLXByLayer",
-    "Parts",
-    "Policy",
-    "PolicyOptimizer",
-    "PolicySampler",
-    "RewardError",
-    "Scores",
-    "Snapshot",
-    "TaskRewards",
-    "TokenBatch",
-    "TrainStep",
-    "TrainingDivergedError",
-    "Variant",
-    "compute_advantages",
-    "compute_grpo_loss",
-    "compute_loss_and_gradients",
-    "compute_rewards",
-    "diagnose",
-    "draw_batch",
-    "estimate_memory",
-    "grpo_loss_and_metrics",
-    "grpo_loss_fn",
-    "grpo_step",
-    "learn_from",
-    "per_token_logps",
-    "token_weights",
-    "variants_table",
-]
+__all__ = sorted(_HOMES)
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

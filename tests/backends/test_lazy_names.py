@@ -38,7 +38,6 @@ def test_an_editor_sees_the_names_of_grpo_and_where_each_is_loaded_from():
     [block] = [node for node in ast.parse(inspect.getsource(grpo)).body if isinstance(node, ast.If)]
     seen = {each.name: line.module for line in block.body for each in line.names}
     assert seen == {name: home if "." in home else f"mlx_grpo_kit.grpo.{home}" for name, home in grpo._HOMES.items()}
-    assert sorted(seen) == sorted(grpo.__all__)
     assert all(hasattr(grpo, name) for name in seen)
 
 
