@@ -4,9 +4,9 @@ Exercises are data: `chapters/chapter_01/exercises.py` holds those of notebook 0
 when one of its exercises is asked for, so the first chapters need nothing that later ones use.
 """
 
-from mlx_grpo_kit.course.desk import check, hint, solution, use
+from mlx_grpo_kit.course.desk import check, hint, my_code, solution, use
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.record import progress
 from mlx_grpo_kit.course.slips import Slip, slips
 
-__all__ = ["Exercise", "Mistake", "Slip", "check", "drawn", "hint", "progress", "slips", "solution", "use"]
+__all__ = ["Exercise", "Mistake", "Slip", "check", "drawn", "hint", "my_code", "progress", "slips", "solution", "use"]

@@ -1,17 +1,23 @@
-"""What a learner calls: check, hint, solution, use. None of them raises; a slip is answered in words."""
+"""What a learner calls: check, hint, solution, use, my_code. A slip is answered in words and raises nothing."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from mlx_grpo_kit.course.answers import as_one_file
 from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.compare import say
 from mlx_grpo_kit.course.exercise import Result
-from mlx_grpo_kit.course.record import passed_here, record
+from mlx_grpo_kit.course.kinds import as_the_solution_returns
+from mlx_grpo_kit.course.record import kept_answers, passed_here, record
+from mlx_grpo_kit.files import write_file
 from mlx_grpo_kit.viz.box import colored_box
 
 _opened: dict[str, int] = {}  # exercise -> the last hint opened in this session
@@ -72,12 +78,42 @@ def solution(id: str) -> Note:
 
 
 def use(id: str) -> Any:
-    """Your answer to exercise `id` if it passed since the kernel started, else the kit's solution.
+    """Your answer to exercise `id` if it has passed, today or before, else the kit's solution. Prints which of the two.
 
-    So the rest of a notebook runs whether you did the exercise or not. Raises LookupError for an unknown exercise.
+    So the rest of a notebook runs whether you did the exercise or not. Results come in the kinds that the solution
+    returns, such as MLX's arrays, even where your answer returns lists. Raises LookupError for an unknown exercise.
     """
-    exercise = find(id)
-    return passed_here.get(id, exercise.solution)
+    exercise, chapter = find(id), str(id).partition(".")[0]
+    kept = kept_answers().get(id)
+    if id in passed_here:
+        print(f"{id}: yours")
+        return as_the_solution_returns(exercise, passed_here[id])
+    if kept is None:
+        print(f"{id}: the kit's (you have not passed it yet)")
+        return exercise.solution
+    try:
+        answer = kept[-1].load(id)
+    except Exception as error:
+        print(f"{id}: the kit's (yours of {kept[-1].when} cannot be loaded: {type(error).__name__}: {say(error)})")
+        return exercise.solution
+    print(f"{id}: yours, from chapter {chapter} ({kept[-1].when})")
+    return as_the_solution_returns(exercise, answer)
+
+
+def my_code(path: str | os.PathLike = "my_code.py") -> Path:
+    """Write all your answers that have passed as one Python file, exercise by exercise, and return its path.
+
+    Raises ValueError where nothing has been kept yet, FileExistsError for a file that `my_code` did not write, and
+    OSError where it cannot be written.
+    """
+    path = Path(path)
+    newest = {id: versions[-1] for id, versions in kept_answers().items()}
+    if not newest:
+        raise ValueError("There are no answers yet: check keeps each one that passes.")
+    if path.exists() and not path.read_bytes().startswith(as_one_file({}, {}).rstrip().encode()):
+        raise FileExistsError(f"{path} is not a file of my_code. Give another name.")
+    write_file(path, as_one_file(newest, {id: find(id).title for id in newest}).encode())
+    return path
 
 
 class Note:

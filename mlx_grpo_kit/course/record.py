@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from mlx_grpo_kit.course.answers import Kept, NotKeptError, keep, read_answers
 from mlx_grpo_kit.course.catalogue import chapters, exercises
 from mlx_grpo_kit.course.syllabus import COURSE
 from mlx_grpo_kit.files import read_file, write_file
@@ -39,11 +40,33 @@ def passed() -> set[str]:
         return set(passed_here)
 
 
-def record(id: str, answer: Any) -> str:
-    """Remember that `answer` passed. Where the file cannot be read or written, for this session only.
+def kept_answers() -> dict[str, list[Kept]]:
+    """The source of every answer that has passed and could be kept, by exercise, the newest version last."""
+    try:
+        return read_answers(progress_file().parent)
+    except RuntimeError:
+        return {}
 
-    Returns a sentence for the reader if the file was damaged. The damaged file is kept beside the new one.
+
+def record(id: str, answer: Any) -> str:
+    """Remember that `answer` passed, and its source. Where no file can be read or written, for this session only.
+
+    Returns a sentence for the reader if the source cannot be kept, or if the file of passed exercises was damaged. The
+    damaged file is kept beside the new one.
     """
+    return " ".join(filter(None, [_record_id(id, answer), _keep_source(id, answer)]))
+
+
+def _keep_source(id: str, answer: Any) -> str:
+    with suppress(OSError, RuntimeError):
+        try:
+            keep(progress_file().parent, id, answer)
+        except NotKeptError as error:
+            return f"Other notebooks cannot use this answer: {error}."
+    return ""
+
+
+def _record_id(id: str, answer: Any) -> str:
     passed_here[id] = answer
     with suppress(OSError, ValueError, RuntimeError):  # no home, no room, a pipe or somebody else's file
         path = progress_file()

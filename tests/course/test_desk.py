@@ -96,7 +96,7 @@ def test_yours_if_it_passed_and_the_kits_otherwise():
     check("01.1", central_slope)
     assert use("01.1") is forward_slope
     check("01.1", mine)
-    assert use("01.1") is mine
+    assert use("01.1").__wrapped__ is mine
     with pytest.raises(LookupError, match=r"no exercise '01.99'"):
         use("01.99")
 
@@ -153,7 +153,7 @@ def test_a_place_that_is_not_a_file_is_left_alone(make):
     assert check("01.1", forward_slope)
     assert progress("01").done == 1
     assert place.lstat() == before
-    assert [*place.parent.iterdir()] == [place]
+    assert {each.name for each in place.parent.iterdir()} == {place.name, "answers.json"}
 
 
 def test_without_a_home(monkeypatch):

@@ -1,0 +1,264 @@
+"""Your own code, kept: the source of every answer that passed, so that other notebooks and later days can use it.
+
+A file of yours beside the progress file has for each exercise the definitions that the answer is made of: its own, and
+those of helpers from the same notebook. Nothing else is ever executed when an answer is loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import io
+import json
+import linecache
+import math
+import sys
+import textwrap
+import time
+import tokenize
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_grpo_kit.files import read_file, write_file
+
+VERSIONS_KEPT = 5  # of an answer, the newest last
+
+
+class NotKeptError(ValueError):
+    """Raised for an answer that cannot be kept, with the reason in words."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An answer as source.
+
+    Attributes:
+        name: the name that the source gives to the answer.
+        source: Python: imports, helpers, then the answer itself.
+        when: the day and time at which it passed.
+    """
+
+    name: str
+    source: str
+    when: str
+
+    def load(self, id: str) -> Any:
+        """Execute the definitions and return the answer. Tracebacks and `inspect.getsource` find its lines."""
+        file = f"<your answer to {id}>"
+        linecache.cache[file] = (len(self.source), None, self.source.splitlines(keepends=True), file)
+        module = types.ModuleType(f"your_answer_{id.replace('.', '_')}")
+        sys.modules[module.__name__] = module  # inspect and pickle look there
+        vars(module)["__file__"] = file
+        exec(compile(self.source, file, "exec"), vars(module))
+        return vars(module)[self.name]
+
+
+def keep(folder: Path, id: str, answer: Any) -> None:
+    """Add the answer's source to the file of answers in `folder`. Raises NotKeptError, or OSError from the disk."""
+    name, source = source_of(answer)
+    answers = read_answers(folder)
+    versions = answers.get(id, [])
+    if not versions or (versions[-1].name, versions[-1].source) != (name, source):
+        versions = [*versions, Kept(name, source, time.strftime("%Y-%m-%d %H:%M:%S"))]
+        answers[id] = versions[-VERSIONS_KEPT:]
+        content = {key: [asdict(each) for each in value] for key, value in sorted(answers.items())}
+        write_file(answers_file(folder), json.dumps(content, indent=1).encode())
+
+
+def answers_file(folder: Path) -> Path:
+    """The file of all answers, JSON: {"16.1": [{"name", "source", "when"}, ...], ...}."""
+    return folder / "answers.json"
+
+
+def read_answers(folder: Path) -> dict[str, list[Kept]]:
+    """Every answer that was kept, by exercise, the newest version last. A file that cannot be read counts as empty."""
+    try:
+        content = json.loads(read_file(answers_file(folder)))
+        return {id: [Kept(**each) for each in versions] for id, versions in content.items() if versions}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def source_of(answer: Any) -> tuple[str, str]:
+    """(name, source) of an answer: a function or class with everything that it needs, or a plain value.
+
+    Raises NotKeptError where the source cannot be found, or needs a value of the notebook that is not plain.
+    """
+    if not callable(answer):
+        return "answer", f"answer = {_literal('answer', answer)}\n"
+    parts = _Parts()
+    name = parts.add(answer)
+    return name, parts.source()
+
+
+class _Parts:
+    """Imports, plain values and definitions that an answer needs, each once, in an order that can be executed."""
+
+    def __init__(self) -> None:
+        self._imports: dict[str, None] = {}
+        self._definitions: dict[str, str] = {}
+        self._seen: set[str] = set()
+
+    def add(self, thing: Any) -> str:
+        """Add a function or class of the reader's, after what it needs. Returns its name."""
+        thing = inspect.unwrap(thing)
+        name = getattr(thing, "__name__", "")
+        statement, scope = _definition(thing)
+        if name == "<lambda>":
+            name, statement = "answer", f"answer = {statement}"
+        if name not in self._seen:
+            self._seen.add(name)
+            for other in sorted(_names_used(statement) - {name}):
+                self._need(other, scope)
+            self._definitions[name] = statement
+        return name
+
+    def _need(self, name: str, scope: Mapping[str, Any]) -> None:
+        if name not in scope or name in self._seen:
+            return
+        value = scope[name]
+        home = getattr(value, "__module__", None)
+        if isinstance(value, types.ModuleType):
+            end = value.__name__.rpartition(".")[2]
+            plain = f"import {value.__name__}" if name == value.__name__ else f"import {value.__name__} as {name}"
+            nested = f"from {value.__name__.rpartition('.')[0]} import {end}"
+            self._imports[nested if "." in value.__name__ and name == end else plain] = None
+        elif isinstance(home, str) and home.startswith("your_answer_"):
+            self.add(value)
+        elif isinstance(home, str) and _is_importable(home, value):
+            real = value.__name__
+            self._imports[f"from {home} import {real}" + (f" as {name}" if name != real else "")] = None
+        elif inspect.isfunction(inspect.unwrap(value)) or inspect.isclass(value):
+            if self.add(value) != name:
+                self._definitions[name] = f"{name} = {value.__name__ if value.__name__.isidentifier() else 'answer'}"
+        else:
+            self._seen.add(name)
+            self._definitions[name] = f"{name} = {_literal(name, value)}"
+
+    def source(self) -> str:
+        """The whole, as one Python file."""
+        imports = "\n".join(sorted(self._imports))
+        return "\n\n\n".join(filter(None, [imports, *self._definitions.values()])) + "\n"
+
+
+def _definition(thing: Any) -> tuple[str, Mapping[str, Any]]:
+    """The source of a function or class, and the names that it sees."""
+    functions = [thing] if inspect.isfunction(thing) else list(filter(inspect.isfunction, vars(thing).values()))
+    if not functions:
+        raise NotKeptError("it is not a function or class with lines of its own")
+    function = functions[0]
+    if function.__closure__ and not inspect.isclass(thing):
+        raise NotKeptError("it was made inside another function")
+    lines = linecache.getlines(function.__code__.co_filename)
+    try:
+        tree = ast.parse("".join(lines))
+    except SyntaxError:  # magics of IPython in the cell
+        lines = [line if not line.lstrip().startswith(("%", "!")) else "\n" for line in lines]
+        try:
+            tree = ast.parse("".join(lines))
+        except SyntaxError as error:
+            raise NotKeptError("its cell is not plain Python") from error
+    first = function.__code__.co_firstlineno
+    kinds = (ast.ClassDef,) if inspect.isclass(thing) else (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    inside = [node for node in ast.walk(tree) if isinstance(node, kinds) and _begins(node) <= first <= node.end_lineno]
+    named = [node for node in inside if getattr(node, "name", "<lambda>") == thing.__name__]
+    if not named or (len(named) > 1 and thing.__name__ == "<lambda>"):
+        raise NotKeptError("its source was not found")
+    node = named[-1]
+    if isinstance(node, ast.Lambda):
+        return ast.get_source_segment("".join(lines), node), function.__globals__
+    text = "".join(lines[_begins(node) - 1 : node.end_lineno])
+    return textwrap.dedent(text).rstrip(), function.__globals__
+
+
+def _begins(node: ast.AST) -> int:
+    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
+
+
+def _names_used(source: str) -> set[str]:
+    """Names that the code looks up outside of itself."""
+    loads = ("LOAD_GLOBAL", "LOAD_NAME")
+
+    def walk(code: types.CodeType) -> Iterator[str]:
+        for step in dis.get_instructions(code):
+            if step.opname in loads:
+                yield step.argval
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                yield from walk(constant)
+
+    return {*walk(compile(source, "<answer>", "exec", flags=0, dont_inherit=True))}
+
+
+def _is_importable(home: str, value: Any) -> bool:
+    if home in ("__main__", "builtins"):
+        return False
+    name = getattr(value, "__qualname__", "")
+    return getattr(sys.modules.get(home), name, None) is value
+
+
+def _literal(name: str, value: Any) -> str:
+    """A plain value as source: numbers, texts, and lists, tuples, sets and dictionaries of them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        text = repr(value)
+        if len(text) < 10_000 and ast.literal_eval(text) == value:
+            return text
+    raise NotKeptError(f"it needs `{name}`, which is {type(value).__name__} of this notebook")
+
+
+def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> str:
+    """All answers as one readable Python file: imports first, then exercise by exercise.
+
+    A helper that several exercises share is there once. Where two have different things under one name, the later
+    one's name ends in the number of its exercise.
+    """
+    imports: dict[str, None] = {}
+    parts: list[str] = []
+    known: dict[str, str] = {}
+    for id in sorted(answers, key=lambda id: [int(part) for part in id.split(".")]):
+        tree = ast.parse(answers[id].source)
+        lines = answers[id].source.splitlines()
+        new, renamed = [], {}
+        for node in tree.body:
+            text = "\n".join(lines[_begins(node) - 1 : node.end_lineno])
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imports[text] = None
+                continue
+            name = node.targets[0].id if isinstance(node, ast.Assign) else node.name
+            name = f"answer_{id.replace('.', '_')}" if name == "answer" else name
+            text = _renamed(text, {**renamed, "answer": f"answer_{id.replace('.', '_')}"})
+            if known.get(name, text) != text:
+                other = f"{name}_{id.replace('.', '_')}"
+                renamed[name] = other
+                text, name = _renamed(text, {name: other}), other
+            if name not in known:
+                known[name] = text
+                new.append(text)
+        if new:
+            parts.append(f"# {id} {titles.get(id, '')}".rstrip() + "\n\n" + "\n\n\n".join(new))
+    head = '"""Everything that you have built in the course, exercise by exercise."""\n\n' + "\n".join(sorted(imports))
+    return "\n\n\n".join([head.rstrip(), *parts]) + "\n"
+
+
+def _renamed(source: str, names: Mapping[str, str]) -> str:
+    """`source` with other names; attributes and keywords of calls keep theirs."""
+    tokens = [*tokenize.generate_tokens(io.StringIO(source).readline)]
+    changed, depth = [], 0
+    for place, token in enumerate(tokens):
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+        is_attribute = place and tokens[place - 1].string == "."
+        is_keyword = depth > 0 and tokens[min(place + 1, len(tokens) - 1)].string == "="
+        if token.type == tokenize.NAME and token.string in names and not is_attribute and not is_keyword:
+            changed.append((token.start, token.end, names[token.string]))
+    lines = source.splitlines(keepends=True)
+    for (row, start), (_, end), name in reversed(changed):
+        lines[row - 1] = lines[row - 1][:start] + name + lines[row - 1][end:]
+    return "".join(lines)
