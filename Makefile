@@ -54,8 +54,8 @@ unit: $(VENV)/dev.done ## The quick tests: no notebooks, no browser, no benchmar
 bench: $(VENV)/dev.done ## Speed against peers, alone on the machine
 	$(PY) -m pytest tests/benchmarks
 
-lint: $(VENV)/dev.done ## Style: ruff's rules and its layout
-	$(PY) -m ruff check . && $(PY) -m ruff format --check .
+lint: $(VENV)/dev.done ## Style: ruff's rules and its layout, and which way imports point
+	$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(VENV)/bin/lint-imports --no-cache
 
 notebooks: $(VENV)/dev.done ## Run every notebook and store its outputs, after a change to one or to its pictures
 	$(PY) tests/store_notebooks.py
