@@ -2,6 +2,7 @@
 #
 #   make lab PYTHON=/path/to/python3.12      build .venv with a Python of your choice
 #   make train ARGS="--resume"               options for `python -m mlx_grpo_kit train`: --overwrite, --task countdown ...
+#   make bench ARGS=--quick                  two minutes instead of an hour; or -k generation, for one of them
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -49,10 +50,11 @@ test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), brows
 	$(PY) -m pytest $(PARALLEL) --durations 25 --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests
 
 unit: $(VENV)/dev.done ## The quick tests: no notebooks, no browser, no benchmarks
-	$(PY) -m pytest $(PARALLEL) --ignore tests/browser --ignore tests/benchmarks tests
+	$(PY) -m pytest $(PARALLEL) --ignore tests/browser --ignore tests/benchmarks \
+	    --ignore tests/course/test_another_model.py tests
 
 bench: $(VENV)/dev.done ## Speed against peers, alone on the machine
-	$(PY) -m pytest tests/benchmarks
+	$(PY) -m pytest tests/benchmarks --benchmark-quiet $(ARGS)
 
 lint: $(VENV)/dev.done ## Style: ruff's rules and its layout, and which way imports point
 	$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(VENV)/bin/lint-imports --no-cache

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import itertools
 import os
 import signal
 
@@ -19,6 +18,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import mlx_grpo_kit.runtime.blas  # noqa: F401  (before a test imports a library that imports MLX itself)
+from mlx_grpo_kit.cli.doctor import find_browser
 
 # A shell has what it starts in the background ignore Ctrl-C, and the tests' own processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,11 +27,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("kit", deadline=None, derandomize=True)
 settings.load_profile("kit")
 
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="tests/benchmarks: small models, few rounds, no race")
+
+
 BEGIN_WITH = ("test_notebooks_in_lab.py", ".ipynb")  # a minute or two each
 
 
-def pytest_collection_modifyitems(items):
-    """What takes long begins first: at the end of a run no process is left alone with it while the others wait."""
+@pytest.hookimpl(trylast=True)  # after -k
+def pytest_collection_modifyitems(config, items):
+    """A notebook is run once: by JupyterLab, which sees more, or by nbval where there is no browser to show it.
+
+    What takes long begins first: at the end of a run no process is left alone with it while the others wait.
+    """
+    if find_browser() and any(item.path.name == "test_notebooks_in_lab.py" for item in items):
+        config.hook.pytest_deselected(items=[item for item in items if item.path.suffix == ".ipynb"])
+        items[:] = [item for item in items if item.path.suffix != ".ipynb"]
     items.sort(key=lambda item: next((i for i, name in enumerate(BEGIN_WITH) if item.path.name.endswith(name)), 9))
 
 
@@ -73,49 +85,6 @@ def make_qwen3(tmp_path_factory):
         return model, *load_pretrained(folder)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def torch_resnet():
-    """(widths, blocks, in_channels=3, num_classes=10) -> the kit's ResNet in torch, with the same names."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
-    class Block(nn.Module):
-        def __init__(self, before, width, stride):
-            super().__init__()
-            self.conv1 = nn.Conv2d(before, width, 3, stride, padding=1, bias=False)
-            self.bn1 = nn.BatchNorm2d(width)
-            self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-            self.bn2 = nn.BatchNorm2d(width)
-            self.downsample = nn.Identity()
-            if stride > 1 or before != width:
-                self.downsample = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
-
-        def forward(self, x):
-            return functional.relu(self.downsample(x) + self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x))))))
-
-    class TorchResNet(nn.Module):
-        def __init__(self, widths, blocks, in_channels=3, num_classes=10):
-            super().__init__()
-            self.conv1 = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
-            self.bn1 = nn.BatchNorm2d(widths[0])
-            self.layers = []
-            for number, (before, width) in enumerate(itertools.pairwise([widths[0], *widths]), start=1):
-                stage = [Block(before, width, 1 if number == 1 else 2)]
-                stage += [Block(width, width, 1) for _ in range(blocks - 1)]
-                self.layers.append(f"layer{number}")
-                self.add_module(self.layers[-1], nn.Sequential(*stage))
-            self.fc = nn.Linear(widths[-1], num_classes)
-
-        def forward(self, x):
-            x = functional.relu(self.bn1(self.conv1(x)))
-            for name in self.layers:
-                x = getattr(self, name)(x)
-            return self.fc(torch.mean(x, dim=(2, 3)))
-
-    return TorchResNet
 
 
 @pytest.fixture

@@ -1,184 +1,201 @@
-"""Speed and memory against peers: the same model, the same work, the same process, in turns.
+"""Speed and memory against peers: the same model and the same work, each contestant in a process of its own.
 
-    make bench                                                  everything, with the table at the end
-    python -m pytest tests/benchmarks -k "generation and tiny"  one of them
+    make bench                            everything, with the table at the end; alone on the machine
+    make bench ARGS=--quick               the small model, few rounds and no race: two minutes
+    make bench ARGS="-k generation"       one of them
 
-`race` times the kit and its peers in turns, so that whatever else the machine does falls on all of them alike. The
-fastest of many turns is the fairest single number, the median what a user meets; the table has both. No time is ever
-asserted. With `--benchmark-disable` each test runs the work once and checks that everybody did the same.
+The fastest of many turns is the fairest single number, the median what a user meets; the table has both. No time is
+ever asserted. With `--benchmark-disable` each test does the work once, in the test's own process, and checks that
+everybody did the same.
 """
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Callable, Mapping
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 import pytest
-import torch
-from transformers import Qwen3Config as HFConfig
-from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained
-from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
-from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.runtime.blas import reason as blas_reason
-
-SHAPES = {
-    "tiny": dict(
-        vocab_size=64,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-    ),
-    "m": dict(
-        vocab_size=2048,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-    ),
-}
-
-WARMUP_ROUNDS = 2  # compilers, caches and thread pools start there
-
-
-@dataclass(frozen=True)
-class Model:
-    """One set of random weights for everybody: `folder` is a Hugging Face folder with a character tokenizer."""
-
-    name: str
-    folder: Path
-    config: Qwen3Config
-    params: dict[str, mx.array]
-
-    def transformers(self) -> Qwen3ForCausalLM:
-        return Qwen3ForCausalLM.from_pretrained(self.folder)
-
-    def mlx_lm(self):
-        from mlx_lm.utils import load_model
-
-        return load_model(self.folder)[0]
+from tests.benchmarks.contest import Contestant, Result, contest, contest_apart, timed
+from tests.benchmarks.models import SHAPES, Model
 
 
 def pytest_generate_tests(metafunc):
-    # Without measuring, the smaller model shows as well that everybody does the same work.
+    # A module may name its own SIZES. Without measuring, the smallest shows as well that everybody does the same work.
     if "model" in metafunc.fixturenames:
-        names = ["tiny"] if metafunc.config.getoption("benchmark_disable") else list(SHAPES)
-        metafunc.parametrize("model", names, indirect=True, scope="session")
+        names = getattr(metafunc.module, "SIZES", ("tiny", "m"))
+        in_full = not metafunc.config.getoption("benchmark_disable") and not metafunc.config.getoption("quick")
+        metafunc.parametrize("model", names if in_full else names[:1], indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("benchmark_disable"):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(7200))
 
 
 @pytest.fixture(scope="session")
 def model(request, tmp_path_factory) -> Model:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+
     folder = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(0)
-    Qwen3ForCausalLM(HFConfig(tie_word_embeddings=True, **SHAPES[request.param])).save_pretrained(folder)
-    save_character_tokenizer(folder)  # 64 characters: enough for either vocabulary
-    return Model(request.param, folder, *load_pretrained(folder))
+    Qwen3ForCausalLM(Qwen3Config(tie_word_embeddings=True, **SHAPES[request.param])).save_pretrained(folder)
+    save_character_tokenizer(folder)  # 64 characters: enough for every vocabulary
+    return Model(request.param, folder)
+
+
+@dataclass
+class Bench:
+    """Times contestants, or has each of them do the work once where nothing is measured.
+
+    Attributes:
+        benchmark: pytest-benchmark's fixture, which keeps the results with `--benchmark-json`.
+        quick: whether a rough answer will do.
+    """
+
+    benchmark: Any
+    quick: bool
+
+    @property
+    def measuring(self) -> bool:
+        return self.benchmark.enabled
+
+    def __call__(
+        self,
+        contestants: Mapping[str, Contestant],
+        *,
+        rounds: int,
+        targets: Mapping[str, float] | None = None,
+        rate: tuple[str, float] | None = None,
+        libraries: Sequence[str] = (),
+        apart: bool = False,
+        **options: Any,
+    ) -> dict[str, Result]:
+        """The results by the contestants' names. Every other one is compared with the first, which is the kit.
+
+        Args:
+            contestants: who takes part, by name.
+            rounds: how many turns each of them has.
+            targets: how many times a peer's speed the kit should reach, by the peer's name.
+            rate: what one turn does ("tokens/s", 2048), where a rate reads better than milliseconds.
+            libraries: what every process imports.
+            apart: `contest_apart` rather than `contest`.
+            options: of that function.
+        """
+        if not self.measuring:
+            return self.benchmark(lambda: {name: _rehearse(each) for name, each in contestants.items()})
+        hold = contest_apart if apart else contest
+        if self.quick:
+            rounds, options = min(rounds, 3), {**options, "warmup_rounds": 1}
+        options |= {"rounds": rounds, "libraries": libraries}
+        results = self.benchmark.pedantic(hold, (contestants,), options)
+        rows = [result.row(name, (targets or {}).get(name)) for name, result in results.items()]
+        self.benchmark.extra_info.update(rows=rows, rate=rate)
+        return results
+
+    def note(self, name: str, value: str) -> None:
+        """Add a line below the table."""
+        if self.measuring:
+            self.benchmark.extra_info.setdefault("notes", {})[name] = value
+
+
+def _rehearse(contestant: Contestant) -> Result:
+    """One turn: in this process, unless the contestant needs one of its own."""
+    if contestant.environment or contestant.first != Contestant.first:
+        return contest({"": contestant}, rounds=1, warmup_rounds=0)[""]
+    worker = contestant.make(**contestant.options)
+    return Result(seconds=[timed(worker)], evidence=[worker.evidence()])
 
 
 @pytest.fixture
-def race(benchmark) -> Callable:
-    """Time the kit and its peers in turns; returns what the kit's last run returned.
-
-    ours, peers: functions that do the work once. A peer that times itself returns its seconds as a float.
-    targets: how many times a peer's speed the kit should reach, by the peer's name.
-    rate: what one run does ("tokens/s", 2048), where a rate reads better than milliseconds.
-    collect_garbage: leave Python's garbage collector on, where its work belongs to what is measured.
-    """
-
-    def run(
-        ours: Callable[[], object],
-        peers: Mapping[str, Callable[[], object]],
-        *,
-        rounds: int,
-        targets: Mapping[str, float],
-        rate: tuple[str, float] | None = None,
-        collect_garbage: bool = False,
-    ) -> object:
-        seconds: dict[str, list[float]] = {name: [] for name in peers}
-
-        def every_peer_once() -> None:
-            for name, peer in peers.items():
-                gc.collect()
-                started = time.perf_counter()
-                measured = peer()
-                elapsed = time.perf_counter() - started
-                seconds[name].append(measured if isinstance(measured, float) else elapsed)
-            gc.collect()
-
-        if not collect_garbage:
-            gc.disable()
-        try:
-            result = benchmark.pedantic(ours, setup=every_peer_once, rounds=rounds, warmup_rounds=WARMUP_ROUNDS)
-        finally:
-            gc.enable()
-        if benchmark.enabled:
-            rows = [_row("the kit", list(benchmark.stats.stats.data), None)]
-            rows += [_row(name, seconds[name][WARMUP_ROUNDS:], targets.get(name)) for name in peers]
-            benchmark.extra_info.update(rows=rows, rate=rate)
-        return result
-
-    return run
+def bench(request, benchmark) -> Bench:
+    request.node.user_properties.append(("benchmark", benchmark.extra_info))
+    return Bench(benchmark, request.config.getoption("quick"))
 
 
-def _row(name: str, seconds: list[float], target: float | None) -> dict:
-    return {"name": name, "min": min(seconds), "median": median(seconds), "target": target}
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    """Put what a benchmark found where the summary sees it, from another process too."""
-    report = yield
-    benchmark = getattr(item, "funcargs", {}).get("benchmark")
-    if call.when == "call" and benchmark is not None and benchmark.extra_info:
-        report.user_properties.append(("benchmark", dict(benchmark.extra_info)))
-    return report
-
-
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter):
-    """Everything measured, as one table that a person reads."""
+    """Everything measured, as one table in Markdown."""
     found = [
-        (report.nodeid.rsplit("/")[-1], dict(report.user_properties)["benchmark"])
+        (report.nodeid.rsplit("::")[-1].removeprefix("test_"), dict(report.user_properties)["benchmark"])
         for report in terminalreporter.stats.get("passed", [])
-        if "benchmark" in dict(report.user_properties)
+        if dict(report.user_properties).get("benchmark")
     ]
     if not found:
         return
     terminalreporter.section("against peers")
-    terminalreporter.write_line(f"{mx.default_device()}, {torch.get_num_threads()} threads, BLAS: {blas_reason}")
+    for line in [*_machine(), "", *_table(found), "", *_notes(found)]:
+        terminalreporter.write_line(line)
+
+
+def _machine() -> list[str]:
+    import torch
+
+    from mlx_grpo_kit.runtime import blas
+
+    mkl = "MKL" if torch.backends.mkl.is_available() else "its own"
+    products = blas.bound.name if blas.bound else f"its own ({blas.reason})"
+    return [
+        f"{_processor()}, {os.cpu_count()} cores, {platform.system()}; Python {platform.python_version()}, torch "
+        f"{torch.__version__} on {torch.get_num_threads()} threads, {blas.mx.default_device()}.",
+        f"BLAS of the kit's MLX and of its MLX peers: {products}. BLAS of torch: {mkl}.",
+        "Every contestant works in a process of its own; they take turns. Spread: the distance between the quartiles, "
+        "as a share of the median. MiB: the peak of the process's memory; in brackets what its imports took of it.",
+    ]
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        return next(line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name"))
+    except (OSError, StopIteration):
+        asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        brand = platform.system() == "Darwin" and subprocess.run(asked, capture_output=True, text=True, check=False)
+        return brand.stdout.strip() if brand else platform.machine()
+
+
+def _table(found: list[tuple[str, dict]]) -> list[str]:
+    lines = [
+        "| work | contestant | best | median | spread | MiB | the kit's speed, of best / median |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
     for title, info in found:
-        terminalreporter.write_line(f"\n{title.removeprefix('test_')}")
-        for line in _table(info):
-            terminalreporter.write_line("  " + line)
-        for name, value in info.get("notes", {}).items():
-            terminalreporter.write_line(f"  {name}: {value}")
-
-
-def _table(info: dict) -> list[str]:
-    if "rows" not in info:
-        return []
-    unit, work = info["rate"] or ("ms", None)
-
-    def number(seconds: float) -> str:
-        return f"{seconds * 1e3:10.1f}" if work is None else f"{work / seconds:10,.0f}"
-
-    ours = info["rows"][0]
-    lines = [f"{unit:40}{'best':>10}{'median':>10}   the kit's speed: of best, of median"]
-    for row in info["rows"]:
-        line = f"{row['name']:40}{number(row['min'])}{number(row['median'])}"
-        if row is not ours:
-            line += f"{row['min'] / ours['min']:12.2f}x{row['median'] / ours['median']:10.2f}x"
-        if row["target"]:
-            reached = row["min"] / ours["min"] >= row["target"]
-            line += f"   {'at least' if reached else 'SHORT OF'} {row['target']:g}x"
-        lines.append(line)
+        unit, work = info["rate"] or ("ms", None) if "rows" in info else (None, None)
+        ours, *_ = info.get("rows", [None])
+        for row in info.get("rows", []):
+            ratio = ""
+            if row is not ours:
+                ratio = f"{row['best'] / ours['best']:.2f}x / {row['median'] / ours['median']:.2f}x"
+            if row["target"]:
+                reached = row["best"] / ours["best"] >= row["target"]
+                ratio += f", {'at least' if reached else 'short of'} {row['target']:.2g}x"
+            cells = [
+                title if row is ours else "",
+                row["name"],
+                *(_number(row[which], unit, work) for which in ("best", "median")),
+                f"{row['spread']:.0%}",
+                f"{row['memory']:,.0f} ({row['libraries']:,.0f})",
+                ratio,
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _number(seconds: float, unit: str, work: float | None) -> str:
+    if work is not None:
+        return f"{work / seconds:,.0f} {unit}"
+    return f"{seconds:,.1f} s" if seconds >= 10 else f"{seconds * 1e3:,.1f} ms"
+
+
+def _notes(found: list[tuple[str, dict]]) -> list[str]:
+    notes = [(title, name, value) for title, info in found for name, value in info.get("notes", {}).items()]
+    return [f"- {title}, {name}: {value}" for title, name, value in notes]

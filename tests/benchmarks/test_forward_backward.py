@@ -1,108 +1,117 @@
 """Forward and backward of 32 x 64 tokens: cross entropy of the next token at every position, and every gradient."""
 
-import json
-import subprocess
 import sys
-from pathlib import Path
-from statistics import median
 
-import mlx.nn as nn
 import numpy as np
 import pytest
-import torch
-from mlx.utils import tree_flatten
 
-from mlx_grpo_kit.generation.sampling import token_logps
-from mlx_grpo_kit.qwen3 import qwen3_forward
-from mlx_grpo_kit.runtime import mx
+from tests.benchmarks.contest import Contestant
 
 ROWS, COLUMNS = 32, 64
 
 
-def test_forward_and_backward(model, race, benchmark):
-    ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (ROWS, COLUMNS))
-    inputs, labels = mx.array(ids[:, :-1]), mx.array(ids[:, 1:])
-    hugging_face, mlx_lm = model.transformers(), model.mlx_lm()
-    losses, norms = {}, {}
+def token_ids(model) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, model.vocab_size, (ROWS, COLUMNS))
 
-    def kit():
+
+class Kit:
+    def __init__(self, model):
+        from mlx_grpo_kit.generation.sampling import token_logps
+        from mlx_grpo_kit.qwen3 import qwen3_forward
+        from mlx_grpo_kit.runtime import mx
+
+        config, params = model.kit()
+        inputs, labels = mx.array(token_ids(model)[:, :-1]), mx.array(token_ids(model)[:, 1:])
+
         def loss_fn(params):
-            return -token_logps(qwen3_forward(model.config, params, inputs), labels).mean()
+            return -token_logps(qwen3_forward(config, params, inputs), labels).mean()
 
-        loss, grads = mx.value_and_grad(loss_fn)(model.params)
-        mx.eval(loss, grads)
-        losses["kit"], norms["kit"] = loss, list(grads.values())
+        def turn():
+            self.loss, self.grads = mx.value_and_grad(loss_fn)(params)
+            mx.eval(self.loss, self.grads)
 
-    value_and_grad = nn.value_and_grad(mlx_lm, lambda m: nn.losses.cross_entropy(m(inputs), labels, reduction="mean"))
+        self.turn = turn
 
-    def mlx_lm_model():
-        loss, grads = value_and_grad(mlx_lm)
-        mx.eval(loss, grads)
-        losses["mlx-lm"], norms["mlx-lm"] = loss, [grad for _, grad in tree_flatten(grads)]
-
-    def transformers_model():
-        hugging_face.zero_grad()
-        logits = hugging_face(torch.tensor(ids[:, :-1])).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.tensor(ids[:, 1:]).flatten())
-        loss.backward()
-        losses["transformers"] = loss.detach()
-        norms["transformers"] = [parameter.grad for parameter in hugging_face.parameters()]
-
-    race(
-        kit,
-        {"mlx-lm's model, the same BLAS": mlx_lm_model, "transformers, torch CPU": transformers_model},
-        targets={"mlx-lm's model, the same BLAS": 1.0},
-        rounds=15,
-    )
-    expected = losses["transformers"].item()
-    assert losses["kit"].item() == pytest.approx(expected, rel=1e-5)
-    assert losses["mlx-lm"].item() == pytest.approx(expected, rel=1e-5)
-    assert _norm(norms["kit"]) == pytest.approx(_norm(norms["transformers"]), rel=1e-4)
-    assert _norm(norms["mlx-lm"]) == pytest.approx(_norm(norms["transformers"]), rel=1e-4)
-
-    if sys.platform == "linux":  # the wheel as it comes needs a process of its own, since a BLAS is bound once
-        loss, seconds = _stock_wheel(model.folder, ids, runs=3 if benchmark.enabled else 1)
-        assert loss == pytest.approx(expected, rel=1e-5)
-        if benchmark.enabled:
-            row = {"name": "mlx-lm's model, stock Linux wheel", "min": min(seconds), "median": median(seconds)}
-            benchmark.extra_info["rows"].append({**row, "target": 6.0})
+    def evidence(self):
+        return self.loss.item(), norm(self.grads.values())
 
 
-def _norm(grads) -> float:
+class MLXLM:
+    def __init__(self, model):
+        import mlx.core as mx
+        import mlx.nn as nn
+
+        mlx_lm = model.mlx_lm()
+        inputs, labels = mx.array(token_ids(model)[:, :-1]), mx.array(token_ids(model)[:, 1:])
+
+        def loss_fn(module):
+            return nn.losses.cross_entropy(module(inputs), labels, reduction="mean")
+
+        value_and_grad = nn.value_and_grad(mlx_lm, loss_fn)
+
+        def turn():
+            self.loss, self.grads = value_and_grad(mlx_lm)
+            mx.eval(self.loss, self.grads)
+
+        self.turn = turn
+
+    def evidence(self):
+        from mlx.utils import tree_flatten
+
+        return self.loss.item(), norm(grad for _, grad in tree_flatten(self.grads))
+
+
+class Transformers:
+    def __init__(self, model):
+        import torch
+
+        self.model = model.transformers()
+        inputs, labels = torch.tensor(token_ids(model)[:, :-1]), torch.tensor(token_ids(model)[:, 1:])
+
+        def turn():
+            self.model.zero_grad()
+            logits = self.model(inputs).logits
+            self.loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+            self.loss.backward()
+
+        self.turn = turn
+
+    def evidence(self):
+        return self.loss.item(), norm(parameter.grad for parameter in self.model.parameters())
+
+
+def norm(grads) -> float:
     return float(np.sqrt(sum(np.square(np.asarray(grad, np.float64)).sum() for grad in grads)))
 
 
-STOCK_WHEEL = """
-import json, pathlib, sys, time
-import mlx.core as mx, mlx.nn as nn, numpy as np
-from mlx_lm.utils import load_model
-
-model, _ = load_model(pathlib.Path(sys.argv[1]))
-ids = mx.array(np.load(sys.argv[2]))
-def loss_fn(model):
-    return nn.losses.cross_entropy(model(ids[:, :-1]), ids[:, 1:], reduction="mean")
-
-value_and_grad = nn.value_and_grad(model, loss_fn)
-seconds = []
-for _ in range(int(sys.argv[3])):
-    started = time.perf_counter()
-    loss, grads = value_and_grad(model)
-    mx.eval(loss, grads)
-    seconds.append(time.perf_counter() - started)
-print(json.dumps([loss.item(), seconds]))
-"""
+LIBRARIES = ("torch", "transformers", "mlx.nn", "mlx_lm.utils")
 
 
-def _stock_wheel(folder: Path, ids: np.ndarray, runs: int) -> tuple[float, list[float]]:
-    """mlx-lm's model on MLX as pip installs it: (loss, seconds of each run)."""
-    np.save(folder / "ids.npy", ids)
-    done = subprocess.run(
-        [sys.executable, "-c", STOCK_WHEEL, str(folder), str(folder / "ids.npy"), str(runs)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
+def test_forward_and_backward(model, bench):
+    options = {"model": model}
+    contestants = {
+        "the kit": Contestant(Kit, options),
+        "mlx-lm's model": Contestant(MLXLM, options),
+        "transformers": Contestant(Transformers, options),
+    }
+    results = bench(
+        contestants, rounds=15, targets={"mlx-lm's model": 1.0, "transformers": 1 / 1.5}, libraries=LIBRARIES
     )
-    assert done.returncode == 0, done.stderr
-    loss, seconds = json.loads(done.stdout.splitlines()[-1])
-    return loss, seconds
+    check(results)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Only the Linux wheel comes with a slow BLAS.")
+def test_forward_and_backward_of_the_stock_wheel(model, bench):
+    options = {"model": model}
+    stock = Contestant(MLXLM, options, environment={"MLX_GRPO_KIT_BLAS": "off"})
+    contestants = {"the kit": Contestant(Kit, options), "mlx-lm's model, MLX as pip installs it": stock}
+    targets = {"mlx-lm's model, MLX as pip installs it": 6.0}
+    results = bench(contestants, rounds=3, warmup_rounds=1, targets=targets, libraries=LIBRARIES)
+    check(results)
+
+
+def check(results) -> None:
+    (loss, grad_norm), *others = [evidence for result in results.values() for evidence in result.evidence]
+    for other_loss, other_norm in others:
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        assert other_norm == pytest.approx(grad_norm, rel=1e-4)

@@ -1,9 +1,10 @@
-"""A training step of the scalar engine beside micrograd's, in the same process.
+"""A training step of the scalar engine beside micrograd's.
 
 Python's garbage collector stays on: what it costs an engine is a part of its speed.
 """
 
 import random
+from unittest.mock import patch
 
 import pytest
 from micrograd import engine as micrograd
@@ -12,6 +13,7 @@ from sklearn.datasets import make_moons
 
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.scalar import nn as kit
+from tests.benchmarks.contest import Contestant
 
 LEARNING_RATE, DECAY = 0.1, 1e-4
 
@@ -38,24 +40,42 @@ def new_model(module):
     return module.MLP(2, [16, 16, 1])
 
 
-def test_the_same_numbers_as_micrograd():
-    inputs, labels = moons()
-    ours, theirs = new_model(kit), new_model(micrograd_nn)
-    for _ in range(2):
-        loss = step(ours, Value, inputs[:10], labels[:10])
-        assert loss == pytest.approx(float(step(theirs, micrograd.Value, inputs[:10], labels[:10])), rel=1e-10)
+class Engine:
+    """An engine at work; the evidence is the loss of each turn."""
+
+    def __init__(self, module, make_value, num_points):
+        self.model, self.make_value, self.losses = new_model(module), make_value, []
+        self.points = [array[:num_points] for array in moons()]
+
+    def turn(self):
+        self.losses.append(float(step(self.model, self.make_value, *self.points)))
+
+    def evidence(self):
+        return self.losses
 
 
-@pytest.mark.parametrize("engine", ["with dot", "one value for each + and *, as micrograd has"])
-def test_scalar_step(engine, race, monkeypatch):
-    if engine != "with dot":
-        monkeypatch.setattr(kit, "dot", lambda w, x, b: sum((wi * xi for wi, xi in zip(w, x, strict=True)), b))
-    inputs, labels = moons()
-    ours, theirs = new_model(kit), new_model(micrograd_nn)
-    race(
-        lambda: step(ours, Value, inputs, labels),
-        {"micrograd": lambda: step(theirs, micrograd.Value, inputs, labels)},
-        rounds=5,
-        targets={"micrograd": 10 if engine == "with dot" else 3},
-        collect_garbage=True,
+class Kit(Engine):
+    def __init__(self, num_points):
+        super().__init__(kit, Value, num_points)
+
+
+class KitWithoutDot(Kit):
+    def turn(self):
+        with patch.object(kit, "dot", lambda w, x, b: sum((wi * xi for wi, xi in zip(w, x, strict=True)), b)):
+            super().turn()
+
+
+class Micrograd(Engine):
+    def __init__(self, num_points):
+        super().__init__(micrograd_nn, micrograd.Value, num_points)
+
+
+@pytest.mark.parametrize(("make", "target"), [(Kit, 10), (KitWithoutDot, 3)], ids=["with dot", "without dot"])
+def test_scalar_step(make, target, bench):
+    options = {"num_points": 100 if bench.measuring else 10}
+    makers = {"the kit": make, "micrograd": Micrograd}
+    results = bench(
+        {name: Contestant(each, options) for name, each in makers.items()}, rounds=5, targets={"micrograd": target}
     )
+    (ours,), (theirs,) = (result.evidence for result in results.values())
+    assert ours[:2] == pytest.approx(theirs[:2], rel=1e-10)

@@ -1,25 +1,43 @@
 """One GRPO step: 4 prompts of 12 tokens, 8 completions of exactly 32 each, one AdamW update, float32.
 
-Every peer samples at temperature 1 without filters, has the token-mean loss without a KL term, and computes all 32
-completions at once. TRL and the kit clip the gradient; mlx-lm-lora does not, which is in its favour.
+Every peer samples at temperature 1 without filters, has the token-mean loss without a KL term, and computes all
+completions at once. TRL and the kit clip the gradient; mlx-lm-lora does not, which is in its favour. The model of 0.6
+billion parameters has 1 prompt, 8 completions of 52 tokens, and computes activations anew in the backward pass.
 """
 
+import itertools
 import time
-from collections.abc import Iterator
+from dataclasses import dataclass
+from unittest.mock import patch
 
-import mlx.optimizers as optim
 import numpy as np
-from mlx.utils import tree_flatten
 
-import mlx_grpo_kit.grpo.sampler as sampler_module
-from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
-from mlx_grpo_kit.qwen3 import load_tokenizer
-from mlx_grpo_kit.tasks import Problem
+from tests.benchmarks.contest import Contestant
 
-PROMPTS, GROUP, PROMPT, NEW = 4, 8, 12, 32
-ROWS = PROMPTS * GROUP
+SIZES = ("tiny", "m", "0.6B")
 LEARNING_RATE = 1e-5
-STEPS_A_TURN = 2
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step: `prompts` of 12 tokens, `group` completions of each, `new` tokens in a completion.
+
+    A peer that starts anew for each turn takes `steps_a_turn`, and the best one counts.
+    """
+
+    prompts: int
+    group: int
+    new: int
+    gradient_checkpointing: bool = False
+    steps_a_turn: int = 2
+
+    @property
+    def rows(self) -> int:
+        return self.prompts * self.group
+
+
+STEP = Work(4, 8, 32)
+LARGE_STEP = Work(1, 8, 52, gradient_checkpointing=True, steps_a_turn=1)
 
 
 class Stopwatch:
@@ -36,7 +54,7 @@ class Stopwatch:
 
 
 def random_prompts(rng: np.random.Generator, count: int) -> list[str]:
-    return ["".join(rng.choice(list("0123456789"), PROMPT)) for _ in range(count)]
+    return ["".join(rng.choice(list("0123456789"), 12)) for _ in range(count)]
 
 
 def random_rewards(completions) -> list[float]:
@@ -48,7 +66,9 @@ class Digits:
     """A task whose prompts are 12 tokens long."""
 
     name = "digits"
-    max_completion_length = NEW
+
+    def __init__(self, max_completion_length: int):
+        self.max_completion_length = max_completion_length
 
     @staticmethod
     def reward(problems, completions) -> list[float]:
@@ -57,6 +77,8 @@ class Digits:
     reward_funcs = (reward,)
 
     def sample(self, rng, n):
+        from mlx_grpo_kit.tasks import Problem
+
         return [Problem(prompt, "") for prompt in random_prompts(rng, n)]
 
     def held_out(self, n):
@@ -66,21 +88,63 @@ class Digits:
         return False
 
 
-def kit_steps(model, backend: str = "mlx") -> Iterator:
-    tokenizer = load_tokenizer(model.folder)
-    tokenizer.eos_token_ids = []  # nothing ends a row
-    args = GRPOConfig(
-        learning_rate=LEARNING_RATE, num_generations=GROUP, per_device_train_batch_size=ROWS, backend=backend
-    )
-    trainer = GRPOTrainer(model.config, model.params, tokenizer, Digits(), args)
-    for step in trainer.train(max_steps=10**9):
-        yield step, trainer.params
+class Learner:
+    """A contestant that takes steps. `generate` is the Stopwatch of its sampling."""
+
+    def evidence(self):
+        """(how long the last completions are, names of the parameters that did not move, best seconds of sampling)"""
+        after = self.weights()
+        assert after.keys() == self.before.keys()
+        resting = [name for name, weight in after.items() if not moved(self.before[name], weight)]
+        return self.completion_lengths(), resting, min(self.generate.seconds)
 
 
-class TRL:
+def moved(before, after) -> bool:
+    """Whether the optimizer reached (nearly) every number of a parameter, and moved it as far as AdamW does."""
+    change = np.abs(np.asarray(after, np.float64) - np.asarray(before, np.float64))
+    return change.mean() > 0.5 * LEARNING_RATE and (change > 0).mean() > 0.9
+
+
+class Kit(Learner):
+    def __init__(self, model, work, backend="mlx", seed=0):
+        import mlx_grpo_kit.grpo.sampler as sampler
+        from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+        from mlx_grpo_kit.qwen3 import load_tokenizer
+
+        tokenizer = load_tokenizer(model.folder)
+        tokenizer.eos_token_ids = []  # nothing ends a row
+        args = GRPOConfig(
+            learning_rate=LEARNING_RATE,
+            num_generations=work.group,
+            per_device_train_batch_size=work.rows,
+            gradient_checkpointing=work.gradient_checkpointing,
+            backend=backend,
+            seed=seed,
+        )
+        self.model, self.generate = model, Stopwatch(sampler.generate)
+        self.replaced = patch.object(sampler, "generate", self.generate)
+        self.trainer = GRPOTrainer(*model.kit(), tokenizer, Digits(work.new), args)
+        self.steps = self.trainer.train(max_steps=10**9)
+
+    def turn(self):
+        with self.replaced:
+            self.step = next(self.steps)
+
+    def completion_lengths(self):
+        return [len(completion.completion_ids) for completion in self.step.completions]
+
+    @property
+    def before(self):
+        return self.model.kit()[1]
+
+    def weights(self):
+        return self.trainer.params
+
+
+class TRL(Learner):
     """TRL's trainer on the CPU. A turn is a short `train()`, timed from the start of a step to its end."""
 
-    def __init__(self, model, folder):
+    def __init__(self, model, work, folder, compiled=False, seed=0):
         from datasets import Dataset
         from transformers import AutoTokenizer, TrainerCallback
         from trl import GRPOConfig as Config
@@ -109,13 +173,14 @@ class TRL:
             train_dataset=Dataset.from_dict({"prompt": random_prompts(np.random.default_rng(0), 64)}),
             args=Config(
                 output_dir=str(folder),
-                max_steps=STEPS_A_TURN,
+                seed=seed,
+                max_steps=work.steps_a_turn,
                 learning_rate=LEARNING_RATE,
                 lr_scheduler_type="constant",
-                per_device_train_batch_size=ROWS,
-                num_generations=GROUP,
-                max_completion_length=NEW,
-                generation_kwargs={"min_new_tokens": NEW},
+                per_device_train_batch_size=work.rows,
+                num_generations=work.group,
+                max_completion_length=work.new,
+                generation_kwargs={"min_new_tokens": work.new},
                 temperature=1.0,
                 top_k=0,
                 top_p=1.0,
@@ -125,7 +190,8 @@ class TRL:
                 weight_decay=0.0,
                 use_cpu=True,
                 bf16=False,
-                gradient_checkpointing=False,
+                gradient_checkpointing=work.gradient_checkpointing,
+                torch_compile=compiled,
                 report_to="none",
                 save_strategy="no",
                 logging_strategy="no",
@@ -133,28 +199,33 @@ class TRL:
             ),
             callbacks=[self.clock],
         )
+        self.model = model
         self.generate = self.trainer._generate_single_turn = Stopwatch(self.trainer._generate_single_turn)
 
     def turn(self) -> float:
         self.trainer.train()
         return min(self.clock.seconds)
 
-    def completion_lengths(self) -> list[int]:
+    def completion_lengths(self):
         return [len(ids) for ids in self.generate.result[0]]
 
-    def weights(self) -> dict[str, np.ndarray]:
-        return {name: value.detach().numpy().copy() for name, value in self.trainer.model.named_parameters()}
+    @property
+    def before(self):
+        return {name: value.detach().numpy() for name, value in self.model.transformers().named_parameters()}
+
+    def weights(self):
+        return {name: value.detach().numpy() for name, value in self.trainer.model.named_parameters()}
 
 
-class MLXLMLora:
+class MLXLMLora(Learner):
     """mlx-lm-lora's train_grpo at full width: it takes 32 rows at a time where `batch_size` alone would make it 4."""
 
-    def __init__(self, model, folder, monkeypatch):
+    def __init__(self, model, work, folder):
         from mlx_lm_lora.trainer import grpo_trainer
 
-        self.model, self.folder, self.module = model.mlx_lm(), folder, grpo_trainer
+        self.shared, self.work, self.folder, self.module = model, work, folder, grpo_trainer
+        self.model = model.mlx_lm()
         self.generate = Stopwatch(grpo_trainer.generate_grpo)
-        monkeypatch.setattr(grpo_trainer, "generate_grpo", self.generate)
 
     class Tokenizer:
         eos_token_ids = ()
@@ -164,16 +235,18 @@ class MLXLMLora:
             return ""
 
     def turn(self) -> float:
-        starts = []
+        import mlx.optimizers as optim
+
+        work, starts = self.work, []
         rng = np.random.default_rng(0)
 
         def batches(**_):
             # The start of a step is where it asks for its prompts.
             while True:
-                prompts = random_prompts(rng, PROMPTS)
+                prompts = random_prompts(rng, work.prompts)
                 starts.append(time.perf_counter())
                 tokens = [[3 + int(digit) for digit in prompt] for prompt in prompts]
-                yield tokens, [[]] * PROMPTS, prompts, [""] * PROMPTS, None
+                yield tokens, [[]] * work.prompts, prompts, [""] * work.prompts, None
 
         def reward(prompts, completions, answer, types=None):
             return random_rewards(completions)
@@ -183,90 +256,77 @@ class MLXLMLora:
             return self.module.grpo_loss(model, ref_model, **kwargs)
 
         optimizer = optim.AdamW(LEARNING_RATE, weight_decay=0.0, bias_correction=True)
-        self.module.train_grpo(
-            self.model,
-            None,
-            self.Tokenizer,
-            optimizer,
-            train_dataset=None,
-            reward_funcs=[reward],
-            iterate_batches=batches,
-            loss_fn=loss,
-            end_answer_token="",
-            args=self.module.GRPOTrainingArgs(
-                batch_size=ROWS,
-                iters=STEPS_A_TURN + 1,
-                group_size=GROUP,
-                max_completion_length=NEW,
-                beta=0.0,
-                epsilon=0.2,
-                temperature=1.0,
-                top_p=1.0,
-                top_k=0,
-                grpo_loss_type="bnpo",
-                steps_per_report=10**9,
-                steps_per_save=10**9,
-                adapter_file=str(self.folder / "adapters.safetensors"),
-            ),
-        )
-        return float(np.diff(starts).min())
+        with patch.object(self.module, "generate_grpo", self.generate):
+            self.module.train_grpo(
+                self.model,
+                None,
+                self.Tokenizer,
+                optimizer,
+                train_dataset=None,
+                reward_funcs=[reward],
+                iterate_batches=batches,
+                loss_fn=loss,
+                end_answer_token="",
+                args=self.module.GRPOTrainingArgs(
+                    batch_size=work.rows,
+                    iters=work.steps_a_turn + 1,
+                    group_size=work.group,
+                    max_completion_length=work.new,
+                    beta=0.0,
+                    epsilon=0.2,
+                    temperature=1.0,
+                    top_p=1.0,
+                    top_k=0,
+                    grpo_loss_type="bnpo",
+                    steps_per_report=10**9,
+                    steps_per_save=10**9,
+                    adapter_file=str(self.folder / "adapters.safetensors"),
+                ),
+            )
+        return min(later - earlier for earlier, later in itertools.pairwise(starts))
 
-    def completion_lengths(self) -> list[int]:
+    def completion_lengths(self):
         return [ids.size for ids in self.generate.result[0]]
 
-    def weights(self) -> dict[str, np.ndarray]:
-        return {name: np.array(value) for name, value in tree_flatten(self.model.trainable_parameters())}
+    @property
+    def before(self):
+        return self.named(self.shared.mlx_lm())
+
+    def weights(self):
+        return self.named(self.model)
+
+    @staticmethod
+    def named(model):
+        from mlx.utils import tree_flatten
+
+        return {name: np.array(value) for name, value in tree_flatten(model.trainable_parameters())}
 
 
-def test_grpo_step(model, race, benchmark, tmp_path, monkeypatch):
-    trl, lora = TRL(model, tmp_path), MLXLMLora(model, tmp_path, monkeypatch)
-    before = {"TRL": trl.weights(), "mlx-lm-lora": lora.weights()}
-    kit_generate = Stopwatch(sampler_module.generate)
-    monkeypatch.setattr(sampler_module, "generate", kit_generate)
-    steps = kit_steps(model)
-
-    step, params = race(
-        lambda: next(steps),
-        {"TRL 1.16, torch CPU": trl.turn, "mlx-lm-lora, full width, the same BLAS": lora.turn},
-        targets={"TRL 1.16, torch CPU": 1.0, "mlx-lm-lora, full width, the same BLAS": 1.3},
-        rounds=15,
+def test_grpo_step(model, bench, tmp_path):
+    large = model.name == "0.6B"
+    work = LARGE_STEP if large else STEP
+    kit, trl = {"model": model, "work": work}, {"model": model, "work": work, "folder": tmp_path}
+    contestants = {
+        "the kit": Contestant(Kit, kit),
+        "the kit, --backend torch": Contestant(Kit, {**kit, "backend": "torch"}),
+        "TRL": Contestant(TRL, trl),
+    }
+    if not large:
+        contestants["mlx-lm-lora, full width"] = Contestant(MLXLMLora, trl)
+    if bench.measuring and not large:  # these do the same work as the others, or take a minute to compile
+        contestants["the kit, after import torch"] = Contestant(Kit, kit, first=("torch",))
+        if not bench.quick:
+            contestants["TRL, torch.compile"] = Contestant(TRL, {**trl, "compiled": True})
+    results = bench(
+        contestants,
+        rounds=3 if large else 15,
+        targets={"TRL": 1 / 0.6, "mlx-lm-lora, full width": 1.3},
+        libraries=("mlx_grpo_kit.runtime.blas", "trl.trainer.grpo_trainer", "mlx_lm_lora.trainer.grpo_trainer"),
+        **({"apart": True, "warmup_rounds": 1} if large else {}),
     )
-    if benchmark.enabled:
-        watches = {"the kit": kit_generate, "TRL": trl.generate, "mlx-lm-lora": lora.generate}
-        best = ", ".join(f"{name} {min(watch.seconds) * 1e3:.0f}" for name, watch in watches.items())
-        benchmark.extra_info["notes"] = {"of which generation, ms, best": best}
-
-    assert [len(completion.completion_ids) for completion in step.completions] == [NEW] * ROWS
-    assert trl.completion_lengths() == [NEW] * ROWS
-    assert lora.completion_lengths() == [NEW] * ROWS
-    for ours in params:
-        assert moved(model.params[ours], params[ours]), ours
-    for peer, weights in (("TRL", trl.weights()), ("mlx-lm-lora", lora.weights())):
-        assert weights.keys() == before[peer].keys()
-        for name, weight in weights.items():
-            assert moved(before[peer][name], weight), (peer, name)
-
-
-def test_grpo_step_through_torch(model, race, tmp_path):
-    """`backend="torch"`: MLX samples, torch computes the gradient."""
-    trl, all_mlx, steps = TRL(model, tmp_path), kit_steps(model), kit_steps(model, "torch")
-    before = trl.weights()
-
-    step, params = race(
-        lambda: next(steps),
-        {"TRL 1.16, torch CPU": trl.turn, "the kit, all of it in MLX": lambda: next(all_mlx)},
-        targets={"TRL 1.16, torch CPU": {"tiny": 1.4, "m": 1.1}[model.name], "the kit, all of it in MLX": 1.0},
-        rounds=15,
-    )
-    assert [len(completion.completion_ids) for completion in step.completions] == [NEW] * ROWS
-    assert trl.completion_lengths() == [NEW] * ROWS
-    for name in params:
-        assert moved(model.params[name], params[name]), name
-    for name, weight in trl.weights().items():
-        assert moved(before[name], weight), name
-
-
-def moved(before, after) -> bool:
-    """Whether the optimizer reached (nearly) every number of a parameter, and moved it as far as AdamW does."""
-    change = np.abs(np.asarray(after, np.float64) - np.asarray(before, np.float64))
-    return change.mean() > 0.5 * LEARNING_RATE and (change > 0).mean() > 0.9
+    sampling = {name: min(seconds for _, _, seconds in result.evidence) for name, result in results.items()}
+    bench.note("of which sampling, ms, best", ", ".join(f"{name} {1e3 * each:.0f}" for name, each in sampling.items()))
+    for name, result in results.items():
+        for lengths, resting, _ in result.evidence:
+            assert lengths == [work.new] * work.rows, name
+            assert resting == [], name

@@ -23,20 +23,14 @@ import pytest
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import sync_playwright
 
+from mlx_grpo_kit.cli.doctor import find_browser
 from mlx_grpo_kit.course import record
 from mlx_grpo_kit.course.catalogue import find
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS_TO_START = 90
 SIZE = {"width": 1280, "height": 1000}
 MILLISECONDS_BETWEEN_LOOKS = 100  # Playwright would look, and Chromium draw, sixty times a second while a kernel works
-
-
-def find_browser():
-    """The path of an installed Chromium or Chrome, or None."""
-    mac = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-    return next(filter(None, map(shutil.which, BROWSERS)), str(mac) if mac.exists() else None)
 
 
 @pytest.fixture(scope="session")
@@ -301,18 +295,21 @@ CHECK = re.compile(r'^check\("(\d\d\.\d+)", (\w+)\)$', flags=re.M)
 
 @pytest.fixture(scope="session")
 def solved():
-    """(path of a notebook) -> (the notebook with each exercise's solution in place of its stub, the places of them).
+    """(path of a notebook) -> (the notebook with each exercise's solution in a cell below its stub, their places).
 
     What a learner writes there has to work with the names that the notebook itself has made.
     """
 
     def solved(path):
         notebook = nbformat.read(path, as_version=4)
-        places = []
-        for place, cell in enumerate(notebook.cells):
+        cells, places = [], []
+        for cell in notebook.cells:
+            cells.append(cell)
             if cell.cell_type == "code" and (exercise := CHECK.search(cell.source)):
-                places.append(place)
-                cell.source = f"{_solution(cell.source, *exercise.groups())}\n{exercise[0]}"
+                places.append(len(cells))
+                answer = _solution(cell.source, *exercise.groups())
+                cells.append(nbformat.v4.new_code_cell(f"{answer}\n{exercise[0]}"))
+        notebook.cells = cells
         return notebook, places
 
     return solved

@@ -1,7 +1,12 @@
-"""Every notebook as stored, when its kernel is gone, and as run with each answer filled in.
+"""Every notebook as stored, when its kernel is gone, and as run: each stub untouched, then its answer below.
 
-Each picture is there, with words, and each answer passes. (Untouched, as it is stored, nbval runs it. That panels,
+No cell fails, each stub counts as not attempted, each answer passes, each picture is there, with words. (That panels,
 plots and widgets leave pictures which stay after closing and opening, their own tests beside this one look at.)
+
+One run stands for two: that of a reader who leaves every stub as it is, and that of one who fills in every answer. They
+differ in the cells that follow by what `use("02.3")` returns there: the kit's solution, or the same words defined in
+the notebook. `same_answers.py` shows that these are the same function, global names included; and no later cell takes a
+name from a stub (tests/course/test_exercises_in_notebooks.py).
 """
 
 import contextlib
@@ -15,6 +20,7 @@ from playwright.sync_api import TimeoutError
 pytestmark = pytest.mark.timeout(1800)
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+SAME_ANSWERS = Path(__file__).parent / "same_answers.py"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 SECONDS_A_CELL = 240  # the slowest takes 20 on a machine that has nothing else to do
 SECONDS_TO_SHOW = 10  # JupyterLab looks two seconds for a widget that is gone
@@ -69,7 +75,12 @@ def look_at_pictures(notebook, cells):
 def check(open_notebook, root, solved, name):
     copy = f"kept_{name}"
     notebook, exercises = solved(NOTEBOOKS / f"{name}.ipynb")
-    for source in ("import sys, time\nprint(time.process_time())", 'print("mlx.core" in sys.modules)'):
+    more = (
+        "import sys, time\nprint(time.process_time())",
+        'print("mlx.core" in sys.modules)',
+        SAME_ANSWERS.read_text(),
+    )
+    for source in more:
         notebook.cells.append(nbformat.v4.new_code_cell(source))
     nbformat.write(notebook, root / f"{copy}.ipynb")
     page = open_notebook(copy)
@@ -82,12 +93,14 @@ def check(open_notebook, root, solved, name):
     cells = page.save().cells
     errors = [output for cell in cells for output in cell.get("outputs", []) if output.output_type == "error"]
     assert errors == []
-    verdicts = [page.text(index) for index in exercises]
-    assert [verdict for verdict in verdicts if "Passed" not in verdict] == []
+    for index in exercises:
+        assert "Not attempted" in page.text(index - 1)
+        assert "Passed" in page.text(index)
     # The kernel's own time on the processor: other work on the machine does not count.
     if stated := re.search(r"run in (\d+) seconds", cells[0].source):
-        assert float(page.text(len(cells) - 2)) < 2 * int(stated[1])
-    assert int(name[:2]) in {0, *range(FIRST_WITH_MLX, 100)} or "False" in page.text(len(cells) - 1)
+        assert float(page.text(len(cells) - 3)) < 2 * int(stated[1])
+    assert int(name[:2]) in {0, *range(FIRST_WITH_MLX, 100)} or "False" in page.text(len(cells) - 2)
+    assert page.text(len(cells) - 1) == ""
     assert look_at_pictures(page, cells) == stored  # the live things, and not their still pictures as well
     page.close()
 

@@ -1,10 +1,11 @@
 """An exercise in its notebook: a stub and `check("02.3", name)` beneath the exercise's own words, not attempted.
 
-With every answer filled in each notebook runs in JupyterLab (tests/browser/test_notebooks_in_lab.py).
+Untouched and with every answer each notebook runs in JupyterLab (tests/browser/test_notebooks_in_lab.py).
 """
 
 import inspect
 import re
+import symtable
 from pathlib import Path
 
 import nbformat
@@ -48,6 +49,49 @@ def test_prompt_and_heading_are_those_of_the_exercise(notebook):
                 assert str(inspect.signature(vars(exercise.solution)[name])) == signature.replace('"', "'")
         elif callable(exercise.solution):
             assert f"def {exercise.solution.__name__}{inspect.signature(exercise.solution)}:" in cell.source
+
+
+def names_of(source):
+    """(the global names that a cell reads anywhere, those that it binds itself)"""
+    top = symtable.symtable(re.sub(r"^\s*[%!].*$", "pass", source, flags=re.M), "cell", "exec")
+    scopes = [top]
+    for scope in scopes:
+        scopes += scope.get_children()
+    reads = {
+        each.get_name()
+        for scope in scopes
+        for each in scope.get_symbols()
+        if each.is_referenced() and (scope is top or each.is_global())
+    }
+    binds = {each.get_name() for each in top.get_symbols() if each.is_assigned() or each.is_imported()}
+    return reads, binds
+
+
+def names_of_stubs_that_are_read(notebook):
+    stubs, found = set(), []
+    for place, cell in enumerate(notebook.cells):
+        if cell.cell_type != "code":
+            continue
+        if exercise := CHECK.search(cell.source):
+            stubs.add(exercise[2])
+            continue
+        reads, binds = names_of(cell.source)
+        found += [(place, name) for name in sorted((stubs & reads) - binds)]
+        stubs -= binds
+    return found
+
+
+def test_later_cells_take_an_answer_through_use(notebook):
+    """Not by its name, which is that of a stub as long as nobody has filled it in."""
+    assert names_of_stubs_that_are_read(notebook) == []
+
+
+def test_a_stub_that_is_read_is_found():
+    stub, through_use = 'slope = ...\ncheck("01.1", slope)', 'slope = use("01.1")'
+    reader = "def reader(x):\n    return slope(x)"
+    for sources, expected in (([stub, reader], [(1, "slope")]), ([stub, through_use, reader], [])):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+        assert names_of_stubs_that_are_read(notebook) == expected
 
 
 def test_every_exercise_stands_in_its_notebook():

@@ -9,6 +9,7 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.gradcheck import LockstepError, lockstep
 from mlx_grpo_kit.tensor import nn
 from mlx_grpo_kit.tensor.resnet import ResNet
+from tests.tensor.torch_resnet import TorchResNet
 
 
 def batches(count, size=32, image=False):
@@ -38,9 +39,9 @@ def test_an_mlp_with_adam_for_200_steps():
     assert set(steps[0].metrics) == {"loss", "torch_loss", "largest_difference"}
 
 
-def test_a_thin_resnet_for_20_steps(torch_resnet):
+def test_a_thin_resnet_for_20_steps():
     torch.manual_seed(0)
-    ours, theirs = (make([8, 16], blocks=2, in_channels=1) for make in (ResNet, torch_resnet))
+    ours, theirs = (make([8, 16], blocks=2, in_channels=1) for make in (ResNet, TorchResNet))
     steps = list(
         lockstep(ours, theirs.double(), batches(20, size=16, image=True), optimizer="AdamW", lr=1e-3, tolerance=1e-9)
     )

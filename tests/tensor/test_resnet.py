@@ -6,11 +6,12 @@ import torch
 
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.tensor.resnet import BasicBlock, ResNet, resnet18
+from tests.tensor.torch_resnet import TorchResNet
 
 
-def twins(torch_resnet, widths, blocks, in_channels):
+def twins(widths, blocks, in_channels):
     torch.manual_seed(1)
-    theirs = torch_resnet(widths, blocks, in_channels).double()
+    theirs = TorchResNet(widths, blocks, in_channels).double()
     ours = ResNet(widths, blocks, in_channels).astype(np.float64)
     ours.load_state_dict(theirs.state_dict())
     return ours, theirs
@@ -21,8 +22,8 @@ def twins(torch_resnet, widths, blocks, in_channels):
     [([4], 1, 5), ([4, 6], 2, 8), ([4, 4, 8], 1, 7)],
     ids=["one stage", "two stages", "equal widths, odd size"],
 )
-def test_training_and_evaluation_are_torchs(torch_resnet, widths, blocks, size):
-    ours, theirs = twins(torch_resnet, widths, blocks, 2)
+def test_training_and_evaluation_are_torchs(widths, blocks, size):
+    ours, theirs = twins(widths, blocks, 2)
     x = np.random.default_rng(0).normal(size=(3, 2, size, size))
     y = np.array([1, 7, 3])
     for training in (True, False):

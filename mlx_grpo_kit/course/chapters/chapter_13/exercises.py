@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlx_grpo_kit.course.chapters.chapter_11.exercises import grouped_attention
+from mlx_grpo_kit.course.chapters.chapter_10.exercises import rope
+from mlx_grpo_kit.course.chapters.chapter_11.exercises import grouped_attention, visible
 from mlx_grpo_kit.course.chapters.chapter_13.draws import draw_often
 from mlx_grpo_kit.course.chapters.chapter_13.toys import (
     SumCache,
@@ -18,7 +19,6 @@ from mlx_grpo_kit.course.chapters.chapter_13.toys import (
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import Slip, slips
-from mlx_grpo_kit.qwen3.forward import rope, visible
 from mlx_grpo_kit.runtime import mx
 
 FOUR = mx.array([2.0, 1.0, 0.0, -1.0])

@@ -9,8 +9,8 @@ BY_HAND = np.log([2.0, 1.0, 1.0])  # probabilities 1/2, 1/4, 1/4
 PAYS = np.array([0.0, 1.0, 3.0])
 
 
+# Probabilities over the last axis, word for word as in the notebook's set-up.
 def softmax(logits):
-    """Probabilities over the last axis, as the notebook's set-up has them."""
     powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 

@@ -1,0 +1,47 @@
+"""The last cell of a notebook with answers: print where one of them is another function than the kit's solution.
+
+Their words are the same. They may differ by the things that global names stand for, there and here.
+"""
+
+import inspect
+import textwrap
+import types
+
+from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.record import passed_here
+
+
+def functions(value):
+    """A function's own self, or the methods of a class, by name."""
+    members = vars(value) if isinstance(value, type) else {value.__name__: value}
+    return {name: each for name, each in members.items() if isinstance(each, types.FunctionType)}
+
+
+def names(code):
+    """Every name in a function's code that is not a local variable."""
+    return set(code.co_names).union(*(names(each) for each in code.co_consts if isinstance(each, types.CodeType)))
+
+
+def words(function):
+    return textwrap.dedent(inspect.getsource(function)).strip()
+
+
+def differences(answer, solution, where, seen=()):
+    """Paths of global names that lead to different things."""
+    if answer is solution or answer in seen:
+        return []
+    if not isinstance(solution, types.FunctionType | type) or not functions(solution):
+        return [where]
+    ours, theirs = functions(solution), functions(answer)
+    found = [] if list(map(words, ours.values())) == list(map(words, theirs.values())) else [where]
+    for method in ours.keys() & theirs.keys():
+        here, there = theirs[method].__globals__, ours[method].__globals__
+        for name in names(ours[method].__code__) & here.keys() & there.keys():
+            if not name.startswith("__"):
+                found += differences(here[name], there[name], f"{where} > {name}", (*seen, answer))
+    return found
+
+
+for id, answer in passed_here.items():
+    if callable(solution := find(id).solution):
+        print(*differences(answer, solution, id), sep="\n", end="")
