@@ -3,10 +3,11 @@
 #   make lab PYTHON=/path/to/python3.12      build .venv with a Python of your choice
 #   make train ARGS="--resume"               options for `python -m mlx_grpo_kit train`: --overwrite, --task countdown ...
 #   make bench ARGS=--quick                  two minutes instead of an hour; or -k generation, for one of them
+#   make lab ARGS=--no-browser               print JupyterLab's address instead of opening a browser
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help lab train test unit bench lint notebooks book lock
+.PHONY: help lab train test unit bench lint notebooks docs lock
 
 VENV := .venv
 OUTPUT := outputs/$(shell date +%Y-%m-%d-%H%M%S)
@@ -17,9 +18,6 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 RUNS_HERE := import sys, platform, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15) \
     or (sys.platform, platform.machine()) == ("darwin", "x86_64"))
 NOTEBOOK_OPTIONS := --nbval-lax --nbval-current-env --nbval-cell-timeout=240 --nbval-sanitize-with tests/nbval.cfg
-# JupyterLab asks no server for news and updates, and does not ask the learner whether it may.
-OVERRIDES := $(VENV)/share/jupyter/lab/settings/overrides.d
-QUIET := '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}'
 # One process more than there are cores, up to 8, because a test in the browser waits for half of its time. Each file of
 # tests and each notebook stays in one of them, and they begin in the order of tests/conftest.py.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))
@@ -29,16 +27,7 @@ help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' Makefile | expand -t 16
 
 lab: $(VENV)/lab.done ## Build .venv, check this machine, open JupyterLab on the first notebook
-	@$(PY) -m mlx_grpo_kit.cli.doctor
-	@mkdir -p $(OVERRIDES) && printf '%s\n' $(QUIET) >$(OVERRIDES)/mlx_grpo_kit.json
-	@set --; \
-	if [ "$$(id -u)" = 0 ]; then set -- "$$@" --allow-root; fi; \
-	if [ "$$(uname -s)" = Linux ] && [ -z "$$DISPLAY$$WAYLAND_DISPLAY" ]; then \
-	    set -- "$$@" --no-browser; \
-	    echo "No display here: open the URL below in a browser. Ctrl-C stops JupyterLab."; \
-	fi; \
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" exec $(PY) -m jupyterlab "$$@" --Application.log_level=WARN \
-	    --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+	@$(PY) -m mlx_grpo_kit lab notebooks $(ARGS)
 
 train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns addition by GRPO
 	@$(PY) -m mlx_grpo_kit train --output $(OUTPUT) $(ARGS)
@@ -62,7 +51,7 @@ lint: $(VENV)/dev.done ## Style: ruff's rules and its layout, and which way impo
 notebooks: $(VENV)/dev.done ## Run every notebook and store its outputs, after a change to one or to its pictures
 	$(PY) tests/store_notebooks.py
 
-book: $(VENV)/book.done ## The whole course as a web site in build/book, from its stored outputs
+docs: $(VENV)/book.done ## The course, the guides and the reference as a web site in build/book
 	$(PY) -m mlx_grpo_kit.course.book --output build/book
 
 lock: ## Write what .venv holds (after pip install --upgrade there) to requirements.lock

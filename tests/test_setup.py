@@ -75,8 +75,10 @@ class TestConda:
         [version] = re.fullmatch(r"python=(3\.\d+)", python).groups()
         assert SpecifierSet(PROJECT["requires-python"]).contains(version)
 
-    def test_what_the_readme_installs_in_colab_is_what_pyproject_asks_for(self):
-        [line] = re.findall(r"^!pip install -q (\".*\")$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    def test_what_the_guide_installs_in_colab_is_what_pyproject_asks_for(self):
+        [line] = re.findall(
+            r"^!pip install -q (\".*\")$", (ROOT / "mlx_grpo_kit/course/guides/cloud.md").read_text(), re.MULTILINE
+        )
         for wanted in map(Requirement, re.findall(r'"(.*?)"', line)):
             [ours] = {r.specifier for (name, _), r in COURSE.items() if name == canonicalize_name(wanted.name)}
             assert wanted.specifier == ours
@@ -121,7 +123,7 @@ class TestMake:
 
     def test_help_is_the_default_and_lists_every_command(self):
         shown = make(cwd=ROOT).stdout
-        for command in ("lab", "train", "test", "unit", "bench", "lint", "notebooks", "book", "help"):
+        for command in ("lab", "train", "test", "unit", "bench", "lint", "notebooks", "docs", "help"):
             assert re.search(rf"^ *make {command} ", shown, re.MULTILINE), shown
 
     def test_no_python_that_fits_is_one_clear_error(self, checkout):

@@ -1,4 +1,4 @@
-"""The kit in a terminal: `python -m mlx_grpo_kit train | generate | fuse | pretrain | doctor`, each with --help.
+"""The kit in a terminal: `python -m mlx_grpo_kit train | generate | fuse | pretrain | lab | doctor`, each with --help.
 
 Exit status: 0, 1 when a run failed, 2 for bad input, 130 and 143 when Ctrl-C or SIGTERM ended it. An error is one line.
 """
@@ -12,6 +12,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from mlx_grpo_kit.cli.parser import EVAL_EVERY, EVAL_PROBLEMS, SAVE_EVERY, Parser, build_parser
 from mlx_grpo_kit.cli.settings import SETTINGS
@@ -138,10 +139,23 @@ def _pretrain(options: argparse.Namespace) -> int:
     return 0
 
 
+def _lab(options: argparse.Namespace) -> int:
+    from mlx_grpo_kit.cli.lab import lab
+
+    return lab(Path(options.folder), options.no_browser)
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli import doctor
 
     return doctor.main()
 
 
-COMMANDS = {"train": _train, "generate": _generate, "fuse": _fuse, "pretrain": _pretrain, "doctor": _doctor}
+COMMANDS = {
+    "train": _train,
+    "generate": _generate,
+    "fuse": _fuse,
+    "pretrain": _pretrain,
+    "lab": _lab,
+    "doctor": _doctor,
+}

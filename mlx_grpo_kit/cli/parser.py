@@ -11,6 +11,7 @@ from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
 
 SAVE_EVERY, EVAL_EVERY, EVAL_PROBLEMS = 50, 50, 256
+LAB_FOLDER = "grpo_course"
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,6 +31,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_train(commands)
     _add_generate(commands)
     _add_fuse(commands)
+    _add_lab(commands)
     words = "make the tiny model again"
     pretrain = commands.add_parser("pretrain", help=words, description=words)
     pretrain.add_argument("--output", required=True, metavar="DIR", help="the Hugging Face folder to write")
@@ -150,3 +152,17 @@ def _add_fuse(commands: Any) -> None:
     fuse.add_argument("--model", type=name, metavar="FOLDER", help=words)
     words = "the Hugging Face folder to write, in float numbers where the model is quantized"
     fuse.add_argument("--output", required=True, metavar="DIR", help=words)
+
+
+def _add_lab(commands: Any) -> None:
+    parser = commands.add_parser(
+        "lab",
+        help="copy the course to a folder and open it in JupyterLab",
+        usage="mlx_grpo_kit lab [FOLDER] [--no-browser]",
+        description="Copy the notebooks of the course to a folder, check this machine, and open JupyterLab. Notebooks "
+        "that you have changed stay as they are; delete one to get a fresh copy the next time.",
+        epilog="examples:\n  python -m mlx_grpo_kit lab\n  python -m mlx_grpo_kit lab my_course --no-browser\n",
+    )
+    parser.add_argument("folder", nargs="?", default=LAB_FOLDER, metavar="FOLDER", help=f"default {LAB_FOLDER}")
+    words = "print the address instead of opening a browser"
+    parser.add_argument("--no-browser", action="store_true", help=words)

@@ -1,4 +1,4 @@
-"""The course and its guides as a web site, with the stored outputs of its notebooks: `make book`. Nothing is run.
+"""The course, the guides and the reference as a web site: `make docs`. No notebook is run; stored outputs are shown.
 
     python -m mlx_grpo_kit.course.book [--output build/book] [--notebooks notebooks]
 
@@ -22,13 +22,34 @@ from pathlib import Path
 import nbformat
 
 from mlx_grpo_kit.course.course_map import describe_course, draw_course
+from mlx_grpo_kit.course.reference import write_reference
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
 from mlx_grpo_kit.files import read_file, replaced_folder
 
 TITLE = "From one number to GRPO"
-PACKAGES = ("myst_nb", "sphinx_book_theme")
+PACKAGES = ("myst_nb", "sphinx_book_theme", "griffe")
 STYLE = Path(__file__).with_name("book.css")
-GUIDES = sorted(Path(__file__).with_name("guides").glob("*.md"))
+GUIDES = [
+    Path(__file__).with_name("guides") / f"{name}.md"
+    for name in (
+        "install",
+        "course",
+        "training",
+        "real_qwen3",
+        "coming_from",
+        "names",
+        "exchange",
+        "backends",
+        "processes",
+        "speed",
+        "checked",
+        "troubleshooting",
+        "cloud",
+    )
+]
+"""The guides in reading order. On GitHub they link notebooks as IN_REPOSITORY; in the book those are neighbours."""
+IN_REPOSITORY = "../../../notebooks/"
+IMAGES = sorted(Path(__file__).with_name("guides").glob("images/*.png"))
 SETTINGS = {
     "project": TITLE,
     "html_title": TITLE,
@@ -49,7 +70,12 @@ SETTINGS = {
     "html_show_copyright": False,
     "html_domain_indices": False,
     "html_use_index": False,
-    "suppress_warnings": ["app"],  # nodes and directives that an earlier build in this process has registered
+    "add_module_names": False,
+    "python_maximum_signature_line_length": 88,
+    "toc_object_entries_show_parents": "hide",
+    # Nodes and directives that an earlier build in this process has registered; and a name in a signature, such as
+    # nn.Module, that two packages have.
+    "suppress_warnings": ["app", "ref.python"],
 }
 
 
@@ -84,8 +110,13 @@ def build(notebooks: Path, output: Path) -> list[str]:
             for chapter in part:
                 shutil.copy(notebooks / f"{chapter.file}.ipynb", source)
         for guide in GUIDES:
-            shutil.copy(guide, source)
-        (source / "index.md").write_text(front_page(parts, source), encoding="utf-8")
+            text = guide.read_text(encoding="utf-8").replace(f"]({IN_REPOSITORY}", "](")
+            (source / guide.name).write_text(text, encoding="utf-8")
+        (source / "images").mkdir()
+        for picture in IMAGES:
+            shutil.copy(picture, source / "images")
+        reference = write_reference(source)
+        (source / "index.md").write_text(front_page(parts, source, reference), encoding="utf-8")
         settings = SETTINGS | {"html_static_path": [str(STYLE)]}
         Sphinx(source, None, site, work, "html", settings, status=None, warning=complaints).build()
         shutil.rmtree(site / "_sources", ignore_errors=True)
@@ -97,8 +128,8 @@ def build(notebooks: Path, output: Path) -> list[str]:
     return [line for line in words.splitlines() if line.strip()]
 
 
-def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path) -> str:
-    """The first page in MyST's Markdown: the map, each part's chapters with their goals, and the guides."""
+def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: Sequence[str]) -> str:
+    """The first page in MyST's Markdown: the map, each part's chapters with their goals, guides and reference."""
     hours = round(sum(chapter.minutes for chapter in COURSE) / 60)
     lines = [
         f"# {TITLE}",
@@ -123,6 +154,9 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path) -> str:
     titles = [guide.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for guide in GUIDES]
     lines += ["## Guides", "", *(f"[{title}]({guide.name})\n" for title, guide in zip(titles, GUIDES, strict=True))]
     lines += ["```{toctree}", ":caption: Guides", ":hidden:", *(guide.stem for guide in GUIDES), "```", ""]
+    links = (f"[{name.removeprefix('reference_')}]({name}.md)" for name in reference)
+    lines += ["## Reference", "", "Every public name, by package: " + ", ".join(links) + ".", ""]
+    lines += ["```{toctree}", ":caption: Reference", ":hidden:", *reference, "```", ""]
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """Names that users of TRL, PEFT, mlx-lm and other libraries are used to, and what the kit has in their place.
 
-A setting, an argument or an option by such a name raises an error with these words. The README has a table.
+A setting, an argument or an option by such a name raises an error with these words. The table is in the guide
+`coming_from.md`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable
 
 _IN_THE_LOOP = "the trainer is an iterator, and this is a line in the body of its loop"
+_RECIPES = "the guide 'Train, watch and record' has recipes"
 _TRAIN = "trainer.train(max_steps=...) has it"
 _EPOCHS = f"problems are drawn at random and there are no epochs; {_TRAIN}; --max-steps"
 _LENGTH = "max_completion_length; --max-completion-length"
@@ -56,15 +58,15 @@ HABITS: dict[str, str] = {
     "adapter_path": "train --output: its policy/ has the adapters, and generate --model and fuse --adapter take them",
     "resume_from_checkpoint": "GRPOTrainer.resume(folder, task); --resume",
     "resume_adapter_file": "--output with --resume",
-    "report_to": f"{_IN_THE_LOOP}: see the README's recipes for JSON lines, TensorBoard and Weights & Biases",
+    "report_to": f"{_IN_THE_LOOP}: {_RECIPES} for JSON lines, TensorBoard and Weights & Biases",
     "logging_steps": f"{_IN_THE_LOOP}: step.metrics are there after each step",
-    "logging_dir": f"{_IN_THE_LOOP}: see the README's recipes",
-    "run_name": f"{_IN_THE_LOOP}: see the README's recipes",
+    "logging_dir": f"{_IN_THE_LOOP}: {_RECIPES}",
+    "run_name": f"{_IN_THE_LOOP}: {_RECIPES}",
     "log_completions": "train --log-completions N writes them; RunRecord(keep=N) keeps them",
     "save_total_limit": "train keeps the newest two checkpoints",
     "push_to_hub": _HUB,
     "hub_model_id": _HUB,
-    "wandb": "--output has metrics.jsonl; the README has a recipe for Weights & Biases",
+    "wandb": f"--output has metrics.jsonl; {_RECIPES} for Weights & Biases",
     # what is trained
     "model": _MODEL,
     "model_name_or_path": f"{_MODEL}; --model",

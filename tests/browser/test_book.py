@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from mlx_grpo_kit.course import book as course_book
+from mlx_grpo_kit.course import reference
 from mlx_grpo_kit.course.course_map import describe_course
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS
 
@@ -77,6 +78,24 @@ def test_the_guides_are_pages_that_the_first_page_links(book):
     assert '<span class="caption-text">Guides</span>' in pages(site)["index"]
 
 
+def test_the_reference_is_pages_that_the_first_page_links_and_the_search_finds(book):
+    _, site, _ = book
+    for name in (f"reference_{page}" for page in reference.PAGES):
+        assert f'href="{name}.html"' in pages(site)["index"]
+    page = pages(site)["reference_autograd"]
+    assert 'id="mlx_grpo_kit.autograd.value_and_grad"' in page
+    assert "12_qwen3.html" in pages(site)["reference_qwen3"]  # the chapter that builds it
+    assert "`" not in re.sub(r"<[^>]+>", "", "".join(re.findall(r"<dl class=\"py.*?</dl>", page, flags=re.S)))
+    assert "hvp" in (site / "searchindex.js").read_text(encoding="utf-8")
+
+
+def test_pictures_of_the_guides_are_there(book):
+    _, site, _ = book
+    for page, picture in (("course", "flow.png"), ("course", "panels.png")):
+        [source] = re.findall(rf'src="([^"]*{picture})"', pages(site)[page])
+        assert (site / source).is_file()
+
+
 def test_nothing_is_run(book):
     _, site, complaints = book
     assert "SystemExit" in re.sub(r"<[^>]+>", "", pages(site)[CHAPTERS[0]])
@@ -110,7 +129,7 @@ def test_on_a_telephone_only_code_is_wider_than_the_page(book, browser, scheme):
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
     try:
         page = context.new_page()
-        for name in ("index", "names", *CHAPTERS):
+        for name in ("index", "names", "course", "real_qwen3", "reference_grpo", *CHAPTERS):
             page.goto((site / f"{name}.html").as_uri())
             assert page.evaluate(TOO_WIDE) == [0, []], name
             assert page.locator("html").get_attribute("data-theme") == scheme

@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 from sphinx.application import Sphinx
 
-from mlx_grpo_kit.course import book
+from mlx_grpo_kit.course import book, reference
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}DeprecationWarning") for kind in ("", "Pending")]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTER = "01_derivatives.ipynb"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_reference():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "PAGES", {"scalar": ("scalar",)})
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import importlib
 import re
-from pathlib import Path
 
 import pytest
 
@@ -70,8 +69,3 @@ def test_every_row_has_three_columns_and_a_name_of_the_kit():
 def test_the_page_answers_for_a_name(theirs, ours):
     [row] = [row for row in CELLS if theirs in row[0]]
     assert f"`{ours}" in row[1]
-
-
-def test_readme_links_the_page():
-    root = Path(__file__).parents[2]
-    assert f"]({NAMES.relative_to(root)})" in (root / "README.md").read_text(encoding="utf-8")

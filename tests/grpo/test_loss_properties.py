@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlx_grpo_kit import course
 from mlx_grpo_kit.grpo import (
     LOSS_TYPES,
     GRPOLossConfig,
@@ -17,7 +18,7 @@ from mlx_grpo_kit.grpo import (
 )
 from mlx_grpo_kit.runtime import mx
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+GUIDE = (Path(course.__file__).parent / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
 GARBAGE = [math.nan, math.inf, -math.inf, -1e30, 1e30, 500.0]
 every_loss_type = pytest.mark.parametrize("loss_type", LOSS_TYPES)
 both_levels = pytest.mark.parametrize("level", ["token", "sequence"])
@@ -35,13 +36,13 @@ def settings_of(loss_type, level="token", **settings):
 
 
 def test_the_loss_of_a_policy_that_just_drew_its_answers_depends_on_their_lengths():
-    """README's example: a right answer of 3 tokens and a wrong one of 1. Its numbers were computed by hand."""
+    """The guide's example: a right answer of 3 tokens and a wrong one of 1. Its numbers were computed by hand."""
     logps, mask = mx.array([[-1.0, -1.0, -1.0], [-1.0, 0.0, 0.0]]), mx.array([[1, 1, 1], [1, 0, 0]])
     advantages = mx.array([0.5 / (math.sqrt(0.5) + 1e-4), -0.5 / (math.sqrt(0.5) + 1e-4)])
     by_token = compute_grpo_loss(logps, logps, advantages, mask)
     assert by_token.item() == pytest.approx(-(3 - 1) / 4 * 0.7070, abs=1e-4)
     assert f"{by_token.item():.2f}" == "-0.35"
-    assert "give -0.35" in README
+    assert "give -0.35" in GUIDE
     assert compute_grpo_loss(logps, logps, advantages, mask, loss_type="grpo").item() == pytest.approx(0, abs=1e-6)
     of_equal_length = mask[:, :1]
     assert compute_grpo_loss(logps[:, :1], logps[:, :1], advantages, of_equal_length).item() == pytest.approx(0)

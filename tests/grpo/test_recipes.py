@@ -1,30 +1,24 @@
-"""The README's recipes for the training loop run as they stand, and what it names to those from elsewhere is there."""
+"""The recipes for the training loop do what they say, and the table for users of TRL and mlx-lm names what exists."""
 
 import ast
 import dataclasses
 import importlib.util
 import json
 import re
-from dataclasses import asdict
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import mlx.optimizers
 import pytest
 
 from mlx_grpo_kit.backends import read_metadata
 from mlx_grpo_kit.cli.parser import build_parser
+from mlx_grpo_kit.course.book import GUIDES
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
-from mlx_grpo_kit.runs.record import metrics_line
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-
-
-def section(title):
-    return re.search(rf"^## {title}\n(.*?)^## ", README, flags=re.S | re.M)[1]
-
-
-RECIPES = re.findall(r"```python\n(.*?)```", section("Recipes for the loop"), flags=re.S)
+TEXTS = {guide.stem: guide.read_text(encoding="utf-8") for guide in GUIDES}
+SECTION = re.search(r"^## Recipes for the loop\n(.*?)^## ", TEXTS["training"], flags=re.S | re.M)[1]
+RECIPES = re.findall(r"```python\n(.*?)```", SECTION, flags=re.S)
 
 
 def recipe(words):
@@ -40,7 +34,7 @@ def trainer(make_trainer):
 
 def test_a_training_backend(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    [code] = re.findall(r"```python\n(.*?)```", section("Learning with torch or JAX"), flags=re.S)
+    [code] = re.findall(r"```python\n(.*?)```", TEXTS["backends"], flags=re.S)
     names = {}
     exec(code, names)
     assert len(capsys.readouterr().out.splitlines()) == 10
@@ -51,13 +45,13 @@ def test_a_training_backend(tmp_path, monkeypatch, capsys):
 
 def test_json_lines(trainer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(recipe("metrics.jsonl"), {"trainer": trainer, "metrics_line": metrics_line})
+    exec(recipe("metrics.jsonl"), {"trainer": trainer})
     lines = [json.loads(line, parse_constant=pytest.fail) for line in Path("metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert {"reward", "loss", "grad_norm", "learning_rate"} <= lines[0].keys()
 
 
-def test_tensorboard(trainer):
+def test_tensorboard(trainer, monkeypatch):
     """By a writer of the same form: torch's imports tensorboard, which is not installed here."""
     source = Path(importlib.util.find_spec("torch").origin).parent / "utils" / "tensorboard" / "writer.py"
     [add] = [node for node in ast.walk(ast.parse(source.read_text())) if getattr(node, "name", "") == "add_scalar"][-1:]
@@ -72,11 +66,12 @@ def test_tensorboard(trainer):
             assert isinstance(tag, str)
             written.append((tag, float(scalar_value), global_step))
 
-    exec(recipe("SummaryWriter"), {"trainer": trainer, "SummaryWriter": SummaryWriter})
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter))
+    exec(recipe("SummaryWriter"), {"trainer": trainer})
     assert [step for tag, _, step in written if tag == "reward"] == [1, 2, 3, 4]
 
 
-def test_weights_and_biases(trainer):
+def test_weights_and_biases(trainer, monkeypatch):
     logged = []
     run = SimpleNamespace(log=lambda data, step=None: logged.append((json.dumps(data), step)))
 
@@ -85,7 +80,8 @@ def test_weights_and_biases(trainer):
         assert config["learning_rate"] == 1e-3
         return run
 
-    exec(recipe("wandb"), {"trainer": trainer, "wandb": SimpleNamespace(init=init), "asdict": asdict})
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    exec(recipe("wandb"), {"trainer": trainer})
     assert [step for _, step in logged] == [1, 2, 3, 4]
 
 
@@ -106,7 +102,7 @@ def test_a_schedule_of_mlx(trainer):
             yield step
 
     trainer.train = train
-    exec(recipe("exponential_decay"), {"trainer": trainer, "mlx": mlx})
+    exec(recipe("exponential_decay"), {"trainer": trainer})
     assert rates == pytest.approx([5e-4 * 0.99**step for step in range(4)], rel=1e-5)
 
 
@@ -115,7 +111,7 @@ def test_all_recipes_were_run():
 
 
 def test_what_those_are_told_who_come_from_elsewhere_is_there():
-    rows = re.findall(r"^\| (.*?) \| (.*) \|$", section("Coming from TRL or mlx-lm"), flags=re.M)[2:]
+    rows = re.findall(r"^\| (.*?) \| (.*) \|$", TEXTS["coming_from"], flags=re.M)[2:]
     assert len(rows) > 15
     parsers = build_parser()[1]
     options = {option for parser in parsers.values() for option in parser._option_string_actions}

@@ -1,0 +1,225 @@
+"""`lab` copies the course, never over a changed notebook, and opens JupyterLab: from a wheel, far from a checkout."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mlx_grpo_kit.cli import doctor, lab, main
+from mlx_grpo_kit.cli.parser import LAB_FOLDER
+from mlx_grpo_kit.files import MANIFEST, read_manifest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = {path.name: path.read_bytes() for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A small course of two notebooks in the place of the kit's own: a folder whose files a test may change."""
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    for name in (lab.FIRST, "01_derivatives.ipynb"):
+        (folder / name).write_text(f"{name}, first edition")
+    monkeypatch.setattr(lab, "COURSE", folder)
+    return folder
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The command line and environment of JupyterLab, which is not started; the doctor finds nothing."""
+    seen = {}
+    monkeypatch.setattr(doctor, "main", lambda: 0)
+    monkeypatch.setattr(os, "execve", lambda program, command, environment: seen.update(command=command, **environment))
+    return seen
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.glob("*.ipynb")}
+
+
+def test_a_checkout_has_one_copy_of_the_notebooks():
+    assert (ROOT / "notebooks").samefile(lab.COURSE)
+    assert len(NOTEBOOKS) > 20
+
+
+def test_the_course_is_copied_and_a_second_time_changes_nothing(course, tmp_path):
+    folder = tmp_path / "a" / "course"
+    assert lab.copy_course(folder) == []
+    assert contents(folder) == contents(course)
+    assert set(read_manifest(folder)) == set(contents(course))
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*.ipynb")}
+    assert lab.copy_course(folder) == []
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*.ipynb")} == before
+
+
+def test_a_changed_notebook_stays_and_an_unchanged_one_is_brought_up_to_date(course, tmp_path):
+    folder = tmp_path / "course"
+    lab.copy_course(folder)
+    (folder / lab.FIRST).write_text("my answers")
+    (folder / "mine.ipynb").write_text("mine")
+    for path in course.iterdir():
+        path.write_text("second edition")
+    for _ in range(2):
+        assert lab.copy_course(folder) == [lab.FIRST]
+        assert contents(folder) == {
+            lab.FIRST: "my answers",
+            "01_derivatives.ipynb": "second edition",
+            "mine.ipynb": "mine",
+        }
+    (folder / lab.FIRST).unlink()  # the way to a fresh copy
+    assert lab.copy_course(folder) == []
+    assert contents(folder)[lab.FIRST] == "second edition"
+
+
+def test_a_notebook_that_was_there_before_stays(course, tmp_path):
+    folder = tmp_path / "course"
+    folder.mkdir()
+    (folder / lab.FIRST).write_text("somebody's own")
+    assert lab.copy_course(folder) == [lab.FIRST]
+    assert lab.copy_course(folder) == [lab.FIRST]
+    assert contents(folder)[lab.FIRST] == "somebody's own"
+
+
+def test_a_folder_of_a_model_is_refused_and_stays(course, tmp_path, capsys):
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    (folder / MANIFEST).write_text(json.dumps({"files": {"config.json": "0" * 64}}))
+    assert main(["lab", str(folder)]) == 2
+    assert f"{folder} is a folder that the kit wrote for config.json. Give another folder." in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == [MANIFEST]
+
+
+def test_an_installation_without_notebooks_says_so(course, tmp_path, capsys):
+    shutil.rmtree(course)
+    assert main(["lab", str(tmp_path / "course")]) == 2
+    assert "has no notebooks" in capsys.readouterr().err
+
+
+def test_jupyterlab_opens_the_first_notebook(course, started, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DISPLAY", ":0")
+    main(["lab"])
+    assert contents(tmp_path / LAB_FOLDER) == contents(course)
+    assert started["command"][:3] == [sys.executable, "-m", "jupyterlab"]
+    assert f"--LabApp.default_url=/lab/tree/{LAB_FOLDER}/{lab.FIRST}" in started["command"]
+    assert f"--ServerApp.root_dir={tmp_path}" in started["command"]
+    assert "--no-browser" not in started["command"]
+    assert started["PATH"].startswith(os.path.dirname(sys.executable))
+
+
+def test_a_folder_elsewhere_is_the_root_and_no_browser_is_passed_on(course, started, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("DISPLAY", ":0")
+    main(["lab", "../there", "--no-browser"])
+    assert f"--ServerApp.root_dir={tmp_path / 'there'}" in started["command"]
+    assert f"--LabApp.default_url=/lab/tree/{lab.FIRST}" in started["command"]
+    assert "--no-browser" in started["command"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a Mac has a display")
+def test_without_a_display_no_browser_is_opened(course, started, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    main(["lab", str(tmp_path / "course")])
+    assert "--no-browser" in started["command"]
+    assert "open the address below in a browser" in capsys.readouterr().out
+
+
+def test_kept_notebooks_are_named(course, started, tmp_path, capsys):
+    lab.copy_course(tmp_path / "course")
+    (tmp_path / "course" / lab.FIRST).write_text("mine")
+    main(["lab", str(tmp_path / "course")])
+    assert f"Kept as you have changed them: {lab.FIRST}." in capsys.readouterr().err
+
+
+def test_jupyterlab_does_not_start_on_a_machine_that_is_broken(course, started, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "main", lambda: 1)
+    assert main(["lab", str(tmp_path / "course")]) == 1
+    assert started == {}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder in which the wheel is installed, without the packages that it needs."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    unwanted = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+    for name in ("mlx_grpo_kit", "notebooks"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=unwanted)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    build = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(folder), str(source)]
+    subprocess.run([*pip, *build], check=True, timeout=200)
+    [wheel] = folder.glob("*.whl")
+    target = ["install", "--no-deps", "--no-index", "--target", str(folder / "site"), str(wheel)]
+    subprocess.run([*pip, *target], check=True, timeout=100)
+    shutil.rmtree(source)
+    return wheel, folder / "site"
+
+
+def test_the_wheel_has_every_notebook_once_and_every_file_of_the_package(installed):
+    names = zipfile.ZipFile(installed[0]).namelist()
+    assert sorted(name.rpartition("/")[2] for name in names if name.endswith(".ipynb")) == sorted(NOTEBOOKS)
+    package = {
+        path.relative_to(ROOT).as_posix()
+        for suffix in ("py", "js", "css", "md", "json", "safetensors", "png")
+        for path in (ROOT / "mlx_grpo_kit").rglob(f"*.{suffix}")
+    }
+    assert not package - set(names)
+
+
+def test_the_wheel_opens_the_course_far_from_any_checkout(installed, tmp_path):
+    """JupyterLab serves the copied notebooks, by the kit of the wheel, and asks nobody for news."""
+    here = tmp_path / "here"
+    here.mkdir()
+    environment = os.environ | {
+        "PYTHONPATH": str(installed[1]),
+        "HOME": str(tmp_path),
+        "JUPYTER_CONFIG_DIR": str(tmp_path / "config"),
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "JUPYTER_DATA_DIR": str(tmp_path / "data"),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "workspaces"),
+    }
+    where = [sys.executable, "-c", "import mlx_grpo_kit; print(mlx_grpo_kit.__file__)"]
+    imported = subprocess.run(where, cwd=here, env=environment, capture_output=True, text=True, check=True).stdout
+    assert Path(imported.strip()).is_relative_to(installed[1])
+    command = [sys.executable, "-m", "mlx_grpo_kit", "lab", "my_course", "--no-browser"]
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, cwd=here, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + 120
+        while not (found := re.search(r"(http://\S+?)/lab/tree/my_course/(\S+)\?token=(\w+)", log.read_text())):
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        address, first, token = found.groups()
+        assert first == "00_start_here.ipynb"
+
+        def get(path):
+            with urllib.request.urlopen(f"{address}/{path}?token={token}", timeout=30) as answer:
+                return json.load(answer)
+
+        served = get("api/contents/my_course/00_start_here.ipynb")
+        assert served["content"]["cells"][0]["source"] == "".join(
+            json.loads(NOTEBOOKS["00_start_here.ipynb"])["cells"][0]["source"]
+        )
+        settings = get("lab/api/settings/@jupyterlab/apputils-extension:notification")
+        assert settings["schema"]["properties"]["fetchNews"]["default"] == "false"
+    finally:
+        server.terminate()
+        server.wait(30)
+    assert {path.name: path.read_bytes() for path in (here / "my_course").glob("*.ipynb")} == NOTEBOOKS
+    assert "Everything required works" in log.read_text()

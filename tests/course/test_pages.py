@@ -1,0 +1,192 @@
+"""README and guides: every block of Python runs, every command has options that exist, every link and path resolves."""
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_grpo_kit.assets import TINY, TINY_CHAT
+from mlx_grpo_kit.cli.parser import build_parser
+from mlx_grpo_kit.course import book
+from mlx_grpo_kit.files import MANIFEST
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from mlx_grpo_kit.tasks import Addition
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.name: path for path in (ROOT / "README.md", *book.GUIDES)}
+TEXTS = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
+STEPS = 2
+
+
+def blocks(text, *languages):
+    return re.findall(rf"```(?:{'|'.join(languages)})\n(.*?)```", text, flags=re.S)
+
+
+PYTHON = {name: found for name, text in TEXTS.items() if (found := blocks(text, "python"))}
+COMMANDS = [
+    (name, line.partition("  #")[0].strip())
+    for name, text in TEXTS.items()
+    for block in blocks(text, "sh")
+    for line in block.splitlines()
+]
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """Every training loop ends after a few steps of eight completions."""
+    train, start = GRPOTrainer.train, GRPOConfig.__init__
+
+    def short(self, max_steps):
+        return train(self, self.step + STEPS)
+
+    def small(self, **settings):
+        start(self, **settings | {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 4})
+
+    monkeypatch.setattr(GRPOTrainer, "train", short)
+    monkeypatch.setattr(GRPOConfig, "__init__", small)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A folder with a small Qwen3-0.6B and a file of problems, and the two loggers that need a package or a server."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(TINY_CHAT, "Qwen3-0.6B")
+    rows = [f'{{"question": "What is {n}+{n + 1}?", "answer": {2 * n + 1}}}\n' for n in range(10, 60)]
+    Path("problems.jsonl").write_text("".join(rows))
+    logged = []
+    wandb = SimpleNamespace(
+        init=lambda project, config: SimpleNamespace(log=lambda metrics, step: logged.append((step, metrics)))
+    )
+    writer = SimpleNamespace(add_scalar=lambda tag, value, step: logged.append((step, {tag: float(value)})))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=lambda folder: writer))
+    return logged
+
+
+def before(name):
+    """The names that a page takes for granted: those of its neighbours."""
+    if name == "course.md":
+        return {"my_function": lambda *inputs: None}
+    if name != "exchange.md":
+        return {}
+    config, params = load_pretrained(TINY)
+    return {
+        "GRPOTrainer": GRPOTrainer,
+        "config": config,
+        "params": params,
+        "tokenizer": load_tokenizer(TINY),
+        "task": Addition(),
+        "args": GRPOConfig(),
+    }
+
+
+@pytest.mark.parametrize("page", PYTHON)
+def test_the_blocks_of_a_page_run_one_after_the_other(page, few_steps, elsewhere, capsys):
+    names = before(page)
+    for block in PYTHON[page]:
+        exec(compile(block, page, "exec"), names)
+        if page == "exchange.md":
+            assert all(step.metrics["grad_norm"] > 0 for step in names["trainer"].train(1))
+        if "run = dashboard" in block:
+            names["run"].stop()
+            names["run"].wait()
+
+
+def test_there_are_blocks_to_run():
+    assert {"README.md", "training.md", "real_qwen3.md", "backends.md", "exchange.md", "course.md"} <= set(PYTHON)
+    assert sum(map(len, PYTHON.values())) > 20
+
+
+def arguments(command):
+    """What the kit's own program gets of a command line, None if the line is another program's."""
+    words = shlex.split(command)
+    if words[:2] == ["make", "train"]:
+        return ["train", "--output", "outputs/run", *shlex.split(words[2].removeprefix("ARGS=") if words[2:] else "")]
+    if Path(words[0]).name == "mlx-grpo-kit":
+        return words[1:]
+    return words[words.index("mlx_grpo_kit") + 1 :] if "mlx_grpo_kit" in words else None
+
+
+OURS = [(page, command) for page, command in COMMANDS if arguments(command)]
+
+
+@pytest.mark.parametrize(("page", "command"), OURS)
+def test_a_command_has_options_that_exist(page, command):
+    parser, _ = build_parser()
+    given = arguments(command)
+    if given[-1] == "--help":
+        assert given[0] in build_parser()[1]
+        return
+    options = parser.parse_args(given)  # ends with an error for an option or a value that it does not know
+    assert options.command == given[0]
+
+
+@pytest.mark.parametrize(("page", "command"), [each for each in COMMANDS if each not in OURS])
+def test_a_command_of_another_program_is_one_we_know(page, command):
+    """A program that is not the kit's: its make targets, modules and files exist."""
+    words = shlex.split(command)
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), flags=re.M), command
+    elif "-m" in words and words[words.index("-m") + 1] != "pip":
+        assert (ROOT / (words[words.index("-m") + 1].replace(".", "/") + ".py")).is_file()
+    else:
+        assert words[0] in ("hf", "conda") or words[1:4] == ["-m", "pip", "install"], command
+    extras = re.findall(r"\.\[(\w+)\]", command)
+    assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras)
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_options_in_the_text_are_ours_or_another_programs(page):
+    """In a table of another project's names, only the kit's own column counts."""
+    ours = {option for parser in build_parser()[1].values() for option in parser._option_string_actions}
+    theirs = {"--hosts", "--local-dir", "--no-deps", "--extra-index-url"}
+    text = TEXTS[page]
+    if page in ("coming_from.md", "names.md"):
+        text = re.sub(r"^\| .*? \| ", "| ", text, flags=re.M)
+    text = text.replace("`train --iters 100`", "")  # an example of an option that the kit does not have
+    found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", re.sub(r"```.*?```", "", text, flags=re.S)))
+    assert found <= ours | theirs
+
+
+@pytest.mark.parametrize("page", [*TEXTS, "CONTRIBUTING.md"])
+def test_links_and_paths_resolve(page):
+    path = PAGES.get(page, ROOT / page)
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match("https?:", target):
+            file, _, anchor = target.partition("#")
+            assert (path.parent / file).is_file(), target
+            assert not anchor, f"{target}: link the page, whose headings may change"
+    named = re.findall(r"`((?:mlx_grpo_kit|tests|notebooks)/[\w/.]+)`", text)
+    modules = re.findall(r"`(mlx_grpo_kit(?:\.\w+)+)`", text.replace(f"`{MANIFEST}`", ""))
+    named += [module.replace(".", "/") for module in modules]
+    missing = [name for name in named if not (ROOT / name).exists() and not (ROOT / f"{name}.py").exists()]
+    assert not [name for name in missing if "NN" not in name]
+
+
+def test_every_guide_has_a_place_in_the_book_and_a_link_in_the_readme():
+    folder = book.GUIDES[0].parent
+    assert {path.name for path in folder.glob("*.md")} == {guide.name for guide in book.GUIDES}
+    for guide in book.GUIDES:
+        assert f"]({guide.relative_to(ROOT)})" in TEXTS["README.md"], guide.name
+
+
+def test_the_readme_is_short_and_names_its_limits():
+    assert len(TEXTS["README.md"].splitlines()) <= 150
+    limits = TEXTS["README.md"].partition("## Limits")[2].partition("\n## ")[0]
+    assert all(word in limits for word in ("Dense Qwen3", "turn", "CPU"))
+
+
+def test_pictures_are_there_with_their_words():
+    pictures = [
+        (path.parent / target, words)
+        for name, path in PAGES.items()
+        for words, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", TEXTS[name])
+    ]
+    assert {path.name for path, _ in pictures} == {path.name for path in (book.GUIDES[0].parent / "images").iterdir()}
+    assert all(path.is_file() and len(words) > 20 for path, words in pictures)
