@@ -67,7 +67,7 @@ def lab(tmp_path_factory):
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
         "IPYTHONDIR": str(home / "ipython"),
-        record.PLACE: str(home / "progress.json"),
+        record.PLACE: str(home / "record" / "progress.json"),
     }
     command = [
         sys.executable,

@@ -28,6 +28,7 @@ def words(function):
 
 def differences(answer, solution, where, seen=()):
     """Paths of global names that lead to different things."""
+    answer, solution = inspect.unwrap(answer), inspect.unwrap(solution)  # `use` converts what an answer returns
     if answer is solution or answer in seen:
         return []
     if not isinstance(solution, types.FunctionType | type) or not functions(solution):
