@@ -228,7 +228,7 @@ class _Search:
                     self.look(inner, path, how)
 
     def _class(self, kind: type, path: str, how: str, asked: set[str]) -> None:
-        """What a class has under the names that the code asks for, and what its methods ask for in turn."""
+        """The values of a class under the names that the code asks for, and those that its methods ask for in turn."""
         done = set()
         while asked - done:  # a method asks for other attributes
             name = (asked - done).pop()
@@ -246,7 +246,7 @@ def _is_array(thing: Any) -> bool:
 
 
 def _is_of_a_library(function: types.FunctionType) -> bool:
-    """Whether it belongs to Python itself or to a package that was installed."""
+    """True if it belongs to Python itself or to an installed package."""
     module = str(function.__globals__.get("__name__")).partition(".")[0]  # functools.wraps changes __module__
     in_packages = {"site-packages", "dist-packages"} & set(PurePath(function.__code__.co_filename).parts)
     return module in sys.stdlib_module_names or bool(in_packages)

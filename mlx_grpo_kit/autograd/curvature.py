@@ -92,7 +92,7 @@ def hessian(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> dict[str, 
 
 
 def _explain_if_odd(loss_fn: LossFunction, params: Mapping[str, mx.array], second: Mapping[object, mx.array]) -> None:
-    """Where all is 0 or there is NaN, let `value_and_grad` raise its error if it finds a reason."""
+    """If everything is 0 or there is a NaN, let `value_and_grad` raise its error if it finds a reason."""
     zero = not any(mx.any(part != 0).item() for part in second.values())
     if zero or any(mx.any(mx.isnan(part)).item() for part in second.values()):
         value_and_grad(loss_fn, params)

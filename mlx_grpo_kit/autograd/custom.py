@@ -92,7 +92,7 @@ def check_vjp(custom: Callable[..., Any], plain: Callable[..., Any], *inputs: An
 
 
 def _rounding(grad: np.ndarray, again: np.ndarray) -> float:
-    """How far rounding puts a gradient off: it is linear in the cotangents, but a third of three is rounded anew."""
+    """The error that rounding adds to a gradient: it is linear in the cotangents, but a third of three is rounded."""
     finite = np.isfinite(grad) & np.isfinite(again)
     last_place = np.finfo(np.float32).eps * np.abs(grad[finite]).max(initial=0.0)
     return float(max(last_place, np.abs(grad - again)[finite].max(initial=0.0)))

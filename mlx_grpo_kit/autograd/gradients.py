@@ -92,7 +92,7 @@ def check_parameters(params: Mapping[str, mx.array], what: str = "Parameter") ->
 
 
 def scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array:
-    """What `loss_fn` computes, of shape (). Raises GradientError where it is no scalar array."""
+    """Compute `loss_fn`, an array of shape (). Raises GradientError for anything that is not a scalar array."""
     loss = loss_fn(_NamedParams(params))
     if not isinstance(loss, mx.array):
         raise GradientError(
@@ -107,7 +107,7 @@ def scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array:
 
 
 def _has_path(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> bool:
-    """Whether the backward pass gets from the loss to any parameter, although every gradient is zero.
+    """True if the backward pass leads from the loss to any parameter, although every gradient is zero.
 
     Zeros alone prove nothing: a group of equal rewards gives them too. NaN proves it, as even a product with 0 keeps
     it: sent back from the loss, it arrives wherever there is a way.

@@ -1,4 +1,4 @@
-"""What MLX still has to compute, as a text that `draw_graph` draws."""
+"""The operations that MLX still has to compute, as a text that `draw_graph` draws."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What the five backends have in common: the order of operations, what is refused, checkpoints. No arithmetic."""
+"""The parts that the five backends share: the order of operations, checks, checkpoints. No arithmetic."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _read(self, folder: Path) -> Any:
-        """What `_write` wrote, for `_restore`; changes nothing.
+        """Read a folder that `_write` wrote, for `_restore`; changes nothing.
 
         Raises ValueError, naming what differs, where it does not fit this model and this optimizer.
         """
@@ -100,7 +100,7 @@ class Backend(ABC):
         """Go on from what `_read` found to be right."""
 
     def _begin_thread(self) -> Callable[[], None]:
-        """What the backend's thread does first, such as setting what a thread has of its own."""
+        """Prepare the backend's thread before its first operation, for example settings that belong to a thread."""
         return lambda: None
 
     @staticmethod  # noqa: B027
@@ -229,7 +229,7 @@ class Backend(ABC):
 
     @property
     def poisoned(self) -> bool:
-        """Whether an operation failed after it may have changed something: then a new backend has to be made."""
+        """True after an operation failed that may have changed something. Make a new backend then."""
         return self._worker.poisoned
 
     def close(self) -> None:
@@ -307,7 +307,7 @@ class Backend(ABC):
         return metadata
 
     def _checked(self, look: Callable[[], T]) -> T:
-        """What `look()` returns, which raises where something is to be refused."""
+        """Return the result of `look()`, which raises an error for bad input."""
         return look()
 
     def _write_checkpoint(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -321,7 +321,7 @@ class Backend(ABC):
         return metadata, self._read(whole_folder(path))
 
     def _makers(self) -> dict[str, str]:
-        """Who writes checkpoints that this backend reads."""
+        """The backends whose checkpoints this backend reads."""
         return {"backend": type(self).__name__, "optimizer": type(self.optimizer).__name__}
 
     def _forget_gradient(self) -> None:
@@ -362,7 +362,7 @@ class Backend(ABC):
 
 
 def logits_of(model: Callable[..., Any], input_ids: Any) -> Any:
-    """What a model makes of its input: of one array, several in a tuple, or several by name in a dictionary."""
+    """Apply a model to its input: one array, several in a tuple, or several by name in a dictionary."""
     if isinstance(input_ids, Mapping):
         output = model(**input_ids)
     else:

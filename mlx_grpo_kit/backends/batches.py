@@ -18,7 +18,7 @@ WIDTH = 8
 
 
 def padded_batch(completions: Sequence[Completion]) -> dict[str, np.ndarray]:
-    """What a backend learns from: rows of prompt and completion, in which position t predicts token t + 1.
+    """The batch that a backend learns from: rows of prompt and completion, in which position t predicts token t + 1.
 
     Padding stands behind a row's tokens, where causal attention never looks from them: a model needs no mask.
 

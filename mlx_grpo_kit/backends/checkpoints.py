@@ -60,7 +60,7 @@ def write_checkpoint(folder: Path, about: Mapping[str, Any], write: Callable[[Pa
 
 
 def read_metadata(folder: str | os.PathLike) -> dict[str, Any]:
-    """What metadata.json says, after every file of the checkpoint has been compared with it.
+    """Read metadata.json, after comparing every file of the checkpoint with it.
 
     Raises:
         FileNotFoundError: there is no such folder, or no checkpoint in it, or it has lost a file.
@@ -177,7 +177,7 @@ def _check_plain(path: Path) -> None:
 
 
 def _files(folder: Path) -> list[str]:
-    """What a checkpoint consists of, but for metadata.json and the kit's own lists; links to folders too."""
+    """The files of a checkpoint, without metadata.json and the kit's own lists; links to folders count."""
     names = []
     for path in sorted(folder.rglob("*")):
         is_folder = path.is_dir() and not path.is_symlink()

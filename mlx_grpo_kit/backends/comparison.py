@@ -37,7 +37,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one backend took for the same work. Seconds are of this machine and this moment.
+    """The time and memory of one backend for the same work. Seconds are of this machine and this moment.
 
     Attributes:
         name: of the backend's class.

@@ -51,7 +51,7 @@ class Generated(NamedTuple):
 
 
 class Engine(Protocol):
-    """What writes completions. Both operations are submitted at once and done in their order, one at a time.
+    """A server that writes completions. Both operations are submitted at once and done in order, one at a time.
 
     Attributes:
         name: what messages call it.
@@ -162,7 +162,7 @@ def refusing(function: Any, *arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class Served:
-    """What an engine serves after a sync, and why that is not what it was given, if it is not."""
+    """The weights that an engine serves after a sync, and the reason if they are not the ones it was given."""
 
     engine: str
     weight_version: int | None

@@ -33,7 +33,7 @@ def failed(operation: str, error: Exception, before: str | None = None) -> Train
 
 @dataclass(eq=False)
 class Failure:
-    """How an operation failed. If nobody is told in the program, its end or the garbage collector tells stderr.
+    """The error of a failed operation. If the program never reads it, it is printed to stderr in the end.
 
     Attributes:
         operation: its name.
@@ -106,11 +106,11 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
         self._driven: Coroutine[Any, Any, T] | None = None
 
     def done(self) -> bool:
-        """Whether the operation is over, well or not."""
+        """True if the operation has ended, well or not."""
         return self._over.is_set()
 
     async def result(self) -> T:
-        """What the operation returned.
+        """Wait for the operation and return its result.
 
         Raises:
             TrainingError: it failed, or one before it did.
@@ -135,7 +135,7 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
         return self._outcome()
 
     def wait(self, timeout: float | None = None) -> T:
-        """What the operation returned; blocks until it is over. For code without trio.
+        """Return the operation's result; blocks until it has ended. For code without trio.
 
         Raises:
             TrainingError: it failed, or one before it did.

@@ -233,7 +233,7 @@ def in_place_of(tree: Any, arrays: Mapping[str, jax.Array]) -> Any:
 
 
 def _restored(path: Path, ours: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, dict[str, jax.Array]]:
-    """What orbax saved there; shapes and dtypes are as they were saved, arrays where `ours` of the same names are."""
+    """The content that orbax saved there; shapes and dtypes are as they were saved, arrays where `ours` has arrays."""
     with _ORBAX, ocp.StandardCheckpointer() as checkpointer:
         saved = checkpointer.metadata(path).item_metadata.tree
         # Orbax would make another dtype of one that was not asked for, without a word.

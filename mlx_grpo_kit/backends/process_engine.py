@@ -74,7 +74,7 @@ class ProcessEngine:
 
     @property
     def process_id(self) -> int:
-        """Of the process that computes."""
+        """The number of the process that computes."""
         return self._process.pid
 
     def load_weights(self, weights: Mapping[str, Any], version: int, *, allow_older: bool = False) -> TrainFuture[int]:

@@ -1,4 +1,4 @@
-"""What a training backend does, whatever it computes with."""
+"""The operations of a training backend, in whatever framework it computes."""
 
 from __future__ import annotations
 

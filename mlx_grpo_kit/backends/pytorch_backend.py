@@ -172,7 +172,7 @@ class PyTorchTrainingBackend(Backend):
                 fitting(self.array, what, _tensors(states[number]), _tensors(self._first_moments(group, parameter)))
 
     def _first_moments(self, group: dict[str, Any], parameter: torch.Tensor) -> dict[str, Any]:
-        """What the optimizer keeps for a parameter: what one of the same kind has after a step without gradient."""
+        """The optimizer's state for a parameter, taken from one of the same kind after a step without gradient."""
         trial = copy.copy(self.optimizer)
         stand_in = torch.zeros_like(parameter, requires_grad=True)
         stand_in.grad = torch.zeros_like(parameter)
@@ -200,7 +200,7 @@ def load_tensors(file: Path) -> dict[str, Any]:
 
 
 def _is_of_one_kind(one: Any, other: Any) -> bool:
-    """Whether both are numbers, or both tuples, for example; what may be None may be anything."""
+    """True if both are numbers, or both tuples, for example; a value that may be None may be anything."""
     numbers = (bool, int, float, torch.Tensor)
     return None in (one, other) or (isinstance(one, numbers) and isinstance(other, numbers)) or type(one) is type(other)
 

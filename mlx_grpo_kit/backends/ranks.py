@@ -24,7 +24,7 @@ SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class Ranks:
-    """What the ranks of one backend say to each other. Every rank makes one at the same time: that is a collective."""
+    """The messages between the ranks of one backend. Every rank makes one at the same time: that is a collective."""
 
     def __init__(self):
         self._group = dist.new_group(backend="gloo")  # the model's own collectives may be in flight when ranks meet

@@ -81,7 +81,7 @@ class Worker:
 
     @property
     def poisoned(self) -> bool:
-        """Whether an operation has failed after it may have changed something."""
+        """True after an operation failed that may have changed something."""
         return self._failure is not None
 
     def close(self, finish: bool = True) -> None:
@@ -165,7 +165,7 @@ class Worker:
 
 
 class _Line:
-    """What waits for the thread. It is all that the thread holds on to."""
+    """The operations that wait for the thread. It is all that the thread holds on to."""
 
     def __init__(self, name: str, finishes: bool):
         self.name, self.finishes = name, finishes

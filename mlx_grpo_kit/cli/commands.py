@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unknown(arguments: Sequence[str], parser: Parser) -> str:
-    """What to say of arguments that a parser does not know; one that follows an option is its value."""
+    """The message for arguments that a parser does not know; an argument that follows an option is its value."""
     options = dict.fromkeys(each.partition("=")[0] for each in arguments if each.startswith("-"))
     if not arguments[0].startswith("-"):
         return f"unexpected argument {arguments[0]!r}; see --help."

@@ -1,4 +1,4 @@
-"""What a training run shows in a terminal: a few lines that stay in place, or plain lines now and then in a log."""
+"""The display of a training run in a terminal: a few lines that stay in place, or now and then a line in a log."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RunDisplay:
 
     @property
     def warnings(self) -> list[str]:
-        """What is wrong with the run now, in words."""
+        """The problems of the run at this moment, in words."""
         return [finding.words for finding in self._monitor.findings()]
 
     def phase(self, words: str) -> None:

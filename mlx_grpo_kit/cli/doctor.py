@@ -44,7 +44,7 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether everything that the course requires works."""
+        """True if everything that the course requires works."""
         return all(finding.state != "broken" for finding in self.findings)
 
     @property
@@ -115,7 +115,7 @@ def _version(name: str) -> str | None:
 
 
 def _check_packages() -> list[Finding]:
-    """What pyproject.toml requires against what is installed."""
+    """Compare the installed packages with the requirements in pyproject.toml."""
     try:
         from packaging.requirements import Requirement
 
@@ -143,7 +143,7 @@ def _check_packages() -> list[Finding]:
 
 
 def _check_kernel() -> Finding:
-    """Whether Jupyter's `python3` kernel is this Python, and the widgets' two halves fit."""
+    """Check that Jupyter's `python3` kernel is this Python, and that the two halves of the widgets fit."""
     try:
         from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
     except ImportError:
@@ -208,7 +208,7 @@ def _probe_mlx() -> None:
 
 
 def _probe_products(mx: Any) -> dict[str, float]:
-    """How fast MLX multiplies matrices, and how far the result is from NumPy's, relative to its largest number."""
+    """The speed of MLX's matrix products, and their largest error against NumPy, relative to the largest number."""
     import numpy as np
 
     a = mx.random.normal((MATRIX_SIZE, MATRIX_SIZE))
@@ -225,7 +225,7 @@ def _probe_products(mx: Any) -> dict[str, float]:
 
 
 def _probe_compile(mx: Any, kernels: Path | None) -> dict[str, Any]:
-    """Whether a function can be compiled in the folder for it, and what it then computes."""
+    """Compile a function in the folder for compiled functions, and run it."""
     x = mx.linspace(-1, 1, 64)
     with tempfile.TemporaryDirectory(dir=kernels) as fresh:  # so that the compiler is tried and not what lies there
         os.putenv("TMPDIR", fresh)  # past os.environ: for MLX alone

@@ -1,4 +1,4 @@
-"""How the tiny Qwen3 that ships with the kit came to be: imitation of sloppy homework.
+"""Pre-training of the tiny Qwen3 that ships with the kit: imitation of sloppy homework.
 
 A language model learns to write what its data says, mistakes included. The pupils here hand in sums in which most
 carries are forgotten and many answers have a slip, and attempts at Countdown that mostly miss the target. A model
@@ -57,7 +57,7 @@ RANDOM_ATTEMPTS = 0.3
 
 
 def sloppy_sum(problem: Problem, rng: np.random.Generator) -> str:
-    """What a pupil writes under `27+15=`: 42, or 32 (carry forgotten), or 43 (slip), or 31 (both)."""
+    """A pupil's answer to `27+15=`: 42, or 32 (carry forgotten), or 43 (slip), or 31 (both)."""
     a, b = problem.data["a"], problem.data["b"]
     total = a + b
     if a % 10 + b % 10 >= 10 and rng.random() < FORGOTTEN_CARRIES:
@@ -71,7 +71,7 @@ def sloppy_sum(problem: Problem, rng: np.random.Generator) -> str:
 
 
 def sloppy_attempt(problem: Problem, rng: np.random.Generator) -> str:
-    """What a pupil writes under `24 from 5 3 9:`: a solution, or the numbers joined at random."""
+    """A pupil's answer to `24 from 5 3 9:`: a solution, or the numbers joined at random."""
     if rng.random() >= RANDOM_ATTEMPTS:
         return problem.answer
     a, b, c = rng.permutation(problem.data["numbers"])
@@ -87,7 +87,7 @@ HOMEWORK_LENGTH = {"addition": 10, "countdown": 22}
 
 @dataclass(frozen=True)
 class PretrainReport:
-    """What came out, by task name. `str(report)` is a table.
+    """The results of pre-training, by task name. `str(report)` is a table.
 
     That is the `loss` (mean of the last 50 batches), and the accuracy on 512 held-out problems of answers `sampled` at
     temperature 1 and of `greedy` ones.

@@ -114,7 +114,7 @@ def end_with_parent() -> None:
 
 
 def _relay(errors: IO[bytes]) -> None:
-    """What a process writes to standard error, but for the lines in which MLX's ring says many times that it broke."""
+    """Pass on the standard error of a process, without the lines in which MLX's ring repeats that it broke."""
     for line in errors:
         if not line.startswith(b"[ring] "):
             with suppress(OSError):  # a full disk: the process would wait for ever if nobody read on

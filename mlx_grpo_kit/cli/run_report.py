@@ -1,4 +1,4 @@
-"""What the first process does with a run besides training: write its folder, show it, and say what came of it."""
+"""The first process's work besides training: it writes the run's folder, shows the run, and reports the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunFailedError(RuntimeError):
 
 
 class NoReport:
-    """What a process other than the first does with a run: nothing. It has the methods of `Report`."""
+    """The other processes' work besides training: none. It has the methods of `Report`."""
 
     def __enter__(self) -> NoReport:
         return self

@@ -1,4 +1,4 @@
-"""How a run begins: from what was typed or from its folder, to its settings and its trainer."""
+"""The start of a run: from the command line or from its folder to its settings and its trainer."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def newest_trainer(folder: RunFolder, task: Task, settings: RunSettings, world: 
 
 
 def _name_of(model: str) -> str:
-    """As it stands in run.json: good in whatever folder the run is resumed from."""
+    """The model's name for run.json, which is valid in whatever folder the run is resumed from."""
     return model if model in (TINY_NAME, CHAT_NAME) else os.path.abspath(model)
 
 

@@ -1,4 +1,4 @@
-"""Which task a run has, by its name, its arguments, and the way it is put: as texts or as chats."""
+"""The task of a run, by its name, its arguments, and the form of its prompts: texts or chats."""
 
 from __future__ import annotations
 

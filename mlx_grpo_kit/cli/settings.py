@@ -22,7 +22,7 @@ class Setting:
 
     @property
     def option(self) -> str:
-        """As it is written in the terminal."""
+        """The option as it is written in the terminal."""
         return "--dtype" if self.type is is_bfloat16 else "--" + self.name.replace("_", "-")
 
     @property
@@ -31,7 +31,7 @@ class Setting:
         return getattr(GRPOConfig, self.name)
 
     def add_to(self, group: Any) -> None:
-        """As an option whose value is None where it was not given."""
+        """Add the option to a parser; its value is None if it is not given."""
         default = f"default {self.default}"
         if TINY_ARGS.get(self.name, self.default) != self.default:
             default = f"default {TINY_ARGS[self.name]} for the tiny model, {self.default} for a large one"

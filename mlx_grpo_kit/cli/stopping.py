@@ -1,4 +1,4 @@
-"""How a run is stopped well: by Ctrl-C or SIGTERM in every process, and by a reader of its output that goes away."""
+"""The orderly end of a run: by Ctrl-C or SIGTERM in every process, or by a reader of its output that goes away."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StopSignal:
                 os.write(2, f"{self.words}\n".encode())  # print may be in the middle of a line
 
     def came(self) -> bool:
-        """Whether any of the processes was asked to stop. Every process must call this at the same point of the run.
+        """True if any of the processes was asked to stop. Every process must call this at the same point of the run.
 
         Only what was gathered counts: a signal that comes after it is unknown to the others, and counts next time.
         """

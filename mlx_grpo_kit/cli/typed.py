@@ -11,7 +11,7 @@ from mlx_grpo_kit.runs.folder import RunFolder
 
 
 def way_on(folder: RunFolder, processes: int | None, begun: bool) -> str:
-    """How to go on with a run, if it has begun."""
+    """The command that resumes a run, if the run has begun."""
     if not begun:
         return "Nothing was written."
     if not (checkpoints := folder.checkpoints()):

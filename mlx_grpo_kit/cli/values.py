@@ -96,7 +96,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def is_bfloat16(text: str) -> bool:
-    """What GRPOConfig calls bf16, from the name of a dtype."""
+    """Read the name of a dtype as the setting that GRPOConfig calls bf16."""
     if text not in ("float32", "bfloat16"):
         raise argparse.ArgumentTypeError(f"{text!r} is no dtype to train in; expected float32 or bfloat16.")
     return text == "bfloat16"

@@ -1,4 +1,4 @@
-"""Which chapters have exercises, and where an exercise is found. A chapter is loaded when it is asked for."""
+"""The chapters that have exercises, and the exercises by number. A chapter is loaded when it is asked for."""
 
 from __future__ import annotations
 

@@ -22,13 +22,13 @@ SHOWN_DEEP = 8  # lists in lists, in a message
 
 
 class Told(str):
-    """What an answer did, in words: it stands in a message as it is, without quotes."""
+    """A description of what an answer did: messages show it as it is, without quotes."""
 
     __repr__ = str.__str__
 
 
 class Spoiled:
-    """What an answer gave, `result`, that also changed the numbers it was given. It is never right."""
+    """The `result` of an answer that also changed the numbers it was given. It is never right."""
 
     def __init__(self, result: Any):
         self.result = result
@@ -108,7 +108,7 @@ def _may_have_shape(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def told_apart(got: Any, expected: Any) -> str:
-    """What was given and what was expected: of several arrays the first wrong one, of a large one a wrong element."""
+    """The result and the expected result: of several arrays the first wrong one, of a large one a wrong element."""
     try:
         return _told_apart(got, expected)
     except KeyboardInterrupt:
@@ -170,7 +170,7 @@ def _told_apart(got: Any, expected: Any) -> str:
 
 
 def _nearness(expected: Any) -> tuple[float, float]:
-    """How near the numbers of an array have to be, relative and absolute: what is computed with fewer digits, less."""
+    """The tolerances of an array's numbers, relative and absolute: larger for fewer digits."""
     relative, absolute = COARSE.get(str(getattr(expected, "dtype", "")).rpartition(".")[2], (RELATIVE, ABSOLUTE))
     if relative == RELATIVE:
         return relative, absolute
@@ -179,7 +179,7 @@ def _nearness(expected: Any) -> tuple[float, float]:
 
 
 def _has_too_few_digits(got: Any, expected: Any) -> bool:
-    """Whether an array is wrong only because it was computed with fewer digits than the right one."""
+    """True if an array is wrong only because it was computed with fewer digits than the right one."""
     coarse = COARSE.get(str(getattr(got, "dtype", "")).rpartition(".")[2])
     if coarse is None or str(getattr(expected, "dtype", "")) != "float64" or shape_of(got) != expected.shape:
         return False
@@ -289,7 +289,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def say(error: BaseException) -> str:
-    """What an exception says, cut where it is long. Never raises."""
+    """The message of an exception, cut if it is long. Never raises."""
     try:
         text = str(error)
     except KeyboardInterrupt:

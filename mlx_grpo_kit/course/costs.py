@@ -1,4 +1,4 @@
-"""What a gradient costs: lines of code, milliseconds, megabytes."""
+"""The cost of a gradient: lines of code, milliseconds, megabytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlx_grpo_kit.runtime import mx
 
 
 def code_lines(*modules: ModuleType) -> int:
-    """How many lines the modules have without comments, docstrings and empty lines, as `ast.unparse` writes them."""
+    """The number of lines of the modules without comments, docstrings and empty lines, as `ast.unparse` writes them."""
     total = 0
     for module in modules:
         tree = ast.parse(inspect.getsource(module))

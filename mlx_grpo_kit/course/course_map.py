@@ -1,4 +1,4 @@
-"""Which chapter of the course builds on which: a line of chapters from top to bottom, with arcs over those left out."""
+"""The map of the course: a line of chapters from top to bottom, with an arc to each chapter that one builds on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH, LINE, ROW, HEADING = 440, 84, 25, 40  # pixels: LINE is where the dots ar
 
 
 class Chapter(Protocol):
-    """What is drawn of a chapter; `needs` are the numbers of others, all before it."""
+    """A chapter as the map draws it; `needs` are the numbers of earlier chapters."""
 
     number: str
     title: str
@@ -83,6 +83,6 @@ def _line(start: float, end: float, rows: int) -> str:
 
 
 def _hours(chapters: Sequence[Chapter]) -> str:
-    """Of all together, to the half hour."""
+    """The hours of all chapters together, to the half hour."""
     halves = round(sum(chapter.minutes for chapter in chapters) / 30)
     return f"{halves / 2:g} hours"

@@ -1,4 +1,4 @@
-"""What a learner calls: check, hint, solution, use, my_code. A slip is answered in words and raises nothing."""
+"""The functions that a learner calls: check, hint, solution, use, my_code. They answer a slip in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exercise is, and what an answer to it is worth."""
+"""An exercise, and the verdict on an answer to it."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Exercise:
         return self._known[key]
 
     def try_out(self, function: Callable[..., Any], case: tuple, returned: list[tuple] | None = None) -> Any:
-        """What `function` gives for `case`, or the exception that it raises, or in words what it did that it may not.
+        """The result of `function` for `case`, the exception that it raises, or words for a forbidden act.
 
         The case itself stays as it is. `returned`, if there is one, grows by what each call gave (see `written_over`).
         """
@@ -232,7 +232,7 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Result:
-    """What `check` answers. `status` is "passed", "not yet" or "not attempted"; true where it is passed."""
+    """The verdict of `check`. `status` is "passed", "not yet" or "not attempted"; true if it is "passed"."""
 
     exercise: Exercise | None
     status: str
@@ -251,13 +251,13 @@ def _letters(answer: Any) -> Any:
 
 
 def _speak_of_the_same(*errors: BaseException) -> bool:
-    """Whether half of the words of two messages agree, in any order."""
+    """True if half of the words of two messages agree, in any order."""
     words = [set(say(error).split()) for error in errors]
     return 2 * len(set.intersection(*words)) >= max(map(len, words))
 
 
 def is_stub(answer: Any) -> bool:
-    """Whether a function has no code of its own: a docstring, `...` or `pass`. A class: whether none of its own has."""
+    """True if a function has no code of its own: a docstring, `...` or `pass`. A class: if none of its methods has."""
     if inspect.isclass(answer):
         own = [each for each in vars(answer).values() if inspect.isfunction(each)]
         return all(map(is_stub, own)) and (bool(own) or answer.__bases__ == (object,))

@@ -1,4 +1,4 @@
-"""What `check` accepts and later cells cannot use: a right result in another kind of array or list, converted."""
+"""Right results in another kind of array or list, converted to the kind that later cells need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def as_the_solution_returns(exercise: Exercise, answer: Callable[..., Any]) -> C
 
 
 def example_of(exercise: Exercise) -> Any:
-    """What the solution itself returns for the exercise's first case; None where that cannot be found out."""
+    """The solution's own result for the exercise's first case; None if it cannot be found out."""
     returned: list[Any] = []
 
     @functools.wraps(exercise.solution)

@@ -1,4 +1,4 @@
-"""Which exercises are passed: kept in a file of the reader's, shown for a chapter or for the whole course."""
+"""The exercises that are passed: kept in a file of the reader's, shown for a chapter or for the whole course."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def _put_aside(path: Path) -> Path:
 
 
 def progress(chapter: str | None = None) -> Progress:
-    """How far you are: progress("02") in a chapter, exercise by exercise; progress() in the course."""
+    """Show your progress: progress("02") in a chapter, exercise by exercise; progress() in the course."""
     return Progress(chapter)
 
 
 class Progress:
-    """What `progress` shows; `done` of `total` exercises are passed."""
+    """The table that `progress` shows; `done` of `total` exercises are passed."""
 
     def __init__(self, chapter: str | None = None):
         done = passed()

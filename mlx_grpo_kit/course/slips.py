@@ -80,7 +80,7 @@ def patched(source: str, diff: Sequence[str]) -> str:
 
 
 def _find(lines: list[str], old: list[str], start: int) -> tuple[int, int]:
-    """How much further in the lines stand in the source, and where they begin: the first place from `start` on."""
+    """The extra indentation of the lines in the source, and their first place from `start` on."""
     for place in range(start, len(lines) - len(old) + 1):
         shift = len(lines[place]) - len(lines[place].lstrip()) - (len(old[0]) - len(old[0].lstrip()))
         if shift >= 0 and lines[place : place + len(old)] == [" " * shift + line if line else line for line in old]:

@@ -104,7 +104,7 @@ def watched(function: Callable[..., Any], changes: list[str], returned: list[tup
 
 
 def written_over(returned: list[tuple]) -> bool:
-    """Whether something in `returned` is no longer what it was when it was returned: a later call reused it."""
+    """True if something in `returned` has changed since it was returned: a later call reused it."""
     return not all(_alike(_numbers(result), _numbers(copied)) for result, copied in returned)
 
 
@@ -144,7 +144,7 @@ def _alike(now: Any, before: Any) -> bool:
 
 
 def count_work(call: Callable[[], Any], limit: float = float("inf")) -> tuple[Any, int]:
-    """What `call` returns, and how many of Python's own steps it took: one for each instruction of its bytecode.
+    """Return the result of `call`, and the number of Python's own steps it took: one per instruction of its bytecode.
 
     NumPy's inner loops count as one step each, so the number tells a Python loop from a product of arrays, and it is
     the same on every machine.

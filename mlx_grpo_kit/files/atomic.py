@@ -82,7 +82,7 @@ def _take_place(new: Path, target: Path, old: Path) -> bool:
 
 
 def whole_folder(target: str | os.PathLike) -> Path:
-    """Where to read what was written to `target`: there, as a rule.
+    """The folder to read what was written to `target` from: usually `target` itself.
 
     A process that was killed between the two renames at the end of `replaced_folder` has left nothing there. Then it
     is the new folder, which was whole by that time.
@@ -108,7 +108,7 @@ def clear_leftovers(parent: Path, name: str = "*") -> None:
 
 
 def is_scratch(folder: Path) -> bool:
-    """Whether a folder is what a killed writer left, or what one at work has; both look alike."""
+    """True for a folder that a killed writer left, or that one at work uses; both look alike."""
     if not folder.name.endswith(".tmp") or folder.is_symlink() or not folder.is_dir():
         return False
     try:
@@ -119,7 +119,7 @@ def is_scratch(folder: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Whether this process has the folder for itself now, and if so until the end: also that of a killed process."""
+    """Yield True if this process now has the folder for itself until the end. A killed process gives it back too."""
     descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

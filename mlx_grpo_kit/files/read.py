@@ -13,7 +13,7 @@ MAX_BYTES = 2**26
 
 
 def check_regular(path: Path) -> os.stat_result:
-    """What is known of a file that can be read to its end; a link to one counts.
+    """Return the `stat` of a file that can be read to its end; a link to one counts.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -77,7 +77,7 @@ def no_model_folder(folder: Path) -> str:
 
 
 def on_the_hub(folder: str | os.PathLike) -> str:
-    """How to download a folder whose name could be a model's on the Hugging Face Hub; empty for any other name."""
+    """Advice on downloading a folder whose name could be a model's on the Hugging Face Hub; else empty."""
     name = os.path.relpath(folder)
     owner, _, model = name.partition("/")
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) or os.path.exists(owner):

@@ -85,7 +85,7 @@ def check_completions(config: Qwen3Config, completions: Sequence[TokenIds]) -> N
 
 
 def _all_fit(config: Qwen3Config, rows: Sequence[TokenIds]) -> bool:
-    """Whether these are lists of Python's whole numbers, none empty, none outside the vocabulary."""
+    """True for lists of Python's whole numbers, none of them empty, and no number outside the vocabulary."""
     if not all(isinstance(row, list) and row for row in rows):
         return False
     tokens = [token for row in rows for token in row]

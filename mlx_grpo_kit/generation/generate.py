@@ -25,7 +25,7 @@ BLOCK = 32  # positions the cache grows by: the past is copied once in 32 tokens
 
 @dataclass(frozen=True)
 class Rollout:
-    """What was generated, one entry a prompt.
+    """Generated completions, one entry per prompt.
 
     Attributes:
         completions: token ids, the end token kept.
@@ -133,7 +133,7 @@ def generate_tokens(
     first_row: int = 0,
     num_rows: int | None = None,
 ) -> Iterator[TokenStep]:
-    """What `generate` does, as an iterator that yields after every token, for those who show or steer it meanwhile.
+    """Do what `generate` does as an iterator that yields after every token, to show or steer the generation.
 
     It ends when every row has; whoever has seen enough leaves the loop. Arguments and errors are those of `generate`.
     """

@@ -90,7 +90,7 @@ def _with_slopes(
 
 
 def columns_of_a_chunk(num_tokens: int, hidden_size: int) -> int:
-    """As many as neither the chunk's logits nor its rows of the weight's gradient are large for."""
+    """The number of columns for which neither a chunk's logits nor its rows of the weight's gradient are large."""
     return max(CHUNK // max(num_tokens, hidden_size), 256)
 
 

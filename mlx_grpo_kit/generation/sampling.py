@@ -20,7 +20,7 @@ MIN_TEMPERATURE = 1e-6
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How tokens are drawn. The defaults draw from the policy itself.
+    """Settings for drawing tokens. The defaults draw from the policy itself.
 
     Attributes:
         max_new_tokens: a completion without an end token is cut off here.

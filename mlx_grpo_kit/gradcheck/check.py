@@ -139,7 +139,7 @@ class _Program:
         return outputs, grads, _differences_of_two_calls("fn", [outputs, *grads], [outputs_again, *grads_again])
 
     def is_analytic(self) -> bool:
-        """Whether the graph holds analytic operations only, and fn takes complex numbers: a comparison refuses them."""
+        """True if the graph holds analytic operations only and fn takes complex numbers: a comparison refuses them."""
         operations = self.engine.operations(self.fn, self._arguments(self._leaves(self.arrays)))
         if not operations or not operations <= self.engine.smooth or any(x.dtype != np.float64 for x in self.arrays):
             return False

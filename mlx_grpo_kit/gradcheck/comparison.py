@@ -54,7 +54,7 @@ class Comparison:
         self._move_ties_together()
 
     def place(self, number: int) -> Place:
-        """Where the derivative of that number stands, counted through all inputs."""
+        """The position of the derivative of that number, counted through all inputs."""
         for which, grad in enumerate(self.grads):
             if number < grad.size:
                 return which, tuple(int(i) for i in np.unravel_index(number, grad.shape))
@@ -128,7 +128,7 @@ class Comparison:
         return slope, agrees
 
     def _tolerance(self, slope: float, factor: float = 1) -> float:
-        """How far two slopes may be apart; the noise grows as the step shrinks by `factor`."""
+        """The allowed difference of two slopes; the noise grows as the step shrinks by `factor`."""
         return min(self.precision.atol, self.noise * factor) + self.precision.rtol * abs(slope)
 
     def _agrees(self, own: float, slope: float, factor: float = 1) -> bool:

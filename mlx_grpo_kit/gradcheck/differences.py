@@ -20,7 +20,7 @@ Place = tuple[int, tuple[int, ...]]  # which input, which element of it
 
 @dataclass(frozen=True)
 class Precision:
-    """What central differences can tell in a floating-point format.
+    """The precision of central differences in a floating-point format.
 
     Attributes:
         step: relative to max(1, |x|): large enough against rounding, small enough against curvature.
@@ -68,11 +68,11 @@ class Probe:
         return [relative / 10, relative / 100, *([relative * size] if 0 < size < 0.01 else [])]
 
     def rounding(self, place: Place, relative: float, scatter: float | None = None) -> float:
-        """How far rounding of the outputs may put a slope off."""
+        """The largest error that rounding of the outputs adds to a slope."""
         return (self.all_changed if scatter is None else scatter) / (2 * self.step_at(place, relative))
 
     def scatter(self, place: Place, relative: float) -> float:
-        """How far rounding may put two sums of outputs apart: of those outputs that change with the element."""
+        """The largest distance that rounding puts between two sums of the outputs that change with the element."""
         (above, _), (below, _) = self.ends(relative, place)
         changed = above != below
         return self._scatter(self.last_places[changed if changed.any() else [self.last_places.argmax()]])

@@ -28,7 +28,7 @@ class Engine:
     smooth: frozenset[str] = frozenset()
 
     def is_checked(self, x: Any) -> bool:
-        """Whether x is an array of this engine that can have a gradient."""
+        """True if x is an array of this engine that can have a gradient."""
         raise NotImplementedError
 
     def numbers(self, x: Any) -> np.ndarray:
@@ -303,7 +303,7 @@ def engine_of(inputs: Sequence[Any]) -> Engine:
 
 
 def flat(outputs: Any) -> list[Any]:
-    """What fn returns as a list: an array, or lists and tuples of them."""
+    """The results of fn as a list: an array, or lists and tuples of arrays."""
     if isinstance(outputs, list | tuple):
         return [output for item in outputs for output in flat(item)]
     return [outputs]

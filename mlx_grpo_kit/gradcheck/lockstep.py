@@ -240,7 +240,7 @@ def _compare(step: int, pairs: list[tuple[str, np.ndarray, np.ndarray]], relativ
 
 
 def _rounding(theirs: np.ndarray, difference: np.ndarray) -> str:
-    """What to add where a difference in few digits may be no more than rounding."""
+    """The tolerance to add if a difference in few digits may be no more than rounding."""
     eps = np.finfo(theirs.dtype).eps
     if theirs.dtype == np.float64 or not difference.max() <= 100 * eps * max(1.0, np.abs(theirs).max()):
         return ""

@@ -1,4 +1,4 @@
-"""What a gradient check found, in words and in pictures."""
+"""The result of a gradient check, in words and in pictures."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class GradcheckReport:
 
 
 def diagnose(names: list[str], analytic: list[np.ndarray], numeric: list[np.ndarray]) -> list[str]:
-    """What the pattern of the errors says about their cause."""
+    """Words on the likely cause of the errors, from their pattern."""
     hints = []
     for name, a, n in zip(names, analytic, numeric, strict=True):
         if np.allclose(a, n, rtol=1e-4, atol=1e-7, equal_nan=True):

@@ -72,7 +72,7 @@ class Sums:
         return True
 
     def _noise(self) -> float:
-        """What two steps usually differ by. Where that is kinks, shorter steps reach over fewer."""
+        """The usual difference of two steps. If kinks cause it, shorter steps reach over fewer of them."""
         shorter = [self._sum(part, self.weights[0], FACTORS[1]) for part in self.parts]
         noises = []
         for sums, factor in (([found for row in self.sums for found in row], 1), (shorter, FACTORS[1])):
@@ -101,7 +101,7 @@ class Sums:
         return self.rng.choice([-1.0, 1.0], count) * self.rng.uniform(LEAST_WEIGHT, MOST_WEIGHT, count)
 
     def _verdict(self, part: tuple[int, int], weights: np.ndarray, first: Sum | None = None) -> tuple[bool, float]:
-        """Whether a sum agrees with the function, and what it may be off at most."""
+        """True if a sum agrees with the function, and the largest error it may have."""
         for factor in FACTORS:
             found = first if first is not None and factor == 1 else self._sum(part, weights, factor)
             tolerance = self.tolerance * factor
@@ -135,7 +135,7 @@ class Sums:
         return Sum(once, abs(once - twice))
 
     def _off(self, part: tuple[int, int], weights: np.ndarray, step: float) -> float:
-        """How far the function's change along the weights is from what the gradients predict, per step."""
+        """The distance between the function's change along the weights and the predicted change, per step."""
         above, below, predicted, start = [], [], 0.0, 0
         for x, grad, reach in zip(self.probe.arrays, self.grads, self.reach, strict=True):
             first, last = (min(max(edge - start, 0), x.size) for edge in part)

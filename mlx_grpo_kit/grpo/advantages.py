@@ -1,4 +1,4 @@
-"""How much better a completion did than the other completions of its prompt."""
+"""Advantages: the distance of a completion's reward from those of the other completions of its prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step of GRPO learns from: completions, their scores and their advantages, as named columns.
+"""The batch of a GRPO step: completions, their scores and their advantages, as named columns.
 
 Every column has one entry per completion. The completions of a prompt stand next to each other, so `num_generations`
 rows are a group.
@@ -179,7 +179,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step learns from.
+    """The data that one step learns from.
 
     Attributes:
         completions, scores: N rows each.

@@ -23,7 +23,7 @@ def as_python(value: Any) -> Any:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether this is a number that a float can hold. An integer of 400 digits is not, and neither is a bool."""
+    """True for a number that a float can hold. An integer of 400 digits is not one, and neither is a bool."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 

@@ -23,7 +23,7 @@ affect only time and memory (and numbers by rounding), and the handling of an er
 @names_habits("setting")
 @dataclass(frozen=True)
 class GRPOConfig:
-    """How `GRPOTrainer` trains, under the names of TRL's `GRPOConfig`. TRL 1.16's default is given where it differs.
+    """Settings of `GRPOTrainer`, under the names of TRL's `GRPOConfig`. Where a default differs, TRL 1.16's is given.
 
     One step samples `per_device_train_batch_size * gradient_accumulation_steps` completions, `num_generations` for
     each prompt, and learns from them `num_iterations` times.
@@ -148,7 +148,7 @@ class GRPOConfig:
 
     @property
     def lora_scale(self) -> float:
-        """What the product of an adapter's two arrays is multiplied by."""
+        """The factor of the product of an adapter's two arrays."""
         return self.lora_alpha / (self.lora_r or 1)
 
     @property
@@ -194,13 +194,13 @@ class GRPOConfig:
             )
 
     def sampling(self, max_completion_length: int) -> SamplingConfig:
-        """How completions are drawn."""
+        """The settings for drawing completions."""
         from mlx_grpo_kit.generation import SamplingConfig
 
         return SamplingConfig(max_completion_length, self.temperature, self.top_k, self.top_p, self.min_p)
 
     def loss(self, max_completion_length: int) -> GRPOLossConfig:
-        """What is minimised."""
+        """The settings of the loss."""
         from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 
         return GRPOLossConfig(

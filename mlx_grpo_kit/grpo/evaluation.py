@@ -1,4 +1,4 @@
-"""How good a policy is on problems that training never sees."""
+"""The policy's accuracy and reward on problems that training never sees."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def not_known(name: str, known: Iterable[str]) -> str:
 
 
 def edits(a: str, b: str) -> int:
-    """How many slips make `b` of `a`: a letter put in, left out or exchanged, or two neighbours swapped."""
+    """The number of slips between `a` and `b`: a letter added, left out or exchanged, or two neighbours swapped."""
     before, row = [], list(range(len(b) + 1))
     for i, one in enumerate(a, start=1):
         after = [i]

@@ -93,7 +93,7 @@ def per_token_logps(
     completions: Sequence[TokenIds],
     temperature: float = 1.0,
 ) -> tuple[mx.array, mx.array]:
-    """What the policy says of each completion token: (logps float32 [B, T], completion_mask bool [B, T]).
+    """Log-probabilities of each completion token: (logps float32 [B, T], completion_mask bool [B, T]).
 
     T is the longest completion; shorter ones are padded on the right, where logps is 0. `temperature` must be the one
     that the completions were sampled with. Differentiable in `params`. Raises ValueError as `pad_batch` and

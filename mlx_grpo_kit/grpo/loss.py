@@ -78,7 +78,7 @@ def compute_grpo_loss(
 
 
 class Part(NamedTuple):
-    """What completions weigh that are part of a larger batch: the losses and metrics of all its parts add up.
+    """The weights of completions that are part of a larger batch: losses and metrics of all its parts add up.
 
     Attributes:
         token_weight: [B, 1], the share of the loss that one token of each completion has (`token_weights`).
@@ -197,7 +197,7 @@ def token_losses(
     num_items_in_batch: int | Array | None = None,
     part: Part | None = None,
 ) -> TokenLosses:
-    """What `grpo_loss_and_metrics` adds up, token by token; its arguments, and what it raises."""
+    """The terms that `grpo_loss_and_metrics` adds up, token by token, with the same arguments and errors."""
     logps = xp.as_floats(logps, logps)
     if logps.ndim != 2 or 0 in logps.shape:
         raise ValueError(f"logps has shape {logps.shape}; expected (B, T): one row a completion, one column a token.")
@@ -260,7 +260,7 @@ def token_losses(
 
 
 def high_entropy_mask(entropies: Array, completion_mask: Array, top_entropy_quantile: float) -> Array:
-    """Which completion tokens of a batch are among the `top_entropy_quantile` with the highest entropy: bool [B, T].
+    """The completion tokens of a batch among the `top_entropy_quantile` with the highest entropy: bool [B, T].
 
     Those at or above the quantile 1 - top_entropy_quantile of all of them, which stands between two of them where it
     falls there, as `torch.quantile` has it. "Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, equation 7.

@@ -14,7 +14,7 @@ IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence")
 
 @dataclass(frozen=True)
 class GRPOLossConfig:
-    """What the loss looks like; the names and, but for two, the defaults are TRL's.
+    """Settings of the loss; the names and, with two exceptions, the defaults are TRL's.
 
     Attributes:
         loss_type: the name of a row of `LOSS_TYPES`, or a `LossType` of your own.
@@ -92,7 +92,7 @@ class GRPOLossConfig:
 
     @property
     def needs_entropies(self) -> bool:
-        """Whether the loss looks at the entropies of the distributions that tokens were drawn from."""
+        """True if the loss uses the entropies of the distributions that tokens were drawn from."""
         return self.entropy_coef != 0 or self.top_entropy_quantile < 1
 
     @property

@@ -1,4 +1,4 @@
-"""How much memory a training run will need, from its settings alone, before anything is loaded.
+"""An estimate of the memory of a training run from its settings alone, before anything is loaded.
 
 A step has three phases, whose temporary memory goes when they end:
 
@@ -139,7 +139,7 @@ def estimate_memory(
 
 
 def completion_batch_size(config: Qwen3Config, args: GRPOConfig, num_positions: int, dtype: mx.Dtype) -> int:
-    """How many completions are sampled at once: whole groups, because a prompt is read once for its group."""
+    """The number of completions sampled at once: whole groups, because a prompt is read once for its group."""
     size = args.completion_batch_size
     if size is None:
         size = CACHE_BYTES // (num_positions * kv_cache_bytes_per_position(config, dtype))

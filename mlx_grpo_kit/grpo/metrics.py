@@ -1,4 +1,4 @@
-"""What a batch of completions was like, in Python floats under TRL's names."""
+"""Metrics of a batch of completions, in Python floats under TRL's names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def redraw_metrics(batch: Batch) -> dict[str, float]:
 
 
 def gradient_metrics(grads: Mapping[str, mx.array]) -> dict[str, float]:
-    """Of each parameter's gradient: its length, its largest absolute value, and the share that is exactly 0."""
+    """Three metrics per parameter's gradient: its length, largest absolute value, and share of exact zeros."""
     metrics: dict[str, float] = {}
     for name, grad in grads.items():
         length, largest = grad.square().sum().sqrt(), grad.abs().max()

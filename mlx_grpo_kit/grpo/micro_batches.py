@@ -102,12 +102,12 @@ def micro_batches(
 
 
 def _column(values: Sequence[float], rows: Sequence[int]) -> mx.array:
-    """Of these rows, [B, 1] in float32."""
+    """The values of these rows, [B, 1] in float32."""
     return mx.array([[values[row]] for row in rows])
 
 
 def _token_weights(config: GRPOLossConfig, mask: np.ndarray, size: int) -> tuple[list[float], list[float]]:
-    """What one token of each completion weighs, in the loss and in the metrics, as TRL would weigh it.
+    """The weight of one token of each completion, in the loss and in the metrics, as TRL would weigh it.
 
     TRL's micro-batches are `size` completions in a row, and its metrics the means of those of its micro-batches.
     """
@@ -126,7 +126,7 @@ def _token_weights(config: GRPOLossConfig, mask: np.ndarray, size: int) -> tuple
 def _of_high_entropy(
     config: GRPOLossConfig, mask: np.ndarray, entropies: np.ndarray, size: int
 ) -> tuple[np.ndarray, list[float]]:
-    """Which tokens [N, T] have a policy loss, and what one of them weighs in the entropy bonus."""
+    """The tokens [N, T] that have a policy loss, and the weight of one of them in the entropy bonus."""
     masks, weights = [], []
     for start in range(0, len(mask), size):  # each of TRL's micro-batches by itself
         rows = slice(start, start + size)

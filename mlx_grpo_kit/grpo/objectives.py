@@ -164,7 +164,7 @@ def mean_of_completion_sums(mask, config, num_items_in_batch):
 
 
 def constant_length(mask, config, num_items_in_batch):
-    """As if every completion were of full length. Dr. GRPO, https://arxiv.org/abs/2503.20783."""
+    """Weigh tokens as if every completion had full length. Dr. GRPO, https://arxiv.org/abs/2503.20783."""
     return 1 / (mask.shape[0] * config.max_completion_length)
 
 

@@ -61,7 +61,7 @@ class Gradient(dict):
 
 
 class Optimizer:
-    """What the optimizers have in common: named parameters that go by in groups, and their state.
+    """The base of the optimizers: named parameters, updated group by group, and their state.
 
     Attributes:
         state: {"step": ..., "learning_rate": ..., parameter: {name of a moment: ...}}, as in mlx.optimizers.
@@ -88,7 +88,7 @@ class Optimizer:
 
     @property
     def is_large(self) -> bool:
-        """Whether there are several groups, and so a moment at which some parameters are new and some are old."""
+        """True if there are several groups, and so a moment at which some parameters are new and some are old."""
         return len(self._groups) > 1
 
     def update(
@@ -154,7 +154,7 @@ class PolicyOptimizer:
 
     @property
     def consumes(self) -> bool:
-        """Whether the old parameters of a policy are freed while the new ones come, as those of a large model are.
+        """True if the old parameters of a policy are freed while the new ones come, as those of a large model are.
 
         Its single update is all or nothing by itself: everything that can fail is checked before, and Ctrl-C waits.
         """

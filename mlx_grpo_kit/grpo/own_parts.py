@@ -28,7 +28,7 @@ class OwnParts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parts that are not the kit's."""
+        """The names of the parts that are not the kit's."""
         return tuple(each.name for each in fields(self) if getattr(self, each.name) is not None)
 
     def check(self, folder: str | os.PathLike, saved: Sequence[str]) -> None:

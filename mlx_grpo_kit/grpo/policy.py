@@ -93,7 +93,7 @@ class Policy:
         return replace(self, reference=moved)
 
     def adapters(self, base: str | os.PathLike | None = None) -> Adapters:
-        """What is trained, with what it stands beside: the folder `base`, if it is known, and its fingerprint."""
+        """The trained adapters, with the folder `base` of their base model, if it is known, and its fingerprint."""
         named = None if base is None else os.path.abspath(base)
         return Adapters(self.trained, self.scale, named, fingerprint(self.frozen))
 

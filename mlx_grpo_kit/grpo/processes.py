@@ -120,7 +120,7 @@ class World:
 
     @contextmanager
     def together(self, *kinds: type[Exception]) -> Iterator[None]:
-        """What fails in one process fails in all: an error of these kinds is raised in the others as the first kind."""
+        """Make an error of one process an error of all: the others raise it as the first of these kinds."""
         error = None
         try:
             yield
@@ -144,7 +144,7 @@ class World:
 
 
 def _is_alone() -> bool:
-    """Whether this is all of a ring, which would wait for itself in vain."""
+    """True if this is the only process of a ring, which would wait for itself in vain."""
     hosts = os.environ.get("MLX_HOSTFILE")
     return hosts is not None and len(json.loads(Path(hosts).read_text())) == 1
 

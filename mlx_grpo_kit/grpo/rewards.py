@@ -194,7 +194,7 @@ class _Calls(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What a function returned, and as a list, if it can be walked through in order; or what it raised."""
+    """The result of a reward function, and as a list if it can be iterated in order; or the error that it raised."""
 
     returned: Any = None
     values: list | None = None
@@ -355,7 +355,7 @@ def _raised(name: str, error: BaseException) -> str:
 
 
 def _quoted(value: object) -> str:
-    """What was returned, in 60 characters; an int of 5000 digits has no repr at all."""
+    """The result of a reward function in 60 characters; an int of 5000 digits has no repr at all."""
     try:
         text = repr(value[:60] if isinstance(value, str) else value)
     except Exception:

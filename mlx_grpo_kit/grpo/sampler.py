@@ -118,7 +118,7 @@ class PolicySampler:
         return self.completions(problems, prompts, rollout)
 
     def completions(self, problems: Sequence[Problem], prompts: Sequence[list[int]], rollout: Rollout) -> Completions:
-        """What was generated for these problems, as columns."""
+        """The completions of these problems, as columns."""
         return Completions(
             num_generations=self.args.num_generations,
             problems=[*problems],

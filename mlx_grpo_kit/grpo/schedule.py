@@ -1,4 +1,4 @@
-"""How the learning rate goes from step to step, under the names of transformers' `lr_scheduler_type`."""
+"""The learning rate from step to step, under the names of transformers' `lr_scheduler_type`."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """Of the parameters and the optimizer's state."""
+        """Bytes of the parameters and the optimizer's state."""
         moments = [
             value for state in self.optimizer_state.values() if isinstance(state, dict) for value in state.values()
         ]

@@ -217,7 +217,7 @@ class GRPOTrainer:
             raise
 
     def learning_rate(self, max_steps: int) -> float:
-        """That of the next step, on the way to `max_steps` (mlx_grpo_kit/grpo/schedule.py)."""
+        """The learning rate of the next step, on the way to `max_steps` (mlx_grpo_kit/grpo/schedule.py)."""
         args = self.args
         return scheduled_rate(args.learning_rate, args.lr_scheduler_type, self.step, max_steps, args.warmup_steps)
 

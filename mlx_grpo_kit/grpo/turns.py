@@ -1,4 +1,4 @@
-"""Who may use a trainer: one thread at a time, and one training loop."""
+"""The right to use a trainer: one thread at a time, and one training loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the browser's widgets share: a module beside its Python, data as JSON, questions and answers, a still picture.
+"""The base of the browser's widgets: a module beside its Python, data as JSON, questions and answers, a still.
 
     class Bars(BrowserWidget):
         source = Path(__file__).with_name("bars")         # bars.js and bars.css, beside this file
@@ -68,11 +68,11 @@ class BrowserWidget:
         self.widget.send(as_json(message))
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What the module gets for `ask(question)`. A ValueError becomes {"complaint": its words}."""
+        """Answer the module's `ask(question)`. A ValueError becomes {"complaint": its words}."""
         raise NotImplementedError(f"{type(self).__name__} has no answers; its module asked {question!r}")
 
     def draw_still(self) -> Picture:
-        """What is left in the notebook for those who read it where no kernel runs."""
+        """Draw the picture that stays in the notebook for readers without a kernel."""
         raise NotImplementedError(f"{type(self).__name__} needs draw_still()")
 
     def _reply(self, message: Mapping[str, Any]) -> None:

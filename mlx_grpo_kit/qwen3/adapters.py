@@ -44,7 +44,7 @@ CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
 
 @dataclass(frozen=True)
 class Adapters:
-    """What a folder of adapters holds.
+    """The content of a folder of adapters.
 
     Attributes:
         lora: as `init_lora` returns it.

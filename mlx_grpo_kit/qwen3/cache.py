@@ -7,7 +7,7 @@ from mlx_grpo_kit.runtime import mx
 
 
 def kv_cache_bytes_per_position(config: Qwen3Config, dtype: mx.Dtype = mx.float32) -> int:
-    """What one position of one row takes: a key and a value in every layer."""
+    """Bytes of one position of one row: a key and a value in every layer."""
     return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype.size
 
 

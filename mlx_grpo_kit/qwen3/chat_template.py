@@ -75,7 +75,7 @@ class ChatTemplate:
 
 
 def _in_words(reply: Mapping[str, Any]) -> str:
-    """What went wrong with a template, as the rest of a sentence that begins with its name."""
+    """The problem of a template, as the rest of a sentence that begins with its name."""
     words, line = reply.get("words"), reply.get("line")
     bounds = {
         "time": f"is not done after {template_process.SECONDS:g} seconds",

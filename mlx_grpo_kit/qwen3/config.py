@@ -29,7 +29,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """What `rope_scaling` with rope_type "yarn" says in a config.json, under Hugging Face's names.
+    """The settings of `rope_scaling` with rope_type "yarn" in a config.json, under Hugging Face's names.
 
     What they do to the forward pass stands in yarn.py.
 

@@ -99,7 +99,7 @@ def mlp(x: mx.array, gate_weight: Matrix, up_weight: Matrix, down_weight: Matrix
 def visible(
     num_queries: int, num_keys: int, offset: int | mx.array, attention_mask: mx.array | None = None
 ) -> mx.array:
-    """Which keys each query may look at: bool [1 or B, 1, num_queries, num_keys].
+    """The keys that each query may look at: bool [1 or B, 1, num_queries, num_keys].
 
     Query i stands at position offset + i and sees keys at its own position and before (causal), except where
     `attention_mask` [B, <= num_keys] is 0 (padding). This is the one place that decides it.

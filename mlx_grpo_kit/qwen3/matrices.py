@@ -40,22 +40,22 @@ class QuantizedMatrix:
 
     @property
     def dtype(self) -> mx.Dtype:
-        """Of the numbers that come out."""
+        """The dtype of the numbers that come out."""
         return self.scales.dtype
 
     @property
     def bits(self) -> int:
-        """Of a packed number."""
+        """Bits of a packed number."""
         return self.packed.shape[-1] * 32 // self.in_features
 
     @property
     def group_size(self) -> int:
-        """How many numbers share a scale."""
+        """The count of numbers that share a scale."""
         return self.in_features // self.scales.shape[-1]
 
     @property
     def is_whole(self) -> bool:
-        """Whether the three arrays fit each other, and are what MLX can compute with."""
+        """True if the three arrays fit each other and MLX can compute with them."""
         rows, words = self.packed.shape
         groups = self.in_features // self.group_size if self.scales.shape[-1] else 0
         return (

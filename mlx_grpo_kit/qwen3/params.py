@@ -46,7 +46,7 @@ def param_names(config: Qwen3Config) -> list[str]:
 
 
 def count_total_parameters(config: Qwen3Config) -> int:
-    """How many numbers the model has. A tied output layer is the embedding, counted once."""
+    """The number of parameters of the model. A tied output layer is the embedding, counted once."""
     return sum(math.prod(shape) for shape in param_shapes(config).values())
 
 

@@ -1,4 +1,4 @@
-"""How large a Qwen3 is, from its configuration alone: parameters, floating-point operations, bytes.
+"""The size of a Qwen3 from its configuration alone: parameters, floating-point operations, bytes.
 
 Nothing is computed and no array is made, so Qwen3-32B costs as little as the smallest.
 
@@ -20,7 +20,7 @@ PARTS = ("embedding", "attention", "mlp", "norms", "output layer")
 
 
 def part_of(name: str) -> str:
-    """Which of `PARTS` a parameter belongs to, by its name in the kit."""
+    """The one of `PARTS` that a parameter belongs to, by its name in the kit."""
     if "norm" in name:
         return "norms"
     inner = {"self_attn": "attention", "mlp": "mlp", "embedding": "embedding", "lm_head": "output layer"}
@@ -28,7 +28,7 @@ def part_of(name: str) -> str:
 
 
 def parameters_by_part(config: Qwen3Config) -> dict[str, int]:
-    """How many numbers each of `PARTS` has. A tied output layer has none of its own."""
+    """The number of parameters in each of `PARTS`. A tied output layer has none of its own."""
     parts = dict.fromkeys(PARTS, 0)
     for name, shape in param_shapes(config).items():
         parts[part_of(name)] += math.prod(shape)
@@ -70,7 +70,7 @@ def training_flops(config: Qwen3Config, batch: int, tokens: int, gradient_checkp
 
 
 def inner_values(config: Qwen3Config, batch: int, tokens: int) -> dict[str, int]:
-    """How many numbers a forward pass over [batch, tokens] makes: in one layer, and outside of the layers.
+    """The count of numbers that a forward pass over [batch, tokens] makes: per layer, and outside of the layers.
 
     They are what `qwen3_forward`'s `watch` sees. A backward pass needs about all of them.
     """

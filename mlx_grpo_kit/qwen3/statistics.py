@@ -15,7 +15,7 @@ OUTLIER = 6  # times the root mean square; of a million numbers from a normal di
 
 @dataclass(frozen=True)
 class Statistics:
-    """What many numbers have in common.
+    """Statistics of many numbers.
 
     Attributes:
         size: how many there are.

@@ -40,7 +40,7 @@ class RendererProcess:
         self._process: subprocess.Popen | None = None
 
     def reply(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What `Renderer.reply` returns; its errors may also be "time", "memory", "size" and "ended".
+        """Return the same as `Renderer.reply`; errors may also be "time", "memory", "size" and "ended".
 
         Raises OSError where no process can be started.
         """

@@ -97,7 +97,7 @@ class _Namespace(jinja2.utils.Namespace):
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """As transformers' filter: Jinja's own would escape what is special in HTML."""
+    """The JSON filter of transformers: Jinja's own would escape characters that are special in HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

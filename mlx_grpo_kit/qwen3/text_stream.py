@@ -28,7 +28,7 @@ class TextStream:
         return self._new(final=False)
 
     def end(self) -> str:
-        """What was kept back, with U+FFFD for bytes that are no character."""
+        """The text that was held back, with U+FFFD for bytes that are not a character."""
         return self._new(final=True)
 
     def _new(self, final: bool) -> str:

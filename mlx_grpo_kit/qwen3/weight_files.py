@@ -1,4 +1,4 @@
-"""What every folder of weights has in common: names of parameters, safetensors files, config.json."""
+"""The parts that all folders of weights share: names of parameters, safetensors files, config.json."""
 
 from __future__ import annotations
 

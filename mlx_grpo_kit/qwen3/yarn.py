@@ -9,7 +9,7 @@ from mlx_grpo_kit.qwen3.config import YarnScaling
 
 
 def yarn_attention_factor(yarn: YarnScaling) -> float:
-    """What queries and keys are multiplied by, so that attention over more tokens stays as sharp (equation 15)."""
+    """The factor of queries and keys that keeps attention over more tokens as sharp (equation 15)."""
     if yarn.attention_factor is not None:
         return yarn.attention_factor
     log_factor = math.log(yarn.factor)

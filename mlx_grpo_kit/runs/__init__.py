@@ -1,1 +1,1 @@
-"""What happened in a run: its record, its diagnosis, and its folder. Loads no MLX."""
+"""A run after the fact: its record, its diagnosis, and its folder. Loads no MLX."""

@@ -1,4 +1,4 @@
-"""What is wrong with a training run, in words: what is seen, why it matters, and which setting leads out of it.
+"""The diagnosis of a training run in words: the symptom, why it matters, and the setting that helps.
 
     for words in diagnose(steps):
         print(words)
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
 
 
 def diagnose(steps: Iterable[Any]) -> list[str]:
-    """What is wrong with a run, in words, the causes before their consequences; an empty list where nothing is.
+    """The problems of a run in words, the causes before their consequences; an empty list if there are none.
 
     Args:
         steps: in order, objects with `.step`, `.metrics` and, if there are any, `.completions`, or dictionaries with
@@ -76,5 +76,5 @@ class Monitor:
             self._records = past + self._records[most:]
 
     def findings(self) -> list[Finding]:
-        """What is wrong now."""
+        """The problems of the run at this moment."""
         return findings(self._records)

@@ -81,7 +81,7 @@ class RunSettings:
     chat: bool = False
 
     def measures_after(self, step: int) -> bool:
-        """Whether accuracy is measured after this step."""
+        """True if accuracy is measured after this step."""
         return step % self.eval_every == 0 or step == self.max_steps
 
     @property
@@ -235,7 +235,7 @@ class RunFolder:
 
     @property
     def is_open(self) -> bool:
-        """Whether this process has made the folder its own."""
+        """True if this process has made the folder its own."""
         return bool(self._open)
 
     def append(
@@ -325,7 +325,7 @@ def _step_of(checkpoint: Path) -> int | None:
 
 
 def _not_a_checkpoint(entry: Path) -> list[str]:
-    """What is in an entry of checkpoints/ that no run wrote."""
+    """The content of an entry of checkpoints/ that no run wrote."""
     if entry.is_symlink() or not entry.is_dir():
         return [entry.name]
     if is_scratch(entry):

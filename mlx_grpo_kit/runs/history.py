@@ -80,7 +80,7 @@ class History:
 
     @property
     def solved(self) -> bool:
-        """Whether rewards are as high as they ever were, and high for their spread: nine of ten right."""
+        """True if rewards are as high as they ever were, and high for their spread: nine of ten right."""
         mean, spread = self.now("reward"), self.now("reward_std")
         return mean > 0 and mean >= 3 * spread and not mean < 0.9 * self.best("reward")[0]
 
@@ -90,7 +90,7 @@ class History:
 
     @property
     def has_learned(self) -> bool:
-        """Whether it is solved, and was not so from the first step on, as a reward that is always the same seems."""
+        """True if it is solved and was not solved from the first step on, as a constant reward seems to be."""
         return self.solved and not self.never_differed
 
     @property

@@ -1,4 +1,4 @@
-"""What happened in a run, step by step: kept while it trains, saved, and read again by whoever has no MLX.
+"""The record of a run, step by step: kept while it trains, saved, and read again without MLX.
 
     record = RunRecord(title="tiny learns addition", max_steps=200, is_correct=task.is_correct)
     for step in trainer.train(max_steps=200):
@@ -76,7 +76,7 @@ class RecordedStep:
 
     @property
     def completions(self) -> list[RecordedCompletion]:
-        """What was kept of the step's completions, group by group; read from `line` anew each time."""
+        """The kept completions of the step, group by group; read from `line` anew each time."""
         return [] if self.line is None else read_completions(self.line)[1]
 
 
@@ -169,7 +169,7 @@ class RunRecord:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> RunRecord:
-        """What `save` or a run of the command line left in a folder.
+        """Read a record from a folder that `save` or a run of the command line wrote.
 
         A line that cannot be read, such as one that a kill has cut off, is left out and named in `damaged`.
 

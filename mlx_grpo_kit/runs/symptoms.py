@@ -113,7 +113,7 @@ def _spread(metrics: Mapping[str, Any], name: str) -> float:
 
 
 def _share(run: History, name: str) -> float:
-    """What share of completions get a reward of two values, 0 and more: from m = p c and s^2 = p (1 - p) c^2."""
+    """The share of completions that get a reward of two values, 0 and more: from m = p c and s^2 = p (1 - p) c^2."""
     mean, spread = run.now(f"rewards/{name}/mean"), run.now(f"rewards/{name}/std")
     return mean**2 / (mean**2 + spread**2) if mean > 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""What MLX runs on: a fast BLAS on Linux, its threads, the cache of compiled kernels, forks.
+"""The ground that MLX runs on: a fast BLAS on Linux, its threads, the cache of compiled kernels, forks.
 
 Import MLX through this package, `from mlx_grpo_kit.runtime import mx`, so that the BLAS is there before MLX is.
 """

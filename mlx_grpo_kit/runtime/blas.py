@@ -48,7 +48,7 @@ reason: str = ""
 
 
 class _DlInfo(ctypes.Structure):
-    """What dladdr(3) fills in."""
+    """The structure that dladdr(3) fills in."""
 
     _fields_ = [
         ("file_name", ctypes.c_char_p),
@@ -69,13 +69,13 @@ def global_blas() -> Path | None:
 
 
 def _package_folders(name: str) -> list[Path]:
-    """Where a package lies, without importing it. `mlx` is a namespace package, so it may lie in several folders."""
+    """The folders of a package, found without importing it. `mlx` is a namespace package and may have several."""
     spec = importlib.util.find_spec(name)
     return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
 
 
 def wheel_has_reference_blas() -> bool:
-    """Whether MLX is the Linux CPU wheel (`mlx-cpu`), which bundles the reference BLAS beside the package."""
+    """True if MLX is the Linux CPU wheel (`mlx-cpu`), which bundles the reference BLAS beside the package."""
     return any(
         any(folder.parent.glob("mlx_cpu.libs/libblas-*")) and not any(folder.parent.glob("mlx_cuda_*.libs"))
         for folder in _package_folders("mlx")

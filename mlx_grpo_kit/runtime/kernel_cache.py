@@ -1,4 +1,4 @@
-"""Where MLX keeps the functions that it compiles on Linux: in a folder that nobody but this user can write to.
+"""The folder of the functions that MLX compiles on Linux. Only this user can write to it.
 
 `mx.compile` has g++ make a shared library of every fused function. MLX looks for it, and puts it, in `mlx/VERSION/cpu`
 under the folder for temporary files, whenever a function is needed that this process has not loaded yet. In a /tmp for

@@ -31,7 +31,7 @@ extern "C" void cblas_sgemm(int order, int trans_a, int trans_b, int m, int n, i
 
 
 def mkl_leaves_avx512_idle(cpuinfo: str) -> bool:
-    """Whether /proc/cpuinfo tells of an AMD processor with AVX-512."""
+    """True if /proc/cpuinfo describes an AMD processor with AVX-512."""
     first = [line.split(":", 1) for line in cpuinfo.split("\n\n")[0].splitlines() if ":" in line]
     about = {name.strip(): value.split() for name, value in first}
     return about.get("vendor_id") == ["AuthenticAMD"] and "avx512f" in about.get("flags", [])

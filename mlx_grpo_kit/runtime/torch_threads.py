@@ -1,4 +1,4 @@
-"""How many threads torch computes with, without changing those of MKL, which are MLX's too."""
+"""The number of threads that torch computes with. MKL's number, which MLX shares, stays as it is."""
 
 from __future__ import annotations
 

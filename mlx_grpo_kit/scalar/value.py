@@ -256,7 +256,7 @@ def dot(weights: Sequence[Value], inputs: Sequence[Value | float], bias: Value |
 
 
 def _result(data: float, op: str, parents: Sequence[Value], derivatives: Sequence[float]) -> Value:
-    """What an operation returns: Value(data, op=op, parents=parents, derivatives=derivatives), in half of the time."""
+    """The result of an operation: Value(data, op=op, parents=parents, derivatives=derivatives), in half of the time."""
     value = _new(Value)
     value.data = data if type(data) is float else as_float(data)
     value.grad, value.label, value.op, value.parents, value.derivatives = 0.0, "", op, parents, derivatives

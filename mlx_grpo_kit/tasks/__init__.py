@@ -1,4 +1,4 @@
-"""What the policy is trained to do: prompts, and rewards that a program can check.
+"""Tasks that the policy is trained on: prompts, and rewards that a program can check.
 
 A task knows only text. It hands out problems, scores completions, and keeps some problems back from training:
 

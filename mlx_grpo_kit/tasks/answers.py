@@ -29,7 +29,7 @@ _SIGNS = {"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-", r"\times":
 
 
 def without_thoughts(text: str) -> str:
-    """What stands behind `<think>...</think>`; a thought that never ends is cut off from where it began.
+    """The text after `<think>...</think>`; a thought that never ends is cut off from its beginning.
 
     `<think>` may be missing, because some templates write it into the prompt.
     """
@@ -62,7 +62,7 @@ def final_answer(text: str, lines: int = 1) -> str:
 
 
 def _last_box(text: str) -> str | None:
-    r"""What the last `\boxed{...}` that closes holds, braces inside counted."""
+    r"""The content of the last `\boxed{...}` that closes, with nested braces."""
     end = len(text)
     while (start := text.rfind(r"\boxed{", 0, end)) >= 0:
         depth = 1

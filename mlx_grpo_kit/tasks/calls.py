@@ -25,7 +25,7 @@ def held_out_problems(task: Task, n: int) -> list[Problem]:
 
 
 def are_correct(task: Task, problems: Sequence[Problem], completions: Sequence[str]) -> list[bool]:
-    """Whether each completion solves its problem."""
+    """True for each completion that solves its problem."""
     pairs = zip(problems, completions, strict=True)
     return _call(task, "is_correct(problem, completion)", lambda: [bool(task.is_correct(*pair)) for pair in pairs])
 

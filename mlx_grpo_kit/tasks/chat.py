@@ -67,7 +67,7 @@ class InChat:
 
     @property
     def all_problems(self) -> Callable[[], Iterable[Problem]]:
-        """As the task has it; AttributeError where it has none."""
+        """The task's own `all_problems`; AttributeError if it has none."""
         ask = self.task.all_problems
         return lambda: map(self.put, ask())
 

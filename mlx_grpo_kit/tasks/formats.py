@@ -81,7 +81,7 @@ def tags_reward(value: float = 1.0, *, tags: Sequence[str] = TAGS, name: str = "
 
 
 def tagged(text: str, tag: str = "answer") -> str | None:
-    """What stands between `<tag>` and `</tag>`, without white space around it; None unless there is one pair.
+    """The text between `<tag>` and `</tag>`, without white space around it; None unless there is one pair.
 
     One, because a policy that may give several answers and be paid for the best of them gives them all.
     """

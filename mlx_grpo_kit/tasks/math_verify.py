@@ -32,7 +32,7 @@ def math_verified(problems: Sequence[Problem], completions: Sequence[str]) -> li
 
 
 def is_math_equal(problem: Problem, completion: str) -> bool:
-    """Whether math-verify calls the completion's last formula equal to `problem.answer`. Thoughts are left out.
+    """True if math-verify calls the completion's last formula equal to `problem.answer`. Thoughts are left out.
 
     Raises:
         TaskError: math-verify is not installed.
@@ -79,7 +79,7 @@ _judge = _Judge()
 
 
 def _answer_questions() -> None:
-    """What the process does until nobody asks any more: a question a line, `true` or `false` a line."""
+    """Answer questions until none comes any more: a question per line, `true` or `false` per line."""
     from math_verify import parse, verify
 
     answers = sys.stdout

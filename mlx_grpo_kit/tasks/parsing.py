@@ -34,7 +34,7 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True)
 class Expression:
-    """What an expression comes to.
+    """The value of an expression.
 
     Attributes:
         value: exact.

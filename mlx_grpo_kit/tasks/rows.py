@@ -44,7 +44,7 @@ def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[flo
 
 
 def same_answer(problem: Problem, completion: str) -> bool:
-    """Whether a completion's `final_answer` is the problem's answer, line by line."""
+    """True if a completion's `final_answer` is the problem's answer, line by line."""
     lines = _lines(problem.answer)
     said, right = final_answer(completion, len(lines) or 1), as_number(problem.answer)
     if right is not None:
@@ -210,7 +210,7 @@ def _no_number(constant: str) -> NoReturn:
 
 
 class _Reader(NamedTuple):
-    """How rows become problems: the columns' names, the system prompt, and whether each row needs an answer."""
+    """Turns rows into problems: the columns' names, the system prompt, and whether each row needs an answer."""
 
     prompt: str | None
     answer: str | None
@@ -290,7 +290,7 @@ def _prompt(value: Any, where: str) -> str | list[dict[str, Any]]:
 
 
 def _key(asked: str | list[dict[str, Any]], where: str) -> str:
-    """What makes two prompts one problem. Raises TaskError for what JSON or UTF-8 cannot hold."""
+    """The key under which two prompts are one problem. Raises TaskError for what JSON or UTF-8 cannot hold."""
     try:
         key = asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True, ensure_ascii=False)
         key.encode()

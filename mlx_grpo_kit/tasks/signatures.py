@@ -1,4 +1,4 @@
-"""Which of two signatures a reward function has: this kit's, or that of TRL's `GRPOTrainer`.
+"""The two signatures of reward functions: this kit's, and that of TRL's `GRPOTrainer`.
 
     def correct(problems, completions): ...                     # the kit's: two lists, by position
     def correct(prompts, completions, answer, **kwargs): ...    # TRL's: everything by name, a list with one value each
@@ -21,12 +21,12 @@ FORMS = "(problems, completions), or TRL's (prompts, completions, **kwargs)"
 
 
 def reward_name(func: Callable) -> str:
-    """What metrics and messages call a reward function."""
+    """The name of a reward function in metrics and messages."""
     return getattr(func, "__name__", type(func).__name__)
 
 
 def takes_names(func: Callable) -> bool:
-    """Whether a reward function has TRL's signature, and wants its arguments by name.
+    """True if a reward function has TRL's signature and wants its arguments by name.
 
     It has where a parameter is called `prompts` or `completion_ids`, where `completions` comes first, where there are
     only parameters by name, and where more than two are required, `completions` among them. A parameter `problems`

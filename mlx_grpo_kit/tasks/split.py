@@ -1,4 +1,4 @@
-"""Which problems training may see, and which are kept back to measure it."""
+"""The split of problems into those that training may see and those that measure it."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b

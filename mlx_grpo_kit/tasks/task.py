@@ -43,7 +43,7 @@ def prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
 
 
 def is_chat(prompt: object) -> bool:
-    """Whether a prompt is a chat: messages with a role and a content, both texts; who calls tools may say nothing.
+    """True if a prompt is a chat: messages with a role and a content, both texts; a call of tools may have no content.
 
     Content in parts, as models that see pictures have it, is refused: Qwen3's template makes an empty text of it.
     """
@@ -82,7 +82,7 @@ completion; with `GRPOConfig(on_reward_error="skip")` that completion counts as 
 
 
 class Task(Protocol):
-    """What `GRPOTrainer` asks of a task. Any class with these members is one; there is nothing to inherit from.
+    """The members that `GRPOTrainer` needs. Any class with them is a task; there is nothing to inherit from.
 
     Attributes:
         name: short, for logs and file names.
@@ -113,5 +113,5 @@ class Task(Protocol):
         ...
 
     def is_correct(self, problem: Problem, completion: str) -> bool:
-        """Whether the completion solves the problem. This, not the reward, is what `eval/accuracy` counts."""
+        """True if the completion solves the problem. This, not the reward, is what `eval/accuracy` counts."""
         ...

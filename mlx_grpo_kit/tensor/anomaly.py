@@ -1,4 +1,4 @@
-"""What `detect_anomaly` looks at: the birthplace of a nan, and arrays that changed behind the engine's back."""
+"""The checks of `detect_anomaly`: the birthplace of a nan, and arrays that changed behind the engine's back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AnomalyError(ArithmeticError):
 
 
 def line() -> str:
-    """Where the reader's program is right now, and what stands there: the nearest frame outside of the engine."""
+    """The line of the reader's program that runs right now: the nearest frame outside of the engine."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """What `forward` leaves for `backward`: attributes of any name. `needs_input_grad` has a bool for each input."""
+    """The values that `forward` leaves for `backward`, under any names. `needs_input_grad` has a bool per input."""
 
     saved_names: tuple[str, ...] = ()
 

@@ -29,7 +29,7 @@ class AutogradError(RuntimeError, ValueError):
 
 
 class Node:
-    """What the three have in common: they print like `<MulBackward>`."""
+    """The base of the three kinds of nodes: they print like `<MulBackward>`."""
 
     __slots__ = ()
 
@@ -234,7 +234,7 @@ def unbroadcast(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def node_of(tensor: Tensor | None) -> AccumulateGrad | BackwardFunction | Constant:
-    """What stands for a tensor in the graph."""
+    """The node of a tensor in the graph."""
     if tensor is None or not tensor._requires_grad:
         return Constant(tensor)
     return tensor.grad_fn or AccumulateGrad(tensor)

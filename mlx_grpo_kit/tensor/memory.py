@@ -17,7 +17,7 @@ def copied(value: Any) -> Any:
 
 
 class Version:
-    """How often the memory of an array was changed in place. Tensors that share memory share the count."""
+    """The number of in-place changes of an array's memory. Tensors that share memory share the count."""
 
     __slots__ = ("count",)
 

@@ -1,4 +1,4 @@
-"""What the engine does beside computing: whether it records, and whether it looks for the birthplace of a nan."""
+"""The engine's modes: recording the graph, and looking for the birthplace of a nan."""
 
 from __future__ import annotations
 

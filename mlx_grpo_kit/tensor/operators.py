@@ -1,4 +1,4 @@
-"""What operators and methods of a Tensor mean: `a + b` is add(a, b), `x.exp()` is exp(x).
+"""Operators and methods of a Tensor: `a + b` is add(a, b), `x.exp()` is exp(x).
 
 Tensor takes its operators from here, and an operation makes a Tensor: `function.py` and `rules/rule.py` therefore
 write `tensor.Tensor`, by its module, which is complete when they run.
@@ -140,7 +140,7 @@ class Operators:
         return shapes.transpose(self, _unpacked(axes) if axes else None)
 
     def argmax(self, axis: int | None = None) -> np.ndarray:
-        """Where the largest number stands: an array, since there is no gradient."""
+        """The positions of the largest numbers: an array, since there is no gradient."""
         return self.data.argmax(axis)
 
     @property

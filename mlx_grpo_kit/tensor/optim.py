@@ -55,7 +55,7 @@ class Optimizer:
                 parameter.data -= self.update(number, parameter.data, parameter.grad)
 
     def update(self, number: int, data: np.ndarray, grad: np.ndarray) -> np.ndarray:
-        """What to subtract from parameter `number`."""
+        """The change to subtract from parameter `number`."""
         raise NotImplementedError(f"{type(self).__name__} is an Optimizer without an update method.")
 
 

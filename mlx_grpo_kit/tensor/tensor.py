@@ -98,7 +98,7 @@ class Tensor(Operators):
 
     @property
     def _name(self) -> str:
-        """How messages call it."""
+        """The tensor's name in messages."""
         return f"the tensor {self.label!r}" if self.label else "a tensor"
 
     def backward(self, grad: Any = None, retain_graph: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Where is a gradient wrong, and how? The difference of two arrays as a map, beside the error for every step."""
+"""Maps of the errors of a gradient: the difference of two arrays, beside the error for every step."""
 
 from __future__ import annotations
 

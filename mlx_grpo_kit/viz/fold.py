@@ -11,7 +11,7 @@ LOOK = "margin:4px 0;color:var(--jp-ui-font-color1,#24292f)"
 
 @contextmanager
 def fold(summary: str = "Have you made a guess? Open") -> Iterator[None]:
-    """What is printed and displayed inside is shown when `summary` is clicked: `with fold(): print(...)`.
+    """Fold the output inside until `summary` is clicked: `with fold(): print(...)`.
 
     An error inside is raised as usual, after what came before it is shown.
     """

@@ -23,7 +23,7 @@ STORED_DPI = 150
 
 
 class Picture(Protocol):
-    """What a page shows: markup, and the same in words."""
+    """A picture for a page: markup, and the same in words."""
 
     html: str
     alt: str
@@ -82,7 +82,7 @@ class SvgPicture:
 
 
 def as_picture(drawn: Any, alt: str) -> Picture:
-    """What was drawn, a Matplotlib figure or a Chart, as a Picture."""
+    """A Matplotlib figure or a Chart, as a Picture."""
     return SvgPicture(drawn.svg(alt), alt) if isinstance(drawn, Chart) else FigurePicture(drawn, alt)
 
 
@@ -116,12 +116,12 @@ def image_tag(png: bytes, figure: Figure, alt: str) -> str:
 
 
 def _has_photographs(figure: Figure) -> bool:
-    """Whether there is an image in shades of grey, whose negative would say that ink is paper."""
+    """True if there is an image in shades of grey, whose negative would turn ink into paper."""
     return any(image.cmap.name.lower().startswith(("gray", "grey")) for axis in figure.axes for image in axis.images)
 
 
 def mimebundle(figure: Figure, alt: str) -> dict[str, str]:
-    """What Jupyter stores: the picture as HTML, and the words that stand for it where HTML is not shown."""
+    """The output that Jupyter stores: the picture as HTML, and words where HTML is not shown."""
     return {"text/html": image_tag(to_png(figure), figure, alt), "text/plain": alt}
 
 

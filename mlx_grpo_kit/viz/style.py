@@ -1,4 +1,4 @@
-"""What every picture of the kit looks like: colours, lines, axes, numbers."""
+"""The look of every picture of the kit: colours, lines, axes, numbers."""
 
 from __future__ import annotations
 

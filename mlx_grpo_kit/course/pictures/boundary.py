@@ -1,4 +1,4 @@
-"""What a classifier of points in the plane has learned: its score as a colour, and the line where the score is 0."""
+"""The boundary that a classifier has learned: its score in the plane as a colour, and the line where it is 0."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def draw_matrices(
 
 
 def table(array: Any) -> np.ndarray:
-    """As rows and columns: a vector is a row, a number a table of one cell."""
+    """The array as rows and columns: a vector is a row, a number a table of one cell."""
     return np.atleast_2d(np.asarray(array, dtype=float))
 
 
@@ -204,7 +204,7 @@ def _start_in_words(g: np.ndarray) -> str:
 
 
 def _listeners(name: str, grad: np.ndarray) -> str:
-    """Which elements of an input have a gradient, and what they sum to."""
+    """The elements of an input that have a gradient, and the sum of those gradients."""
     places = np.argwhere(grad != 0)
     if not len(places):
         return f"no number of {name} gets a gradient."

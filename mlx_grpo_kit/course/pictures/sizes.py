@@ -1,4 +1,4 @@
-"""Where a model's parameters, operations and bytes are: bars in parts, and a plan of what fits into which machine."""
+"""A model's parameters, operations and bytes: bars in parts, and a plan of which machine they fit into."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.
 
 
 def visible(num_queries: int, num_past: int, attention_mask: jax.Array | None = None) -> jax.Array:
-    """Which keys each query may look at: bool [1 or B, 1, 1, T, S]; its own position and those before, no padding.
+    """The keys that each query may look at: bool [1 or B, 1, 1, T, S]; its own position and earlier ones, no padding.
 
     `attention_mask` is [B, <= S]; positions that it is too short for count as tokens.
     """

@@ -212,7 +212,7 @@ class _Block:
 def _final_norm(
     config: Qwen3Config, group_size: int, dtype: mx.Dtype, weight: mx.array, prompt: mx.array, *completion: mx.array
 ) -> list[mx.array]:
-    """What the output layer gets, [B * T, hidden_size]: the prompt's last position predicts the first token."""
+    """The input of the output layer, [B * T, hidden_size]: the prompt's last position predicts the first token."""
     x = mx.concatenate([mx.repeat(prompt[:, -1:], group_size, axis=0), *completion], axis=1)
     return [rms_norm(x, weight.astype(dtype), config.rms_norm_eps).reshape(-1, x.shape[-1])]
 

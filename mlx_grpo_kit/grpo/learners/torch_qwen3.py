@@ -62,7 +62,7 @@ def turn(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def visible(num_queries: int, num_keys: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
-    """Which keys each of the last `num_queries` positions may look at: bool [1 or B, 1, num_queries, num_keys].
+    """The keys that each of the last `num_queries` positions may look at: bool [1 or B, 1, num_queries, num_keys].
 
     Those at its own position and before, except where `attention_mask` [B, num_keys] is 0.
     """
@@ -159,7 +159,7 @@ def completion_hidden_states(
     completion_ids: Tensor,
     prompt_mask: Tensor | None = None,
 ) -> Tensor:
-    """What the output layer makes the logits of every completion token from: [B, T, hidden].
+    """The hidden states that give the logits of every completion token: [B, T, hidden].
 
     A prompt is computed once, beside all of its completions, and nothing for positions that predict no completion token
     but those of prompts that others look at.

@@ -446,7 +446,7 @@ def _short(value: float) -> float | None:
 
 
 def _words(changes: Mapping[str, Any]) -> str:
-    """What was changed, to be read: "learning rate 0.0001, reward format, back from step 40"."""
+    """The changes in words: "learning rate 0.0001, reward format, back from step 40"."""
     names = {"reward_funcs": "reward", "rewound_from": "back from step"}
     words = []
     for name, value in changes.items():

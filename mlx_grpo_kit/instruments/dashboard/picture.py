@@ -85,7 +85,7 @@ def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
 
 
 def _last_panel(metrics: Sequence[str]) -> RunPanel:
-    """How fast the run is; where nobody took the time, how far the scorer is from the sampler, if that was kept."""
+    """The speed of the run; if it was not measured, the difference between learner and sampler, if that was kept."""
     apart = next((name for name in SCORED_MINUS_SAMPLED if name in metrics), None)
     if THROUGHPUT in metrics:
         return RunPanel("tokens a second", {"speed": THROUGHPUT}, help="of completions, by the time of the whole step")

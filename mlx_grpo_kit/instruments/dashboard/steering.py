@@ -12,7 +12,7 @@ MEGABYTES = 256
 
 @dataclass(frozen=True)
 class Order:
-    """What to do before the next step: go back to a step (None stays), and go on with other settings."""
+    """The order for the next step: go back to a step (None stays), and go on with other settings."""
 
     back_to: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)

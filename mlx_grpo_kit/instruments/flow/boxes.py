@@ -81,7 +81,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Wire:
-    """How a box hangs on the lines beside it. Line 0 is the residual stream, 1 to 3 leave it and come back.
+    """The line from a box to its neighbours. Line 0 is the residual stream, 1 to 3 leave it and come back.
 
     Attributes:
         at: the line that the box stands on.
@@ -183,7 +183,7 @@ class Boxes:
         return [*self._projections(layer), *self._attention(layer), *self._mlp(layer)]
 
     def after(self) -> list[Box]:
-        """What follows the last layer: norm, logits, probabilities, and the loss where one is asked for."""
+        """The boxes after the last layer: norm, logits, probabilities, and the loss if one is asked for."""
         trace, config, p = self.trace, self.trace.config, self.position
         stream = self._stream_name(config.num_hidden_layers)
         x, weight = self._at(stream), self._weight("final_norm")
@@ -691,7 +691,7 @@ class Boxes:
         return int(work.sums[0].order()[0])
 
     def _stream_name(self, layer: int) -> str:
-        """What enters layer `layer`."""
+        """The input of layer `layer`."""
         return f"layers.{layer - 1}" if layer else "embedding"
 
     def _weight(self, name: str, *index: Any) -> np.ndarray:

@@ -42,7 +42,7 @@ def trace_flow(
     answer: str = "",
     backward: bool = False,
 ) -> Trace:
-    """What happens in the model while it reads `prompt`, and every token of `answer` but the last.
+    """Record the inner values of the model while it reads `prompt`, and every token of `answer` but the last.
 
     The loss is the sum of -log p over the tokens of the answer, each after the prompt and what precedes it there.
     Without an answer the gradients are those of what the model finds likeliest.

@@ -246,7 +246,7 @@ class _Page:
     def _row(
         self, wire: Wire, name: str, words: str, numbers: str, mark: str = "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
     ) -> str:
-        """What is seen of a box that is closed."""
+        """The visible part of a closed box."""
         return (
             f'<span class="mark" style="flex:0 0 16px;text-align:center">{mark}</span>{self._gutter(wire)}'
             f'<span class="what" style="{WHAT_STYLE}">{name}<br><small class="words">{words}</small></span>'
@@ -254,7 +254,7 @@ class _Page:
         )
 
     def _opened(self, wire: Wire) -> str:
-        """Where a box opens, the lines go on beside what it shows."""
+        """Draw an opened box: the lines go on beside its content."""
         path = "".join(f"M{8 + LINE * line} 0V9" for line in {*wire.past, *wire.below})
         svg = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="70" height="9"><path d="{path}" stroke="{LINE_COLOR}" '
@@ -286,7 +286,7 @@ class _Page:
         return f"{key}{some}</p>{self._table(shown)}{self._works(box, self.number % len(shown))}"
 
     def _works(self, box: Box, index: int) -> str:
-        """Where one number comes from; on the way back its gradient first, then that of a weight, then the number."""
+        """The sums that give one number; on the way back its gradient first, then that of a weight, then the number."""
         work = box.forward(index)
         equation = f"{work.name} = {digits(work.total)}"
         if not self.backward:

@@ -61,7 +61,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Work:
-    """How one number came about.
+    """The calculation of one number.
 
     Attributes:
         name: of the number, "q_proj[3]".

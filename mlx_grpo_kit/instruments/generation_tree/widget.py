@@ -1,4 +1,4 @@
-"""What comes next, as something to touch: bars that follow the filters, and a tree of the texts that were forced.
+"""The next tokens, as something to touch: bars that follow the filters, and a tree of the texts that were forced.
 
 Filters and probabilities are computed in the browser, from logits that are sent once for each text.
 `mlx_grpo_kit.instruments.generation_tree.generation_tree.show_generation_tree` joins it with a model.
@@ -47,7 +47,7 @@ class GenerationTree(BrowserWidget):
         )
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What comes next behind another text."""
+        """The distribution of the next token after another text."""
         return {"prompt": question["prompt"], **self._look(question["prompt"], question["path"])}
 
     def draw_still(self) -> Picture:

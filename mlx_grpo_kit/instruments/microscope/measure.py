@@ -56,7 +56,7 @@ class FrozenBatch:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one loss does to a frozen batch under one of its policies. NumPy arrays.
+    """The effect of one loss on a frozen batch under one of its policies. NumPy arrays.
 
     Attributes:
         loss, metrics: floats, those of `grpo_loss_and_metrics`.
@@ -128,7 +128,7 @@ def examine(
     scale_rewards: str = "group",
     advantage_estimator: str = "grpo",
 ) -> Reading:
-    """What the loss does to each token of the batch.
+    """The effect of the loss on each token of the batch.
 
     Args:
         loss_config: the loss.

@@ -100,7 +100,7 @@ def show_microscope(
 
 
 def _look(frozen: FrozenBatch, base: GRPOLossConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the microscope shows under these settings, as JSON."""
+    """The content of the microscope under these settings, as JSON."""
     chosen = {name: settings[name] for name in ("loss_type", "importance_sampling_level", "epsilon", "beta")}
     epsilon_high = settings["cap" if settings["loss_type"] == "cispo" else "epsilon_high"]
     reading = examine(
@@ -139,7 +139,7 @@ def _look(frozen: FrozenBatch, base: GRPOLossConfig, settings: Mapping[str, Any]
 
 
 def _rounded(values: np.ndarray) -> list[float]:
-    """What float32 knows of them, in few characters."""
+    """The digits that float32 holds, in few characters."""
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 

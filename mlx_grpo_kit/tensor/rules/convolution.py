@@ -118,7 +118,7 @@ class AvgPool2d(Function):
 
 
 class Windows:
-    """Where a kernel of some size stops on its way over padded images.
+    """The positions of a kernel of some size on its way over padded images.
 
     To iterate gives row and column in the kernel, and the slice of the padded images that it sees over all stops.
 

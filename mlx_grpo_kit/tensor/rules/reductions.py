@@ -20,7 +20,7 @@ def spread(reduced, shape, axis, keepdims):
 
 
 def count(shape, axis):
-    """How many numbers are reduced to one."""
+    """The count of numbers that are reduced to one."""
     axes = range(len(shape)) if axis is None else np.atleast_1d(axis)
     return int(np.prod([shape[i] for i in axes]))
 
@@ -45,7 +45,7 @@ def var(x, axis=None, keepdims=False, correction=0):
 
 
 def _pull(x, axis, correction):
-    """How much each number adds to the variance: twice its distance from the mean, over n - correction."""
+    """The derivative of the variance in each number: twice its distance from the mean, over n - correction."""
     return _centered(x, axis) * (np.float64(2) / (count(x.shape, axis) - correction)).astype(x.dtype)
 
 
@@ -77,7 +77,7 @@ def prod(x, axis=None, keepdims=False):
 
 
 def _product_of_the_others(x, axis):
-    """What each number is multiplied by: all before it times all after it. (out / x would be 0 / 0 at a zero.)"""
+    """The factor of each number: all before it times all after it. (out / x would be 0 / 0 at a zero.)"""
     rows = np.moveaxis(x, axis, -1) if axis is not None else x.reshape(1, -1)
     ones = np.ones_like(rows[..., :1])
     before = np.cumprod(np.concatenate([ones, rows[..., :-1]], axis=-1), axis=-1)

@@ -1,4 +1,4 @@
-"""How an operation is written down: what it computes, and beside it the gradient with respect to each input.
+"""The form of an operation's rule: its value, and beside it the gradient with respect to each input.
 
     @rule(a=lambda g, b: g * b,
           b=lambda g, a: g * a)

@@ -36,7 +36,7 @@ STYLE = """<style>
 
 @dataclass
 class Marks:
-    """What one moment of a walk through a graph changes in its picture; nodes by their positions.
+    """The changes that one moment of a walk through a graph makes to its picture; nodes by their positions.
 
     Attributes:
         data, grad: texts instead of the node's own; a node that is not in a mapping given keeps an empty place

@@ -1,4 +1,4 @@
-"""Where the boxes of a graph go: layer by layer, parents before children, with few crossings and short lines.
+"""The places of a graph's boxes: layer by layer, parents before children, few crossings, short lines.
 
 The method of Sugiyama, Tagawa and Toda (Methods for Visual Understanding of Hierarchical System Structures, 1981):
 layers by longest path, order within a layer by barycentres, then places that keep the order. Everything is done in a
@@ -110,7 +110,7 @@ def _untangle(layers: list[list[int]], before: list[list[int]], after: list[list
 
 
 def _crossings(layers: list[list[int]], before: list[list[int]], place: dict[int, int]) -> int:
-    """How many pairs of lines between neighbouring layers cross."""
+    """The number of crossings of lines between neighbouring layers."""
     total = 0
     for layer in layers:
         ends = [place[parent] for node in layer for parent in sorted(before[node], key=place.__getitem__)]

@@ -1,4 +1,4 @@
-"""What there is to draw in a graph: its nodes, read from a Value, a Tensor, or the text of `mx.export_to_dot`.
+"""The nodes of a graph, read from a Value, a Tensor, or the text of `mx.export_to_dot`.
 
 Nothing here knows those classes. A node with `parents` and `op` is read like a Value; one with `grad_fn` like a tensor
 of torch or of this kit; a text is read as Graphviz's language.
@@ -48,7 +48,7 @@ class Node:
 
     @property
     def is_number(self) -> bool:
-        """Whether `data` is a number, and not the shape of an array."""
+        """True if `data` is a number, and not the shape of an array."""
         return bool(self.data) and not (TIMES in self.data or "," in self.data)
 
     @property
@@ -114,7 +114,7 @@ def _value_node(value: Any) -> Node:
 
 
 def _tensor_parents(thing: Any) -> list[Any]:
-    """What a tensor's grad_fn was applied to: tensors where they are known, the functions that made them in torch."""
+    """The inputs of a tensor's grad_fn: tensors where they are known, the functions that made them in torch."""
     function = thing if _is_function(thing) else getattr(thing, "grad_fn", None)
     if function is None or hasattr(function, "variable"):
         return []

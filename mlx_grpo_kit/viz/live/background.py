@@ -18,7 +18,7 @@ SECONDS_TO_LEAVE = 10.0
 
 
 class BackgroundRun:
-    """What `LivePlot.start` returns. In a notebook: `await run` (the buttons stay live); in a script: `run.wait()`.
+    """The run that `LivePlot.start` returns. In a notebook: `await run` (the buttons stay live); else `run.wait()`.
 
     There is one at a time. Starting another stops the one before, which might otherwise train on unseen and without
     buttons: a cell that is run again loses both its picture and its variable.

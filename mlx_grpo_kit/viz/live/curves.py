@@ -40,7 +40,7 @@ def smooth(values: Sequence[float], smoothing: float) -> list[float]:
 
 
 def comes_now_and_then(values: Sequence[float]) -> bool:
-    """Whether values usually are further apart than one step, as those of an evaluation every 50 steps are."""
+    """True if values usually are more than one step apart, as those of an evaluation every 50 steps are."""
     places = [place for place, value in enumerate(values) if math.isfinite(value)]
     gaps = sorted(after - before for before, after in itertools.pairwise(places))
     return bool(gaps) and gaps[(len(gaps) - 1) // 2] > 1
@@ -174,7 +174,7 @@ def _draw_panel(
 
 @dataclass
 class _Line:
-    """What is drawn of a metric: raw points, the line over them, and the number that stands for it now."""
+    """The drawing of a metric: raw points, the line over them, and the number that represents it now."""
 
     metric: str
     color: str
@@ -235,7 +235,7 @@ def chart_curves(
     max_steps: int | None = None,
     log: Collection[str] = (),
 ) -> Chart:
-    """What `draw_curves` draws, as a Chart: thirty times as fast, for a notebook's page."""
+    """The picture of `draw_curves` as a Chart: thirty times as fast, for a notebook's page."""
     columns = min(len(panels), MAX_COLUMNS)
     rows = math.ceil(len(panels) / columns)
     header = 34 if title else 0
@@ -319,7 +319,7 @@ def describe_curves(
     smoothing: float = 0.7,
     log: Collection[str] = (),
 ) -> str:
-    """What the curves show, in one line of words: the start and end of each metric's line and its extremes.
+    """One line of words for the curves: the start and end of each metric's line and its extremes.
 
     `log`: the panels with a logarithmic axis.
     """

@@ -1,4 +1,4 @@
-"""How often a picture is drawn again while a run goes on."""
+"""The pace at which a picture is drawn again while a run goes on."""
 
 from __future__ import annotations
 

@@ -171,12 +171,12 @@ class LivePlot:
 
     @property
     def warnings(self) -> list[str]:
-        """What is wrong with the run, in words; empty where nothing is."""
+        """The problems of the run, in words; empty if there are none."""
         return [finding.words for finding in self._monitor.findings()]
 
     @property
     def alt_text(self) -> str:
-        """What the picture shows, for readers who cannot see it."""
+        """A description of the picture, for readers who cannot see it."""
         return describe_curves(
             self.steps, self.history, self.panels, title=self.title, smoothing=self.smoothing, log=self.log
         )
