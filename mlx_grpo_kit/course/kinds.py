@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.compare import as_numpy, shape_of
 from mlx_grpo_kit.course.exercise import Exercise
 
@@ -19,20 +20,19 @@ def as_the_solution_returns(exercise: Exercise, answer: Callable[..., Any]) -> C
     """
     if not inspect.isroutine(answer):
         return answer
-
-    @functools.cache
-    def example() -> Any:
-        return example_of(exercise)
+    id = exercise.id  # and not the exercise: `compile` would find the arrays of its cases around the function
 
     @functools.wraps(answer)
     def call(*arguments: Any, **named: Any) -> Any:
-        return in_kind_of(example(), answer(*arguments, **named))
+        return in_kind_of(example_of(id), answer(*arguments, **named))
 
     return call
 
 
-def example_of(exercise: Exercise) -> Any:
-    """The solution's own result for the exercise's first case; None if it cannot be found out."""
+@functools.cache
+def example_of(id: str) -> Any:
+    """The solution's own result for the first case of exercise `id`; None if it cannot be found out."""
+    exercise = find(id)
     returned: list[Any] = []
 
     @functools.wraps(exercise.solution)

@@ -202,7 +202,7 @@ def kinds(value):
 @pytest.mark.parametrize("exercise", FUNCTIONS, ids=[each.id for each in FUNCTIONS])
 def test_what_check_accepts_comes_back_in_the_solutions_kinds(exercise):
     case = exercise.cases[0] if exercise.cases else None
-    example = example_of(exercise) if case else None
+    example = example_of(exercise.id) if case else None
     if example is None:
         return
     calls = []
@@ -224,6 +224,15 @@ def test_what_check_accepts_comes_back_in_the_solutions_kinds(exercise):
 
         assert same(exercise.try_out(spy, case), expected)
         assert kinds(returned[0]) == kinds(example)
+
+
+def test_a_compiled_answer_sees_no_arrays_of_the_exercise():
+    from mlx_grpo_kit.autograd import compile_value_and_grad
+
+    exercise = find("09.5")
+    loss_fn = as_the_solution_returns(exercise, lambda params: (params["w"] ** 2).sum())
+    loss, grads = compile_value_and_grad(loss_fn)({"w": mx.array([3.0])})
+    assert (loss.item(), grads["w"].item()) == (9, 6)
 
 
 def test_numbers_with_a_gradient_keep_it():
