@@ -507,8 +507,8 @@ def one_kind_of_error(operations):
 
 
 def some_kinds_of_errors(operations):
-    known = {"except Exception": "except (ValueError, KeyError, ArithmeticError, OSError, RuntimeError)"}
-    return edited(chapter.outcomes, known)(operations)
+    known = "ValueError, KeyError, ArithmeticError, OSError, RuntimeError"
+    return edited(chapter.outcomes, "- except Exception as error:", f"+ except ({known}) as error:")(operations)
 
 
 def arguments_for_message(operations):

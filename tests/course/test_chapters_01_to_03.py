@@ -153,10 +153,9 @@ def without_a_name(x):
 
 EqualNumbersAreOne = edited(
     chapter_02.Num,
-    {
-        "topological_order(self)": "topological_order(self)\n        results = {n.data: n for n in order if n.parents}"
-        "\n        order = [n for n in order if not n.parents or n is results[n.data]]"
-    },
+    "  order = topological_order(self)",
+    "+ results = {n.data: n for n in order if n.parents}",
+    "+ order = [n for n in order if not n.parents or n is results[n.data]]",
 )
 
 
@@ -286,12 +285,11 @@ class LinearAtWidthOne(chapter_03.MLP):
 
 AddsInPlace = edited(
     chapter_02.Num,
-    {
-        'other = other if isinstance(other, Num) else Num(other)\n        return self.combine("+"': (
-            "if not isinstance(other, Num):\n            self.data += other\n            return self\n"
-            '        return self.combine("+"'
-        )
-    },
+    "  def __add__(self, other):",
+    "-     other = other if isinstance(other, Num) else Num(other)",
+    "+     if not isinstance(other, Num):",
+    "+         self.data += other",
+    "+         return self",
 )
 
 

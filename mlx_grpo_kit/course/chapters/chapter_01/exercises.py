@@ -238,9 +238,7 @@ BOTH_SIDES = Exercise(
             ),
             Slip(
                 "half a step",
-                '- """The slope of f between x - h and x + h."""',
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
-                '+ """The slope of f between x - h / 2 and x + h / 2."""',
                 "+ return (f(x + h / 2) - f(x - h / 2)) / h",
                 message=(
                     "That is the slope between x - h / 2 and x + h / 2. Here each of the two points is a whole h away."
@@ -263,17 +261,13 @@ BOTH_SIDES = Exercise(
             ),
             Slip(
                 "forward",
-                '- """The slope of f between x - h and x + h."""',
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
-                '+ """The slope of f between x and x + h."""',
                 "+ return (f(x + h) - f(x)) / h",
                 message="That compares x + h with x itself. The left point is x - h.",
             ),
             Slip(
                 "backward",
-                '- """The slope of f between x - h and x + h."""',
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
-                '+ """The slope of f between x - h and x."""',
                 "+ return (f(x) - f(x - h)) / h",
                 message="That compares x with x - h. The right point is x + h.",
             ),

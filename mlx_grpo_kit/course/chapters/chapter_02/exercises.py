@@ -419,16 +419,12 @@ ORDER = Exercise(
             ),
             Slip(
                 "reversed",
-                "- if value not in seen:",
-                "-     seen.add(value)",
-                "+ if value not in seen:",
-                "+     seen.add(value); order.append(value)",
+                "- seen.add(value)",
+                "+ seen.add(value); order.append(value)",
                 "-     visit(parent)",
                 "- order.append(value)",
                 "+     visit(parent)",
-                "- visit(root)",
                 "- return order",
-                "+ visit(root)",
                 "+ return order[::-1]",
                 message=(
                     "Turning the list of a walk from the root around is not enough: a value that is reached early, on "
@@ -946,9 +942,8 @@ ENGINE = Exercise(
         ),
         Slip(
             "minus takes Nums only",
-            "- def __sub__(self, other):",
+            "  def __sub__(self, other):",
             "-     other = other if isinstance(other, Num) else Num(other)",
-            "+ def __sub__(self, other):",
             message="`num - 1` needs what `num + 1` has: make a leaf of the plain number before you compute.",
         ),
         Slip(
@@ -990,8 +985,7 @@ ENGINE = Exercise(
         ),
         Slip(
             "afresh behind the walk",
-            "- order = topological_order(self)",
-            "+ order = topological_order(self)",
+            "  order = topological_order(self)",
             "+ backward(order)",
             "- backward(order)",
             message=(

@@ -614,8 +614,7 @@ NETWORK = Exercise(
         ),
         Slip(
             "the gradients forgotten at each call",
-            "- def __call__(self, x):",
-            "+ def __call__(self, x):",
+            "  def __call__(self, x):",
             "+     self.zero_grad()",
             message="Asking for a score may not touch the gradients. They are set to 0 by `zero_grad()` alone.",
             hint=3,
@@ -729,9 +728,7 @@ HINGE = Exercise(
         ),
         Slip(
             "no margin",
-            '- """The mean of max(0, 1 - label * score) over all samples, as a Value."""',
             "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
-            '+ """The mean of max(0, -label * score) over all samples, as a Value."""',
             "+ losses = [(-label * score).relu() for score, label in zip(scores, labels)]",
             message=(
                 "Without the 1 a score of exactly 0 would cost nothing, and the network could stop at saying nothing."
@@ -739,9 +736,7 @@ HINGE = Exercise(
         ),
         Slip(
             "sign",
-            '- """The mean of max(0, 1 - label * score) over all samples, as a Value."""',
             "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
-            '+ """The mean of max(0, 1 + label * score) over all samples, as a Value."""',
             "+ losses = [(1 + label * score).relu() for score, label in zip(scores, labels)]",
             message=(
                 "The sign: a score on the side of its label should make the loss smaller, so it is 1 minus label * "

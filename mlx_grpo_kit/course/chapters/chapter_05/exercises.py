@@ -62,7 +62,6 @@ def _as_function(function, numbers):
     return {"result": out.data.tolist(), f"gradient of x for grad = {g.tolist()}": x.grad.tolist()}
 
 
-SLOPE = "grad * ctx.s * (1 + ctx.x * (1 - ctx.s))"
 SILU = Exercise(
     "05.1",
     "silu, as a Function",
@@ -546,18 +545,14 @@ RMS_NORM = Exercise(
         ),
         Slip(
             "eps forgotten",
-            '- """The gradient of x [R, C], from g, that of y = x / sqrt(mean(x**2) + eps), row by row."""',
             "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
-            '+ """The gradient of x [R, C], from g, that of y = x / sqrt(mean(x**2)), row by row."""',
             "+ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True))",
             message="`eps` is missing: for small numbers it is as large as the mean square.",
             hint=3,
         ),
         Slip(
             "eps outside of the root",
-            '- """The gradient of x [R, C], from g, that of y = x / sqrt(mean(x**2) + eps), row by row."""',
             "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
-            '+ """The gradient of x [R, C], from g, that of y = x / sqrt(mean(x**2)) + eps, row by row."""',
             "+ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True)) + eps",
             message="`eps` stands inside the root, beside the mean: `sqrt(mean(x**2) + eps)`.",
             hint=3,

@@ -140,8 +140,7 @@ NUMERIC_GRADIENT = Exercise(
             ),
             Slip(
                 "zeros_like",
-                '- """The slope of f at x for each element of the array x: floats, an array of x\'s shape."""',
-                '+ """The slope of f at x for each element of the array x: floats, an array of x\'s shape."""',
+                '  """The slope of f at x for each element of the array x: floats, an array of x\'s shape."""',
                 "+ gradient = np.zeros_like(x)",
                 "- gradient = np.zeros(x.shape)",
                 message=(
@@ -178,19 +177,16 @@ NUMERIC_GRADIENT = Exercise(
             ),
             Slip(
                 "an h of its own",
-                "- x = np.array(x, dtype=float)",
-                "+ x = np.array(x, dtype=float)",
+                "  x = np.array(x, dtype=float)",
                 "+ h = 1e-5",
                 message="`h` is an argument: take the step that you are given in place of 1e-5.",
                 hint=3,
             ),
             Slip(
                 "a step that grows with x",
-                "- gradient = np.zeros(x.shape)",
-                "- for index in np.ndindex(x.shape):",
-                "+ gradient = np.zeros(x.shape)",
+                "  gradient = np.zeros(x.shape)",
                 "+ step = h",
-                "+ for index in np.ndindex(x.shape):",
+                "  for index in np.ndindex(x.shape):",
                 "+     h = step * max(1, abs(x[index]))",
                 message=(
                     "The step is longer where x is larger. For numbers of many sizes that is a good rule, but here `h`"
@@ -277,8 +273,6 @@ CLOSE = Exercise(
             ),
             Slip(
                 "relative only",
-                '- """Whether all elements of two arrays differ by at most atol + rtol * |numeric|."""',
-                '+ """Whether all elements of two arrays differ by at most rtol * |numeric|."""',
                 "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
                 "+ return bool(np.all(difference <= rtol * np.abs(numeric)))",
                 message="No number but 0 is relatively close to 0. `atol` is for slopes that should be 0.",
@@ -792,8 +786,7 @@ ALL_IN_ONE_GO = Exercise(
         ),
         Slip(
             "both of unit length",
-            '- """(what the gradient says, what f says): the slope of f at x along a direction."""',
-            '+ """(what the gradient says, what f says): the slope of f at x along a direction."""',
+            '  """(what the gradient says, what f says): the slope of f at x along a direction."""',
             "+ direction = direction / np.linalg.norm(direction)",
             message="Both slopes are per unit of length. Leave the direction as long as it is.",
             hint=2,
@@ -819,8 +812,7 @@ ALL_IN_ONE_GO = Exercise(
         ),
         Slip(
             "an h of its own",
-            '- """(what the gradient says, what f says): the slope of f at x along a direction."""',
-            '+ """(what the gradient says, what f says): the slope of f at x along a direction."""',
+            '  """(what the gradient says, what f says): the slope of f at x along a direction."""',
             "+ h = 1e-5",
             message="`h` is an argument: take the step that you are given in place of 1e-5.",
             hint=2,

@@ -55,9 +55,6 @@ def _loss_and_gradient(function, logits, targets):
     return {"loss": loss.data.tolist(), "gradient": None if logits.grad is None else logits.grad.tolist()}
 
 
-AT_TARGETS = "log_probs[np.arange(len(targets)), targets]"
-LOGSUMEXP = "T.logsumexp(logits, axis=1, keepdims=True)"
-
 CROSS_ENTROPY = Exercise(
     "07.2",
     "Surprise, from scores",
@@ -350,8 +347,7 @@ MINIBATCHES = Exercise(
             minibatches,
             Slip(
                 "two orders",
-                "- order = rng.permutation(len(x))",
-                "+ order = rng.permutation(len(x))",
+                "  order = rng.permutation(len(x))",
                 "+ other = rng.permutation(len(x))",
                 "- yield x[chosen], y[chosen]",
                 "+ yield x[chosen], y[other[start : start + size]]",
@@ -428,8 +424,7 @@ MINIBATCHES = Exercise(
             ),
             Slip(
                 "in place",
-                "- order = rng.permutation(len(x))",
-                "+ order = rng.permutation(len(x))",
+                "  order = rng.permutation(len(x))",
                 "+ x[:], y[:] = x[order], y[order]",
                 "- yield x[chosen], y[chosen]",
                 "+ yield x[start : start + size], y[start : start + size]",
@@ -614,8 +609,7 @@ ADAM = Exercise(
             ),
             Slip(
                 "deaf to its settings",
-                '- """The weights after one step of Adam. state: a dict, empty before the first step."""',
-                '+ """The weights after one step of Adam. state: a dict, empty before the first step."""',
+                '  """The weights after one step of Adam. state: a dict, empty before the first step."""',
                 "+ beta1, beta2, eps = 0.9, 0.999, 1e-8",
                 message=(
                     "With other betas and another eps it gives what it gives with the usual ones: use the arguments "
@@ -718,8 +712,7 @@ TRAIN_STEP = Exercise(
             "zero too late",
             "- optimizer.zero_grad()",
             "+ pass",
-            "- loss.backward()",
-            "+ loss.backward()",
+            "  loss.backward()",
             "+ optimizer.zero_grad()",
             message=(
                 "Nothing moves: when the optimizer makes its step there are no gradients. They come from backward, and"
@@ -730,8 +723,7 @@ TRAIN_STEP = Exercise(
             "zero at the end",
             "- optimizer.zero_grad()",
             "+ pass",
-            "- optimizer.step()",
-            "+ optimizer.step()",
+            "  optimizer.step()",
             "+ optimizer.zero_grad()",
             message=(
                 "Gradients are forgotten after each step, so what was in the model before the first one is added to "
@@ -905,8 +897,7 @@ FIRST_DIFFERENCE = Exercise(
             ),
             Slip(
                 "two nans are equal",
-                "- difference = np.abs(ours[name] - theirs[name])",
-                "+ difference = np.abs(ours[name] - theirs[name])",
+                "  difference = np.abs(ours[name] - theirs[name])",
                 "+ difference[np.isnan(ours[name]) & np.isnan(theirs[name])] = 0",
                 message=(
                     "Where both have a nan, both are lost, and nothing says that they agree: that is a difference too."

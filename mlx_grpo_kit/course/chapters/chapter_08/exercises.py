@@ -212,8 +212,7 @@ CONVOLUTION = Exercise(
         ),
         Slip(
             "no stride",
-            '- """Slide kernels [O, C, K, K] over an image [C, H, W]. Returns [O, H\', W\']."""',
-            '+ """Slide kernels [O, C, K, K] over an image [C, H, W]. Returns [O, H\', W\']."""',
+            '  """Slide kernels [O, C, K, K] over an image [C, H, W]. Returns [O, H\', W\']."""',
             "+ stride = 1",
             message="The stride is ignored: the kernel stops at every `stride`-th pixel only.",
         ),
@@ -412,8 +411,6 @@ def _mean_of_the_windows(columns, shape, size, stride, padding):
     how_often = col2im(np.ones_like(columns), shape, size, stride, padding)
     return col2im(columns, shape, size, stride, padding) / np.maximum(how_often, 1)
 
-
-CROP = "padding : padding + height, padding : padding + width"
 
 COL2IM = Exercise(
     "08.4",
@@ -681,10 +678,6 @@ def _channels(rng):
     return x, rng.normal(size=3), rng.uniform(0.5, 2, 3), bool(rng.integers(2)), 0.25, 1e-3
 
 
-DEVIATION = "np.sqrt(var[:, None, None] + eps)"
-BATCH = "x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))"
-OF_RUNNING = "mean, var = running_mean, running_var"
-
 BATCH_NORM = Exercise(
     "08.6",
     "Batch norm in two modes",
@@ -744,8 +737,7 @@ BATCH_NORM = Exercise(
         ),
         Slip(
             "unbiased used",
-            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
-            "+ running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
+            "  running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
             "+ var = var * n / (n - 1)",
             message=(
                 "The batch was normalized with the unbiased variance. To normalize, divide by n (what `x.var` does); n"
@@ -816,8 +808,7 @@ BATCH_NORM = Exercise(
         ),
         Slip(
             "moves in evaluation",
-            "- mean, var = running_mean, running_var",
-            "+ mean, var = running_mean, running_var",
+            "  mean, var = running_mean, running_var",
             "+ running_mean = (1 - momentum) * mean + momentum * x.mean(axis=(0, 2, 3))",
             "+ running_var = (1 - momentum) * var + momentum * x.var(axis=(0, 2, 3), ddof=1)",
             message="In evaluation nothing is learned: the running statistics stay as they are.",
@@ -846,8 +837,8 @@ BATCH_NORM = Exercise(
         ),
         Slip(
             "moved in training",
-            "-     mean, var = running_mean, running_var",
-            "+     mean, var = running_mean, running_var",
+            "  else:",
+            "      mean, var = running_mean, running_var",
             "+ mean, var = running_mean, running_var",
             message=(
                 "In training the batch was normalized with the running statistics. They are for evaluation; in "
@@ -890,8 +881,7 @@ BATCH_NORM = Exercise(
         ),
         Slip(
             "deaf to its settings",
-            '- """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
-            '+ """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
+            '  """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
             "+ momentum, eps = 0.1, 1e-5",
             message=(
                 "It is right for the usual settings only: use the arguments `momentum` and `eps`, not their numbers."
@@ -998,8 +988,6 @@ RESIDUAL_BLOCK = Exercise(
         residual_block,
         Slip(
             "no shortcut",
-            '- """relu(x + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
-            '+ """relu(f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
             "- return T.relu(x + f)",
             "+ return T.relu(f)",
             message="x itself is not added: that is a plain block.",
@@ -1033,8 +1021,6 @@ RESIDUAL_BLOCK = Exercise(
         ),
         Slip(
             "f twice",
-            '- """relu(x + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
-            '+ """relu(f + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
             "- return T.relu(x + f)",
             "+ return T.relu(f + f)",
             message=(
@@ -1044,8 +1030,6 @@ RESIDUAL_BLOCK = Exercise(
         ),
         Slip(
             "a relu too many",
-            '- """relu(x + f(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
-            '+ """relu(x + T.relu(f)(x)), where f is conv1, bn1, relu, conv2, bn2 in this order."""',
             "- return T.relu(x + f)",
             "+ return T.relu(x + T.relu(f))",
             message=(
@@ -1076,8 +1060,6 @@ def block_parameters(in_channels, out_channels, stride):
         count += out_channels * in_channels + 2 * out_channels
     return count
 
-
-CHANGES = "stride != 1 or in_channels != out_channels"
 
 BLOCK_PARAMETERS = Exercise(
     "08.9",

@@ -101,9 +101,7 @@ SGD = Exercise(
             ),
             Slip(
                 "no learning rate",
-                '- """params - lr * grads, a new dictionary with the same names."""',
                 "- return {name: value - lr * grads[name] for name, value in params.items()}",
-                '+ """params - grads, a new dictionary with the same names."""',
                 "+ return {name: value - grads[name] for name, value in params.items()}",
                 message="The learning rate is missing.",
             ),
@@ -271,8 +269,7 @@ DIGITS_LOSS = Exercise(
         ),
         Slip(
             "relu at the end too",
-            '- logits = hidden @ params["w2"] + params["b2"]',
-            '+ logits = hidden @ params["w2"] + params["b2"]',
+            '  logits = hidden @ params["w2"] + params["b2"]',
             "+ logits = mx.maximum(logits, 0)",
             message="No relu behind the last layer: scores may be negative.",
         ),
@@ -450,8 +447,6 @@ def _at_new_parameters(function, model, params, x, y):
     return tuple(results)
 
 
-OUTSIDE = "    outputs = model(params, x)\n"
-
 MAKE_LOSS = Exercise(
     "09.5",
     "The loss that forgot its parameters",
@@ -478,12 +473,8 @@ MAKE_LOSS = Exercise(
             make_loss,
             Slip(
                 "outside",
-                '- """The loss function: params -> the mean of (model(params, x) - y)**2."""',
-                "-",
                 "- def loss_fn(params):",
                 "-     outputs = model(params, x)",
-                '+ """The loss function: params -> the mean of (model(params, x) - y)**2."""',
-                "+",
                 "+ given = model(params, x)",
                 "+",
                 "+ def loss_fn(params):",
@@ -495,8 +486,6 @@ MAKE_LOSS = Exercise(
             ),
             Slip(
                 "stopped",
-                '- """The loss function: params -> the mean of (model(params, x) - y)**2."""',
-                '+ """The loss function: params -> the mean of (mx.stop_gradient(model(params, x)) - y)**2."""',
                 "- outputs = model(params, x)",
                 "+ outputs = mx.stop_gradient(model(params, x))",
                 message="The value is right, and `mx.stop_gradient` cuts its history off.",

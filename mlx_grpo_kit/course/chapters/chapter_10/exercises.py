@@ -288,8 +288,6 @@ RMS_NORM = Exercise(
         ),
         Slip(
             "eps left out",
-            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
-            '+ """x / sqrt(mean(x^2)) * weight over the last axis. x [..., n], weight [n]."""',
             "- return x / mx.sqrt(mean_square + eps) * weight",
             "+ return x / mx.sqrt(mean_square) * weight",
             message="Without eps a vector of zeros is 0 / 0, nan, and small vectors are not held back.",
@@ -297,8 +295,6 @@ RMS_NORM = Exercise(
         ),
         Slip(
             "eps of its own",
-            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
-            '+ """x / sqrt(mean(x^2) + 1e-6) * weight over the last axis. x [..., n], weight [n]."""',
             "- return x / mx.sqrt(mean_square + eps) * weight",
             "+ return x / mx.sqrt(mean_square + 1e-6) * weight",
             message="eps was ignored: 1e-6 is Qwen3's, and other models have others.",
@@ -306,8 +302,7 @@ RMS_NORM = Exercise(
         ),
         Slip(
             "layer norm",
-            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
-            '+ """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
+            '  """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
             "+ x = x - mx.mean(x, axis=-1, keepdims=True)",
             message="The mean was taken off first: that is layer norm. RMSNorm leaves the mean where it is.",
         ),
@@ -334,8 +329,6 @@ RMS_NORM = Exercise(
         ),
         Slip(
             "no weight",
-            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
-            '+ """x / sqrt(mean(x^2) + eps) over the last axis. x [..., n], weight [n]."""',
             "- return x / mx.sqrt(mean_square + eps) * weight",
             "+ return x / mx.sqrt(mean_square + eps)",
             message="The weights are missing: each of the n numbers has one.",
@@ -343,8 +336,7 @@ RMS_NORM = Exercise(
         ),
         Slip(
             "weight first",
-            '- """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
-            '+ """x / sqrt(mean(x^2) + eps) over the last axis. x [..., n], weight [n]."""',
+            '  """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
             "+ x = x * weight",
             "- return x / mx.sqrt(mean_square + eps) * weight",
             "+ return x / mx.sqrt(mean_square + eps)",
@@ -661,8 +653,7 @@ ANGLES = Exercise(
         ),
         Slip(
             "places in the list",
-            "- speeds = theta ** (-2 * pairs / head_dim)",
-            "+ speeds = theta ** (-2 * pairs / head_dim)",
+            "  speeds = theta ** (-2 * pairs / head_dim)",
             "+ positions = mx.arange(len(positions))",
             message="The rows count 0, 1, 2, ... Where the tokens stand is what `positions` says.",
             hint=2,

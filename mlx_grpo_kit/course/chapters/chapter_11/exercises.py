@@ -243,7 +243,7 @@ CAUSAL = Exercise(
         ),
     ),
     run=_booleans,
-)  # fmt: skip
+)
 
 
 def masked_softmax(scores, mask):
@@ -297,12 +297,9 @@ MASKED_SOFTMAX = Exercise(
             masked_softmax,
             Slip(
                 "masked after softmax",
-                '- """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
                 "- scores = mx.where(mask, scores, -1e9)",
-                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
+                "  powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
                 "- return powers / powers.sum(axis=-1, keepdims=True)",
-                '+ """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
-                "+ powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
                 "+ return mx.where(mask, powers / powers.sum(axis=-1, keepdims=True), 0.0)",
                 message=(
                     "The hidden scores still took part in the sum, so what is left does not sum to 1, and how much is "
@@ -337,8 +334,7 @@ MASKED_SOFTMAX = Exercise(
             ),
             Slip(
                 "the largest of all scores",
-                '- """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
-                '+ """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
+                '  """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
                 "+ largest = scores.max(axis=-1, keepdims=True)",
                 "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
                 "+ powers = mx.exp(scores - largest)",
@@ -350,8 +346,7 @@ MASKED_SOFTMAX = Exercise(
             ),
             Slip(
                 "the largest of all scores, and 0 / 0 caught",
-                '- """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
-                '+ """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
+                '  """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
                 "+ largest = scores.max(axis=-1, keepdims=True)",
                 "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
                 "- return powers / powers.sum(axis=-1, keepdims=True)",
@@ -417,7 +412,7 @@ MASKED_SOFTMAX = Exercise(
         ),
     ),
     run=_where_something_is_seen,
-)  # fmt: skip
+)
 
 
 def visible(num_queries, num_keys, offset, attention_mask=None):
@@ -536,7 +531,7 @@ VISIBLE = Exercise(
     run=_by_name,
     explain="The kit's own stands in qwen3/forward.py under the same name. It is the only place that decides who sees "
     "whom, for training, for generation, with padding and with a cache.",
-)  # fmt: skip
+)
 
 
 def split_heads(x, num_heads):
@@ -592,7 +587,7 @@ SPLIT_HEADS = Exercise(
             hint=2,
         ),
     ),
-)  # fmt: skip
+)
 
 
 def grouped_attention(queries, keys, values, mask):
@@ -776,7 +771,7 @@ GROUPED = Exercise(
     run=_with_little_memory,
     explain="The kit folds the group into the rows of one matrix product instead, [B, K, (H / K) * T, D]: fewer and "
     "larger products, the same numbers (`attention_scores` in qwen3/kernels.py).",
-)  # fmt: skip
+)
 
 
 def attention(config, params, prefix, x, mask):
@@ -910,8 +905,7 @@ ATTENTION = Exercise(
             ),
             Slip(
                 "a norm over all heads",
-                '- projected = x @ params[prefix + name + ".weight"].T',
-                '+ projected = x @ params[prefix + name + ".weight"].T',
+                '  projected = x @ params[prefix + name + ".weight"].T',
                 '+ if name[0] != "v":',
                 "+     projected = rms_norm(projected, None, config.rms_norm_eps)",
                 '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
@@ -976,16 +970,14 @@ ATTENTION = Exercise(
             ),
             Slip(
                 "values turned",
-                "- keys = rope(keys, 0, config.rope_theta)",
-                "+ keys = rope(keys, 0, config.rope_theta)",
+                "  keys = rope(keys, 0, config.rope_theta)",
                 "+ values = rope(values, 0, config.rope_theta)",
                 message="The values were turned too. Positions are for the scores; what is handed on stays as it is.",
                 hint=2,
             ),
             Slip(
                 "rope first",
-                '- values = heads("v_proj", config.num_key_value_heads)',
-                '+ values = heads("v_proj", config.num_key_value_heads)',
+                '  values = heads("v_proj", config.num_key_value_heads)',
                 "+ queries = rope(queries, 0, config.rope_theta)",
                 "+ keys = rope(keys, 0, config.rope_theta)",
                 "- queries = rope(queries, 0, config.rope_theta)",
@@ -1059,8 +1051,7 @@ ATTENTION = Exercise(
             ),
             Slip(
                 "cut from its graph",
-                "- mixed = grouped_attention(queries, keys, values, mask)",
-                "+ mixed = grouped_attention(queries, keys, values, mask)",
+                "  mixed = grouped_attention(queries, keys, values, mask)",
                 "+ mixed = mx.array(np.array(mixed))",
                 message="The numbers are right, but the gradient is cut off: NumPy keeps no graph. Stay with `mx`.",
                 hint=3,
@@ -1069,7 +1060,7 @@ ATTENTION = Exercise(
     ),
     run=_result_and_gradient,
     explain="Chapter 12 puts it into the whole model, and chapter 13 gives it a memory.",
-)  # fmt: skip
+)
 
 
 def leaks(forward, x):
@@ -1247,8 +1238,7 @@ LEAKS = Exercise(
             "- if mx.any(gradient[j] != 0):",
             "+ if gradient[j].sum() != 0:",
             message=(
-                "The sum of a token's gradients can be 0 although they are not: x[0] - x[1] has the gradients 1 and "
-                "-1."
+                "The sum of a token's gradients can be 0 although they are not: x[0] - x[1] has the gradients 1 and -1."
             ),
             hint=2,
         ),
@@ -1289,8 +1279,6 @@ LEAKS = Exercise(
         ),
         Slip(
             "turned round",
-            '- """Which results depend on a later token: sorted pairs (i, j) with j > i."""',
-            '+ """Which results depend on a later token: sorted pairs (j, i) with j > i."""',
             "- found.add((i, j))",
             "+ found.add((j, i))",
             message="The pairs are turned round: (who looks, what it sees).",
@@ -1325,7 +1313,7 @@ LEAKS = Exercise(
     explain="Why not change a token and look at the results? That works too, and needs luck: a change may be too small "
     "to show in float32, or fall where a softmax is flat. A gradient needs less luck, and some: (x - 1)² has none at "
     "1. So ask at random numbers.",
-)  # fmt: skip
+)
 
 
 def without_head(layer, head):
@@ -1452,4 +1440,4 @@ WITHOUT_HEAD = Exercise(
         ),
     ),
     run=_logits_without,
-)  # fmt: skip
+)

@@ -623,8 +623,7 @@ BLOCK = Exercise(
         ),
         Slip(
             "norms swapped",
-            '- at = f"layers.{layer}."',
-            '+ at = f"layers.{layer}."',
+            '  at = f"layers.{layer}."',
             '+ normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
             '+ x = x + attention(config, params, at + "self_attn.", normed, mask)',
             '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
@@ -748,8 +747,7 @@ MODEL = Exercise(
         ),
         Slip(
             "each layer reads the embedding",
-            "- mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
-            "+ mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
+            "  mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
             "+ start = x",
             "- x = transformer_block(config, params, layer, x, mask)",
             "+ x = transformer_block(config, params, layer, start, mask)",

@@ -72,9 +72,6 @@ def _count_questions(function, next_logits, *others):
     return tokens
 
 
-APPEND_THEN_ASK = "        tokens.append(token)\n        if token in ends:\n            break"
-ASK_THEN_APPEND = "        if token in ends:\n            break\n        tokens.append(token)"
-
 GREEDY = Exercise(
     "13.1",
     "The loop",
@@ -115,11 +112,9 @@ GREEDY = Exercise(
         ),
         Slip(
             "end left out",
-            "- token = int(mx.argmax(next_logits(tokens)))",
             "- tokens.append(token)",
-            "+ token = int(mx.argmax(next_logits(tokens)))",
-            "-     break",
-            "+     break",
+            "  if token in ends:",
+            "      break",
             "+ tokens.append(token)",
             message="The end token belongs to the completion: that it stopped here is something the model said.",
             hint=2,
@@ -219,9 +214,7 @@ TEMPERED = Exercise(
         ),
         Slip(
             "the temperature afterwards",
-            '- """softmax(logits / temperature) over the last axis: [..., V] -> [..., V]."""',
             "- scaled = logits / temperature",
-            '+ """softmax(logits) over the last axis: [..., V] -> [..., V]."""',
             "+ scaled = logits",
             "- return powers / powers.sum(axis=-1, keepdims=True)",
             "+ return (lambda p: p / p.sum(axis=-1, keepdims=True))((powers / powers.sum(axis=-1, keepdims=True)) ** (1 / temperature))",  # noqa: E501
@@ -232,9 +225,7 @@ TEMPERED = Exercise(
         ),
         Slip(
             "multiplied",
-            '- """softmax(logits / temperature) over the last axis: [..., V] -> [..., V]."""',
             "- scaled = logits / temperature",
-            '+ """softmax(logits * temperature) over the last axis: [..., V] -> [..., V]."""',
             "+ scaled = logits * temperature",
             message=(
                 "A high temperature should make the rare tokens less rare, and here it makes them rarer: divide by it."
@@ -242,17 +233,13 @@ TEMPERED = Exercise(
         ),
         Slip(
             "no temperature",
-            '- """softmax(logits / temperature) over the last axis: [..., V] -> [..., V]."""',
             "- scaled = logits / temperature",
-            '+ """softmax(logits) over the last axis: [..., V] -> [..., V]."""',
             "+ scaled = logits",
             message="The temperature is not used.",
         ),
         Slip(
             "probabilities divided",
-            '- """softmax(logits / temperature) over the last axis: [..., V] -> [..., V]."""',
             "- scaled = logits / temperature",
-            '+ """softmax(logits) over the last axis: [..., V] -> [..., V]."""',
             "+ scaled = logits",
             "- return powers / powers.sum(axis=-1, keepdims=True)",
             "+ return powers / temperature / powers.sum(axis=-1, keepdims=True)",
@@ -382,18 +369,14 @@ DRAW = Exercise(
             draw,
             Slip(
                 "temperature ignored",
-                '- """A token id, drawn from softmax(logits / temperature). One key, one token."""',
                 "- ends = mx.cumsum(mx.softmax(logits / temperature))",
-                '+ """A token id, drawn from softmax(logits). One key, one token."""',
                 "+ ends = mx.cumsum(mx.softmax(logits))",
                 message="The temperature does nothing here.",
                 hint=3,
             ),
             Slip(
                 "multiplied by the temperature",
-                '- """A token id, drawn from softmax(logits / temperature). One key, one token."""',
                 "- ends = mx.cumsum(mx.softmax(logits / temperature))",
-                '+ """A token id, drawn from softmax(logits * temperature). One key, one token."""',
                 "+ ends = mx.cumsum(mx.softmax(logits * temperature))",
                 message="Divide by the temperature: a high one makes rare tokens less rare.",
                 hint=3,
@@ -467,7 +450,6 @@ SHARED_OUT = (
 )
 ALL_ROWS = "Each row has a distribution of its own: everything goes over the last axis."
 
-KEEP = "mx.where(place < top_k, logprobs, -mx.inf)"
 
 TOP_K = Exercise(
     "13.4",
@@ -535,7 +517,7 @@ TOP_K = Exercise(
                 "zeros",
                 "- return mx.where(place < top_k, logprobs, -mx.inf)",
                 "+ return mx.where(place < top_k, logprobs, 0.0)",
-                message=(ZEROS),
+                message=ZEROS,
                 hint=3,
             ),
             Slip(
@@ -565,13 +547,13 @@ TOP_K = Exercise(
                 "- place = mx.argsort(order, axis=-1)",
                 "+ order = mx.argsort(-logprobs.reshape(-1))",
                 "+ place = mx.argsort(order).reshape(logprobs.shape)",
-                message=(ALL_ROWS),
+                message=ALL_ROWS,
             ),
             Slip(
                 "shared out",
                 "- return mx.where(place < top_k, logprobs, -mx.inf)",
                 "+ return (lambda kept: kept - mx.logsumexp(kept, axis=-1, keepdims=True))(mx.where(place < top_k, logprobs, -mx.inf))",  # noqa: E501
-                message=(SHARED_OUT),
+                message=SHARED_OUT,
                 hint=3,
             ),
         ),
@@ -708,7 +690,7 @@ TOP_P = Exercise(
                 "zeros",
                 "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
                 "+ return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, 0.0)",
-                message=(ZEROS),
+                message=ZEROS,
                 hint=3,
             ),
             Slip(
@@ -721,7 +703,7 @@ TOP_P = Exercise(
                 "one row for all",
                 "- probs = mx.softmax(logprobs, axis=-1)",
                 "+ probs = mx.softmax(logprobs, axis=tuple(range(logprobs.ndim)))",
-                message=(ALL_ROWS),
+                message=ALL_ROWS,
             ),
         ),
     ),
@@ -789,7 +771,7 @@ MIN_P = Exercise(
                 "one row for all",
                 "- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)",
                 "+ lowest = logprobs.max() + np.log(min_p)",
-                message=(ALL_ROWS),
+                message=ALL_ROWS,
             ),
             Slip(
                 "the likeliest dropped",
@@ -801,7 +783,7 @@ MIN_P = Exercise(
                 "zeros",
                 "- return mx.where(logprobs >= lowest, logprobs, -mx.inf)",
                 "+ return mx.where(logprobs >= lowest, logprobs, 0.0)",
-                message=(ZEROS),
+                message=ZEROS,
                 hint=3,
             ),
             Slip(
@@ -928,7 +910,7 @@ LOGPS = Exercise(
             "one for all rows",
             "- all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)",
             "+ all_logps = scaled - mx.logsumexp(scaled)",
-            message=(ALL_ROWS),
+            message=ALL_ROWS,
         ),
         Slip(
             "overflow",
@@ -1033,8 +1015,6 @@ def _use_cache(cls, how):
     return {name: np.array(each) if hasattr(each, "shape") else each for name, each in told.items()}
 
 
-KEPT = "self.keys[layer], self.values[layer] = keys, values\n"
-
 CACHE = Exercise(
     "13.8",
     "A cache of your own",
@@ -1106,8 +1086,7 @@ CACHE = Exercise(
         ),
         Slip(
             "counted by each layer",
-            "- self.keys[layer], self.values[layer] = keys, values",
-            "+ self.keys[layer], self.values[layer] = keys, values",
+            "  self.keys[layer], self.values[layer] = keys, values",
             "+ self.length = keys.shape[2]",
             "- self.length += num_tokens",
             "+ pass",
@@ -1361,10 +1340,6 @@ def _whole_numbers(function, *arguments):
     return tuple(array.astype(np.int64) if array.dtype.kind in "iub" else array for array in arrays)
 
 
-PADDED = "[0] * (longest - len(prompt)) + list(prompt)"
-MARKED = "[0] * (longest - len(prompt)) + [1] * len(prompt)"
-MARKED_RIGHT = "[1] * len(prompt) + [0] * (longest - len(prompt))"
-
 LEFT_PAD = Exercise(
     "13.10",
     "Rows of one length",
@@ -1434,12 +1409,10 @@ LEFT_PAD = Exercise(
             Slip(
                 "cut",
                 "- longest = max(len(prompt) for prompt in prompts)",
-                "- ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
-                "- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
                 "+ longest = min(len(prompt) for prompt in prompts)",
-                "+ ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
+                "  ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
                 "+ ids = [row[-longest:] for row in ids]",
-                "+ mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
+                "  mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
                 "+ mask = [row[-longest:] for row in mask]",
                 message="The long prompts are cut. P is the length of the *longest*.",
             ),
@@ -1496,8 +1469,6 @@ def _count_positions(function, forward, cache, prompts, *others):
         )
     return completions
 
-
-IF_OPEN = "if not completion or completion[-1] not in ends:"
 
 GENERATE = Exercise(
     "13.11",
@@ -1587,6 +1558,7 @@ GENERATE = Exercise(
         ),
         Slip(
             "goes on behind the end",
+            "  for completion, token in zip(completions, tokens):",
             "-     if not completion or completion[-1] not in ends:",
             "-         completion.append(token)",
             "- if all(completion[-1] in ends for completion in completions):",

@@ -740,8 +740,7 @@ REACHES = Exercise(
             ),
             Slip(
                 "spaces",
-                '- """Whether `text` makes `target` of all `numbers`, each used once, with + - *."""',
-                '+ """Whether `text` makes `target` of all `numbers`, each used once, with + - *."""',
+                '  """Whether `text` makes `target` of all `numbers`, each used once, with + - *."""',
                 '+ text = text.replace(" ", "")',
                 message="There are no spaces in an expression of this form.",
             ),

@@ -660,8 +660,7 @@ SEQUENCE = Exercise(
         ),
         Slip(
             "a row too late",
-            "- for token in tokens:",
-            "+ for token in tokens:",
+            "  for token in tokens:",
             "+     previous = token",
             message="Each letter was scored by its own row. It was drawn from the row of the letter *before* it.",
         ),
@@ -688,8 +687,7 @@ SEQUENCE = Exercise(
         ),
         Slip(
             "one addition for each place",
-            "- previous = len(table) - 1  # the start",
-            "+ previous = len(table) - 1  # the start",
+            "  previous = len(table) - 1  # the start",
             "+ rows = [previous, *tokens[:-1]]",
             "+ score[rows, tokens] += 1",
             "- score[previous, token] += 1",

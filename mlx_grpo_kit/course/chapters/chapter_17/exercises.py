@@ -328,18 +328,14 @@ RMS_NORM = Exercise(
         ),
         Slip(
             "eps forgotten",
-            '- """(gradient of x, gradient of weight) of y = x / sqrt(mean(x^2) + eps) * weight."""',
             "- r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)",
-            '+ """(gradient of x, gradient of weight) of y = x / sqrt(mean(x^2)) * weight."""',
             "+ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True))",
             message="eps is missing. Where x is small or 0, it decides.",
             hint=2,
         ),
         Slip(
             "eps outside the root",
-            '- """(gradient of x, gradient of weight) of y = x / sqrt(mean(x^2) + eps) * weight."""',
             "- r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)",
-            '+ """(gradient of x, gradient of weight) of y = x / sqrt(mean(x^2)) + eps * weight."""',
             "+ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True)) + eps",
             message="eps stands outside the root. It is added to the mean of the squares, before the root is taken.",
             hint=2,

@@ -537,8 +537,7 @@ LEARN = Exercise(
             learn,
             Slip(
                 "gradient at the first parameters",
-                '- """(params after `num_iterations` updates from one batch, the loss before each of them)."""',
-                '+ """(params after `num_iterations` updates from one batch, the loss before each of them)."""',
+                '  """(params after `num_iterations` updates from one batch, the loss before each of them)."""',
                 "+ first = params",
                 "- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)",
                 "+ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(first)",
@@ -990,8 +989,7 @@ LOOP = Exercise(
             ),
             Slip(
                 "counted before",
-                '- while state["step"] < max_steps:',
-                '+ while state["step"] < max_steps:',
+                '  while state["step"] < max_steps:',
                 '+     state["step"] += 1',
                 '- state["step"] += 1',
                 message=(
@@ -1002,8 +1000,7 @@ LOOP = Exercise(
             ),
             Slip(
                 "counted afterwards",
-                "- metrics = take_step(state)",
-                "+ metrics = take_step(state)",
+                "  metrics = take_step(state)",
                 '+ yield state["step"] + 1, metrics',
                 '- yield state["step"], metrics',
                 message=(

@@ -304,7 +304,7 @@ SEQUENCE_RATIO = Exercise(
     ),
     explain="The root makes ratios of long and short completions comparable, and brings them close to 1: that is why "
     "GSPO's clip range is a thousandth wide.",
-)  # fmt: skip
+)
 
 
 def cispo_loss(logps, old_logps, advantages, mask, cap):
@@ -344,8 +344,13 @@ CISPO_LOSS = Exercise(
         "Then `-(weight * advantages[:, None] * logps * mask).sum() / mask.sum()`.",
     ),
     cases=(
-        (mx.array([[-1.0, -2], [-1.5, -3]]), mx.array([[-2.0, -2], [-0.5, -2]]), mx.array([1.0, -1]),
-         mx.array([[1.0, 1], [1, 0]]), 1.5),
+        (
+            mx.array([[-1.0, -2], [-1.5, -3]]),
+            mx.array([[-2.0, -2], [-0.5, -2]]),
+            mx.array([1.0, -1]),
+            mx.array([[1.0, 1], [1, 0]]),
+            1.5,
+        ),
         *drawn(5, _with_advantages),
     ),
     mistakes=slips(
@@ -435,7 +440,7 @@ CISPO_LOSS = Exercise(
     ),
     run=_value_and_gradient,
     explain="A token whose ratio has left the clip range keeps a gradient here. In PPO's clip it has none.",
-)  # fmt: skip
+)
 
 # -- which tokens, which completions ----------------------------------------------------------------------------------
 
@@ -585,7 +590,7 @@ OVERLONG_PENALTY = Exercise(
             message="The line begins `cache` tokens *before* the longest, and ends there.",
         ),
     ),
-)  # fmt: skip
+)
 
 # -- all together -----------------------------------------------------------------------------------------------------
 
@@ -695,4 +700,4 @@ PAIRED_DIFFERENCE = Exercise(
         ),
     ),
     run=_two_numbers,
-)  # fmt: skip
+)

@@ -27,16 +27,16 @@ def _verdict(test, part):
     return (REFUSED, PASSED)[answer] if isinstance(answer, bool) else answer
 
 
-def _named(name, what, part, changes=None):
-    """A part with a name and with words for it; sick where `changes` of its source are given."""
-    function = edited(part, changes) if changes else edited(part, {})
+def _named(name, what, part, *diff):
+    """A part with a name and with words for it; sick where a diff of its source is given."""
+    function = edited(part, *diff)
     function.__name__, function.__doc__ = name, what
     return function
 
 
 def _sick(part, **parts):
-    """Parts by name: {name: (words, changes of the source)}."""
-    return [(_named(name, what, part, changes),) for name, (what, changes) in parts.items()]
+    """Parts by name: {name: (words, lines of a diff)}."""
+    return [(_named(name, what, part, *diff),) for name, (what, *diff) in parts.items()]
 
 
 # -- the scorer -------------------------------------------------------------------------------------------------------
@@ -114,12 +114,36 @@ SCORES = Exercise(
         (kits_own,),
         *_sick(
             loop.score,
-            one_late=("the logits of position t score token t", {"start - 1 : -1]": "start:]"}),
-            no_mask=("no attention mask: padding is read as text", {", attention_mask=mask)": ")"}),
-            no_temperature=("the temperature is forgotten", {" / temperature": ""}),
-            twice=("divides by the temperature twice", {" / temperature": " / temperature / temperature"}),
-            right_padded=("prompts are padded on the right", {'pad(prompts, "left")': 'pad(prompts, "right")'}),
-            logits=("raw logits", {"logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)": "logps = logits"}),
+            one_late=(
+                "the logits of position t score token t",
+                "- logits = logits[:, start - 1 : -1] / temperature",
+                "+ logits = logits[:, start:] / temperature",
+            ),
+            no_mask=(
+                "no attention mask: padding is read as text",
+                "- logits = qwen3_forward(config, params, ids, attention_mask=mask)",
+                "+ logits = qwen3_forward(config, params, ids)",
+            ),
+            no_temperature=(
+                "the temperature is forgotten",
+                "- logits = logits[:, start - 1 : -1] / temperature",
+                "+ logits = logits[:, start - 1 : -1]",
+            ),
+            twice=(
+                "divides by the temperature twice",
+                "- logits = logits[:, start - 1 : -1] / temperature",
+                "+ logits = logits[:, start - 1 : -1] / temperature / temperature",
+            ),
+            right_padded=(
+                "prompts are padded on the right",
+                '- prompt_ids, prompt_mask = pad(prompts, "left")',
+                '+ prompt_ids, prompt_mask = pad(prompts, "right")',
+            ),
+            logits=(
+                "raw logits",
+                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+                "+ logps = logits",
+            ),
         ),
         (right_on_the_whole,),
         (right_at_first,),
@@ -230,7 +254,7 @@ SCORES = Exercise(
     explain="This one test finds all three bugs of the museum's first room, and others that are not in it. It needs no "
     "known answer, only two ways to the same number. TRL logs the same difference in every run that samples with vLLM, "
     "as `sampling/sampling_logp_difference`.",
-)  # fmt: skip
+)
 
 
 # -- the mask ---------------------------------------------------------------------------------------------------------
@@ -299,9 +323,21 @@ MASK = Exercise(
         (by_hand,),
         *_sick(
             loop.completion_mask,
-            not_the_end=("every token that is not the end token", {"return ended_before == 0": "return ids != end"}),
-            all_of_it=("True everywhere", {"return ended_before == 0": "return ids == ids"}),
-            one_more=("one place too many", {"- is_end": "- 2 * is_end"}),
+            not_the_end=(
+                "every token that is not the end token",
+                "- return ended_before == 0",
+                "+ return ids != end",
+            ),
+            all_of_it=(
+                "True everywhere",
+                "- return ended_before == 0",
+                "+ return ids == ids",
+            ),
+            one_more=(
+                "one place too many",
+                "- ended_before = mx.cumsum(is_end, axis=1) - is_end",
+                "+ ended_before = mx.cumsum(is_end, axis=1) - 2 * is_end",
+            ),
         ),
         (first_end_by_argmax,),
         (zero_means_none,),
@@ -406,15 +442,42 @@ ADVANTAGES = Exercise(
         (kits_advantages,),
         *_sick(
             loop.advantages,
-            n=("divides by n, not by n - 1", {"ddof=1": "ddof=0"}),
-            whole_batch=("one mean and one deviation for the whole batch", {"axis=1, ": ""}),
-            across=("groups across prompts", {"reshape(-1, group)": "reshape(group, -1)", "axis=1": "axis=0"}),
+            n=(
+                "divides by n, not by n - 1",
+                "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+                "+ return (centred / (groups.std(axis=1, ddof=0, keepdims=True) + 1e-4)).reshape(-1)",
+            ),
+            whole_batch=(
+                "one mean and one deviation for the whole batch",
+                "- centred = groups - groups.mean(axis=1, keepdims=True)",
+                "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+                "+ centred = groups - groups.mean(keepdims=True)",
+                "+ return (centred / (groups.std(ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+            ),
+            across=(
+                "groups across prompts",
+                "- groups = rewards.reshape(-1, group)",
+                "- centred = groups - groups.mean(axis=1, keepdims=True)",
+                "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+                "+ groups = rewards.reshape(group, -1)",
+                "+ centred = groups - groups.mean(axis=0, keepdims=True)",
+                "+ return (centred / (groups.std(axis=0, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+            ),
             shape=(
                 "as many groups as a group should have members",
-                {"reshape(-1, group)": "reshape(group, -1)"},
+                "- groups = rewards.reshape(-1, group)",
+                "+ groups = rewards.reshape(group, -1)",
             ),
-            no_division=("does not divide", {" / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)": ""}),
-            upside_down=("the mean minus the reward", {"groups - groups.mean": "-groups + groups.mean"}),
+            no_division=(
+                "does not divide",
+                "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+                "+ return (centred).reshape(-1)",
+            ),
+            upside_down=(
+                "the mean minus the reward",
+                "- centred = groups - groups.mean(axis=1, keepdims=True)",
+                "+ centred = -groups + groups.mean(axis=1, keepdims=True)",
+            ),
         ),
         (spread_of_the_batch,),
         (nothing_added,),
@@ -546,12 +609,17 @@ GRADIENT = Exercise(
             loop.loss_and_gradient,
             outside=(
                 "log-probabilities computed outside of the differentiated function",
-                {
-                    "    def loss_fn(params):\n        logps = score_with(params)\n": "    logps = score_with(params)\n"
-                    "\n    def loss_fn(params):\n"
-                },
+                "- def loss_fn(params):",
+                "-     logps = score_with(params)",
+                "+ logps = score_with(params)",
+                "+",
+                "+ def loss_fn(params):",
             ),
-            detached=("log-probabilities cut off", {"score_with(params)": "mx.stop_gradient(score_with(params))"}),
+            detached=(
+                "log-probabilities cut off",
+                "- logps = score_with(params)",
+                "+ logps = mx.stop_gradient(score_with(params))",
+            ),
         ),
         (first_only,),
         (uphill,),
@@ -667,17 +735,30 @@ SILENT = Exercise(
             loop.policy_loss,
             late=(
                 "the ratio is masked after exp",
-                {"mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps"},
+                "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+                "+ log_ratio = logps - old_logps",
             ),
-            late_kl=("the KL is masked after exp", {"mx.where(mask, ref_logps - logps, 0.0)": "ref_logps - logps"}),
+            late_kl=(
+                "the KL is masked after exp",
+                "- behind = mx.where(mask, ref_logps - logps, 0.0)",
+                "+ behind = ref_logps - logps",
+            ),
             multiplied=(
                 "everything is multiplied by the mask at the end",
-                {
-                    "mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps",
-                    "mx.where(mask, gain - BETA * kl, 0.0)": "(mask * (gain - BETA * kl))",
-                },
+                "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+                "+ log_ratio = logps - old_logps",
+                "- return -mx.where(mask, gain - BETA * kl, 0.0).sum() / mask.sum()",
+                "+ return -(mask * (gain - BETA * kl)).sum() / mask.sum()",
             ),
-            no_mask=("no mask at all", {"mx.where(mask, ": "mx.where(mask == mask, "}),
+            no_mask=(
+                "no mask at all",
+                "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+                "+ log_ratio = mx.where(mask == mask, logps - old_logps, 0.0)",
+                "- behind = mx.where(mask, ref_logps - logps, 0.0)",
+                "+ behind = mx.where(mask == mask, ref_logps - logps, 0.0)",
+                "- return -mx.where(mask, gain - BETA * kl, 0.0).sum() / mask.sum()",
+                "+ return -mx.where(mask == mask, gain - BETA * kl, 0.0).sum() / mask.sum()",
+            ),
         ),
         (held_in_bounds,),
         (counted_as_constants,),
@@ -730,7 +811,7 @@ SILENT = Exercise(
     ),
     explain="The way out is to put a harmless number in place of the log-ratio, before exp, and not to multiply the "
     "finished loss by 0.",
-)  # fmt: skip
+)
 
 
 # -- micro-batches ----------------------------------------------------------------------------------------------------
@@ -754,6 +835,11 @@ def in_a_loop(grads, num_tokens):
     return {name: value / sum(num_tokens) for name, value in total.items()}
 
 
+WEIGHTED = (
+    "- return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) "
+    "for name in grads[0]}"
+)
+
 PIECES = Exercise(
     "20.6",
     "Pieces and the whole",
@@ -775,11 +861,49 @@ PIECES = Exercise(
         (in_a_loop,),
         *_sick(
             loop.accumulate,
-            added_up=("gradients are added", {"grad[name] * (n / total)": "grad[name]"}),
-            plain_mean=("every micro-batch counts the same", {"(n / total)": "(1 / len(grads))"}),
-            sums=("weighted by tokens, and never divided", {"(n / total)": "n"}),
-            one_more=("counts one token too many in each", {"(n / total)": "((n + 1) / (total + len(grads)))"}),
-            last=("only the last micro-batch", {"in zip(grads, num_tokens, strict=True)": "in [(grads[-1], total)]"}),
+            added_up=(
+                "gradients are added",
+                WEIGHTED,
+                "+ return {",
+                "+     name: sum(grad[name] for grad, n in zip(grads, num_tokens, strict=True))",
+                "+     for name in grads[0]",
+                "+ }",
+            ),
+            plain_mean=(
+                "every micro-batch counts the same",
+                WEIGHTED,
+                "+ return {",
+                "+     name: sum(grad[name] * (1 / len(grads)) for grad, n in zip(grads, num_tokens, strict=True))",
+                "+     for name in grads[0]",
+                "+ }",
+            ),
+            sums=(
+                "weighted by tokens, and never divided",
+                WEIGHTED,
+                "+ return {",
+                "+     name: sum(grad[name] * n for grad, n in zip(grads, num_tokens, strict=True))",
+                "+     for name in grads[0]",
+                "+ }",
+            ),
+            one_more=(
+                "counts one token too many in each",
+                WEIGHTED,
+                "+ return {",
+                "+     name: sum(",
+                "+         grad[name] * ((n + 1) / (total + len(grads)))",
+                "+         for grad, n in zip(grads, num_tokens, strict=True)",
+                "+     )",
+                "+     for name in grads[0]",
+                "+ }",
+            ),
+            last=(
+                "only the last micro-batch",
+                WEIGHTED,
+                "+ return {",
+                "+     name: sum(grad[name] * (n / total) for grad, n in [(grads[-1], total)])",
+                "+     for name in grads[0]",
+                "+ }",
+            ),
         ),
     ),
     mistakes=slips(
@@ -810,7 +934,7 @@ PIECES = Exercise(
     ),
     explain="Adam takes out a constant factor, so a sum hides behind it, until you clip gradients, change the number "
     "of micro-batches, or write down `grad_norm`.",
-)  # fmt: skip
+)
 
 
 # -- the reward -------------------------------------------------------------------------------------------------------
@@ -855,16 +979,41 @@ HONEST = Exercise(
         (as_a_number,),
         *_sick(
             loop.reward,
-            inside=("is the text somewhere in the answer?", {"text == problem.answer": "text in problem.answer"}),
-            around=("is the answer somewhere in the text?", {"text == problem.answer": "problem.answer in text"}),
-            begins=("does the text begin with it?", {"text == problem.answer": "text.startswith(problem.answer)"}),
-            ends=("does the text end with it?", {"text == problem.answer": "text.endswith(problem.answer)"}),
-            form=("is it a number?", {"text == problem.answer": "text.isdigit()"}),
+            inside=(
+                "is the text somewhere in the answer?",
+                "- return float(text == problem.answer)",
+                "+ return float(text in problem.answer)",
+            ),
+            around=(
+                "is the answer somewhere in the text?",
+                "- return float(text == problem.answer)",
+                "+ return float(problem.answer in text)",
+            ),
+            begins=(
+                "does the text begin with it?",
+                "- return float(text == problem.answer)",
+                "+ return float(text.startswith(problem.answer))",
+            ),
+            ends=(
+                "does the text end with it?",
+                "- return float(text == problem.answer)",
+                "+ return float(text.endswith(problem.answer))",
+            ),
+            form=(
+                "is it a number?",
+                "- return float(text == problem.answer)",
+                "+ return float(text.isdigit())",
+            ),
             near=(
                 "is it at most one off?",
-                {"text == problem.answer": "text.isdigit() and abs(int(text) - int(problem.answer)) < 2"},
+                "- return float(text == problem.answer)",
+                "+ return float(text.isdigit() and abs(int(text) - int(problem.answer)) < 2)",
             ),
-            never=("nobody gets anything", {"text == problem.answer": "False"}),
+            never=(
+                "nobody gets anything",
+                "- return float(text == problem.answer)",
+                "+ return float(False)",
+            ),
         ),
     ),
     mistakes=slips(
@@ -977,7 +1126,14 @@ REFERENCE = Exercise(
     cases=(
         (_named("healthy", "the function of the loop", loop.keep_reference),),
         (copies,),
-        *_sick(loop.keep_reference, itself=("the policy itself", {"return dict(params)": "return params"})),
+        *_sick(
+            loop.keep_reference,
+            itself=(
+                "the policy itself",
+                "- return dict(params)",
+                "+ return params",
+            ),
+        ),
         (read_only_view,),
         (one_is_shared,),
         (empty_start,),
@@ -991,42 +1147,44 @@ REFERENCE = Exercise(
             2,
         ),
         *slips(
-        reference_stays,
-        Slip(
-            "nothing moves",
-            "- for name in params:",
-            "-     params[name] = params[name] + 1.0",
-            message="Nothing has been trained yet when you look, and the policy itself passes for its own reference.",
-        ),
-        Slip(
-            "one parameter",
-            "- for name in params:",
-            '+ for name in ["a"]:',
-            message="You replace one parameter. What if another is shared?",
-            hint=2,
-        ),
-        Slip(
-            "only that it differs",
-            "- return all(mx.array_equal(reference[name], start[name]).item() for name in start)",
-            '+ return not mx.array_equal(reference["a"], params["a"]).item()',
-            message="That the reference is not the policy of today does not make it that of the start.",
-            hint=2,
-        ),
-        Slip(
-            "start is another name",
-            "- start = dict(params)",
-            "+ start = params",
-            message=(
-                "Your `start` is a second name for the dictionary that is trained, so you compare the reference with "
-                "the policy of today. You have made the very mistake that you look for: remember a copy."
+            reference_stays,
+            Slip(
+                "nothing moves",
+                "- for name in params:",
+                "-     params[name] = params[name] + 1.0",
+                message=(
+                    "Nothing has been trained yet when you look, and the policy itself passes for its own reference."
+                ),
             ),
-            hint=2,
-        ),
+            Slip(
+                "one parameter",
+                "- for name in params:",
+                '+ for name in ["a"]:',
+                message="You replace one parameter. What if another is shared?",
+                hint=2,
+            ),
+            Slip(
+                "only that it differs",
+                "- return all(mx.array_equal(reference[name], start[name]).item() for name in start)",
+                '+ return not mx.array_equal(reference["a"], params["a"]).item()',
+                message="That the reference is not the policy of today does not make it that of the start.",
+                hint=2,
+            ),
+            Slip(
+                "start is another name",
+                "- start = dict(params)",
+                "+ start = params",
+                message=(
+                    "Your `start` is a second name for the dictionary that is trained, so you compare the reference "
+                    "with the policy of today. You have made the very mistake that you look for: remember a copy."
+                ),
+                hint=2,
+            ),
         ),
     ),
     explain="TRL was asked to refuse a policy that is its own reference after somebody had burned a run on it. The "
     "sign in the curves is a KL of exactly 0.",
-)  # fmt: skip
+)
 
 
 # -- mystery runs -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The exhibits: thirteen bugs of public GRPO programs, each a few changed characters in one part of the loop.
+"""The exhibits: thirteen bugs of public GRPO programs, each a changed line or two in one part of the loop.
 
     for step in train(config, params, tokenizer, 60, BUGS["H"].parts()): ...
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from mlx_grpo_kit.course.chapters.chapter_20 import loop
 from mlx_grpo_kit.course.chapters.chapter_20.loop import Parts
-from mlx_grpo_kit.course.slips import edited
+from mlx_grpo_kit.course.slips import edited, patched
 from mlx_grpo_kit.runs.record import RunRecord
 
 CURVES, GROUPS = "curves.json", "groups.json"
@@ -33,7 +33,7 @@ class Bug:
     Attributes:
         name: in a few words.
         part: the function of the loop that it is in.
-        changes: {text in its source: what stands there instead}.
+        diff: the changed lines of its source, as in `edited`.
         symptom: what a run's curves show, of the stored run.
         test: what catches it, in a sentence.
         threads: (repository and number, what happened there).
@@ -41,14 +41,14 @@ class Bug:
 
     name: str
     part: Callable[..., Any]
-    changes: Mapping[str, str]
+    diff: tuple[str, ...]
     symptom: str
     test: str
     threads: tuple[tuple[str, str], ...]
 
     def sick_part(self) -> Callable[..., Any]:
         """The part with the bug in it."""
-        return edited(self.part, self.changes)
+        return edited(self.part, *self.diff)
 
     def parts(self) -> Parts:
         """All parts of the loop, this one sick."""
@@ -57,23 +57,19 @@ class Bug:
     def lines(self) -> list[str]:
         """The changed lines: those of the healthy part begin with "-", those of the sick one with "+"."""
         healthy = inspect.getsource(self.part)
-        sick = healthy
-        for old, new in self.changes.items():
-            sick = sick.replace(old, new)
+        sick = patched(self.part, *self.diff)
         found = unified_diff(healthy.splitlines(), sick.splitlines(), lineterm="", n=0)
         return [line for line in found if line[:3] not in ("---", "+++") and line[:2] != "@@" and line[1:].strip()]
 
-
-OUTSIDE = {
-    "    def loss_fn(params):\n        logps = score_with(params)\n": "    logps = score_with(params)\n\n"
-    "    def loss_fn(params):\n"
-}
 
 BUGS: dict[str, Bug] = {
     "A": Bug(
         "one token too late",
         loop.score,
-        {"start - 1 : -1]": "start:]"},
+        (
+            "- logits = logits[:, start - 1 : -1] / temperature",
+            "+ logits = logits[:, start:] / temperature",
+        ),
         "Scored minus sampled is above 4 from the first step on, a third of the tokens are clipped, the reward sinks.",
         "Ask the sampler: what it said of a token while drawing it is what the scorer has to say (20.1).",
         (
@@ -90,7 +86,10 @@ BUGS: dict[str, Bug] = {
     "B": Bug(
         "padding is read as text",
         loop.score,
-        {", attention_mask=mask)": ")"},
+        (
+            "- logits = qwen3_forward(config, params, ids, attention_mask=mask)",
+            "+ logits = qwen3_forward(config, params, ids)",
+        ),
         "Next to nothing: it learns, a little behind. Scored minus sampled begins at 0.2, falls within"
         " ten steps, and never quite to 0: only padded prompts are wrong, one in five.",
         "The same test, with prompts of different lengths (20.1).",
@@ -102,7 +101,10 @@ BUGS: dict[str, Bug] = {
     "C": Bug(
         "the temperature is forgotten",
         loop.score,
-        {" / temperature": ""},
+        (
+            "- logits = logits[:, start - 1 : -1] / temperature",
+            "+ logits = logits[:, start - 1 : -1]",
+        ),
         "It learns more slowly. Scored minus sampled is 0.1 from the first step to the last.",
         "The same test, at a temperature that is not 1 (20.1).",
         (
@@ -116,7 +118,13 @@ BUGS: dict[str, Bug] = {
     "D": Bug(
         "scored outside of the gradient",
         loop.loss_and_gradient,
-        OUTSIDE,
+        (
+            "- def loss_fn(params):",
+            "-     logps = score_with(params)",
+            "+ logps = score_with(params)",
+            "+",
+            "+ def loss_fn(params):",
+        ),
         "The gradient norm is exactly 0, and KL too. The other curves scatter around where they began.",
         "Compare a gradient with a slope that you know (20.4).",
         (
@@ -130,7 +138,10 @@ BUGS: dict[str, Bug] = {
     "E": Bug(
         "masked too late",
         loop.policy_loss,
-        {"mx.where(mask, logps - old_logps, 0.0)": "logps - old_logps"},
+        (
+            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+            "+ log_ratio = logps - old_logps",
+        ),
         "The run is over: the first loss is right, its gradient is not a number.",
         "Put rubbish where the mask is False; loss and gradient may not change (20.5).",
         (
@@ -145,7 +156,10 @@ BUGS: dict[str, Bug] = {
     "F": Bug(
         "divided by n, not n - 1",
         loop.advantages,
-        {"ddof=1": "ddof=0"},
+        (
+            "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+            "+ return (centred / (groups.std(axis=1, ddof=0, keepdims=True) + 1e-4)).reshape(-1)",
+        ),
         "Nothing. Gradients are 7% longer, and no eye sees that.",
         "Compare with numbers that somebody else computed (20.3).",
         (
@@ -156,7 +170,12 @@ BUGS: dict[str, Bug] = {
     "G": Bug(
         "one mean for the whole batch",
         loop.advantages,
-        {"axis=1, ": ""},
+        (
+            "- centred = groups - groups.mean(axis=1, keepdims=True)",
+            "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+            "+ centred = groups - groups.mean(keepdims=True)",
+            "+ return (centred / (groups.std(ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+        ),
         "Nothing, in this run. Easy prompts are always praised and hard ones always blamed, but with "
         "sixteen prompts a step of like difficulty that is only noise.",
         "Two groups with different means (20.3).",
@@ -168,7 +187,14 @@ BUGS: dict[str, Bug] = {
     "H": Bug(
         "groups across prompts",
         loop.advantages,
-        {"reshape(-1, group)": "reshape(group, -1)", "axis=1": "axis=0"},
+        (
+            "- groups = rewards.reshape(-1, group)",
+            "- centred = groups - groups.mean(axis=1, keepdims=True)",
+            "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+            "+ groups = rewards.reshape(group, -1)",
+            "+ centred = groups - groups.mean(axis=0, keepdims=True)",
+            "+ return (centred / (groups.std(axis=0, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
+        ),
         "Nothing, in this run. Answers to other prompts are a yardstick too, only a worse one: where "
         "problems differ more, it is noise that drowns the signal.",
         "Another number of groups than there are in a group (20.3).",
@@ -183,7 +209,10 @@ BUGS: dict[str, Bug] = {
     "I": Bug(
         "micro-batches added up",
         loop.accumulate,
-        {"grad[name] * (n / total)": "grad[name]"},
+        (
+            "- return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}",  # noqa: E501
+            "+ return {name: sum(grad[name] for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}",
+        ),
         "The gradient norm is four times as large from the first step on. All else looks healthy: "
         "clipping and Adam take it out.",
         "Pieces of different lengths against the whole (20.6).",
@@ -195,7 +224,10 @@ BUGS: dict[str, Bug] = {
     "J": Bug(
         "cut off too early",
         loop.num_new_tokens,
-        {"task.max_completion_length": "task.max_completion_length - 2"},
+        (
+            "- return task.max_completion_length",
+            "+ return task.max_completion_length - 2",
+        ),
         "Nearly all completions are cut off from the first step on; the reward stays at a quarter, "
         "since answers of three digits are never right.",
         "No test of a part finds it: look at what is cut off in the first steps, and read completions.",
@@ -210,7 +242,10 @@ BUGS: dict[str, Bug] = {
     "K": Bug(
         "a reference that moves along",
         loop.keep_reference,
-        {"return dict(params)": "return params"},
+        (
+            "- return dict(params)",
+            "+ return params",
+        ),
         "KL is exactly 0 while the policy learns. The penalty does nothing.",
         "Replace the policy's parameters and look at the reference (20.8).",
         (
@@ -224,7 +259,10 @@ BUGS: dict[str, Bug] = {
     "L": Bug(
         "a reward that can be had for nothing",
         loop.reward,
-        {"text == problem.answer": "text in problem.answer"},
+        (
+            "- return float(text == problem.answer)",
+            "+ return float(text in problem.answer)",
+        ),
         "The reward climbs past the healthy one, and right answers sink towards 0; completions become "
         "shorter, KL large.",
         "Attack the reward before the policy does (20.7).",
@@ -236,7 +274,10 @@ BUGS: dict[str, Bug] = {
     "M": Bug(
         "the end token is masked",
         loop.completion_mask,
-        {"return ended_before == 0": "return ids != end"},
+        (
+            "- return ended_before == 0",
+            "+ return ids != end",
+        ),
         "Next to nothing: the gradient norm is half as large again. This model knew how to stop "
         "before; one that does not will never be taught.",
         "Four rows, one that never ends and one that ends at once (20.2).",

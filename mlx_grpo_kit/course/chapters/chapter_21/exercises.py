@@ -235,8 +235,7 @@ CHAIN = Exercise(
             checkpointed_vjp,
             Slip(
                 "outputs kept",
-                "- for own in weights:",
-                "+ for own in weights:",
+                "  for own in weights:",
                 "+     x = block(x, *own)",
                 "- x = block(x, *own)",
                 message="Those are the blocks' *outputs*. To compute a block once more you need what went into it.",

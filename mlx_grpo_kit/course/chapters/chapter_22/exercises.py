@@ -307,8 +307,7 @@ SMALLEST = Exercise(
         ),
         Slip(
             "one batch only",
-            "- loss = self.loss_fn(self.params, batch)",
-            "+ loss = self.loss_fn(self.params, batch)",
+            "  loss = self.loss_fn(self.params, batch)",
             "+ for param in self.params.values():",
             "+     param.grad = None",
             message=(
@@ -319,8 +318,7 @@ SMALLEST = Exercise(
         ),
         Slip(
             "a step in it",
-            "- loss.backward()",
-            "+ loss.backward()",
+            "  loss.backward()",
             "+ with torch.no_grad():",
             "+     for param in self.params.values():",
             "+         param -= self.learning_rate * param.grad",
@@ -728,8 +726,7 @@ POISON = Exercise(
             ),
             Slip(
                 "one is let through",
-                '- found.append(("refused", first))',
-                '+ found.append(("refused", first))',
+                '  found.append(("refused", first))',
                 "+ first = None",
                 message="After one refusal it goes on as if nothing had happened. Poison stays.",
             ),
