@@ -148,7 +148,8 @@ class _Parts:
 
 def _definition(thing: Any) -> tuple[str, Mapping[str, Any]]:
     """The source of a function or class, and the names that it sees."""
-    functions = [thing] if inspect.isfunction(thing) else list(filter(inspect.isfunction, vars(thing).values()))
+    members = getattr(thing, "__dict__", {}) if inspect.isclass(thing) else {}
+    functions = [thing] if inspect.isfunction(thing) else [*filter(inspect.isfunction, members.values())]
     if not functions:
         raise NotKeptError("it is not a function or class with lines of its own")
     function = functions[0]

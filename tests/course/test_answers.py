@@ -116,6 +116,8 @@ def test_what_an_answer_needs_comes_first(cell):
             "made inside another",
         ),
         ("import functools\nmine = functools.partial(max, 1)", "not a function or class with lines of its own"),
+        ("import numpy as np\nmine = np.add", "not a function or class with lines of its own"),
+        ("mine = len", "not a function or class with lines of its own"),
         ("f, mine = (lambda: 1), (lambda: 2)", None),
         ("mine = (lambda: 1, lambda: 2)[1]", "its source was not found"),
     ],

@@ -150,8 +150,13 @@ def test_memory_is_given_back_with_the_snapshot(make_trainer):
 
     # Three of the four: the last one's arrays are the trainer's own. Arrays that other tests' threads free meanwhile
     # would count as well, so one undisturbed turn is enough.
-    turns = [held_and_left() for _ in range(4)]
-    assert any(2.7 < held < 3.9 and abs(left) < 0.2 for held, left in turns), turns
+    turns = []
+    while len(turns) < 4:
+        held, left = held_and_left()
+        if 2.7 < held < 3.9 and abs(left) < 0.2:
+            return
+        turns.append((held, left))
+    pytest.fail(f"(held, left) in snapshots: {turns}")
 
 
 @pytest.mark.parametrize(
