@@ -59,7 +59,7 @@ def _point_and_step(rng):
 
 
 def forward_slope(f, x, h):
-    """How much f rises on the way from x to x + h, per unit of way."""
+    """The rise of f from x to x + h, per unit of distance."""
     return (f(x + h) - f(x)) / h
 
 
@@ -71,15 +71,15 @@ def central_slope(f, x, h):
 TWO_POINTS = Exercise(
     id="01.1",
     title="The slope between two points",
-    prompt="Write `forward_slope(f, x, h)`: how much `f` rises between `x` and `x + h`, for each unit of way. For "
-    "`f(x) = x * x` at `x = 3` with `h = 0.1` that is 6.1. A negative `h` leads to the left: with `h = -0.1` it is "
-    "5.9.",
+    prompt="Write `forward_slope(f, x, h)`: how much `f` rises between `x` and `x + h`, per unit of distance. For "
+    "`f(x) = x * x` at `x = 3` with `h = 0.1` the result is 6.1. A negative `h` steps to the left: with `h = -0.1` "
+    "the result is 5.9.",
     minutes=3,
     difficulty=1,
     solution=forward_slope,
     hints=(
-        "A slope is a rise divided by a way. What is the rise of f between x and x + h?",
-        "The rise is `f(x + h) - f(x)`. The way is `h`.",
+        "A slope is a rise divided by a distance. What is the rise of f between x and x + h?",
+        "The rise is `f(x + h) - f(x)`. The distance is `h`.",
         "`return (f(x + h) - f(x)) / h`",
     ),
     cases=(
@@ -100,8 +100,8 @@ TWO_POINTS = Exercise(
                 "- return (f(x + h) - f(x)) / h",
                 "+ return (f(x + h) - f(x))",
                 message=(
-                    "That is the rise itself. Divided by the way h it becomes a slope, which does not shrink when h "
-                    "does."
+                    "That is the rise itself. Divide it by the distance h to get the slope, which does not shrink "
+                    "when h does."
                 ),
                 hint=2,
             ),
@@ -109,7 +109,7 @@ TWO_POINTS = Exercise(
                 "divided by x",
                 "- return (f(x + h) - f(x)) / h",
                 "+ return (f(x + h) - f(x)) / x",
-                message="The way from x to x + h is h long, not x.",
+                message="The distance from x to x + h is h, not x.",
                 hint=2,
             ),
             Slip(
@@ -136,7 +136,7 @@ TWO_POINTS = Exercise(
                 "size only",
                 "- return (f(x + h) - f(x)) / h",
                 "+ return abs((f(x + h) - f(x)) / h)",
-                message="A function that falls to the right has a negative slope: no abs.",
+                message="A function that falls to the right has a negative slope, so do not take abs.",
                 hint=2,
             ),
             Slip(
@@ -144,8 +144,8 @@ TWO_POINTS = Exercise(
                 "- return (f(x + h) - f(x)) / h",
                 "+ return (f(x + h) - f(x)) / abs(h)",
                 message=(
-                    "With a negative h both the rise and the way turn round, and the slope keeps its sign: divide by h"
-                    " itself, not by abs(h)."
+                    "With a negative h, both the rise and the distance change sign, so the slope keeps its sign. "
+                    "Divide by h itself, not by abs(h)."
                 ),
                 hint=2,
             ),
@@ -154,8 +154,8 @@ TWO_POINTS = Exercise(
                 "- return (f(x + h) - f(x)) / h",
                 "+ return (f(x + h) - f(x)) / ((x + h) - x)",
                 message=(
-                    "(x + h) - x is h with the rounding of x + h in it: 0 where h is too small for x to notice, and "
-                    "then you divide by 0. The way is h."
+                    "(x + h) - x contains the rounding error of x + h. If h is tiny compared with x it is 0, and "
+                    "you divide by 0. Divide by h."
                 ),
                 hint=2,
             ),
@@ -170,7 +170,8 @@ TWO_POINTS = Exercise(
         Mistake(
             "central",
             central_slope,
-            "That looks to both sides of x. It is better, and the next exercise; here only x and x + h count.",
+            "That is the slope between x - h and x + h. It is more accurate, and it is the next exercise; here, "
+            "use only x and x + h.",
             hint=2,
         ),
     ),
@@ -187,7 +188,7 @@ BOTH_SIDES = Exercise(
     solution=central_slope,
     hints=(
         "Which two points do you compare now, and how far are they apart?",
-        "The rise is `f(x + h) - f(x - h)`. From x - h to x + h the way is `2 * h`.",
+        "The rise is `f(x + h) - f(x - h)`. The distance from x - h to x + h is `2 * h`.",
         "`return (f(x + h) - f(x - h)) / (2 * h)`",
     ),
     cases=(
@@ -208,8 +209,8 @@ BOTH_SIDES = Exercise(
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
                 "+ return (f(x + h) - f(x - h)) / (2 * h + 1e-8)",
                 message=(
-                    "Nothing has to keep h from being 0 here, and what is added is missing in the slope as soon as h "
-                    "is as small. The way is 2 * h."
+                    "There is no need to guard against h = 0 here, and the added 1e-8 makes the slope wrong when h "
+                    "is small too. Divide by 2 * h."
                 ),
                 hint=2,
             ),
@@ -217,9 +218,7 @@ BOTH_SIDES = Exercise(
                 "size only",
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
                 "+ return abs((f(x + h) - f(x - h)) / (2 * h))",
-                message=(
-                    "Where f falls to the right its slope is negative: leave the sign as it comes out, without abs."
-                ),
+                message=("Where f falls to the right, its slope is negative. Keep the sign; do not take abs."),
                 hint=2,
             ),
             Slip(
@@ -233,7 +232,7 @@ BOTH_SIDES = Exercise(
                 "size of the rise",
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
                 "+ return abs(f(x + h) - f(x - h)) / (2 * h)",
-                message="A fall is a negative rise, so the sign of the difference belongs to it: no abs.",
+                message="A fall is a negative rise, so keep the sign of the difference; do not take abs.",
                 hint=2,
             ),
             Slip(
@@ -241,7 +240,7 @@ BOTH_SIDES = Exercise(
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
                 "+ return (f(x + h / 2) - f(x - h / 2)) / h",
                 message=(
-                    "That is the slope between x - h / 2 and x + h / 2. Here each of the two points is a whole h away."
+                    "That is the slope between x - h / 2 and x + h / 2. Here each point is a whole h away from x."
                 ),
                 hint=2,
             ),
@@ -275,7 +274,8 @@ BOTH_SIDES = Exercise(
                 "length of the way",
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
                 "+ return (f(x + h) - f(x - h)) / abs(2 * h)",
-                message="With a negative h the rise turns round, so the way has to turn round with it: no abs.",
+                message="With a negative h the rise changes sign, so the distance must change sign too; do not "
+                "take abs.",
                 hint=2,
             ),
             Slip(
@@ -283,35 +283,34 @@ BOTH_SIDES = Exercise(
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
                 "+ return (f(x + h) - f(x - h)) / ((x + h) - (x - h))",
                 message=(
-                    "(x + h) - (x - h) is 0 where h is too small for x to notice, and then you divide by 0. The way is"
-                    " 2 * h."
+                    "(x + h) - (x - h) is 0 if h is tiny compared with x, and then you divide by 0. Divide by 2 * h."
                 ),
                 hint=2,
             ),
         ),
     ),
-    explain="The errors of the two sides cancel: halve h and the error becomes a quarter, not a half.",
+    explain="The errors of the two sides cancel: if you halve h, the error falls to a quarter, not to a half.",
 )
 
 
 BY_EYE = Exercise(
     id="01.3",
     title="Three slopes by eye",
-    prompt="`L = a * b + c` at `a = 2`, `b = -3`, `c = 10`. By how much does `L` change for each unit that `a` grows, "
-    "for each unit of `b`, and for each unit of `c`? Put the three numbers in a tuple `(for a, for b, for c)`. No code "
-    "needed: think, or nudge each number by 0.01 with a pencil.",
+    prompt="`L = a * b + c` at `a = 2`, `b = -3`, `c = 10`. By how much does `L` change per unit of `a`, per unit "
+    "of `b`, and per unit of `c`? Put the three numbers in a tuple `(for a, for b, for c)`. You need no code: "
+    "think, or nudge each number by 0.01 with pencil and paper.",
     minutes=3,
     difficulty=1,
     solution=(-3.0, 2.0, 1.0),
     hints=(
-        "Let a grow from 2 to 3 and leave the others alone. What was L before, and what is it after?",
+        "Let a grow from 2 to 3 and leave b and c alone. What was L before, and what is it after?",
         "L goes from 4 to 1: the slope for a is -3, which is b. Look at b in the same way; c is the easy one.",
     ),
     mistakes=(
         Mistake(
             "the numbers themselves",
             (2.0, -3.0, 10.0),
-            "Those are the numbers. What is asked for is how fast L changes when each of them grows.",
+            "Those are the values of a, b and c. The exercise asks how fast L changes when each of them grows.",
         ),
         Mistake(
             "swapped",
@@ -338,25 +337,25 @@ BY_EYE = Exercise(
             "c is one of the knobs here: when it grows by 1, so does L.",
             hint=2,
         ),
-        Mistake("results", (1.0, 6.0, 5.0), "Those are the new values of L. By how much did it change, from 4?"),
+        Mistake("results", (1.0, 6.0, 5.0), "Those are the new values of L. By how much did L change from 4?"),
         Mistake(
             "for a nudge",
             (-0.03, 0.02, 0.01),
-            "That is how far L moves when each number moves by 0.01. For each unit it is a hundred times that.",
+            "That is how far L moves when each number moves by 0.01. Per unit, L moves a hundred times as far.",
         ),
         Mistake(
             "results of a nudge",
             (3.97, 4.02, 4.01),
-            "Those are the new values of L. By how much did it change, from 4, and how much is that for each unit?",
+            "Those are the new values of L. By how much did it change from 4, and how much is that per unit?",
         ),
     ),
-    explain="In a product the slope for one factor is the other factor; in a sum each slope is 1. Chapter 02 is built "
-    "on these two.",
+    explain="In a product, the slope for one factor is the other factor; in a sum, each slope is 1. Chapter 02 "
+    "builds on these two rules.",
 )
 
 
 def partial(f, args, i, h):
-    """The slope of f when only args[i] moves; args is a list and stays as it is."""
+    """The slope of f when only args[i] moves; the list args is not changed."""
     ahead, behind = list(args), list(args)
     ahead[i] += h
     behind[i] -= h
@@ -388,14 +387,14 @@ def _moves_it_back(f, args, i, h):
 ONE_OF_SEVERAL = Exercise(
     id="01.4",
     title="One number of several",
-    prompt="Write `partial(f, args, i, h)`: the slope of `f(*args)` when only `args[i]` moves, looking to both sides "
-    "as in 01.2. `args` is a list, and it has to be the same list of numbers afterwards.",
+    prompt="Write `partial(f, args, i, h)`: the slope of `f(*args)` when only `args[i]` moves, by a central "
+    "difference as in 01.2. `args` is a list, and it must be unchanged afterwards.",
     minutes=6,
     difficulty=2,
     solution=partial,
     hints=(
-        "Make two copies of the list, `list(args)`; in each move one number.",
-        "`ahead = list(args)`, then `ahead[i] += h`; the same with `behind` and `-= h`. `f(*ahead)` calls f with the "
+        "Make two copies of the list with `list(args)`, and change one number in each.",
+        "`ahead = list(args)`, then `ahead[i] += h`; do the same with `behind` and `-= h`. `f(*ahead)` calls f with the "
         "numbers of the list as arguments.",
         "`return (f(*ahead) - f(*behind)) / (2 * h)`",
     ),
@@ -417,15 +416,15 @@ ONE_OF_SEVERAL = Exercise(
                 "- behind[i] -= h",
                 "+ ahead = [a + h for a in args]",
                 "+ behind = [a - h for a in args]",
-                message="All the numbers move at once, so their slopes come out added up. Only args[i] may move.",
+                message="All the numbers move at once, so you get the sum of their slopes. Only args[i] may move.",
             ),
             Slip(
                 "one list",
                 "- ahead, behind = list(args), list(args)",
                 "+ ahead, behind = args, args",
                 message=(
-                    "The slope is always 0, because `ahead = args` makes no copy: both names are the same list. "
-                    "`list(args)` is a copy."
+                    "The slope is always 0, because `ahead = args` makes no copy: both names refer to the same "
+                    "list. `list(args)` makes a copy."
                 ),
             ),
             Slip(
@@ -433,8 +432,8 @@ ONE_OF_SEVERAL = Exercise(
                 "- ahead, behind = list(args), list(args)",
                 "+ ahead = behind = list(args)",
                 message=(
-                    "The slope is always 0: `ahead` and `behind` are two names of one copy. Each needs a copy of its "
-                    "own."
+                    "The slope is always 0: `ahead` and `behind` are two names for the same copy. Each needs a "
+                    "copy of its own."
                 ),
             ),
             Slip(
@@ -451,7 +450,8 @@ ONE_OF_SEVERAL = Exercise(
                 "+ ahead[args.index(args[i])] += h",
                 "+ behind[args.index(args[i])] -= h",
                 message=(
-                    "`index` finds the first of the numbers that are equal, which may be another one. The place is i."
+                    "`index` finds the first number equal to args[i], which may be at another position. Use the "
+                    "position i."
                 ),
             ),
             Slip(
@@ -459,7 +459,7 @@ ONE_OF_SEVERAL = Exercise(
                 "- return (f(*ahead) - f(*behind)) / (2 * h)",
                 "+ return (f(ahead) - f(behind)) / (2 * h)",
                 message=(
-                    "f takes several numbers, not a list of them: the star in `f(*ahead)` hands them over one by one."
+                    "f takes several numbers, not a list of them: the star in `f(*ahead)` passes them one by one."
                 ),
                 hint=2,
             ),
@@ -468,7 +468,7 @@ ONE_OF_SEVERAL = Exercise(
                 "- behind[i] -= h",
                 "- return (f(*ahead) - f(*behind)) / (2 * h)",
                 "+ return (f(*ahead) - f(*behind)) / h",
-                message="That looks ahead only. Compare args[i] + h with args[i] - h.",
+                message="That looks to one side only. Compare args[i] + h with args[i] - h.",
                 hint=2,
             ),
             Slip(
@@ -478,42 +478,42 @@ ONE_OF_SEVERAL = Exercise(
                 "+ ahead = [a + h if a == args[i] else a for a in args]",
                 "+ behind = [a - h if a == args[i] else a for a in args]",
                 message=(
-                    "Where two of the numbers are equal, both have moved: go by the place in the list, not by the "
-                    "number."
+                    "If two of the numbers are equal, both have moved. Choose by the position in the list, not by "
+                    "the value."
                 ),
             ),
             Slip(
                 "whole numbers",
                 "- def partial(f, args, i, h):",
-                '-     """The slope of f when only args[i] moves; args is a list and stays as it is."""',
+                '-     """The slope of f when only args[i] moves; the list args is not changed."""',
                 "-     ahead, behind = list(args), list(args)",
                 "+ import numpy as np",
                 "+",
                 "+ def partial(f, args, i, h):",
-                '+     """The slope of f when only args[i] moves; args is a list and stays as it is."""',
+                '+     """The slope of f when only args[i] moves; the list args is not changed."""',
                 "+     ahead, behind = np.array(args), np.array(args)",
                 message=(
-                    "A NumPy array of whole numbers stays one of whole numbers, so it cannot move by h. `list(args)` "
-                    "can, and so can `np.array(args, dtype=float)`."
+                    "A NumPy array of integers stays an array of integers, so you cannot add a fraction h to it. "
+                    "Use `list(args)` or `np.array(args, dtype=float)`."
                 ),
             ),
         ),
         Mistake(
             "changes the list",
             _moves_the_list,
-            "That looks ahead only, and the list has changed: `args[i] += h` writes into the caller's list. Work on "
+            "That looks to one side only, and it changes the caller's list: `args[i] += h` writes into it. Work on "
             "copies.",
         ),
         Mistake(
             "leaves the list moved",
             _moves_and_returns,
-            "`args[i] += h` writes into the caller's list, where everybody will find it. Work on copies.",
+            "`args[i] += h` writes into the caller's list, and the list stays changed. Work on copies.",
         ),
         Mistake(
             "moves it back",
             _moves_it_back,
-            "Going forth and back does not always lead home: x + h - 2 * h + h may be off by a rounding. Work on "
-            "copies.",
+            "Moving back does not always restore the number: x + h - 2 * h + h may differ from x by a rounding "
+            "error. Work on copies.",
         ),
     ),
 )
@@ -535,8 +535,8 @@ CHAIN = Exercise(
     solution=chain_slope,
     hints=(
         "If x moves a little, by how much does g(x) move? And if g(x) moves that much, how much does f move?",
-        "The two factors multiply: g passes on dg(x) of the movement, f passes on its own slope of that. At which "
-        "point is f's slope taken: at x, or at what f gets to see?",
+        "The two factors multiply: g scales the movement by dg(x), and f scales the result by its own slope. At "
+        "which point is f's slope taken: at x, or at the input that f receives?",
         "`return df(g(x)) * dg(x)`",
     ),
     cases=(
@@ -554,29 +554,30 @@ CHAIN = Exercise(
             "df at x",
             "- return df(g(x)) * dg(x)",
             "+ return df(x) * dg(x)",
-            message="f never sees x: it sees g(x), so its slope has to be taken there.",
+            message="f never receives x. It receives g(x), so take its slope there.",
             hint=2,
         ),
         Slip(
             "outer only",
             "- return df(g(x)) * dg(x)",
             "+ return df(g(x))",
-            message="That is f's slope in terms of g(x). How far g(x) moves when x does, dg(x), is still missing.",
+            message="That is the slope of f for a movement of g(x). Multiply it by dg(x), which says how far g(x) "
+            "moves when x moves.",
         ),
         Slip(
             "sum",
             "- return df(g(x)) * dg(x)",
             "+ return df(g(x)) + dg(x)",
             message=(
-                "The slopes do not add: if g triples a movement and f doubles what it gets, the movement grows six "
-                "times."
+                "The slopes do not add. If g triples a movement and f doubles its input, the movement becomes six "
+                "times as large."
             ),
         ),
         Slip(
             "g in place of its slope",
             "- return df(g(x)) * dg(x)",
             "+ return df(g(x)) * g(x)",
-            message="g(x) is where g leads. How far that moves when x does is dg(x).",
+            message="g(x) is the value of g. How far that value moves when x moves is dg(x).",
             hint=2,
         ),
         Slip(
@@ -584,8 +585,7 @@ CHAIN = Exercise(
             "- return df(g(x)) * dg(x)",
             "+ return df(g(x)) * (g(x + 1e-6) - g(x - 1e-6)) / 2e-6",
             message=(
-                "A measured slope of g is off as soon as the step drowns in the digits of a large x. You are given dg:"
-                " it is exact."
+                "A measured slope of g is wrong when the step is tiny compared with a large x. Use dg, which is exact."
             ),
             hint=2,
         ),
@@ -593,16 +593,16 @@ CHAIN = Exercise(
             "dg at g(x)",
             "- return df(g(x)) * dg(x)",
             "+ return df(g(x)) * dg(g(x))",
-            message="g sees x itself, so its slope is taken at x; only f sees g(x).",
+            message="g receives x itself, so take its slope at x. Only f receives g(x).",
             hint=2,
         ),
         Slip(
             "df of dg",
             "- return df(g(x)) * dg(x)",
             "+ return df(dg(x))",
-            message="f sees what g gives, g(x), not g's slope; then multiply.",
+            message="f receives g(x), not the slope of g. Take df at g(x), then multiply by dg(x).",
             hint=2,
         ),
     ),
-    explain="That is all backpropagation does, one operation after the other.",
+    explain="Backpropagation does nothing else, one operation after another.",
 )

@@ -10,7 +10,7 @@ from mlx_grpo_kit.viz.style import COLORS, three_digits
 
 Function = Callable[[float], float]
 STEPS = [10.0 ** (exponent / 8) for exponent in range(0, -113, -1)]  # 1 down to 1e-14
-FLOOR = 1e-17  # an error of 0 has to stand somewhere on a logarithmic axis
+FLOOR = 1e-17  # a logarithmic axis cannot show an error of 0
 
 
 def slope_error(f: Function, df: Function, x: float, h: float, both_sides: bool) -> float:
