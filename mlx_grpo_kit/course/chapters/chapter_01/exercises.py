@@ -394,8 +394,8 @@ ONE_OF_SEVERAL = Exercise(
     solution=partial,
     hints=(
         "Make two copies of the list with `list(args)`, and change one number in each.",
-        "`ahead = list(args)`, then `ahead[i] += h`; do the same with `behind` and `-= h`. `f(*ahead)` calls f with the "
-        "numbers of the list as arguments.",
+        "`ahead = list(args)`, then `ahead[i] += h`; do the same with `behind` and `-= h`. `f(*ahead)` calls f with "
+        "the numbers of the list as arguments.",
         "`return (f(*ahead) - f(*behind)) / (2 * h)`",
     ),
     cases=(

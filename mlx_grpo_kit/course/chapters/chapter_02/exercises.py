@@ -92,23 +92,24 @@ GRAPHS = (
 BY_HAND = Exercise(
     id="02.1",
     title="Backwards by hand",
-    prompt="The same graph with other numbers: `e = a * b`, `d = e + c`, `L = d * f`, at `a = 1`, `b = 4`, `c = -2`, "
-    "`f = 3`. Go backwards with a pencil, from `L` to the leaves, and put the slopes of `L` for `(a, b, c, f)` in a "
-    "tuple.",
+    prompt="The same graph with other numbers: `e = a * b`, `d = e + c`, `L = d * f`, at `a = 1`, `b = 4`, `c = "
+    "-2`, `f = 3`. Work backwards with a pencil, from `L` to the leaves, and put the slopes of `L` for `(a, b, c, "
+    "f)` in a tuple.",
     minutes=6,
     difficulty=2,
     solution=(12.0, 3.0, 3.0, 2.0),
     hints=(
-        "First forwards: e is 4, d is 2, L is 6. Then begin at L = d * f: its slope for d is f = 3, for f it is d = 2. "
-        "What does d hand on to e and c?",
-        "A sum hands its slope on unchanged: e and c both get 3. In e = a * b the slope for a is b, times what e got.",
+        "First go forwards: e is 4, d is 2, L is 6. Then begin at L = d * f: its slope for d is f = 3, and its "
+        "slope for f is d = 2. What does d pass on to e and c?",
+        "A sum passes its slope on unchanged: e and c both get 3. In e = a * b, the slope for a is b, multiplied "
+        "by the slope that e got.",
         "For a: 4 * 3 = 12. For b: 1 * 3 = 3.",
     ),
     mistakes=(
         Mistake(
             "only the last step",
             (4.0, 1.0, 1.0, 2.0),
-            "The first three are the slopes of d. On the way to L they are still multiplied by f.",
+            "The first three are the slopes of d. To get the slopes of L, multiply them by f.",
             hint=2,
         ),
         Mistake(
@@ -120,17 +121,17 @@ BY_HAND = Exercise(
         Mistake(
             "sum as a product",
             (12.0, 3.0, -6.0, 2.0),
-            "c is added, so it gets the slope of d as it is, 3, whatever its own size.",
+            "c is added, so it gets the slope of d unchanged: 3. The size of c does not matter.",
             hint=2,
         ),
         Mistake(
             "c as seen from d",
             (12.0, 3.0, 1.0, 2.0),
-            "1 is the slope of d for c. On the way to L it is still multiplied by f.",
+            "1 is the slope of d for c. To get the slope of L, multiply it by f.",
             hint=2,
         ),
         Mistake("f by its own size", (12.0, 3.0, 3.0, 3.0), "When f grows by 1, L grows by d: what is d?"),
-        Mistake("the first graph", (6.0, -4.0, -2.0, 4.0), "Those are the slopes with the numbers of the first graph."),
+        Mistake("the first graph", (6.0, -4.0, -2.0, 4.0), "Those are the slopes for the numbers of the first graph."),
     ),
 )
 
@@ -160,28 +161,28 @@ def _all_four(op, a, b):
 
 
 def _rule_or_measurement(function, op, a, b):
-    """The slopes; in words where they are right for usual numbers and off for these, however far."""
+    """The slopes, or words if they are right for ordinary numbers and wrong for these."""
     slopes = function(op, a, b)
     is_usual = max(abs(a), abs(b)) < 1e6 and not 0 < abs(b) < 1e-3
     if is_usual or same(slopes, local_derivatives(op, a, b)):
         return slopes
     is_near = same(function(op, 3.0, 2.0), local_derivatives(op, 3.0, 2.0))
-    return Told("slopes that are right for usual numbers and wrong for these") if is_near else slopes
+    return Told("slopes that are right for ordinary numbers and wrong for these") if is_near else slopes
 
 
 RULES = Exercise(
     id="02.2",
     title="The rule of each operation",
     prompt="Write `local_derivatives(op, a, b)`: the slopes of `a op b` for `a` and for `b`, as a tuple. `op` is "
-    '`"+"`, `"-"`, `"*"` or `"/"`; `a` and `b` are plain numbers. Give the exact slopes, by the rule of each '
-    "operation: "
-    "nothing is measured from here on.",
+    '`"+"`, `"-"`, `"*"` or `"/"`; `a` and `b` are plain numbers. Give the exact slopes, by the rule of '
+    "each operation: from here on, we measure nothing.",
     minutes=6,
     difficulty=1,
     solution=local_derivatives,
     hints=(
-        "Four cases, each with its own pair. For + it is (1, 1): when a grows by 1, so does the sum.",
-        "For * it is (b, a). For a / b = a * (1/b) the slope for a is 1 / b; the slope of 1/b for b is -1 / b**2.",
+        "There are four cases, each with its own pair. For + the pair is (1, 1): when a grows by 1, so does the sum.",
+        "For * the pair is (b, a). For a / b = a * (1/b) the slope for a is 1 / b; the slope of 1/b for b is -1 / "
+        "b**2.",
         "`-` gives (1, -1), `/` gives (1 / b, -a / b**2).",
     ),
     cases=(
@@ -227,50 +228,50 @@ RULES = Exercise(
                 "size of the numerator",
                 "- return 1 / b, -a / b**2",
                 "+ return 1 / b, -abs(a) / b**2",
-                message="For a negative a the quotient rises where b grows: a keeps its sign, without abs.",
+                message="For a negative a, the quotient rises when b grows. Keep the sign of a; do not take abs.",
                 hint=2,
             ),
             Slip(
                 "size of the factor",
                 "- return b, a",
                 "+ return b, abs(a)",
-                message="When b grows by 1, a * b changes by a, and falls where a is negative: no abs.",
+                message="When b grows by 1, a * b changes by a, and it falls if a is negative. Do not take abs.",
                 hint=2,
             ),
             Slip(
                 "quotient without brackets",
                 "- return 1 / b, -a / b**2",
                 "+ return 1 / b, -a / b * b",
-                message="`/ b * b` divides by b and then multiplies by it again. Write `b**2`, or brackets.",
+                message="`/ b * b` divides by b and then multiplies by it again. Write `b**2`, or use brackets.",
                 hint=3,
             ),
             Slip(
                 "quotient without a",
                 "- return 1 / b, -a / b**2",
                 "+ return 1 / b, -1 / b**2",
-                message="The slope of 1 / b is -1 / b**2; that of a / b is a times as large.",
+                message="The slope of 1 / b is -1 / b**2. The slope of a / b is a times as large.",
                 hint=2,
             ),
             Slip(
                 "quotient without a square",
                 "- return 1 / b, -a / b**2",
                 "+ return 1 / b, -a / b",
-                message="For b the quotient bends: the slope of 1 / b is -1 / b**2, with a square.",
+                message="The slope of 1 / b is -1 / b**2, with a square.",
                 hint=2,
             ),
         ),
         Mistake(
             "all four at every call",
             _all_four,
-            "All four pairs are computed at every call, whichever is asked for, and the quotient's has no value where "
-            "b is 0. Compute only the one for `op`.",
+            "Your function computes all four pairs in every call, and the pair of the quotient does not exist if b "
+            "is 0. Compute only the pair for `op`.",
             hint=1,
         ),
         Mistake(
             "measured",
             _measured,
-            "A measured slope is off as soon as its step drowns in the digits of large numbers. The rule of each "
-            "operation is exact: for a * b the slope for a is b, whatever their size.",
+            "A measured slope is wrong when its step is tiny compared with the numbers. The rule of each operation "
+            "is exact: for a * b the slope for a is b, at any size.",
             hint=2,
         ),
     ),
@@ -278,7 +279,7 @@ RULES = Exercise(
 
 
 def topological_order(root):
-    """All values of the graph of root in a list: each once, and after its parents."""
+    """A list of all values in the graph of root: each once, after its parents."""
     order, seen = [], set()
 
     def visit(value):
@@ -293,7 +294,7 @@ def topological_order(root):
 
 
 def _without_marks(root):
-    """Marks what was seen in the values themselves, which leaves other numbers in them."""
+    """Mark visited values in the values themselves, which changes their numbers."""
     order = []
 
     def visit(value):
@@ -342,7 +343,7 @@ def _generates(root):
 
 
 def _judge_order(function, build):
-    """An order in words, because more than one is right. It is asked for twice: an answer may not remember."""
+    """Describe an order in words, because several are right. Call the answer twice, because it must not keep state."""
     earlier = build()
     function(earlier)
     root = build()
@@ -350,7 +351,7 @@ def _judge_order(function, build):
     marks = _marks(wanted)
     first, second = (_verdict(function(root), wanted, topological_order(earlier)) for _ in range(2))
     if _marks(wanted) != marks:
-        return Told("an order, and other numbers, names or parents in the values")
+        return Told("an order, and changed numbers, names or parents in the values")
     if first != second:
         return Told(f"{first} at the first call, and {second} at the second")
     return first
@@ -374,7 +375,7 @@ def _verdict(order, wanted, earlier):
         return Told("a list with a value in it twice")
     missing = [value for value in wanted if value not in set(order)]
     if missing and all(value.data in [other.data for other in order] for value in missing):
-        return Told("a list in which one value stands for another that has the same number")
+        return Told("a list in which one value replaces another with the same number")
     if missing:
         kinds = {"the root" if each is wanted[-1] else "a result" if each.parents else "a leaf" for each in missing}
         return Told(f"a list without {' and '.join(sorted(kinds))}")
@@ -387,17 +388,17 @@ def _verdict(order, wanted, earlier):
 ORDER = Exercise(
     id="02.3",
     title="An order that works",
-    prompt="Write `topological_order(root)`: a list of all values that `root` was computed from, and `root` itself. "
-    "Each is in it once, and after all of its parents (`value.parents`). Several orders are right. Walk to each value "
-    "once, not along every path, and leave the values as they are.",
+    prompt="Write `topological_order(root)`: a list of all values that `root` was computed from, and `root` "
+    "itself. Each value appears once, after all of its parents (`value.parents`). Several orders are right. Visit "
+    "each value once, not once per path, and do not change the values.",
     minutes=10,
     difficulty=3,
     solution=topological_order,
     hints=(
         "Write a function inside, `visit(value)`, that visits the parents first and then appends the value to the "
-        "list. A value used twice is visited twice: what has to be remembered?",
-        "Keep a set of the values seen. `visit` does nothing for a value in it. Otherwise: add it to the set, visit "
-        "each of `value.parents`, and only then append it to the list.",
+        "list. A value used twice is visited twice: what do you have to remember?",
+        "Keep a set of the visited values. If a value is in the set, `visit` does nothing. Otherwise it adds the "
+        "value to the set, visits each of `value.parents`, and only then appends the value to the list.",
         "`def visit(value):`\n`    if value not in seen:`\n`        seen.add(value)`\n"
         "`        for parent in value.parents: visit(parent)`\n`        order.append(value)`",
     ),
@@ -427,8 +428,8 @@ ORDER = Exercise(
                 "- return order",
                 "+ return order[::-1]",
                 message=(
-                    "Turning the list of a walk from the root around is not enough: a value that is reached early, on "
-                    "a short way, ends up after something made from it."
+                    "It is not enough to reverse the order of a walk from the root: a value that a short path "
+                    "reaches early ends up after a value made from it."
                 ),
                 hint=2,
             ),
@@ -437,8 +438,8 @@ ORDER = Exercise(
                 "- if value not in seen:",
                 "+ if True:",
                 message=(
-                    "Remember in a set which values you have seen. Without it a graph of 50 doublings would be walked "
-                    "along a million billion paths."
+                    "Remember in a set which values you have visited. Without the set, a graph of 50 doublings has "
+                    "a million billion paths to walk."
                 ),
                 hint=2,
             ),
@@ -452,7 +453,7 @@ ORDER = Exercise(
                 "no leaves",
                 "- return order",
                 "+ return [value for value in order if value.parents]",
-                message="The leaves belong to it too: they are what the gradients are for.",
+                message="The leaves belong to the list too: we want their gradients most of all.",
             ),
             Slip(
                 "by number",
@@ -461,8 +462,8 @@ ORDER = Exercise(
                 "+ if value.data not in seen:",
                 "+     seen.add(value.data)",
                 message=(
-                    "Two different values with the same number are taken for one. `in` on a list of Values does that "
-                    "too, because Values compare by their numbers; a set tells them apart."
+                    "Your function treats two different values with the same number as one. `in` on a list of "
+                    "Values does that too, because Values compare by their numbers; a set tells them apart."
                 ),
                 hint=2,
             ),
@@ -472,45 +473,49 @@ ORDER = Exercise(
                 "-     seen.add(value)",
                 "+ if not hasattr(value, 'visited'):",
                 "+     value.visited = True",
-                message="A Value has no room for attributes of your own. Remember in a set what you have seen.",
+                message="A Value does not accept attributes of your own. Remember the visited values in a set.",
                 hint=2,
             ),
             Slip(
                 "an extra value",
                 "- return order",
                 "+ return [*order, Value(1.0)]",
-                message="Nothing else belongs into the list: it ends with root.",
+                message="Nothing else belongs in the list: it ends with root.",
             ),
         ),
         Mistake(
             "every path",
             _every_path,
-            "Each value stands in the list once, but you have walked to it along every path that leads there: two to "
-            "the power of 30 for 30 doublings. Look whether a value was seen before you walk on from it.",
+            "Each value is in the list once, but you have walked along every path to it: two to the power of 30 "
+            "paths for 30 doublings. Before you walk on from a value, check whether you have visited it.",
             hint=2,
         ),
         Mistake(
             "remembers for good",
             _remembers_for_good,
-            "The set of what was seen outlives the call, so the next call finds everything seen already. Make it "
-            "inside the function. (A default such as `seen=set()` is made once, not at each call.)",
+            "The set of visited values outlives the call, so in the next call all values count as visited. Create "
+            "it inside the function. (A default such as `seen=set()` is created once, not in each call.)",
             hint=2,
         ),
         Mistake(
             "collects for good",
             _collects_for_good,
-            "The list outlives the call: it still holds the values of another graph. Make it inside the function. (A "
-            "default such as `order=[]` is made once, not at each call.)",
+            "The list outlives the call: it still holds the values of another graph. Create it inside the "
+            "function. (A default such as `order=[]` is created once, not in each call.)",
             hint=2,
         ),
         Mistake(
             "marks in the values",
             _without_marks,
-            "Remember what was seen in a set of your own. The walk backwards wants the grads at 0, and the pictures "
-            "want the labels.",
+            "Remember the visited values in a set of your own. The backward pass needs the grads at 0, and the "
+            "pictures need the labels.",
             hint=2,
         ),
-        Mistake("a generator", _generates, "The walk backwards begins at the end of it, so it has to be a list."),
+        Mistake(
+            "a generator",
+            _generates,
+            "The backward pass begins at the end of the order, so the order has to be a list.",
+        ),
     ),
 )
 
@@ -524,7 +529,7 @@ def backward(order):
 
 
 class _Unfinished(Value):
-    """A Value whose walk backwards nobody has written yet."""
+    """A Value without a backward pass."""
 
     __slots__ = ()
 
@@ -533,7 +538,7 @@ class _Unfinished(Value):
 
 
 def _gradients(function, build):
-    """The grad of every value, by its label or its place in the order; of a long graph, of leaves and result."""
+    """The grad of every value, by label or position in the order; of a long graph, only the leaves and the result."""
     copies = {}
     for value in topological_order(build()):
         parents = tuple(copies[parent] for parent in value.parents)
@@ -543,7 +548,7 @@ def _gradients(function, build):
     order = list(copies.values())
     returned = function(list(order))
     if inspect.isgenerator(returned):
-        return Told("a generator, which has not begun to run (there is a `yield` in it)")
+        return Told("a generator, which has not started to run (your function contains a `yield`)")
     if returned is not None and not any(value.grad for value in order):
         return Told(f"a {type(returned).__name__}, and no grad filled in: write into the `.grad` of the values")
     names = [value.label or f"{value.op} at place {place}" for place, value in enumerate(order)]
@@ -565,14 +570,15 @@ def _along_every_path(order):
 BACKWARD = Exercise(
     id="02.4",
     title="The backward pass",
-    prompt="Write `backward(order)`. `order` holds all values of a graph, parents first, so the result is `order[-1]`; "
-    "every `grad` is 0. Fill in the grads: the result's is 1, and each value hands its own on, once, to its `parents`, "
-    "times the number at the same place in its `derivatives`. It returns nothing.",
+    prompt="Write `backward(order)`. `order` holds all values of a graph, parents first, so the result is "
+    "`order[-1]`; every `grad` is 0. Fill in the grads: the grad of the result is 1. Each value passes its grad on "
+    "to its `parents` once, multiplied by the number at the same position in its `derivatives`. The function "
+    "returns nothing.",
     minutes=8,
     difficulty=2,
     solution=backward,
     hints=(
-        "Two things to do: give the result its grad, then go through the values from the end of the list to its "
+        "There are two steps: give the result its grad, then go through the values from the end of the list to its "
         "beginning, `reversed(order)`.",
         "For one value: `for parent, derivative in zip(value.parents, value.derivatives):`. What is added to "
         "`parent.grad`?",
@@ -586,8 +592,8 @@ BACKWARD = Exercise(
         Mistake(
             "every path",
             _along_every_path,
-            "The numbers would be right, but you follow every path from the result to the leaves. Go through `order` "
-            "once, from its end: when a value's turn comes, its grad is complete.",
+            "The numbers would be right, but you follow every path from the result to the leaves. Go through "
+            "`order` once, from its end: when you reach a value, its grad is complete.",
         ),
         *slips(
             backward,
@@ -596,7 +602,8 @@ BACKWARD = Exercise(
                 "- parent.grad += derivative * value.grad",
                 "+ parent.grad = derivative * value.grad",
                 message=(
-                    "A value that is used in two places gets a share from each. `=` forgets the first; add instead."
+                    "A value that is used in two places gets a share from each. `=` overwrites the first share; "
+                    "add instead."
                 ),
                 hint=3,
             ),
@@ -612,28 +619,29 @@ BACKWARD = Exercise(
                 "the first of the list",
                 "- order[-1].grad = 1.0",
                 "+ order[0].grad = 1.0",
-                message="The result, which starts with 1, is the last of the list as you were given it: `order[-1]`.",
+                message="The result, whose grad starts at 1, is the last value of the given list: `order[-1]`.",
             ),
             Slip(
                 "leaves only",
                 "- parent.grad += derivative * value.grad",
                 "+ parent.grad += 0.0 if parent.parents else derivative * value.grad",
-                message="The values in between need their grads too: they are what is handed on.",
+                message="The values in between need their grads too, because they pass them on.",
                 hint=2,
             ),
             Slip(
                 "from the leaves",
                 "- for value in reversed(order):",
                 "+ for value in order:",
-                message="The gradient starts at the result, which is the last in the list: go through it backwards.",
+                message="The gradient starts at the result, which is the last value of the list: go through the "
+                "list backwards.",
             ),
             Slip(
                 "derivatives alone",
                 "- parent.grad += derivative * value.grad",
                 "+ parent.grad += derivative",
                 message=(
-                    "The local derivative alone says how the next value changes, not the result: multiply it by "
-                    "`value.grad`."
+                    "The local derivative alone says how the next value changes, not how the result changes: "
+                    "multiply it by `value.grad`."
                 ),
                 hint=3,
             ),
@@ -642,8 +650,7 @@ BACKWARD = Exercise(
                 "- parent.grad += derivative * value.grad",
                 "+ parent.grad += value.grad",
                 message=(
-                    "The gradient is handed on times the derivative at the same place. Only a sum hands it on "
-                    "unchanged."
+                    "Multiply the gradient by the derivative at the same position. Only a sum passes it on unchanged."
                 ),
                 hint=3,
             ),
@@ -652,8 +659,8 @@ BACKWARD = Exercise(
                 "- for parent, derivative in zip(value.parents, value.derivatives):",
                 "+ for parent, derivative in dict(zip(value.parents, value.derivatives)).items():",
                 message=(
-                    "A dictionary holds each parent once: in a + a both places are the same value, and one share is "
-                    "lost."
+                    "A dictionary holds each parent once: in a + a both parents are the same value, so one share "
+                    "is lost."
                 ),
                 hint=2,
             ),
@@ -662,9 +669,9 @@ BACKWARD = Exercise(
                 "- for value in reversed(order):",
                 "+ for value in reversed(order[:-1]):",
                 message=(
-                    "The result has its 1, and nothing of it arrives at its parents. Does the loop begin with the "
-                    "result itself, and is it the value's own grad that you add (`+=`), not its parent's (which is "
-                    "still 0)?"
+                    "The result has its 1, but its parents receive nothing. Does the loop begin with the result "
+                    "itself, and do you add the value's own grad with `+=`, not its parent's grad (which is still "
+                    "0)?"
                 ),
                 hint=2,
             ),
@@ -675,8 +682,8 @@ BACKWARD = Exercise(
                 "+ for parent in value.parents:",
                 "+     parent.grad += value.derivatives[list(value.parents).index(parent)] * value.grad",
                 message=(
-                    "`index` finds the first parent that is equal: in a - a both are the same, and each place has a "
-                    "derivative of its own. Walk through parents and derivatives together, with zip."
+                    "`index` finds the first parent that is equal: in a - a both parents are the same, and each "
+                    "position has a derivative of its own. Loop over parents and derivatives together, with zip."
                 ),
                 hint=2,
             ),
@@ -685,13 +692,13 @@ BACKWARD = Exercise(
                 "- order[-1].grad = 1.0",
                 "+ for value in order:",
                 "+     value.grad = 1.0",
-                message="Only the result starts at 1; everybody else collects from 0.",
+                message="Only the grad of the result starts at 1; all other grads start at 0.",
             ),
             Slip(
                 "values in place of derivatives",
                 "- parent.grad += derivative * value.grad",
                 "+ parent.grad += parent.data * value.grad",
-                message="What is handed on is multiplied by the local derivative, not by the parent's number.",
+                message="Multiply the grad by the local derivative, not by the parent's number.",
                 hint=2,
             ),
         ),
@@ -710,13 +717,13 @@ def _of_several_values(x):
 
 
 def _number_and_gradient(function, number):
-    function(Value(number))  # what an answer remembers of it makes no difference
+    function(Value(number))  # so that an answer that keeps state shows it
     x = Value(number)
     result = function(x)
     if not isinstance(result, Value):
         return result if result is None else Told(f"{show(result)}, which is not a Value")
     if not isinstance(result.parents, tuple) or not isinstance(result.derivatives, tuple):
-        return Told("a Value whose parents or derivatives are not a tuple; a tuple of one has a comma: (x,)")
+        return Told("a Value whose parents or derivatives are not a tuple; a tuple of length one needs a comma: (x,)")
     if any(isinstance(each, Value) for each in result.derivatives):
         return Told("a Value whose derivative is a Value, not a plain number (compute it from x.data)")
     if len(result.parents) != len(result.derivatives):
@@ -724,11 +731,11 @@ def _number_and_gradient(function, number):
     if not all(isinstance(parent, Value) for parent in result.parents):
         return Told("a Value whose parent is a plain number, not x itself")
     if len(result.parents) == 1 and not result.parents[0].parents and result.parents[0] is not x:
-        return Told("a Value whose parent is another Value than the x that it was given")
+        return Told("a Value whose parent is not the given x but another Value")
     if result.parents and not (len(result.parents) == 1 and result.parents[0] is x):
         return Told("a Value with other parents than x alone")
     if result.parents and not result.op:
-        return Told("a Value without an `op`, by which the pictures name it")
+        return Told("a Value without an `op`, which the pictures need as its name")
     result.backward()
     return {"data": result.data, "gradient of x": x.grad}
 
@@ -737,16 +744,16 @@ OWN_OPERATION = Exercise(
     id="02.5",
     title="An operation of your own",
     prompt="`Value` has no softplus, `log(1 + e**x)`, a smooth relu. Write `softplus(x)` for a Value `x`, as one "
-    "operation whose only parent is `x`. Its slope is the sigmoid, `1 / (1 + e**-x)`. Return "
-    '`Value(data, op="softplus", parents=..., derivatives=...)`, with `parents` and `derivatives` tuples of one; '
+    "operation whose only parent is `x`. Its slope is the sigmoid, `1 / (1 + e**-x)`. Return `Value(data, "
+    'op="softplus", parents=..., derivatives=...)`, where `parents` and `derivatives` are tuples of length one; '
     "`math.exp` and `math.log` work on `x.data`.",
     minutes=8,
     difficulty=2,
     solution=softplus,
     hints=(
         "The data is `math.log(1 + math.exp(x.data))`. The only parent is x, so `parents` is `(x,)`.",
-        "The derivative is the sigmoid of x.data: `1 / (1 + math.exp(-x.data))`. Mind the minus sign, and the comma of "
-        "a tuple of one.",
+        "The derivative is the sigmoid of x.data: `1 / (1 + math.exp(-x.data))`. Mind the minus sign, and the "
+        "comma in a tuple of length one.",
     ),
     cases=((0.0,), (2.0,), (-3.0,), *drawn(2, lambda rng: (rng.normal(),))),
     run=_number_and_gradient,
@@ -757,33 +764,33 @@ OWN_OPERATION = Exercise(
                 "no parents",
                 '- return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))',
                 "+ return Value(math.log(1 + math.exp(x.data)))",
-                message="The number is right, but the result does not know x: `(x,)` belongs into its parents.",
+                message="The number is right, but the result does not know x: its parents must be `(x,)`.",
             ),
             Slip(
                 "by position",
                 '- return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))',
                 '+ return Value(math.log(1 + math.exp(x.data)), "softplus", (x,), (slope,))',
-                message="What follows the number is given by name: `op=`, `parents=`, `derivatives=`.",
+                message="Pass the arguments after the number by name: `op=`, `parents=`, `derivatives=`.",
             ),
             Slip(
                 "mirrored",
                 "- slope = 1 / (1 + math.exp(-x.data))",
                 "+ slope = 1 / (1 + math.exp(x.data))",
-                message="The derivative is that of -x: 1 / (1 + e**-x) has a minus sign in the exponent.",
+                message="That is the derivative at -x: 1 / (1 + e**-x) has a minus sign in the exponent.",
                 hint=2,
             ),
             Slip(
                 "slope at the result",
                 "- slope = 1 / (1 + math.exp(-x.data))",
                 "+ slope = 1 / (1 + math.exp(-math.log(1 + math.exp(x.data))))",
-                message="The sigmoid is taken at x.data, what goes in, not at what comes out.",
+                message="Take the sigmoid at the input, x.data, not at the output.",
                 hint=2,
             ),
             Slip(
                 "without the logarithm",
                 "- slope = 1 / (1 + math.exp(-x.data))",
                 "+ slope = math.exp(x.data)",
-                message="That is the slope of 1 + e**x. The logarithm around it divides it by 1 + e**x.",
+                message="That is the slope of 1 + e**x. The logarithm around it divides that slope by 1 + e**x.",
                 hint=2,
             ),
             Slip(
@@ -797,8 +804,8 @@ OWN_OPERATION = Exercise(
         Mistake(
             "of several values",
             _of_several_values,
-            "The gradient is right, and made of three operations that the kit knows already. Here it has to be one new "
-            "one: compute its number and its slope from x.data, and name x as its only parent.",
+            "The gradient is right, but it comes from three operations that the kit already has. Write one new "
+            "operation instead: compute its number and its slope from x.data, and make x its only parent.",
         ),
     ),
     explain="softplus(x) = (1 + x.exp()).log() has the same gradient, from three operations instead of one.",
@@ -841,7 +848,7 @@ class Num:
     def backward(self):
         order = topological_order(self)
         for num in order:
-            if num.parents:  # a leaf keeps what it has collected; the results start afresh
+            if num.parents:  # a leaf keeps its grad; the grads of results start from 0
                 num.grad = 0.0
         backward(order)
 
@@ -879,7 +886,7 @@ def used_at_two_depths(a, b):
 
 
 def _use_engine(make, program, numbers, calls):
-    """The result and the gradients after some calls of backward: its own, the leaves', and that of a named step."""
+    """The result and some gradients after calls of backward: of the result, the leaves, and a named step."""
     leaves = [make(number, label=name) for number, name in zip(numbers, "ab")]
     result = program(*leaves)
     if type(result) is not type(leaves[0]):
@@ -887,7 +894,7 @@ def _use_engine(make, program, numbers, calls):
     if len(result.parents) != len(result.derivatives):
         return Told(f"a result with {len(result.parents)} parents and {len(result.derivatives)} derivatives")
     if [leaf.label for leaf in leaves] != list("ab"[: len(leaves)]):
-        return Told("a Num without the label that it was made with")
+        return Told("a Num that has lost its label")
     for _ in range(calls):
         result.backward()
     named = {num.label: num.grad for num in topological_order(result) if num.label}
@@ -901,21 +908,21 @@ def _use_engine(make, program, numbers, calls):
 ENGINE = Exercise(
     id="02.6",
     title="Your own engine",
-    prompt="Let `Num` grow up. Write the whole class: `+`, `-` and `*` with a Num or a plain number on the right, a "
-    "plain number on the left of `+` and `*` as well (Python calls `__radd__` for `1 + num`), `tanh()` with the slope "
-    "`1 - tanh**2`, and `backward()`. Every call of `backward()` adds to the grad of the leaves; the results in "
-    "between start from 0 each time. Use your `local_derivatives`, `topological_order` and `backward`, and add methods "
-    "of your own where they help.",
+    prompt="Let `Num` grow up. Write the whole class: `+`, `-` and `*` with a Num or a plain number on the right, "
+    "`+` and `*` also with a plain number on the left (Python calls `__radd__` for `1 + num`), `tanh()` with the "
+    "slope `1 - tanh**2`, and `backward()`. Every call of `backward()` adds to the grad of the leaves; the grads "
+    "of the results in between start from 0 in each call. Use your `local_derivatives`, `topological_order` and "
+    "`backward`, and add methods of your own where they help.",
     minutes=20,
     difficulty=3,
     solution=Num,
     hints=(
-        "Begin with the first version of Num above, and let one thing grow at a time. In `__add__` a plain number "
-        "becomes a leaf first: `other = other if isinstance(other, Num) else Num(other)`. `__radd__` may just `return "
-        "self + other`.",
+        "Begin with the first version of Num above, and extend it one method at a time. In `__add__`, first turn a "
+        "plain number into a leaf: `other = other if isinstance(other, Num) else Num(other)`. `__radd__` can "
+        "simply `return self + other`.",
         '`tanh` has one parent: `t = math.tanh(self.data)`, then `Num(t, "tanh", (self,), (1 - t * t,))`.',
-        "`backward` makes an order with `topological_order(self)`, sets the grad of every number in it that has "
-        "parents to 0.0, and gives the order to your function `backward(order)`.",
+        "`backward` makes an order with `topological_order(self)`, sets the grad of every Num in it that has "
+        "parents to 0.0, and passes the order to your function `backward(order)`.",
     ),
     cases=(
         (sum_and_product, (2.0, -3.0), 1),
@@ -938,13 +945,13 @@ ENGINE = Exercise(
             "+ pass",
             "- other = other if isinstance(other, Num) else Num(other)",
             "+ pass",
-            message="A plain number has no `.data`. Make a leaf of it before you compute: `Num(other)`.",
+            message="A plain number has no `.data`. Turn it into a leaf before you compute: `Num(other)`.",
         ),
         Slip(
             "minus takes Nums only",
             "  def __sub__(self, other):",
             "-     other = other if isinstance(other, Num) else Num(other)",
-            message="`num - 1` needs what `num + 1` has: make a leaf of the plain number before you compute.",
+            message="`num - 1` needs the same step as `num + 1`: turn the plain number into a leaf before you compute.",
         ),
         Slip(
             "nothing on the left",
@@ -962,15 +969,15 @@ ENGINE = Exercise(
             "- return self + other",
             "+ return self",
             message=(
-                "`sum` begins with 0 + num, which is num. But the number on the left need not be 0: `__radd__` has to "
-                "add it."
+                "`sum` begins with 0 + num, which is num. But the number on the left is not always 0, so "
+                "`__radd__` has to add it."
             ),
         ),
         Slip(
             "slope of tanh",
             '- return Num(t, "tanh", (self,), (1 - t * t,))',
             '+ return Num(t, "tanh", (self,), (1 - self.data * self.data,))',
-            message="The slope of tanh is 1 minus the square of the result, not of what went in.",
+            message="The slope of tanh is 1 minus the square of the result, not of the input.",
             hint=2,
         ),
         Slip(
@@ -978,8 +985,8 @@ ENGINE = Exercise(
             "- num.grad = 0.0",
             "+ pass",
             message=(
-                "One call is right, a second is not: the results in between still hold the gradients of the first, and"
-                " hand them on again. Set those to 0 before each walk."
+                "The first call is right and the second is wrong: the results in between still hold the gradients "
+                "of the first call and pass them on again. Set those gradients to 0 before each backward pass."
             ),
             hint=3,
         ),
@@ -989,16 +996,17 @@ ENGINE = Exercise(
             "+ backward(order)",
             "- backward(order)",
             message=(
-                "Set the results to 0 before the walk, not after it: their gradients are wanted too, and the picture "
-                "shows them."
+                "Set the grads of the results to 0 before the backward pass, not after it: users want these "
+                "gradients too, and the picture shows them."
             ),
             hint=3,
         ),
         Slip(
             "leaves start afresh too",
-            "- if num.parents:  # a leaf keeps what it has collected; the results start afresh",
-            "+ if True:  # a leaf keeps what it has collected; the results start afresh",
-            message="The second call has to add to the leaves: only the results in between start from 0.",
+            "- if num.parents:  # a leaf keeps its grad; the grads of results start from 0",
+            "+ if True:  # a leaf keeps its grad; the grads of results start from 0",
+            message="The second call has to add to the grads of the leaves. Only the grads of the results in "
+            "between start from 0.",
             hint=3,
         ),
         Slip(

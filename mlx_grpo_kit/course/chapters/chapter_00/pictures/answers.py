@@ -1,4 +1,4 @@
-"""How a policy's answers to one question are spread, and what a training step did to them."""
+"""Pictures of a policy's answers to one question, and of the effect of a training step on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HATCHES = ("", "///", "...", "xxx")  # bars differ without colour too
+HATCHES = ("", "///", "...", "xxx")  # so bars differ even without colour
 UP, DOWN, LEVEL = COLORS[0], COLORS[1], "#777777"
 
 
@@ -67,7 +67,7 @@ def draw_answers(counts: Mapping[str, Mapping[str, int]], right: str, *, title: 
 
 
 def describe_answers(counts: Mapping[str, Mapping[str, int]], right: str, *, most: int = 4) -> str:
-    """What the bars show, in words: the answers most frequent in each entry with their shares, and the right one's."""
+    """Describe the bars in words: each entry's most frequent answers and the right one, with their shares."""
     sentences = []
     for name, answers in counts.items():
         total = sum(answers.values())
@@ -84,7 +84,7 @@ def describe_answers(counts: Mapping[str, Mapping[str, int]], right: str, *, mos
 def draw_push(
     advantages: Sequence[float], before: Sequence[float], after: Sequence[float], *, title: str = ""
 ) -> Figure:
-    """One point a completion: its probability before a training step and after it, marked by the sign of its advantage.
+    """One point per completion: its probability before and after a training step, marked by its advantage's sign.
 
     `before` and `after` are in [0, 1]. A point above the diagonal has become more likely.
     """

@@ -1,4 +1,4 @@
-"""A slope measured with a step h: the line through two points, and how far its slope is off for every h."""
+"""A slope measured with a step h: the line through two points, and the error of its slope for every h."""
 
 from __future__ import annotations
 
