@@ -188,6 +188,16 @@ def without_backward(parameters, compute_loss, learning_rate):
     return loss.item()
 
 
+def clears_after_the_update(parameters, compute_loss, learning_rate):
+    loss = compute_loss()
+    loss.backward()
+    for p in parameters:
+        p.data -= learning_rate * p.grad
+    for p in parameters:
+        p.grad = None
+    return loss.item()
+
+
 @pytest.mark.parametrize(
     ("id", "answer", "words"),
     [
@@ -210,6 +220,7 @@ def without_backward(parameters, compute_loss, learning_rate):
             repeated_until_it_fits,
             "`sum_backward(array([1, 2]), (2, 3), 1, False)` gave array([[1, 2, 1], [2, 1, 2]])",
         ),
+        ("04.7", clears_after_the_update, "Clear them before backward, not after the update"),
         ("04.7", without_backward, "A gradient was None when the update wanted it"),
         ("04.7", lambda parameters, compute_loss, learning_rate: compute_loss, "as the loss, expected"),
     ],

@@ -36,14 +36,14 @@ def _output_and_gradients(function, weights, inputs, bias):
 ONE_NEURON = Exercise(
     id="03.1",
     title="One neuron",
-    prompt="Write `neuron(weights, inputs, bias)`: multiply each weight by its input, add everything up with the bias, "
-    "and apply `.relu()`. Weights and bias are Values, inputs are numbers; the result is a Value that knows where it "
-    "came from.",
+    prompt="Write `neuron(weights, inputs, bias)`: multiply each weight by its input, add up the products and the "
+    "bias, and apply `.relu()`. Weights and bias are Values, inputs are numbers; the result is a Value connected "
+    "to its graph.",
     minutes=6,
     difficulty=1,
     solution=neuron,
     hints=(
-        "Start with `total = bias` and add one product after the other.",
+        "Start with `total = bias` and add the products one by one.",
         "`for w, x in zip(weights, inputs): total = total + w * x`, and at the end `return total.relu()`.",
     ),
     cases=(
@@ -75,7 +75,7 @@ ONE_NEURON = Exercise(
                 "no relu",
                 "- return total.relu()",
                 "+ return total",
-                message="A neuron below zero is silent: relu of the whole sum is still missing.",
+                message="A neuron is silent below zero: you still need the relu of the whole sum.",
                 hint=2,
             ),
             Slip(
@@ -92,7 +92,7 @@ ONE_NEURON = Exercise(
                 "- return total.relu()",
                 "+ return Value(total.relu().data)",
                 message=(
-                    "The number is right, but the gradients do not arrive: compute with the Values themselves, not "
+                    "The number is right, but the Values get no gradients: compute with the Values themselves, not "
                     "with their .data."
                 ),
             ),
@@ -107,8 +107,8 @@ ONE_NEURON = Exercise(
                 "- return total.relu()",
                 "+ return max(total, 0)",
                 message=(
-                    "Where the sum is negative that gives the plain number 0, as Python's max does, and a plain number"
-                    " has no gradient. `.relu()` is max(0, ...) as an operation of the graph."
+                    "If the sum is negative, this returns the plain number 0, as Python's max does, and a plain "
+                    "number has no gradient. `.relu()` is max(0, ...) as an operation of the graph."
                 ),
                 hint=2,
             ),
@@ -118,7 +118,7 @@ ONE_NEURON = Exercise(
                 "+ total = 0 * bias",
                 "- return total.relu()",
                 "+ return total.relu() + bias",
-                message="The bias belongs inside: relu looks at the whole sum.",
+                message="The bias belongs inside the relu, which applies to the whole sum.",
                 hint=2,
             ),
         ),
@@ -143,7 +143,7 @@ class Neuron:
 
 
 def _keep_random(run):
-    """`run` with random numbers of its own: the learner's stay where they are."""
+    """`run` with its own random numbers, so that the learner's random state does not change."""
 
     def call(make, *arguments):
         before = random.getstate()
@@ -158,7 +158,7 @@ def _keep_random(run):
 
 @_keep_random
 def _use_neuron(make, weights, bias, inputs, nonlin):
-    """How neurons start, and what one with given numbers gives."""
+    """The start of several neurons, and the output of one with given numbers."""
     many = [make(len(weights), **({} if nonlin else {"nonlin": False})) for _ in range(200)]
     neuron = many[0]
     complaint = _about_start([w for each in many for w in each.w], neuron, len(weights))
@@ -168,7 +168,7 @@ def _use_neuron(make, weights, bias, inputs, nonlin):
     for w, number in zip(neuron.w, weights):
         w.data = number
     parameters = _about_parameters(neuron, [*neuron.w, neuron.b])
-    neuron([number + 1 for number in inputs])  # what an answer remembers of it makes no difference
+    neuron([number + 1 for number in inputs])  # so that an answer that keeps state shows it
     output = neuron(inputs)
     if not isinstance(output, Value):
         return _not_a_value(output)
@@ -190,7 +190,7 @@ def _use_neuron(make, weights, bias, inputs, nonlin):
 
 
 def _about_start(all_weights, neuron, nin):
-    """What is wrong with how a neuron starts, in words, or nothing."""
+    """Describe what is wrong with a neuron's start; None if nothing is."""
     if not isinstance(neuron.w, list):
         return f"a neuron whose `w` is a {type(neuron.w).__name__}, not a list"
     if len(neuron.w) != nin or not all(isinstance(w, Value) for w in all_weights):
@@ -199,18 +199,18 @@ def _about_start(all_weights, neuron, nin):
     if len(set(numbers)) == 1:
         return "weights that all start at the same number"
     if len(set(numbers)) < len(numbers):
-        return "weights that start alike, where each should get a random number of its own"
+        return "weights that start alike, but each should get a random number of its own"
     if min(numbers) < -1 or max(numbers) > 1:
         return "a weight that starts outside of -1 to 1"
     if min(numbers) > -0.8 or max(numbers) < 0.8:
-        return f"weights that start between {min(numbers):.1f} and {max(numbers):.1f}, where -1 to 1 was asked for"
+        return f"weights that start between {min(numbers):.1f} and {max(numbers):.1f}, expected -1 to 1"
     if not isinstance(neuron.b, Value) or neuron.b.data != 0:
         return "a neuron whose `b` does not start as Value(0.0)"
     return None
 
 
 def _about_parameters(owner, wanted):
-    """How many parameters it gives, if they are those and each once; otherwise what is wrong, in words."""
+    """The number of parameters if the list is right; otherwise a description of what is wrong."""
     given = owner.parameters()
     if not isinstance(given, list):
         return Told(f"a {type(given).__name__}, not a list")
@@ -222,24 +222,24 @@ def _about_parameters(owner, wanted):
     if len({id(each) for each in given}) != len(given):
         return Told("a list with a Value in it twice")
     if {id(each) for each in given} - {id(each) for each in wanted}:
-        return Told("a list with other Values than the weights and biases themselves")
+        return Told("a list with Values that are not the weights and biases themselves")
     return len(given)
 
 
 NEURON = Exercise(
     id="03.2",
     title="A neuron that owns its weights",
-    prompt="Write the class `Neuron`. `Neuron(nin)` makes a list `self.w` of `nin` Values, each with a random number "
-    "from -1 to 1, and `self.b`, a Value that starts at 0. Called with `nin` inputs (numbers or Values) it returns the "
-    "relu of the weighted sum, and the sum itself if it was made with `nonlin=False`. `parameters()` is a list of all "
-    "its weights and its bias. For the sum take `dot(self.w, x, self.b)`: your loop of 03.1 in one Value, which makes "
-    "the training below several times faster.",
+    prompt="Write the class `Neuron`. `Neuron(nin)` creates a list `self.w` of `nin` Values, each with a random "
+    "number from -1 to 1, and `self.b`, a Value that starts at 0. When called with `nin` inputs (numbers or "
+    "Values), it returns the relu of the weighted sum, or the sum itself if it was created with `nonlin=False`. "
+    "`parameters()` returns a list of all its weights and its bias. For the sum use `dot(self.w, x, self.b)`: it "
+    "does the loop of 03.1 in one Value, which makes the training below several times faster.",
     minutes=8,
     difficulty=2,
     solution=Neuron,
     hints=(
-        "`__init__` puts three things into self: `w`, `b` and `nonlin`. A random number from -1 to 1 is "
-        "`random.uniform(-1, 1)`.",
+        "`__init__` stores three things in self: `w`, `b` and `nonlin`. `random.uniform(-1, 1)` is a random number "
+        "from -1 to 1.",
         "`self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]`. `__call__` computes `total = dot(self.w, x, "
         "self.b)` and returns `total.relu()` or, without nonlin, `total`.",
         "`parameters` returns `[*self.w, self.b]`, the Values themselves and not their numbers.",
@@ -259,29 +259,29 @@ NEURON = Exercise(
             "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
             "+ self.w = [Value(0.0) for _ in range(nin)]",
             message=(
-                "Neurons that start alike, and whose outputs are weighed alike, see the same gradients and stay alike "
-                "for ever: a layer of them is one neuron. Chance makes them different."
+                "Neurons that start alike and whose outputs have equal weights get the same gradients and stay "
+                "alike for ever: a layer of them is worth one neuron. Random weights make them different."
             ),
         ),
         Slip(
             "never negative",
             "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
             "+ self.w = [Value(random.random()) for _ in range(nin)]",
-            message="`random.random()` is from 0 to 1. From -1 to 1 it is `random.uniform(-1, 1)`.",
+            message="`random.random()` is between 0 and 1. For a number from -1 to 1 use `random.uniform(-1, 1)`.",
         ),
         Slip(
             "plain weights",
             "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
             "+ self.w = [random.uniform(-1, 1) for _ in range(nin)]",
-            message="Plain numbers have no gradient: make a Value of each.",
+            message="Plain numbers have no gradient: turn each into a Value.",
         ),
         Slip(
             "one weight for all",
             "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
             "+ self.w = [Value(random.uniform(-1, 1))] * nin",
             message=(
-                "`[v] * nin` is one Value that stands in the list nin times. A list comprehension makes a fresh one "
-                "for each."
+                "`[v] * nin` contains the same Value nin times. A list comprehension creates a fresh Value for "
+                "each input."
             ),
             hint=2,
         ),
@@ -289,21 +289,21 @@ NEURON = Exercise(
             "always a relu",
             "- return total.relu() if self.nonlin else total",
             "+ return total.relu()",
-            message="With `nonlin=False` the sum is returned as it is, negative or not.",
+            message="With `nonlin=False`, return the sum as it is, even if it is negative.",
             hint=2,
         ),
         Slip(
             "never a relu",
             "- return total.relu() if self.nonlin else total",
             "+ return total",
-            message="Without the relu there is no kink, and neurons in a row would make nothing but straight lines.",
+            message="Without the relu there is no kink, and neurons in a row could only make straight lines.",
             hint=2,
         ),
         Slip(
             "no bias in the sum",
             "- total = dot(self.w, x, self.b)",
             "+ total = dot(self.w, x)",
-            message="The bias is missing in the sum: `dot(self.w, x, self.b)`.",
+            message="The bias is missing from the sum: `dot(self.w, x, self.b)`.",
             hint=2,
         ),
         Slip(
@@ -311,8 +311,8 @@ NEURON = Exercise(
             "- return [*self.w, self.b]",
             "+ self.w += [self.b]; return self.w",
             message=(
-                "`append` and `+=` put the bias into `self.w` itself, once more at each call, and then the neuron has "
-                "more weights than inputs. Make a list of its own: `[*self.w, self.b]`."
+                "`append` and `+=` add the bias to `self.w` itself, again in each call, and then the neuron has "
+                "more weights than inputs. Create a new list: `[*self.w, self.b]`."
             ),
             hint=3,
         ),
@@ -321,8 +321,8 @@ NEURON = Exercise(
             "- total = dot(self.w, x, self.b)",
             "+ total = dot(self.w, [getattr(each, 'data', each) for each in x], self.b)",
             message=(
-                "The inputs of a second layer are Values, made by the first, and their gradients have to reach it: "
-                "take the Values themselves, not their .data."
+                "The inputs of a second layer are Values made by the first layer, and their gradients have to "
+                "reach it: use the Values themselves, not their .data."
             ),
             hint=2,
         ),
@@ -338,7 +338,8 @@ NEURON = Exercise(
             "- return [*self.w, self.b]",
             "+ return [w.data for w in self.w] + [self.b.data]",
             message=(
-                "Training changes what `parameters()` gives: that has to be the Values themselves, not their numbers."
+                "Training changes the Values that `parameters()` returns: return the Values themselves, not their "
+                "numbers."
             ),
             hint=3,
         ),
@@ -346,7 +347,7 @@ NEURON = Exercise(
             "list of lists",
             "- return [*self.w, self.b]",
             "+ return [self.w, self.b]",
-            message="One flat list is wanted: `[*self.w, self.b]`, or `self.w + [self.b]`.",
+            message="Return one flat list: `[*self.w, self.b]`, or `self.w + [self.b]`.",
             hint=3,
         ),
     ),
@@ -354,7 +355,7 @@ NEURON = Exercise(
 
 
 class Layer:
-    """nout neurons that look at the same nin inputs."""
+    """nout neurons with the same nin inputs."""
 
     def __init__(self, nin, nout, nonlin=True):
         self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]
@@ -367,7 +368,7 @@ class Layer:
 
 
 def _set_weights(neurons, rng):
-    """Other numbers in all weights and biases, the same in every answer."""
+    """Set all weights and biases to fixed numbers, the same for every answer."""
     for neuron in neurons:
         for parameter in [*neuron.w, neuron.b]:
             parameter.data = rng.uniform(-1, 1)
@@ -378,15 +379,15 @@ def _use_layer(make, nin, nout, nonlin, inputs):
     layer = make(nin, nout, **({} if nonlin else {"nonlin": False}))
     count = len({id(neuron) for neuron in layer.neurons})
     if count != nout:
-        return Told(f"a layer with {count} different neuron{'s' * (count > 1)}, where {nout} were asked for")
+        return Told(f"a layer with {count} different neuron{'s' * (count > 1)}, expected {nout}")
     wanted = [p for neuron in layer.neurons for p in [*neuron.w, neuron.b]]
-    parameters = _about_parameters(layer, wanted)  # now that all biases are still 0
+    parameters = _about_parameters(layer, wanted)  # before any bias is other than 0
     _set_weights(layer.neurons, random.Random(20))
-    layer([number + 1 for number in inputs])  # what an answer remembers of it makes no difference
+    layer([number + 1 for number in inputs])  # so that an answer that keeps state shows it
     outputs = layer(inputs)
     if not isinstance(outputs, (list, tuple)) or not all(isinstance(output, Value) for output in outputs):
         what = show(outputs) if outputs is None else type(outputs).__name__
-        return Told(f"{what} for the outputs, where a list of {nout} Value{'s' * (nout > 1)} was asked for")
+        return Told(f"{what} for the outputs, expected a list of {nout} Value{'s' * (nout > 1)}")
     if outputs:
         sum(outputs).backward()
     gradients = [parameter.grad for parameter in wanted]
@@ -403,9 +404,9 @@ def _use_layer(make, nin, nout, nonlin, inputs):
 LAYER = Exercise(
     id="03.3",
     title="A layer",
-    prompt="Write the class `Layer`. `Layer(nin, nout)` makes a list `self.neurons` of `nout` Neurons with `nin` "
-    "inputs each, all with the given `nonlin`. Called with `nin` inputs it returns the list of their outputs, also "
-    "where there is only one. `parameters()` is one flat list.",
+    prompt="Write the class `Layer`. `Layer(nin, nout)` creates a list `self.neurons` of `nout` Neurons with `nin` "
+    "inputs each, all with the given `nonlin`. When called with `nin` inputs, it returns the list of their "
+    "outputs, even if there is only one. `parameters()` returns one flat list.",
     minutes=6,
     difficulty=1,
     solution=Layer,
@@ -428,36 +429,36 @@ LAYER = Exercise(
             "one neuron for all",
             "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
             "+ self.neurons = [Neuron(nin, nonlin)] * nout",
-            message="`[neuron] * nout` is one neuron that stands in the list nout times: all outputs would stay equal.",
+            message="`[neuron] * nout` contains the same neuron nout times: all outputs would stay equal.",
             hint=2,
         ),
         Slip(
             "sizes swapped",
             "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
             "+ self.neurons = [Neuron(nout, nonlin) for _ in range(nin)]",
-            message="nout neurons with nin weights each, not the other way round.",
+            message="Create Create nout neurons with nin weights each, not the other way round.",
             hint=2,
         ),
         Slip(
             "nonlin lost",
             "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
             "+ self.neurons = [Neuron(nin) for _ in range(nout)]",
-            message="Hand `nonlin` on to each Neuron.",
+            message="Pass `nonlin` to each Neuron.",
             hint=2,
         ),
         Slip(
             "no relu by default",
             "- def __init__(self, nin, nout, nonlin=True):",
             "+ def __init__(self, nin, nout, nonlin=False):",
-            message="`Layer(nin, nout)` has relus: it is without them only where nonlin=False is said.",
+            message="`Layer(nin, nout)` has relus. Leave them out only for nonlin=False.",
         ),
         Slip(
             "inputs cut from their graph",
             "- return [neuron(x) for neuron in self.neurons]",
             "+ return [neuron([getattr(each, 'data', each) for each in x]) for neuron in self.neurons]",
             message=(
-                "The inputs of a second layer are Values, made by the first, and their gradients have to reach it: "
-                "hand on the Values themselves, not their .data."
+                "The inputs of a second layer are Values made by the first layer, and their gradients have to "
+                "reach it: pass on the Values themselves, not their .data."
             ),
             hint=2,
         ),
@@ -465,28 +466,28 @@ LAYER = Exercise(
             "a chain",
             "- return [neuron(x) for neuron in self.neurons]",
             "+ return [self.neurons[0](x)]",
-            message="Every neuron of the layer looks at the same x, and each gives one output.",
+            message="Every neuron of the layer gets the same x and returns one output.",
             hint=2,
         ),
         Slip(
             "a sum",
             "- return [neuron(x) for neuron in self.neurons]",
             "+ return sum(neuron(x) for neuron in self.neurons)",
-            message="The outputs stay apart: a list with one for each neuron.",
+            message="Do not combine the outputs: return a list with one output per neuron.",
             hint=2,
         ),
         Slip(
             "list of lists",
             "- return [p for neuron in self.neurons for p in neuron.parameters()]",
             "+ return [n.parameters() for n in self.neurons]",
-            message="One flat list is wanted: with two `for`s in the brackets, or with `+=` in a loop.",
+            message="Return one flat list: use two `for`s in the brackets, or `+=` in a loop.",
             hint=3,
         ),
         Slip(
             "weights alone",
             "- return [p for neuron in self.neurons for p in neuron.parameters()]",
             "+ return [p for neuron in self.neurons for p in neuron.w]",
-            message="Ask each neuron for its `parameters()`: the biases belong to them.",
+            message="Call `parameters()` of each neuron: the biases are parameters too.",
             hint=3,
         ),
     ),
@@ -494,7 +495,7 @@ LAYER = Exercise(
 
 
 class MLP:
-    """Layers in a row, all but the last with a relu: MLP(2, [16, 1]) makes one number of two."""
+    """Layers in a row, all but the last with a relu: MLP(2, [16, 1]) turns two numbers into one."""
 
     def __init__(self, nin, nouts):
         sizes = [nin, *nouts]
@@ -519,13 +520,13 @@ def _use_mlp(make, nin, nouts, inputs):
     given = list(nouts)
     model = make(nin, given)
     if given != nouts:
-        return Told("a network, and the list of sizes that it was given has changed (work on a copy of it)")
+        return Told("a network, but it changed the given list of sizes (work on a copy of it)")
     shape = [(len(layer.neurons), len(layer.neurons[0].w)) for layer in model.layers]
     sizes = [nin, *nouts]
     if shape != list(zip(nouts, sizes)):
-        return Told(f"layers of {_sizes(shape)}, where {_sizes(zip(nouts, sizes))} were asked for")
+        return Told(f"layers of {_sizes(shape)}, expected {_sizes(zip(nouts, sizes))}")
     _set_weights([neuron for layer in model.layers for neuron in layer.neurons], random.Random(4))
-    model([number + 1 for number in inputs])  # what an answer remembers of it makes no difference
+    model([number + 1 for number in inputs])  # so that an answer that keeps state shows it
     score = model(inputs)
     if not isinstance(score, Value):
         return _not_a_value(score)
@@ -534,7 +535,7 @@ def _use_mlp(make, nin, nouts, inputs):
     length = math.hypot(*[p.grad for p in wanted])
     model(inputs)
     if [length] != [math.hypot(*[p.grad for p in wanted])]:
-        return Told("a network whose gradients are other ones after the next call")
+        return Told("a network whose gradients change when it is called again")
     numbers = [p.data for p in wanted]
     returned = model.zero_grad()
     if numbers != [p.data for p in wanted]:
@@ -555,15 +556,16 @@ def _sizes(shape):
 NETWORK = Exercise(
     id="03.4",
     title="A network",
-    prompt="Write the class `MLP`. `MLP(nin, nouts)` makes a list `self.layers`: the first Layer has `nin` inputs, "
-    "each further one as many as the one before has neurons, and `nouts` says how many neurons each has. All have a "
-    "relu but the last. Called with `nin` numbers it sends them through one layer after the other and returns the one "
-    "Value that comes out of the last. `parameters()` is one flat list; `zero_grad()` sets the grad of each to 0.",
+    prompt="Write the class `MLP`. `MLP(nin, nouts)` creates a list `self.layers`. `nouts` lists the number of "
+    "neurons of each Layer. The first Layer has `nin` inputs, and each later one has as many inputs as the Layer "
+    "before it has neurons. All Layers except the last have a relu. When called with `nin` numbers, the MLP passes "
+    "them through one Layer after another and returns the single Value from the last Layer. `parameters()` returns "
+    "one flat list; `zero_grad()` sets the grad of each parameter to 0.",
     minutes=12,
     difficulty=3,
     solution=MLP,
     hints=(
-        "`sizes = [nin, *nouts]` holds all sizes in a row: layer i leads from sizes[i] to sizes[i + 1].",
+        "`sizes = [nin, *nouts]` holds all sizes in a row: layer i has sizes[i] inputs and sizes[i + 1] neurons.",
         "`Layer(sizes[i], sizes[i + 1], nonlin=i != len(nouts) - 1)`. In `__call__` the output of one layer is the "
         "input of the next: `x = layer(x)`.",
         "The last layer returns a list of one, so `__call__` returns `x[0]`. `zero_grad` is a loop with `p.grad = "
@@ -585,21 +587,21 @@ NETWORK = Exercise(
             "a relu at the end",
             "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
             "+ self.layers = [Layer(sizes[i], sizes[i + 1]) for i in range(len(nouts))]",
-            message="The last layer has no relu: a score has to be able to be negative, for the points of label -1.",
+            message="The last layer has no relu: the scores of points with label -1 must be able to be negative.",
             hint=2,
         ),
         Slip(
             "no relu anywhere",
             "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
             "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=False) for i in range(len(nouts))]",
-            message="Only the last layer is without relu. Without any, layers in a row are one straight line.",
+            message="Only the last layer has no relu. Without any relu, layers in a row make one straight line.",
             hint=2,
         ),
         Slip(
             "relu only at the end",
             "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
             "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i == last) for i in range(len(nouts))]",
-            message="It is the other way round: all layers have a relu but the last.",
+            message="It is the other way round: all layers except the last have a relu.",
             hint=2,
         ),
         Slip(
@@ -607,8 +609,8 @@ NETWORK = Exercise(
             "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
             "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=sizes[i + 1] != 1) for i in range(len(nouts))]",
             message=(
-                "A layer of one neuron need not be the last: in MLP(2, [1, 1]) the first has its relu. Go by the place"
-                " of the layer, not by its size."
+                "A layer of one neuron need not be the last: in MLP(2, [1, 1]) the first layer needs its relu. "
+                "Choose by the position of the layer, not by its size."
             ),
             hint=2,
         ),
@@ -616,34 +618,34 @@ NETWORK = Exercise(
             "the gradients forgotten at each call",
             "  def __call__(self, x):",
             "+     self.zero_grad()",
-            message="Asking for a score may not touch the gradients. They are set to 0 by `zero_grad()` alone.",
+            message="Computing a score must not change the gradients. Only `zero_grad()` sets them to 0.",
             hint=3,
         ),
         Slip(
             "all look at the inputs",
             "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
             "+ self.layers = [Layer(nin, sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
-            message="A layer looks at what the layer before gives, not at the inputs of the network.",
+            message="The input of a layer is the output of the layer before it, not the input of the network.",
         ),
         Slip(
             "a list of one",
             "- return x[0]",
             "+ return x",
-            message="Your last layer gives a list of one Value. The Value itself is wanted.",
+            message="Your last layer returns a list of one Value. Return the Value itself.",
             hint=3,
         ),
         Slip(
             "zero_grad in vain",
             "- p.grad = 0.0",
             "+ p = 0.0",
-            message="`p = 0.0` gives the name p to another thing. It is `p.grad` that has to become 0.",
+            message="`p = 0.0` only rebinds the name p. Set `p.grad` to 0.",
             hint=3,
         ),
         Slip(
             "zero_grad of everything",
             "- p.grad = 0.0",
             "+ p.grad = p.data = 0.0",
-            message="Only the gradients are forgotten.",
+            message="Reset only the gradients.",
             hint=3,
         ),
         Slip(
@@ -659,20 +661,20 @@ NETWORK = Exercise(
 COUNT = Exercise(
     id="03.5",
     title="Count the parameters",
-    prompt="How many parameters has `MLP(2, [16, 16, 1])`? A neuron has a weight for each input and a bias. Count "
-    "before you run `len(model.parameters())`.",
+    prompt="How many parameters does `MLP(2, [16, 16, 1])` have? A neuron has one weight per input and a bias. "
+    "Count before you run `len(model.parameters())`.",
     minutes=3,
     difficulty=1,
     solution=337,
     hints=(
         "The first layer has 16 neurons, each with 2 weights and a bias: 48 parameters.",
-        "The second layer has 16 neurons of 17 parameters each, the last one neuron of 17.",
+        "The second layer has 16 neurons with 17 parameters each, and the last layer has one neuron with 17.",
     ),
     mistakes=(
         Mistake("no biases", 304, "Those are the weights. Each of the 33 neurons has a bias too."),
         Mistake("neurons", 33, "That is the number of neurons; each has several parameters."),
         Mistake("last bias", 336, "One bias is missing: the last neuron has one too.", hint=2),
-        Mistake("the first two layers", 320, "The last layer is missing: one neuron of 17 parameters.", hint=2),
+        Mistake("the first two layers", 320, "The last layer is missing: one neuron with 17 parameters.", hint=2),
     ),
 )
 
@@ -696,14 +698,14 @@ HINGE = Exercise(
     id="03.6",
     title="The hinge loss",
     prompt="Write `hinge(scores, labels)`: the mean over all samples of `max(0, 1 - label * score)`. Scores are "
-    "Values, labels are -1 or 1, and the loss is a Value: max(0, ...) is what `.relu()` does. A sample on the right "
+    "Values, labels are -1 or 1, and the loss is a Value: `.relu()` computes max(0, ...). A sample on the right "
     "side with a margin of 1 costs nothing.",
     minutes=6,
     difficulty=2,
     solution=hinge,
     hints=(
         "For one sample: `(1 - label * score).relu()` is max(0, 1 - label * score).",
-        "Collect these in a list and divide their `sum` by how many they are.",
+        "Collect these in a list and divide their `sum` by their number.",
     ),
     cases=(
         ([2.0, -0.5], [1, 1]),
@@ -721,8 +723,8 @@ HINGE = Exercise(
             "- return sum(losses) / len(losses)",
             "+ return sum(losses)",
             message=(
-                "That is the sum. The mean does not grow with the number of samples, so the same learning rate serves "
-                "for 10 and for 100."
+                "That is the sum. The mean does not grow with the number of samples, so the same learning rate "
+                "works for 10 samples and for 100."
             ),
             hint=2,
         ),
@@ -731,7 +733,7 @@ HINGE = Exercise(
             "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
             "+ losses = [(-label * score).relu() for score, label in zip(scores, labels)]",
             message=(
-                "Without the 1 a score of exactly 0 would cost nothing, and the network could stop at saying nothing."
+                "Without the 1, a score of exactly 0 would cost nothing, and the network could settle for scores of 0."
             ),
         ),
         Slip(
@@ -739,8 +741,8 @@ HINGE = Exercise(
             "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
             "+ losses = [(1 + label * score).relu() for score, label in zip(scores, labels)]",
             message=(
-                "The sign: a score on the side of its label should make the loss smaller, so it is 1 minus label * "
-                "score."
+                "Check the sign: a score on its label's side should make the loss smaller, so compute 1 minus "
+                "label * score."
             ),
         ),
         Slip(
@@ -748,8 +750,8 @@ HINGE = Exercise(
             "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
             "+ losses = [(1 - label * score) for score, label in zip(scores, labels)]",
             message=(
-                "Without max(0, ...), the relu, the loss can be pushed below zero forever by samples that are right "
-                "already."
+                "Without max(0, ...), the relu, samples that are already right can push the loss further and "
+                "further below zero."
             ),
         ),
         Slip(
@@ -757,8 +759,8 @@ HINGE = Exercise(
             "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
             "+ losses = [max(0, 1 - label * score) for score, label in zip(scores, labels)]",
             message=(
-                "Where no sample costs anything, Python's max leaves nothing but plain zeros, and there is no graph to"
-                " go back through. `(1 - label * score).relu()` is max(0, ...) that stays a Value."
+                "If no sample costs anything, Python's max returns only plain zeros, and there is no graph for the "
+                "backward pass. `(1 - label * score).relu()` is max(0, ...) as a Value."
             ),
         ),
         Slip(
@@ -768,17 +770,15 @@ HINGE = Exercise(
             "+ losses = [(1 - label * score) for score, label in zip(scores, labels)]",
             "+ return (sum(losses) / len(losses)).relu()",
             message=(
-                "The relu belongs around each sample. Around the mean, a sample that is very right would pay for one "
-                "that is wrong."
+                "The relu belongs around each sample. Around the mean, a sample that is right by a wide margin "
+                "would pay for one that is wrong."
             ),
         ),
         Slip(
             "plain numbers",
             "- return sum(losses) / len(losses)",
             "+ return (sum(losses) / len(losses)).data",
-            message=(
-                "Compute with the Values themselves, not with their .data: training has to go back through the loss."
-            ),
+            message=("Compute with the Values themselves, not with their .data: the backward pass starts at the loss."),
         ),
         Slip(
             "squared",
@@ -802,7 +802,7 @@ def train_step(model, inputs, labels, learning_rate):
 
 def a_small_model():
     """MLP(2, [3, 1]) with four points"""
-    before = random.getstate()  # the learner's random numbers stay where they are
+    before = random.getstate()  # so that the learner's random state does not change
     random.seed(1)
     model = MLP(2, [3, 1])
     random.setstate(before)
@@ -810,13 +810,13 @@ def a_small_model():
 
 
 def _three_steps(function, build, learning_rate):
-    """The losses of three steps, and all parameters afterwards."""
+    """The losses of three steps, and all parameters after them."""
     model = build()
     before = [p.data for p in model.parameters()]
     losses = [function(model, POINTS, SIDES, learning_rate) for _ in range(3)]
     after = [p.data for p in model.parameters()]
     if any(isinstance(number, Value) for number in after):
-        return Told("nothing wrong yet, but the `.data` of a parameter is now a Value, where a number belongs")
+        return Told("nothing wrong yet, but the `.data` of a parameter is now a Value instead of a number")
     if None in losses:
         return None
     if any(isinstance(loss, Value) for loss in losses):
@@ -830,16 +830,16 @@ def _three_steps(function, build, learning_rate):
 STEP = Exercise(
     id="03.7",
     title="A training step",
-    prompt="Write `train_step(model, inputs, labels, learning_rate)`: the loss of all samples with `hinge(scores, "
-    "labels)`, `model.zero_grad()`, `loss.backward()`, and then a step of every `p` in `model.parameters()` against "
-    "its gradient. Return the loss as a number, `loss.data`.",
+    prompt="Write `train_step(model, inputs, labels, learning_rate)`. Compute the loss of all samples with "
+    "`hinge(scores, labels)`, call `model.zero_grad()` and `loss.backward()`, and then move every `p` in "
+    "`model.parameters()` one step against its gradient. Return the loss as a number, `loss.data`.",
     minutes=8,
     difficulty=2,
     solution=train_step,
     hints=(
         "Four lines: loss, zero_grad, backward, update. The scores are `[model(x) for x in inputs]`.",
         "The update: `for p in model.parameters(): p.data -= learning_rate * p.grad`.",
-        "zero_grad comes before backward: backward adds to what is there.",
+        "zero_grad comes before backward, because backward adds to the gradients.",
     ),
     cases=((a_small_model, 0.1), (a_small_model, 0.02), (a_small_model, 2.0)),
     run=_three_steps,
@@ -849,8 +849,8 @@ STEP = Exercise(
             "never zero",
             "- model.zero_grad()",
             message=(
-                "The first step is right and the second is not: the gradients of the first are still there, and "
-                "backward adds to them."
+                "The first step is right and the second is not: the gradients of the first step are still there, "
+                "and backward adds to them."
             ),
             hint=3,
         ),
@@ -866,8 +866,8 @@ STEP = Exercise(
             "- p.data -= learning_rate * p.grad",
             "+ p = p - learning_rate * p.grad",
             message=(
-                "`p = p - ...` makes a new Value and calls it p, and so does `p -= ...`: the model keeps the old one. "
-                "Change the number inside, `p.data -= ...`."
+                "`p = p - ...` and `p -= ...` create a new Value named p, but the model keeps the old one. Change "
+                "the number inside, `p.data -= ...`."
             ),
             hint=2,
         ),
@@ -875,8 +875,8 @@ STEP = Exercise(
             "no step",
             "- loss.backward()",
             message=(
-                "All gradients are 0 when the update looks at them. Is there a `backward()`, and no `zero_grad()` "
-                "between it and the update?"
+                "All gradients are 0 at the update. Do you call `backward()`, and no `zero_grad()` between it and "
+                "the update?"
             ),
             hint=3,
         ),
@@ -893,40 +893,41 @@ STEP = Exercise(
             "the loss afterwards",
             "- return loss.data",
             "+ return hinge([model(x) for x in inputs], labels).data",
-            message="That is the loss after the step, for a second forward pass: return the one that you have.",
+            message="That is the loss after the step, and it costs a second forward pass: return the loss that you "
+            "already have.",
         ),
         Slip(
             "return in the loop",
             "- return loss.data",
             "+     return loss.data",
-            message="Only the first parameter has moved: the `return` stands inside the loop.",
+            message="Only the first parameter has moved: the `return` is inside the loop.",
             hint=2,
         ),
         Slip(
             "minus itself",
             "- p.data -= learning_rate * p.grad",
             "+ p.data -= learning_rate * p.data",
-            message="The step goes along the gradient, `p.grad`; this only makes every number smaller.",
+            message="Subtract the learning rate times the gradient, `p.grad`; your step only shrinks every number.",
             hint=2,
         ),
         Slip(
             "no learning rate",
             "- p.data -= learning_rate * p.grad",
             "+ p.data -= p.grad",
-            message="The step is the gradient times the learning rate.",
+            message="Multiply the gradient by the learning rate.",
             hint=2,
         ),
         Slip(
             "one sample",
             "- loss = hinge([model(x) for x in inputs], labels)",
             "+ loss = hinge([model(x) for x in inputs[:1]], labels[:1])",
-            message="The loss is that of all samples.",
+            message="Compute the loss of all samples.",
         ),
         Slip(
             "the data a Value",
             "- p.data -= learning_rate * p.grad",
             "+ p.data = p - learning_rate * p.grad",
-            message="`p` is a Value, `p.data` the number in it: compute with `p.data`.",
+            message="`p` is a Value and `p.data` is its number: compute with `p.data`.",
             hint=2,
         ),
     ),
@@ -948,7 +949,7 @@ ACCURACY = Exercise(
     difficulty=1,
     solution=accuracy,
     hints=(
-        "`score.data > 0` says that the network means +1, `label > 0` that it should.",
+        "`score.data > 0` says whether the network predicts +1, and `label > 0` whether the label is +1.",
         "`(score.data > 0) == (label > 0)` is True for a right answer, and `sum` counts True as 1. Divide by the "
         "number of samples.",
     ),
@@ -967,7 +968,7 @@ ACCURACY = Exercise(
             "count",
             "- return right / len(labels)",
             "+ return right",
-            message="That is how many are right. Divide by the number of samples.",
+            message="That is the number of right samples. Divide it by the number of samples.",
             hint=2,
         ),
         Slip(
@@ -980,26 +981,26 @@ ACCURACY = Exercise(
             "percent",
             "- return right / len(labels)",
             "+ return 100 * right / len(labels)",
-            message="That is in percent; a share is between 0 and 1.",
+            message="That is a percentage; a share is between 0 and 1.",
             hint=2,
         ),
         Slip(
             "margin",
             "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
             "+ right = sum(score.data * label >= 1 for score, label in zip(scores, labels))",
-            message="A sample counts as right on the right side of 0; it need not have a margin of 1.",
+            message="A score on the right side of 0 counts as right; it does not need a margin of 1.",
         ),
         Slip(
             "rounded",
             "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
             "+ right = sum(round(score.data) == label for score, label in zip(scores, labels))",
-            message="Rounding makes 0 of a small score and 2 of a large one. Only the sign counts.",
+            message="Rounding turns a small score into 0 and a large one into 2. Only the sign counts.",
         ),
         Slip(
             "label 1 alone",
             "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
             "+ right = sum(score.data > 0 and label > 0 for score, label in zip(scores, labels))",
-            message="A negative score at a label of -1 is right as well.",
+            message="A negative score with label -1 is right as well.",
         ),
         Slip(
             "errors",

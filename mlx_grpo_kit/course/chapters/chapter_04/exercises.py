@@ -722,6 +722,13 @@ def a_curve():
     return [w], lambda: mean((tanh(x @ w) - 1.0) ** 2)
 
 
+def a_line_with_old_gradients():
+    """the same line, but an earlier backward has left gradients in w and b"""
+    parameters, compute_loss = a_line()
+    compute_loss().backward()
+    return parameters, compute_loss
+
+
 def _three_steps(function, build, learning_rate):
     """The losses of three steps, and the parameters afterwards."""
     parameters, compute_loss = build()
@@ -760,7 +767,7 @@ TRAINING_STEP = Exercise(
         "In a loop `for p in parameters`, `p = p - ...` only gives a new tensor the name p. The parameter in "
         "the list stays as it was.",
     ),
-    cases=((a_line, 0.1), (a_line, 0.02), (a_curve, 0.5)),
+    cases=((a_line, 0.1), (a_line, 0.02), (a_curve, 0.5), (a_line_with_old_gradients, 0.1)),
     mistakes=slips(
         train_step,
         Slip(
@@ -798,6 +805,20 @@ TRAINING_STEP = Exercise(
             message=(
                 "A gradient was None when the update wanted it. `p.grad = None` empties it and `loss.backward()` fills"
                 " it: empty it before backward, use it after."
+            ),
+        ),
+        Slip(
+            "cleared after the update",
+            "- for p in parameters:",
+            "-     p.grad = None",
+            "  loss = compute_loss()",
+            "  loss.backward()",
+            "  for p in parameters:",
+            "      p.data -= learning_rate * p.grad",
+            "+     p.grad = None",
+            message=(
+                "An earlier backward has left gradients in the parameters, and your backward adds to them. Clear them "
+                "before backward, not after the update."
             ),
         ),
         Slip(
