@@ -205,7 +205,7 @@ def clears_after_the_update(parameters, compute_loss, learning_rate):
         (
             "04.3",
             lambda a, b: chapter_04.broadcast_shape(a, b) or False,
-            "expected None, which says that they do not fit.",
+            "expected None, because they do not fit.",
         ),
         ("04.3", fits_if_divisible, "only a 1 is stretched"),
         ("04.3", lambda a, b: None if (a, b) == ((4, 3), (3, 4)) else a, "expected"),
@@ -214,14 +214,14 @@ def clears_after_the_update(parameters, compute_loss, learning_rate):
         ("04.4", into_one_buffer, "a later call wrote over it"),
         ("04.4", spoils_grad, "new numbers in what it was given"),
         ("04.5", lambda *given: chapter_04._never_from_the_end(*given), "-1 is the last"),
-        ("04.5", squeezed, "`squeeze` takes *every* axis of length 1 away"),
+        ("04.5", squeezed, "`squeeze` removes *every* axis of length 1"),
         (
             "04.5",
             repeated_until_it_fits,
             "`sum_backward(array([1, 2]), (2, 3), 1, False)` gave array([[1, 2, 1], [2, 1, 2]])",
         ),
         ("04.7", clears_after_the_update, "Clear them before backward, not after the update"),
-        ("04.7", without_backward, "A gradient was None when the update wanted it"),
+        ("04.7", without_backward, "A gradient was None at the update"),
         ("04.7", lambda parameters, compute_loss, learning_rate: compute_loss, "as the loss, expected"),
     ],
 )

@@ -22,27 +22,26 @@ def _some_shape(rng, least=0):
 AXES_GONE = Exercise(
     "04.1",
     "Where did the axis go?",
-    "`x` has shape `(2, 3, 4)`. What are the shapes of `x.sum(axis=0)`, "
-    "`x.sum(axis=1)`, `x.sum(axis=1, keepdims=True)` and `x.sum(axis=(0, 2))`? Put the four shapes in a tuple. A "
-    "shape of one axis is written `(5,)`, with a comma. The panel above knows, but think first.",
+    "`x` has shape `(2, 3, 4)`. What are the shapes of `x.sum(axis=0)`, `x.sum(axis=1)`, `x.sum(axis=1, "
+    "keepdims=True)` and `x.sum(axis=(0, 2))`? Put the four shapes in a tuple. Write a shape with one axis as "
+    "`(5,)`, with a comma. The panel above shows the answers, but think first.",
     minutes=3,
     difficulty=1,
     solution=((3, 4), (2, 4), (2, 1, 4), (3,)),
     hints=(
-        "The sum over an axis takes that axis away and leaves the others in their order: (2, 3, 4) without axis "
-        "0 is ...",
-        "`keepdims=True` leaves a 1 in the place of the axis. For `axis=(0, 2)` two axes go, and axis 1 is left.",
+        "The sum over an axis removes that axis and keeps the others in their order: (2, 3, 4) without axis 0 is ...",
+        "`keepdims=True` leaves a 1 in place of the axis. `axis=(0, 2)` removes two axes, and only axis 1 remains.",
     ),
     mistakes=(
         Mistake(
             "keeps what it sums",
             ((2,), (3,), (1, 3, 1), (2, 4)),
-            "You kept the axis that was named. It is the one that is walked along, and so the one that is gone.",
+            "You kept the named axis. The sum walks along this axis, so this is the axis that disappears.",
         ),
         Mistake(
             "counts from 1",
             ((3, 4), (2, 4), (2, 1, 4), (4,)),
-            "The first three are right. axis=(0, 2) are the first and the last axis: the one in the middle is left.",
+            "The first three are right. axis=(0, 2) names the first and the last axis, so the middle one remains.",
             hint=2,
         ),
         Mistake(
@@ -60,7 +59,7 @@ AXES_GONE = Exercise(
         Mistake(
             "number for a shape",
             ((3, 4), (2, 4), (2, 1, 4), 3),
-            "The shape of one axis is a tuple too: (3,), with a comma. (3) is the number 3.",
+            "A shape with one axis is a tuple too: (3,), with a comma. (3) is the number 3.",
             hint=2,
         ),
     ),
@@ -69,47 +68,47 @@ AXES_GONE = Exercise(
 DO_THEY_FIT = Exercise(
     "04.2",
     "Do they fit?",
-    "Four pairs of shapes are added: `(3, 1)` and `(1, 5)`; `(6,)` and `(2, 6)`; `(2, 6)` "
-    "and `(2,)`; `(4, 1, 2)` and `(3, 1)`. Put the shapes of the results in a tuple, with `None` for a pair that "
-    "does not fit.",
+    "You add arrays of these four pairs of shapes: `(3, 1)` and `(1, 5)`; `(6,)` and `(2, 6)`; `(2, 6)` and "
+    "`(2,)`; `(4, 1, 2)` and `(3, 1)`. Put the shapes of the results in a tuple, with `None` for a pair that does "
+    "not fit.",
     minutes=4,
     difficulty=1,
     solution=((3, 5), (2, 6), None, (4, 3, 2)),
     hints=(
-        "Write one shape beneath the other, lined up on the right, and go through the columns: equal lengths "
-        "fit, and a 1 fits anything.",
-        "In the third pair the 2 stands beneath the 6. In the last one (3, 1) stands beneath (1, 2), and the 4 "
-        "has nothing beneath it.",
+        "Write one shape below the other, aligned on the right, and go through the columns: equal lengths fit, and "
+        "a 1 fits anything.",
+        "In the third pair, the 2 is below the 6. In the last pair, (3, 1) is below (1, 2), and there is nothing "
+        "below the 4.",
     ),
     mistakes=(
         Mistake(
             "on the left",
             ((3, 5), None, (2, 6), None),
-            "You lined the shapes up on the left. Broadcasting lines them up on the right.",
+            "You aligned the shapes on the left. Broadcasting aligns them on the right.",
         ),
         Mistake(
             "third fits",
             ((3, 5), (2, 6), (2, 6), (4, 3, 2)),
-            "The third pair: on the right stand 6 and 2. That the first axis is a 2 as well does not help, nor that 6 "
-            "is three times 2.",
+            "Look at the third pair: the lengths on the right are 6 and 2. It does not help that the first axis is "
+            "a 2 too, nor that 6 is three times 2.",
             hint=2,
         ),
         Mistake(
             "the last does not fit",
             ((3, 5), (2, 6), None, None),
-            "Three of the four are right. Look at the "
-            "last pair again: (3, 1) stands beneath (1, 2), and each of these columns has a 1.",
+            "Three of the four are right. Look at the last pair again: (3, 1) is below (1, 2), and each of these "
+            "columns has a 1.",
             hint=2,
         ),
         Mistake(
             "the first does not fit",
             (None, (2, 6), None, (4, 3, 2)),
-            "The first pair: both may stretch at the same time, each along another axis.",
+            "Look at the first pair: both shapes can stretch at the same time, each along a different axis.",
         ),
         Mistake(
             "ones do not stretch",
             (None, (2, 6), None, None),
-            "A 1 stretches to any length, in the first shape as in the second, and in both at the same time.",
+            "A 1 stretches to any length, in either shape, and in both at the same time.",
         ),
     ),
 )
@@ -139,15 +138,15 @@ def _larger_of_each(a, b):
 
 
 def _shape_or_nothing(function, a, b):
-    """Nothing is an answer here, so it is spelled out."""
+    """None is an answer here, so spell it out."""
     result = function(a, b)
     if result is None:
-        return Told("None, which says that they do not fit")
+        return Told("None, because they do not fit")
     return tuple(result) if isinstance(result, (list, tuple)) else result
 
 
 def _two_shapes(rng):
-    """Two shapes that fit, or that would if a length were not another one's multiple or its neighbour."""
+    """Two shapes that fit, or that fail because one length is a multiple or a neighbour of the other."""
     result = rng.integers(2, 7, size=4)
     a, b = (tuple(map(int, np.where(rng.random(4) < 0.4, 1, result)[rng.integers(0, 4) :])) for _ in range(2))
     if rng.random() < 0.4:
@@ -164,9 +163,9 @@ SHAPE_OF_RESULT = Exercise(
     difficulty=2,
     solution=broadcast_shape,
     hints=(
-        "Make both shapes equally long first: put ones in front of the shorter. `(1,) * 2 + (4,)` is `(1, 1, 4)`.",
-        "Then go through both with `zip`. Two lengths fit if they are equal, or if one of them is 1; the result "
-        "has the other one.",
+        "First make both shapes equally long: put ones in front of the shorter one. `(1,) * 2 + (4,)` is `(1, 1, 4)`.",
+        "Then go through both with `zip`. Two lengths fit if they are equal or if one of them is 1; the result "
+        "gets the other length.",
         "`for m, n in zip(a, b):`\n`    if m != n and m != 1 and n != 1: return None`\n"
         "`    result.append(n if m == 1 else m)`",
     ),
@@ -189,13 +188,13 @@ SHAPE_OF_RESULT = Exercise(
         Mistake(
             "an empty shape is nothing",
             lambda a, b: broadcast_shape(a, b) or None,
-            "Two single numbers fit, and the shape of their sum is `()`. Python counts an empty tuple as false: ask "
-            "`is None`.",
+            "Two single numbers fit, and the shape of their sum is `()`. Python counts an empty tuple as false: "
+            "test with `is None`.",
         ),
         Mistake(
             "the last two axes alone",
             lambda a, b: None if broadcast_shape(a[-2:], b[-2:]) is None else _larger_of_each(a, b),
-            "Every column has to fit, however many there are: here it is the first that does not.",
+            "Every column has to fit, however many there are: here the first one does not.",
             hint=2,
         ),
         *slips(
@@ -206,7 +205,7 @@ SHAPE_OF_RESULT = Exercise(
                 "- b = (1,) * (longest - len(b)) + tuple(b)",
                 "+ a = tuple(a) + (1,) * (longest - len(a))",
                 "+ b = tuple(b) + (1,) * (longest - len(b))",
-                message="The shapes are lined up on the left. Put the missing ones in front, not at the end.",
+                message="You aligned the shapes on the left. Put the missing ones in front, not at the end.",
             ),
             Slip(
                 "larger without asking",
@@ -215,8 +214,8 @@ SHAPE_OF_RESULT = Exercise(
                 "+     pass",
                 "+ result.append(max(m, n))",
                 message=(
-                    "The larger length is right where two lengths fit, but 4 and 3 do not: nobody knows which of the 4"
-                    " should go with which of the 3."
+                    "The larger length is right if two lengths fit, but 4 and 3 do not fit: nothing says which of "
+                    "the 4 belongs to which of the 3."
                 ),
                 hint=2,
             ),
@@ -227,8 +226,8 @@ SHAPE_OF_RESULT = Exercise(
                 "- result.append(n if m == 1 else m)",
                 "+ result.append(max(m, n))",
                 message=(
-                    "6 is three times 2, and still they do not fit: only a 1 is stretched, and nothing is repeated as "
-                    "a block."
+                    "6 is three times 2, but they still do not fit: only a 1 is stretched, and no block is ever "
+                    "repeated."
                 ),
                 hint=2,
             ),
@@ -242,7 +241,7 @@ SHAPE_OF_RESULT = Exercise(
                 "+ if m != n and m != 0 and n != 0:",
                 "- result.append(n if m == 1 else m)",
                 "+ result.append(n if m == 0 else m)",
-                message="Different lengths fit where one of them is 1.",
+                message="Different lengths fit if one of them is 1.",
                 hint=2,
             ),
             Slip(
@@ -254,14 +253,14 @@ SHAPE_OF_RESULT = Exercise(
                 "  result = []",
                 "+ if a[0] == 0 or b[0] == 0:",
                 "+     return None",
-                message="Shapes may have different numbers of axes: what the shorter one lacks counts as 1.",
+                message="Shapes may have different numbers of axes: an axis that the shorter one lacks counts as 1.",
             ),
             Slip(
                 "backwards",
                 "- return tuple(result)",
                 "+ return tuple(result[::-1])",
                 message=(
-                    "The lengths are right and stand in reverse. If you went from the right, turn the result around."
+                    "The lengths are right, but in reverse order. If you started on the right, reverse the result."
                 ),
                 hint=3,
             ),
@@ -269,26 +268,26 @@ SHAPE_OF_RESULT = Exercise(
         Mistake(
             "new axes lost",
             _new_axes_lost,
-            "The longer shape has axes that the shorter lacks, and `zip` "
-            "stops where the shorter one ends. They belong to the result.",
+            "The longer shape has axes that the shorter lacks, and `zip` stops where the shorter one ends. These "
+            "axes belong to the result.",
         ),
         Mistake(
             "raises",
             lambda a, b: np.broadcast_shapes(a, b),
-            "NumPy raises an error for shapes that do not fit. Here the answer is None for "
-            "them: ask first, or catch the error with `try` and `except ValueError`.",
+            "NumPy raises an error for shapes that do not fit. Here the answer is None: test first, or catch the "
+            "error with `try` and `except ValueError`.",
             hint=2,
         ),
     ),
     run=_shape_or_nothing,
-    explain="Two lines decide whether millions of lines of array code run. (`max(m, n)` would do where they fit, "
-    "except for an axis of length 0: there a 1 stretches to 0.)",
+    explain="These few lines decide whether millions of lines of array code run. (For lengths that fit, `max(m, "
+    "n)` works too, except for an axis of length 0: a 1 stretches to 0.)",
 )
 
 
 def unbroadcast(grad, shape):
     """The gradient of an array of this shape that was broadcast to the shape of grad."""
-    while grad.ndim > len(shape):  # axes that are new stand in front
+    while grad.ndim > len(shape):  # new axes come first
         grad = grad.sum(axis=0)
     for axis in range(len(shape)):
         if shape[axis] == 1:  # this one was stretched
@@ -334,20 +333,20 @@ def _gradient_and_shape(rng):
 UNDO_BROADCASTING = Exercise(
     "04.4",
     "Undo broadcasting",
-    "Write `unbroadcast(grad, shape)`. An array of shape `shape` was broadcast; "
-    "`grad` is the gradient of what came out, an array in the large shape. Return the gradient of the array "
-    "itself, in `shape`: each of its numbers gets the sum of the gradients of its copies.",
+    "Write `unbroadcast(grad, shape)`. An array of shape `shape` was broadcast to a larger shape; `grad` is the "
+    "gradient of the result and has the larger shape. Return the gradient of the original array, in `shape`: each "
+    "of its numbers gets the sum of the gradients of its copies.",
     minutes=12,
     difficulty=3,
     solution=unbroadcast,
     hints=(
-        "Two kinds of axes have to be summed. First the new ones, which `shape` does not have: they stand in "
-        "front. How many are there?",
+        "You have to sum over two kinds of axes. Begin with the new ones, which `shape` does not have: they come "
+        "first in grad. How many are there?",
         "New axes: `while grad.ndim > len(shape): grad = grad.sum(axis=0)`. Now both have the same number of "
         "axes, and those where `shape` has a 1 were stretched.",
         "Stretched axes keep their place: `if shape[axis] == 1: grad = grad.sum(axis=axis, keepdims=True)`.",
-        "Mind the order: first the new axes, then the stretched ones. Before the new axes are gone, "
-        "`shape[0]` and `grad.shape[0]` are not about the same axis.",
+        "Mind the order: first the new axes, then the stretched ones. Until the new axes are gone, `shape[0]` and "
+        "`grad.shape[0]` belong to different axes.",
     ),
     cases=(
         (_counted(2, 3), (3,)),
@@ -366,7 +365,7 @@ UNDO_BROADCASTING = Exercise(
         Mistake(
             "as it is",
             lambda grad, shape: grad,
-            "That is the gradient of the copies. Those of the same number still have to be added up.",
+            "That is the gradient of the copies. Add up the gradients of all copies of the same number.",
         ),
         *slips(
             unbroadcast,
@@ -375,20 +374,20 @@ UNDO_BROADCASTING = Exercise(
                 "- if shape[axis] == 1:  # this one was stretched",
                 "+ if False:  # this one was stretched",
                 message=(
-                    "The new axes in front are summed. An axis where `shape` has a 1 was stretched, and has to be "
-                    "summed as well."
+                    "You summed over the new axes in front. An axis where `shape` has a 1 was stretched: sum over "
+                    "it as well."
                 ),
                 hint=3,
             ),
             Slip(
                 "only stretched axes",
-                "- while grad.ndim > len(shape):  # axes that are new stand in front",
-                "+ while False:  # axes that are new stand in front",
+                "- while grad.ndim > len(shape):  # new axes come first",
+                "+ while False:  # new axes come first",
                 "- grad = grad.sum(axis=axis, keepdims=True)",
                 "+ grad = grad.sum(axis=axis - len(shape), keepdims=True)",
                 message=(
-                    "The axes where `shape` has a 1 are summed. The new axes in front, which `shape` does not have at "
-                    "all, are not."
+                    "You summed over the axes where `shape` has a 1. Sum over the new axes in front too, which "
+                    "`shape` does not have at all."
                 ),
             ),
             Slip(
@@ -396,8 +395,8 @@ UNDO_BROADCASTING = Exercise(
                 "- grad = grad.sum(axis=axis, keepdims=True)",
                 "+ grad = grad.sum(axis=axis)",
                 message=(
-                    "A sum without `keepdims=True` takes its axis away: it is missing from the result, and those "
-                    "behind it have moved one place to the front when you come to them."
+                    "A sum without `keepdims=True` removes its axis: the axis is missing from the result, and all "
+                    "later axes have moved one position to the front."
                 ),
                 hint=3,
             ),
@@ -408,20 +407,20 @@ UNDO_BROADCASTING = Exercise(
                 "+         grad = grad.sum(axis=axis)",
                 "+ return grad.reshape(shape)",
                 message=(
-                    "reshape brings a lost axis back at the end, but before that each sum without `keepdims=True` "
-                    "moves those behind it one place to the front, and `axis` is off by one."
+                    "reshape restores a lost axis at the end. But before that, each sum without `keepdims=True` "
+                    "moves the later axes one position to the front, and `axis` is off by one."
                 ),
                 hint=3,
             ),
             Slip(
                 "new axes counted up",
-                "- while grad.ndim > len(shape):  # axes that are new stand in front",
+                "- while grad.ndim > len(shape):  # new axes come first",
                 "-     grad = grad.sum(axis=0)",
-                "+ for axis in range(grad.ndim - len(shape)):  # axes that are new stand in front",
+                "+ for axis in range(grad.ndim - len(shape)):  # new axes come first",
                 "+     grad = grad.sum(axis=axis)",
                 message=(
-                    "The new axes stand in front, and when axis 0 has been summed, the next new one *is* axis 0. "
-                    "Counting up passes over it."
+                    "The new axes come first, and after a sum over axis 0, the next new axis *is* axis 0. If you "
+                    "count up, you skip it."
                 ),
                 hint=2,
             ),
@@ -430,8 +429,8 @@ UNDO_BROADCASTING = Exercise(
                 "- grad = grad.sum(axis=0)",
                 "+ grad = grad.sum(axis=-1)",
                 message=(
-                    "The wrong axes are summed: new axes stand in front, on the left, because shapes are lined up on "
-                    "the right."
+                    "You summed over the wrong axes: new axes are in front, on the left, because shapes are "
+                    "aligned on the right."
                 ),
                 hint=2,
             ),
@@ -442,8 +441,8 @@ UNDO_BROADCASTING = Exercise(
                 "- grad = grad.sum(axis=axis, keepdims=True)",
                 "+ grad = grad.mean(axis=axis, keepdims=True)",
                 message=(
-                    "That is the mean of the copies' gradients. Nudge the number, and every copy moves in full: the "
-                    "effects add up."
+                    "That is the mean of the copies' gradients. If you nudge the number, every copy moves by the "
+                    "full amount, so the effects add up."
                 ),
             ),
             Slip(
@@ -452,36 +451,35 @@ UNDO_BROADCASTING = Exercise(
                 "+ grad = grad[0]",
                 "- grad = grad.sum(axis=axis, keepdims=True)",
                 "+ grad = grad.take([0], axis=axis)",
-                message="That is the gradient of the first copy alone. The others come from the same number.",
+                message="That is the gradient of the first copy only. The other copies come from the same number.",
             ),
         ),
         Mistake(
             "keepdims dropped",
             _keepdims_dropped,
-            "The sums are right, but an axis is lost: a stretched axis "
-            "stays in the shape, with length 1. `keepdims=True` keeps it.",
+            "The sums are right, but an axis is missing: a stretched axis stays in the shape, with length 1. "
+            "`keepdims=True` keeps it.",
             hint=3,
         ),
         Mistake(
             "new axes kept",
             _new_axes_kept,
-            "The sums are right. `keepdims=True` has kept the new axes too, "
-            "and `shape` does not have them: sum those without it, or reshape at the end.",
+            "The sums are right. `keepdims=True` has kept the new axes too, and `shape` does not have them: sum "
+            "over those without it, or reshape at the end.",
             hint=2,
         ),
         Mistake(
             "stretched first",
             _stretched_first,
-            "`shape[axis] == 1` was asked while the new axes still stood "
-            "in front, so another axis of `grad` was summed. Sum the new axes first.",
+            "You tested `shape[axis] == 1` while grad still had its new axes, so you summed over a different axis "
+            "of `grad`. Sum over the new axes first.",
             hint=4,
         ),
         Mistake(
             "indexed before lining up",
             _indexed_before_lining_up,
-            "`shape[axis]` was compared with "
-            "`grad.shape[axis]` before the new axes were gone, so the two are not about the same axis: (5,) "
-            "meets the 4 of (4, 5). Sum the new axes first.",
+            "You compared `shape[axis]` with `grad.shape[axis]` before the new axes were gone, so the two belong "
+            "to different axes: the 5 of (5,) is compared with the 4 of (4, 5). Sum over the new axes first.",
             hint=4,
         ),
     ),
@@ -491,7 +489,7 @@ UNDO_BROADCASTING = Exercise(
 def sum_backward(grad, shape, axis, keepdims):
     """The gradient of x, which has this shape, from that of x.sum(axis=axis, keepdims=keepdims)."""
     if not keepdims:
-        grad = np.expand_dims(grad, axis)  # put the axis back that the sum took away
+        grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed
     return np.broadcast_to(grad, shape)
 
 
@@ -507,18 +505,19 @@ def _never_from_the_end(grad, shape, axis, keepdims):
 
 WAY_BACK_OF_A_SUM = Exercise(
     "04.5",
-    "The way back of a sum",
-    "Write `sum_backward(grad, shape, axis, keepdims)`. Forward was "
-    "`x.sum(axis=axis, keepdims=keepdims)`, with `x` of shape `shape`; `grad` is the gradient of the sums. Return "
-    "the gradient of `x`, in `shape`. `axis` is one number, and -1 means the last axis; `np.expand_dims(array, axis)` "
-    "puts an axis of length 1 into an array, `np.broadcast_to(array, shape)` copies.",
+    "The backward pass of a sum",
+    "Write `sum_backward(grad, shape, axis, keepdims)`. The forward pass was `x.sum(axis=axis, "
+    "keepdims=keepdims)`, with `x` of shape `shape`; `grad` is the gradient of the sums. Return the gradient of "
+    "`x`, in `shape`. `axis` is one number, and -1 means the last axis. `np.expand_dims(array, axis)` inserts an "
+    "axis of length 1, and `np.broadcast_to(array, shape)` copies.",
     minutes=6,
     difficulty=2,
     solution=sum_backward,
     hints=(
-        "Each number of x was added into one sum, with a slope of 1. So each gets the gradient of its sum: a copy.",
-        "With keepdims `np.broadcast_to(grad, shape)` does it. Without, the axis is missing from grad, and has "
-        "to come back to its place first.",
+        "Each number of x is part of one sum, with a slope of 1. So each number gets a copy of the gradient of its "
+        "sum.",
+        "With keepdims, `np.broadcast_to(grad, shape)` is enough. Without keepdims, the axis is missing from grad, "
+        "and you have to restore it first.",
         "`if not keepdims: grad = np.expand_dims(grad, axis)`",
     ),
     cases=(
@@ -538,8 +537,8 @@ WAY_BACK_OF_A_SUM = Exercise(
         Mistake(
             "never from the end",
             _never_from_the_end,
-            "An axis may be counted from the end, as in NumPy: -1 is the last. `shape[axis + 1 :]` is then the whole "
-            "shape again. `axis % len(shape)` counts from the front.",
+            "A negative axis counts from the end, as in NumPy: -1 is the last. `shape[axis + 1 :]` is then the "
+            "whole shape again. `axis % len(shape)` counts from the front.",
             hint=3,
         ),
         *slips(
@@ -549,41 +548,41 @@ WAY_BACK_OF_A_SUM = Exercise(
                 "- return np.broadcast_to(grad, shape)",
                 "+ return np.ones(shape)",
                 message=(
-                    "The slope of a sum for each of its numbers is 1, but the sums went on to something else: multiply"
-                    " by grad."
+                    "The slope of a sum for each of its numbers is 1, but the loss depends on the sums with the "
+                    "slopes in grad: multiply by grad."
                 ),
             ),
             Slip(
                 "divided",
                 "- return np.broadcast_to(grad, shape)",
                 "+ return np.broadcast_to(grad, shape) / shape[axis]",
-                message="That is the way back of a mean. In a sum each number counts in full.",
+                message="That is the backward pass of a mean. In a sum, each number counts in full.",
             ),
             Slip(
                 "axis not put back",
-                "- grad = np.expand_dims(grad, axis)  # put the axis back that the sum took away",
-                "+ grad = grad  # put the axis back that the sum took away",
+                "- grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed",
+                "+ grad = grad  # restore the axis that the sum removed",
                 message=(
-                    "Without keepdims the axis is gone from grad, and broadcasting puts a new one in front: an error "
-                    "at best, and copies in the wrong direction where the array is square. It has to come back at "
-                    "place `axis`."
+                    "Without keepdims, grad lacks the axis, and broadcasting adds a new one in front: at best you "
+                    "get an error, and for a square array copies in the wrong direction. Restore the axis at "
+                    "position `axis`."
                 ),
                 hint=3,
             ),
             Slip(
                 "in second place",
-                "- grad = np.expand_dims(grad, axis)  # put the axis back that the sum took away",
-                "+ grad = grad[:, None]  # put the axis back that the sum took away",
-                message="`[:, None]` puts the axis back as axis 1, which is right for `axis=1` alone.",
+                "- grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed",
+                "+ grad = grad[:, None]  # restore the axis that the sum removed",
+                message="`[:, None]` restores the axis as axis 1, which is right only for `axis=1`.",
                 hint=3,
             ),
             Slip(
                 "at the end",
-                "- grad = np.expand_dims(grad, axis)  # put the axis back that the sum took away",
-                "+ grad = grad[..., None]  # put the axis back that the sum took away",
+                "- grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed",
+                "+ grad = grad[..., None]  # restore the axis that the sum removed",
                 message=(
-                    "The axis came back at the end, which is right only if the last one was summed. It belongs at "
-                    "place `axis`."
+                    "You restored the axis at the end, which is right only if the sum was over the last axis. It "
+                    "belongs at position `axis`."
                 ),
                 hint=3,
             ),
@@ -591,18 +590,18 @@ WAY_BACK_OF_A_SUM = Exercise(
                 "put back twice",
                 "- if not keepdims:",
                 "+ if True:",
-                message="With keepdims=True the axis is still there: put it back only without keepdims.",
+                message="With keepdims=True the axis is still there: restore it only without keepdims.",
                 hint=3,
             ),
             Slip(
                 "squeezed",
                 "- if not keepdims:",
-                "-     grad = np.expand_dims(grad, axis)  # put the axis back that the sum took away",
+                "-     grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed",
                 "+ if True:",
-                "+     grad = np.expand_dims(np.squeeze(grad), axis)  # put the axis back that the sum took away",
+                "+     grad = np.expand_dims(np.squeeze(grad), axis)  # restore the axis that the sum removed",
                 message=(
-                    "`squeeze` takes *every* axis of length 1 away, those too that x has of its own: then the axis "
-                    "comes back in another place than it had. Ask `keepdims` whether one is missing."
+                    "`squeeze` removes *every* axis of length 1, even those that x itself has. The axis then "
+                    "returns at the wrong position. Use `keepdims` to decide whether one is missing."
                 ),
                 hint=3,
             ),
@@ -610,7 +609,7 @@ WAY_BACK_OF_A_SUM = Exercise(
         Mistake(
             "not copied",
             lambda grad, shape, axis, keepdims: grad,
-            "That is still the shape of the sums. x has more numbers, and each needs its gradient.",
+            "That is still the shape of the sums. x has more numbers, and each needs a gradient.",
         ),
     ),
 )
@@ -629,16 +628,16 @@ def _a_product(rng):
 MATRIX_PRODUCT = Exercise(
     "04.6",
     "The gradient of a matrix product",
-    "Write `matmul_backward(grad, a, b)` for `c = a @ b`, with `a` of "
-    "shape `(n, k)` and `b` of shape `(k, m)`. `grad` is the gradient of `c`, of shape `(n, m)`. Return the "
-    "gradients of `a` and of `b`, in this order. `a.T` is `a` with its axes swapped.",
+    "Write `matmul_backward(grad, a, b)` for `c = a @ b`, with `a` of shape `(n, k)` and `b` of shape `(k, m)`. "
+    "`grad` is the gradient of `c` and has shape `(n, m)`. Return the gradients of `a` and of `b`, in this order. "
+    "`a.T` is `a` with its axes swapped.",
     minutes=8,
     difficulty=2,
     solution=matmul_backward,
     hints=(
-        "The gradient of a has the shape of a, (n, k). It is made of grad, (n, m), and b, (k, m). Which product "
-        "of the two, turned or not, is (n, k)?",
-        "`grad @ b.T` is (n, m) times (m, k). For b do the same: (k, m) from a.T, which is (k, n), and grad.",
+        "The gradient of a has the shape of a, (n, k). You compute it from grad, (n, m), and b, (k, m). Which "
+        "product of the two, transposed or not, is (n, k)?",
+        "`grad @ b.T` is (n, m) times (m, k). Do the same for b: build (k, m) from a.T, which is (k, n), and grad.",
         "`return grad @ b.T, a.T @ grad`",
     ),
     cases=(
@@ -653,15 +652,15 @@ MATRIX_PRODUCT = Exercise(
             "no transpose",
             "- return grad @ b.T, a.T @ grad",
             "+ return grad @ b, a @ grad",
-            message="The shapes do not meet: one of the two has to be turned with .T before the product.",
+            message="The shapes do not fit: transpose one of the two with .T before the product.",
         ),
         Slip(
             "other order",
             "- return grad @ b.T, a.T @ grad",
             "+ return b.T @ grad, grad @ a.T",
             message=(
-                "The matrices stand in the wrong order: a was on the left of b, so its gradient comes from grad on the"
-                " left. In a product of matrices the order counts."
+                "The matrices are in the wrong order: a was on the left of b, so in its gradient grad is on the "
+                "left of b.T. In a matrix product the order matters."
             ),
             hint=2,
         ),
@@ -670,22 +669,22 @@ MATRIX_PRODUCT = Exercise(
             "- return grad @ b.T, a.T @ grad",
             "+ return grad * b, grad * a",
             message=(
-                "`*` multiplies number by number; that is the rule of a * b. Here each number of a went into a whole "
-                "row of c, so the sum over that row is needed: `@` does it."
+                "`*` multiplies number by number, which is the rule of a * b. Here each number of a is used in a "
+                "whole row of c, so you need the sum over that row: `@` computes it."
             ),
         ),
         Slip(
             "swapped",
             "- return grad @ b.T, a.T @ grad",
             "+ return a.T @ grad, grad @ b.T",
-            message="The two gradients are right and in the wrong order: first a's, then b's.",
+            message="The two gradients are right, but in the wrong order: first a's, then b's.",
             hint=3,
         ),
         Slip(
             "grad forgotten",
             "- return grad @ b.T, a.T @ grad",
             "+ return np.ones_like(grad) @ b.T, a.T @ np.ones_like(grad)",
-            message="That is the gradient of c.sum(), for which grad is all ones. Here grad has its own numbers.",
+            message="That is the gradient of c.sum(), for which grad is all ones. Use the numbers of the given grad.",
         ),
         Slip(
             "only one",
@@ -730,7 +729,7 @@ def a_line_with_old_gradients():
 
 
 def _three_steps(function, build, learning_rate):
-    """The losses of three steps, and the parameters afterwards."""
+    """The losses of three steps, and the parameters after them."""
     parameters, compute_loss = build()
     own, losses = list(parameters), []
     for _ in range(3):
@@ -738,7 +737,7 @@ def _three_steps(function, build, learning_rate):
         if loss is None:
             return None
         if list(map(id, parameters)) != list(map(id, own)):
-            return Told("a list that holds other tensors than before")
+            return Told("a list that no longer contains the same tensors")
         if isinstance(loss, Tensor):
             return Told("a Tensor as the loss")
         if isinstance(loss, np.ndarray):
@@ -752,20 +751,20 @@ def _three_steps(function, build, learning_rate):
 TRAINING_STEP = Exercise(
     "04.7",
     "A training step",
-    "Write `train_step(parameters, compute_loss, learning_rate)`. `parameters` is a "
-    "list of Tensors that require a gradient; `compute_loss()` computes the loss with them, a Tensor. Set the "
-    "gradients to None, compute the loss, go backward, and move each parameter's numbers against its gradient. "
-    "Return the loss as a number, `loss.item()`.",
+    "Write `train_step(parameters, compute_loss, learning_rate)`. `parameters` is a list of Tensors that require a "
+    "gradient; `compute_loss()` computes the loss from them and returns a Tensor. Set the gradients to None, "
+    "compute the loss, call `backward()`, and move each parameter's numbers against its gradient. Return the loss "
+    "as a number, `loss.item()`.",
     minutes=8,
     difficulty=2,
     solution=train_step,
     hints=(
         "The same four parts as in exercise 03.7. `p.grad = None` for each p; `loss = compute_loss()`; "
         "`loss.backward()`; the update.",
-        "The update changes numbers and should leave no trace in a graph: `p.data -= learning_rate * p.grad`. "
-        "Or `with T.no_grad(): p -= learning_rate * p.grad`.",
-        "In a loop `for p in parameters`, `p = p - ...` only gives a new tensor the name p. The parameter in "
-        "the list stays as it was.",
+        "The graph must not record the update: `p.data -= learning_rate * p.grad`. Or `with T.no_grad(): p -= "
+        "learning_rate * p.grad`.",
+        "In a loop `for p in parameters`, `p = p - ...` only creates a new tensor named p. The parameter in the "
+        "list does not change.",
     ),
     cases=((a_line, 0.1), (a_line, 0.02), (a_curve, 0.5), (a_line_with_old_gradients, 0.1)),
     mistakes=slips(
@@ -775,8 +774,8 @@ TRAINING_STEP = Exercise(
             "- p.grad = None",
             "+ pass",
             message=(
-                "The first step is right and the second is not: the gradients of the first are still there, and "
-                "backward adds to them."
+                "The first step is right and the second is not: the gradients of the first step are still there, "
+                "and backward adds to them."
             ),
         ),
         Slip(
@@ -791,8 +790,8 @@ TRAINING_STEP = Exercise(
             "- p.data -= learning_rate * p.grad",
             "+ p = p - learning_rate * p.grad",
             message=(
-                "The loss stays the same, so no parameter has moved: its numbers have to change. (`p = p - ...` makes "
-                "a new tensor and leaves the one in the list alone.)"
+                "The loss stays the same, so no parameter has changed. Change its numbers. (`p = p - ...` creates "
+                "a new tensor and does not change the one in the list.)"
             ),
             hint=3,
         ),
@@ -803,8 +802,8 @@ TRAINING_STEP = Exercise(
             "+     p.grad = None",
             "+ for p in parameters:",
             message=(
-                "A gradient was None when the update wanted it. `p.grad = None` empties it and `loss.backward()` fills"
-                " it: empty it before backward, use it after."
+                "A gradient was None at the update. `p.grad = None` clears it and `loss.backward()` fills it: "
+                "clear it before backward, use it after backward."
             ),
         ),
         Slip(
@@ -826,7 +825,7 @@ TRAINING_STEP = Exercise(
             "- p.data -= learning_rate * p.grad",
             "+ p.data -= learning_rate * p.grad.data",
             message=(
-                "`p.grad` is a NumPy array, not a Tensor as in torch; take it as it is. (`.data` of an array is its "
+                "`p.grad` is a NumPy array, not a Tensor as in torch; use it directly. (`.data` of an array is its "
                 "raw memory.)"
             ),
             hint=2,
@@ -838,8 +837,8 @@ TRAINING_STEP = Exercise(
             "+ for i, p in enumerate(parameters):",
             "+     parameters[i] = Tensor(p.data - learning_rate * p.grad, requires_grad=True)",
             message=(
-                "`compute_loss` still computes with the old tensors, and they have not moved. Change the numbers "
-                "inside each parameter: `p.data -= ...`."
+                "`compute_loss` still uses the old tensors, and they have not changed. Change the numbers inside "
+                "each parameter: `p.data -= ...`."
             ),
             hint=2,
         ),
@@ -847,15 +846,15 @@ TRAINING_STEP = Exercise(
             "loss afterwards",
             "- return loss.item()",
             "+ return compute_loss().item()",
-            message="That is the loss after the update. Return the one that you went backward from.",
+            message="That is the loss after the update. Return the loss on which you called backward.",
         ),
         Slip(
             "in place, recorded",
             "- p.data -= learning_rate * p.grad",
             "+ p -= learning_rate * p.grad",
             message=(
-                "The update is arithmetic with a tensor that requires a gradient, so the engine would have to record "
-                "it. Change `p.data`, or do it inside `with T.no_grad():`."
+                "The update is arithmetic with a tensor that requires a gradient, so the engine would have to "
+                "record it. Change `p.data`, or update inside `with T.no_grad():`."
             ),
             hint=2,
         ),
@@ -864,8 +863,8 @@ TRAINING_STEP = Exercise(
             "- return loss.item()",
             "+ return loss",
             message=(
-                "Return `loss.item()`, a number: the tensor would keep its whole graph in memory for as long as you "
-                "keep the history."
+                "Return `loss.item()`, a number: a tensor would keep its whole graph in memory for as long as you "
+                "keep the history of losses."
             ),
         ),
         Slip(
