@@ -41,13 +41,13 @@ def silu(x):
 
 
 def _as_function(function, numbers):
-    """The result and the gradient that its own Function hands back for the gradients 1, 10, 100 ..."""
+    """The result and the gradient that its own Function returns for the gradients 1, 10, 100 ..."""
     x = T.Tensor(numbers, requires_grad=True)
     out = function(x)
     before = x.data.copy()
     function(T.Tensor(1 - x.data, requires_grad=True))  # another one, before the first goes backward
     if not isinstance(out, T.Tensor):
-        return out if out is None else Told(f"{show(out)}, which is no Tensor. Return Silu.apply(x)")
+        return out if out is None else Told(f"{show(out)}, which is not a Tensor. Return Silu.apply(x)")
     if out.grad_fn is None:
         return Told("a Tensor without history")
     made_by = out.grad_fn.function
@@ -65,18 +65,17 @@ def _as_function(function, numbers):
 SILU = Exercise(
     "05.1",
     "silu, as a Function",
-    "silu is the activation inside of every Qwen3: `x * sigmoid(x)`. With `s = 1 / "
-    "(1 + e**-x)` its slope is `s * (1 + x * (1 - s))`. Write `silu(x)` for a Tensor `x`: inside of it a class "
-    "`Silu(T.Function)` with a `forward` and a `backward`, as in `Square` above, and at the end `return "
-    "Silu.apply(x)`.",
+    "silu is the activation inside every Qwen3: `x * sigmoid(x)`. With `s = 1 / (1 + e**-x)` its slope is `s * (1 "
+    "+ x * (1 - s))`. Write `silu(x)` for a Tensor `x`: define a class `Silu(T.Function)` inside it, with a "
+    "`forward` and a `backward` as in `Square` above, and end with `return Silu.apply(x)`.",
     minutes=6,
     difficulty=1,
     solution=silu,
     hints=(
-        "Both methods work with NumPy arrays: `np.exp(-x)`, not `T.exp`. `forward` returns `x * s`. What does "
-        "`backward` need again later? That goes to `ctx`.",
-        "`ctx.x = x` and `ctx.s = 1 / (1 + np.exp(-x))` in forward; in backward the slope is made of `ctx.s` "
-        "and `ctx.x`. And which number comes in from above?",
+        "Both methods work with NumPy arrays: `np.exp(-x)`, not `T.exp`. `forward` returns `x * s`. What will "
+        "`backward` need later? Store it in `ctx`.",
+        "`ctx.x = x` and `ctx.s = 1 / (1 + np.exp(-x))` in forward; in backward, compute the slope from `ctx.s` "
+        "and `ctx.x`. And by which number do you multiply it?",
         "`return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))`",
     ),
     cases=(
@@ -92,8 +91,8 @@ SILU = Exercise(
                 "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
                 "+ return ctx.s * (1 + ctx.x * (1 - ctx.s))",
                 message=(
-                    "That is silu's own slope. The loss lies behind it: multiply by `grad`, which says how much each "
-                    "element of the result matters there."
+                    "That is silu's own slope. Multiply it by `grad`, which says how much each element of the "
+                    "result affects the loss."
                 ),
                 hint=3,
             ),
@@ -116,7 +115,7 @@ SILU = Exercise(
                 "- return Silu.apply(x)",
                 "+ return x * T.sigmoid(x)",
                 message=(
-                    "The numbers are right, but the engine put them together out of two rules of the kit. Write a "
+                    "The numbers are right, but the engine computed them with two rules of the kit. Write a "
                     "Function of your own, `class Silu(T.Function)`, with a backward."
                 ),
             ),
@@ -126,8 +125,8 @@ SILU = Exercise(
                 "+ grad *= ctx.s * (1 + ctx.x * (1 - ctx.s))",
                 "+ return grad",
                 message=(
-                    "The numbers are right, but `grad *= ...` writes into an array that other operations may have been"
-                    " given too: each of them would find your numbers in it. Make a new one, `grad * ...`."
+                    "The numbers are right, but `grad *= ...` writes into an array that other operations may "
+                    "share, and they would get your numbers. Create a new array, `grad * ...`."
                 ),
                 hint=3,
             ),
@@ -137,8 +136,7 @@ SILU = Exercise(
                 "+ ctx.x *= 1 - ctx.s",
                 "+ return grad * ctx.s * (1 + ctx.x)",
                 message=(
-                    "`ctx.x` is not a copy: it is the array inside of x, which belongs to somebody else. Make a new "
-                    "array instead of writing into it."
+                    "`ctx.x` is not a copy: it is the array inside x. Create a new array instead of writing into it."
                 ),
                 hint=3,
             ),
@@ -153,8 +151,8 @@ SILU = Exercise(
                 "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
                 "+ return grad * silu.s * (1 + silu.x * (1 - silu.s))",
                 message=(
-                    "Between its forward and its backward another silu was computed, and wrote over what was kept. "
-                    "What backward needs belongs into `ctx`: each call has one of its own."
+                    "Between this call's forward and backward, another silu was computed and overwrote the stored "
+                    "values. Store what backward needs in `ctx`: each call has its own."
                 ),
             ),
             Slip(
@@ -162,15 +160,15 @@ SILU = Exercise(
                 "- return Silu.apply(x)",
                 "+ return T.Tensor(x.data / (1 + np.exp(-x.data)))",
                 message=(
-                    "`T.Tensor(array)` starts a new life without a past. `Silu.apply(x)` computes the result and "
-                    "records where it came from."
+                    "`T.Tensor(array)` creates a Tensor without a graph. `Silu.apply(x)` computes the result and "
+                    "records its origin."
                 ),
             ),
         ),
     ),
     run=lambda function, numbers: _quietly(_as_function, function, numbers),
-    explain="The kit's own silu stands in rules/elementwise.py. It saves x alone and computes s a second time in "
-    "backward: time against memory, a choice every rule has to make.",
+    explain="The kit's own silu is in rules/elementwise.py. It saves only x and computes s a second time in "
+    "backward. Every rule has to choose between time and memory in this way.",
 )
 
 
@@ -195,16 +193,16 @@ def _rows_with_ties(rng):
 LARGEST = Exercise(
     "05.2",
     "The largest, and its ties",
-    "`out = x.max(axis=1)` takes the largest of each row. Write "
-    "`max_backward(g, x)`: the gradient of x, an array [R, C], from the gradient `g` [R] of the result. Equal "
-    "largest numbers share evenly, as in `torch.amax`.",
+    "`out = x.max(axis=1)` is the largest number of each row. Write `max_backward(g, x)`: the gradient of x, an "
+    "array [R, C], from the gradient `g` [R] of the result. If several numbers are equally large, they share the "
+    "gradient evenly, as in `torch.amax`.",
     minutes=8,
     difficulty=2,
     solution=max_backward,
     hints=(
         "Where are the winners? `x == x.max(axis=1, keepdims=True)` is an array of True and False, of x's shape.",
         "Divide it by the number of winners of each row: `wins.sum(axis=1, keepdims=True)`. Now each row sums to 1.",
-        "`g` has one number for each row; to stand beside the rows it has to be a column, `g[:, None]`.",
+        "`g` has one number per row; to multiply the rows by it, turn it into a column, `g[:, None]`.",
     ),
     cases=(
         (_array([1, 10]), _array([[1, 3, 2], [5, 4, 0]])),
@@ -223,8 +221,8 @@ LARGEST = Exercise(
                 "- share = wins / wins.sum(axis=1, keepdims=True)",
                 "+ share = wins",
                 message=(
-                    "With two equal winners twice as much goes out as came in. Raise both by 1 and the maximum rises "
-                    "by 1, not by 2: they have to share."
+                    "With two equal winners, you return twice the gradient that came in. If both rise by 1, the "
+                    "maximum rises by 1, not by 2, so they have to share."
                 ),
                 hint=2,
             ),
@@ -233,8 +231,8 @@ LARGEST = Exercise(
                 "- return g[:, None] * share",
                 "+ return g * share",
                 message=(
-                    "`g` has one number for each row, and without `[:, None]` NumPy lays it along the columns. A "
-                    "square x does not even complain."
+                    "`g` has one number per row, and without `[:, None]` NumPy aligns it with the columns. For a "
+                    "square x you do not even get an error."
                 ),
                 hint=3,
             ),
@@ -244,7 +242,7 @@ LARGEST = Exercise(
                 "- share = wins / wins.sum(axis=1, keepdims=True)",
                 "+ wins = x == x.max(axis=1)",
                 "+ share = wins / wins.sum(axis=1)",
-                message="Without `keepdims=True` the largest numbers, one for each row, are laid along the columns.",
+                message="Without `keepdims=True`, NumPy aligns the largest numbers, one per row, with the columns.",
             ),
             Slip(
                 "ties of the whole table",
@@ -253,14 +251,14 @@ LARGEST = Exercise(
                 "+ wins = x == x.max()",
                 "+ share = wins / wins.sum()",
                 message=(
-                    "Each row has a winner of its own: take the maximum and the count with `axis=1, keepdims=True`."
+                    "Each row has its own winner: compute the maximum and the count with `axis=1, keepdims=True`."
                 ),
             ),
             Slip(
                 "without g",
                 "- return g[:, None] * share",
                 "+ return share",
-                message="That is who wins. How much each winner gets is decided by `g`.",
+                message="Those are the winners. `g` says how much each winner gets.",
                 hint=3,
             ),
             Slip(
@@ -268,8 +266,8 @@ LARGEST = Exercise(
                 "- wins = x == x.max(axis=1, keepdims=True)",
                 "+ wins = x >= -0.001 + x.max(axis=1, keepdims=True)",
                 message=(
-                    "A number that is 0.001 behind has lost: nudge it, and the maximum does not move. The largest is "
-                    "found by copying, not by computing, so `==` is exact here."
+                    "A number that is 0.001 smaller is not a winner: if you nudge it, the maximum does not move. "
+                    "The maximum is a copy of an element, not a computed number, so `==` is exact here."
                 ),
             ),
             Slip(
@@ -277,16 +275,17 @@ LARGEST = Exercise(
                 "- wins = x == x.max(axis=1, keepdims=True)",
                 "+ wins = np.isclose(x, x.max(axis=1, keepdims=True))",
                 message=(
-                    "Two numbers that differ in their last digit only are told apart by the maximum, and so they are "
-                    "no tie: compare with `==`, and round nothing. (The largest was copied, not computed.)"
+                    "The maximum distinguishes two numbers that differ only in their last digit, so they are not a "
+                    "tie: compare with `==`, and do not round. (The maximum is a copy of an element, not a "
+                    "computed number.)"
                 ),
             ),
         ),
         Mistake(
             "all to the first",
             _all_to_the_first,
-            "That is argmax's answer, the first of equals takes all: "
-            "torch.max(x, 1) does it so, torch.amax and this kit share.",
+            "That is argmax's answer: the first of several equal numbers gets everything, as in torch.max(x, 1). "
+            "torch.amax and this kit share.",
         ),
     ),
     run=_quietly,
@@ -309,7 +308,7 @@ def _all_jacobians_at_once(g, p):
 
 
 def _without_tables(function, g, p):
-    """What the function gives, unless it needed an array that is a great deal larger than p."""
+    """The result of the function, unless it needed an array much larger than p."""
     tracemalloc.start()
     try:
         result = _quietly(function, g, p)
@@ -330,16 +329,15 @@ def _g_and_p(rows, columns):
 SOFTMAX = Exercise(
     "05.3",
     "Softmax without its Jacobian",
-    "Write `softmax_backward(g, p)`: the gradient of the logits, where `p` "
-    "[R, C] is softmax of them, row by row, and `g` [R, C] the gradient of `p`. No Jacobian, no loop: a line or "
-    "two, from `p_i * (g_i - sum over j of g_j p_j)`.",
+    "Write `softmax_backward(g, p)`: the gradient of the logits, where `p` [R, C] is their softmax, row by row, "
+    "and `g` [R, C] is the gradient of `p`. Use no Jacobian and no loop: one or two lines, from `p_i * (g_i - sum "
+    "over j of g_j p_j)`.",
     minutes=6,
     difficulty=2,
     solution=softmax_backward,
     hints=(
-        "In each row there is one number to compute first: the mean of g, weighted with p. It is a sum along "
-        "the row, `axis=1`.",
-        "Keep the axis, so that the mean can be taken off each element of its row: `(g * p).sum(axis=1, "
+        "For each row, first compute one number: the mean of g, weighted with p. It is a sum along the row, `axis=1`.",
+        "Keep the axis, so that you can subtract the mean from each element of its row: `(g * p).sum(axis=1, "
         "keepdims=True)`.",
         "`p * (g - mean)`",
     ),
@@ -360,29 +358,30 @@ SOFTMAX = Exercise(
                 "- return p * (g - mean)",
                 "+ return p * (g * (1 - p))",
                 message=(
-                    "That is the rule of the sigmoid: each logit and its own probability. In a softmax all compete; "
-                    "when one logit rises, every other probability falls."
+                    "That is the rule of the sigmoid, in which each logit affects only its own probability. In a "
+                    "softmax all compete: when one logit rises, every other probability falls."
                 ),
             ),
             Slip(
                 "mean of the table",
                 "- mean = (g * p).sum(axis=1, keepdims=True)",
                 "+ mean = (g * p).sum()",
-                message="The sum ran over the whole table. Each row is a softmax of its own: `axis=1, keepdims=True`.",
+                message="Your sum ran over the whole array. Each row is a separate softmax: `axis=1, keepdims=True`.",
                 hint=2,
             ),
             Slip(
                 "mean in a row",
                 "- mean = (g * p).sum(axis=1, keepdims=True)",
                 "+ mean = (g * p).sum(axis=1)",
-                message="The means are one for each row, and without `keepdims=True` they are laid along the columns.",
+                message="There is one mean per row, and without `keepdims=True` NumPy aligns the means with the "
+                "columns.",
                 hint=2,
             ),
             Slip(
                 "plain mean",
                 "- mean = (g * p).sum(axis=1, keepdims=True)",
                 "+ mean = g.mean(axis=1, keepdims=True)",
-                message="The mean has to be weighted with p: sum of g * p, not g.mean().",
+                message="Weight the mean with p: use the sum of g * p, not g.mean().",
             ),
             Slip(
                 "of the logarithm",
@@ -400,7 +399,8 @@ SOFTMAX = Exercise(
                 "- return p * (g - mean)",
                 "+ return g - mean",
                 message=(
-                    "The distance from the mean is right. A logit moves the result in proportion to its p: multiply."
+                    "The difference from the mean is right. A logit moves the result in proportion to its p: "
+                    "multiply by p."
                 ),
                 hint=3,
             ),
@@ -408,26 +408,26 @@ SOFTMAX = Exercise(
         Mistake(
             "a loop over the rows",
             lambda g, p: np.array([pi * (gi - gi @ pi) for gi, pi in zip(g, p, strict=True)]),
-            "The numbers are right and no Jacobian is built, but Python takes a turn for each row. NumPy does all rows "
-            "at once, if the axis of the sum is kept: `(g * p).sum(axis=1, keepdims=True)`.",
+            "The numbers are right and you build no Jacobian, but a Python loop runs over the rows. NumPy computes "
+            "all rows at once if you keep the axis of the sum: `(g * p).sum(axis=1, keepdims=True)`.",
             hint=2,
         ),
         Mistake(
             "a Jacobian for each row",
             _a_jacobian_each,
-            "The numbers are right for small arrays, and each row takes a Jacobian and a turn of a Python loop: for "
-            "the 151,936 tokens of Qwen3 it would be 92 GB a row. The mean of each row is all of it that is needed.",
+            "The numbers are right for small arrays, but each row costs a Jacobian and a pass of a Python loop: "
+            "for the 151,936 tokens of Qwen3 that is 92 GB per row. You only need the mean of each row.",
         ),
         Mistake(
             "all Jacobians at once",
             _all_jacobians_at_once,
-            "The numbers are right and the loop is gone, but the Jacobians are all there, [R, C, C]. The mean of each "
-            "row is all of them that is needed.",
+            "The numbers are right and the loop is gone, but you still build all Jacobians, [R, C, C]. You only "
+            "need the mean of each row.",
         ),
     ),
     run=_without_tables,
     work=20,
-    explain="It needs the result p and not the logits, so p is what the kit's rule saves.",
+    explain="The formula needs the result p and not the logits, so the kit's rule saves p.",
 )
 
 
@@ -445,18 +445,18 @@ def _g_and_x(rng):
 
 RMS_NORM = Exercise(
     "05.4",
-    "The way back of a norm",
-    "Write `rms_norm_backward(g, x, eps=1e-6)`: the gradient of `x` [R, C], where `y = x / r` with "
-    "`r = sqrt(mean(x**2) + eps)` for each row, and `g` [R, C] is the gradient of `y`. Each `x` has two ways to the "
-    "loss: straight through its own `y`, and through `r`, which is in all `y` of its row.",
+    "The backward pass of a norm",
+    "Write `rms_norm_backward(g, x, eps=1e-6)`: the gradient of `x` [R, C], where `y = x / r` with `r = "
+    "sqrt(mean(x**2) + eps)` for each row, and `g` [R, C] is the gradient of `y`. Each `x` has two paths to the "
+    "loss: directly through its own `y`, and through `r`, which affects all `y` of its row.",
     minutes=10,
     difficulty=3,
     solution=rms_norm_backward,
     hints=(
-        "Straight: x_i moves y_i by 1 / r, which makes g_i / r. Through r: x_i moves r by y_i / C, and r moves each "
-        "y_j by -y_j / r. Multiply along the way, and add up over j.",
-        "The way through r is `-y_i / r` times the sum of g_j y_j over C, which is the *mean* of `g * y` in the row: "
-        "`np.mean(g * y, axis=1, keepdims=True)`.",
+        "The direct path: x_i moves y_i by 1 / r, which gives g_i / r. The path through r: x_i moves r by y_i / C, "
+        "and r moves each y_j by -y_j / r. Multiply along the path, and add up over j.",
+        "The path through r gives `-y_i / r` times the sum of g_j y_j over C, which is the *mean* of `g * y` in "
+        "the row: `np.mean(g * y, axis=1, keepdims=True)`.",
         "`return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r`",
     ),
     cases=(
@@ -475,25 +475,22 @@ RMS_NORM = Exercise(
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g) / r",
             message=(
-                "That is the straight way alone, as if `r` were a constant. It is made of x: move one x, and r moves, "
-                "and with it every y of the row."
+                "That is the direct path only, as if `r` were a constant. But r depends on x: if you move one x, r "
+                "moves, and with it every y of the row."
             ),
         ),
         Slip(
             "sum for mean",
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g - y * np.sum(g * y, axis=1, keepdims=True)) / r",
-            message=(
-                "Nearly: one x moves the *mean* of the squares only by its C-th part. It is the mean of g * y that "
-                "counts."
-            ),
+            message=("Nearly: each x contributes only one C-th to the *mean* of the squares. Use the mean of g * y."),
             hint=2,
         ),
         Slip(
             "mean of the table",
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g - y * np.mean(g * y)) / r",
-            message="The mean ran over the whole table. Each row has an r of its own: `axis=1, keepdims=True`.",
+            message="Your mean ran over the whole array. Each row has its own r: `axis=1, keepdims=True`.",
             hint=2,
         ),
         Slip(
@@ -502,20 +499,21 @@ RMS_NORM = Exercise(
             "+ r = np.sqrt(np.mean(x * x, ) + eps)",
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g - y * np.mean(g * y, )) / r",
-            message="Each row is divided by a root of its own: both means need `axis=1, keepdims=True`.",
+            message="Each row is divided by its own root: both means need `axis=1, keepdims=True`.",
         ),
         Slip(
             "x in the place of y",
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g - x * np.mean(g * x, axis=1, keepdims=True)) / r",
-            message="It is y that stands there twice, x / r: each of the two ways through r has a 1 / r in it.",
+            message="Use y = x / r in both places, not x: each of the two slopes along the path through r contains "
+            "a 1 / r.",
             hint=2,
         ),
         Slip(
             "r lost on the way",
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return g / r - y * np.mean(g * y, axis=1, keepdims=True)",
-            message="The way through r has a 1 / r as well: y = x / r falls by y / r when r rises by 1.",
+            message="The path through r has a 1 / r as well: y = x / r falls by y / r when r rises by 1.",
             hint=3,
         ),
         Slip(
@@ -523,8 +521,8 @@ RMS_NORM = Exercise(
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g - y * np.mean(g * y, axis=1, keepdims=True))",
             message=(
-                "The bracket is right. Both ways are still to be divided by r: what goes in n times as large comes out"
-                " the same, so its gradient is n times as small."
+                "The bracket is right. Divide both paths by r: an input n times as large gives the same output, so "
+                "its gradient is n times as small."
             ),
             hint=3,
         ),
@@ -533,15 +531,15 @@ RMS_NORM = Exercise(
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g - np.mean(g, axis=1, keepdims=True) - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             message=(
-                "That takes the mean of g off too, as layer norm does. RMS norm subtracts no mean on its way, so it "
-                "has none to undo."
+                "That subtracts the mean of g too, as layer norm does. RMS norm subtracts no mean in its forward "
+                "pass, so its gradient does not either."
             ),
         ),
         Slip(
             "plus",
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g + y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            message="When r rises, every y becomes smaller: what goes through r counts with a minus.",
+            message="When r rises, every y becomes smaller, so the path through r has a minus sign.",
         ),
         Slip(
             "eps forgotten",
@@ -554,7 +552,7 @@ RMS_NORM = Exercise(
             "eps outside of the root",
             "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
             "+ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True)) + eps",
-            message="`eps` stands inside the root, beside the mean: `sqrt(mean(x**2) + eps)`.",
+            message="`eps` belongs inside the root, next to the mean: `sqrt(mean(x**2) + eps)`.",
             hint=3,
         ),
         Slip(
@@ -563,13 +561,14 @@ RMS_NORM = Exercise(
             "+ r = np.sqrt(np.mean(x * x, axis=1) + eps)",
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g - y * np.mean(g * y, axis=1)) / r",
-            message="A mean has one number for each row; without `keepdims=True` they are laid along the columns.",
+            message="A mean has one number per row; without `keepdims=True`, NumPy aligns these numbers with the "
+            "columns.",
             hint=3,
         ),
     ),
     run=_quietly,
-    explain="The same form as softmax's: take something off g, and multiply. What is taken off is the part of g along "
-    "y, the direction in which a norm feels nothing.",
+    explain="The formula has the same form as softmax's: subtract something from g, and multiply. Here you "
+    "subtract the part of g along y, the direction that a norm ignores.",
 )
 
 
@@ -582,18 +581,17 @@ def logsumexp(x):
 LOGSUMEXP = Exercise(
     "05.5",
     "A logarithm that does not overflow",
-    "Write `logsumexp(x)`: `log(sum(exp(x)))` of each row of the "
-    "array `x` [R, C], as an array [R]. It has to be right for rows such as `[1000, 1000]` and `[-1000, -1000]` "
-    "in the same table.",
+    "Write `logsumexp(x)`: `log(sum(exp(x)))` of each row of the array `x` [R, C], as an array [R]. It must be "
+    "right for rows such as `[1000, 1000]` and `[-1000, -1000]` in the same array.",
     minutes=6,
     difficulty=2,
     solution=logsumexp,
     hints=(
-        "Take the largest m of the row out first: sum of e**x = e**m times the sum of e**(x - m). What is the "
-        "logarithm of that?",
+        "First factor out the largest number m of the row: the sum of e**x is e**m times the sum of e**(x - m). "
+        "What is the logarithm of that?",
         "`m + log(sum(exp(x - m)))`: no exponent is above 0, and at least one is 0, so the sum is between 1 "
         "and C. Each row has its own m.",
-        "`m = x.max(axis=1)`; to take it off the rows write `m[:, None]`, to add it to the sums `m`.",
+        "`m = x.max(axis=1)`; to subtract it from the rows write `m[:, None]`, and to add it to the sums write `m`.",
     ),
     cases=(
         (_array([[0, 0], [1, 2]]),),
@@ -620,7 +618,7 @@ LOGSUMEXP = Exercise(
             "not put back",
             "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
             "+ return np.log(np.exp(x - largest[:, None]).sum(axis=1))",
-            message="What was taken out has to be put back: the logarithm of e**m is m. Add it.",
+            message="Add back what you factored out: the logarithm of e**m is m.",
             hint=2,
         ),
         Slip(
@@ -630,8 +628,8 @@ LOGSUMEXP = Exercise(
             "+ largest = x.max()",
             "+ return largest + np.log(np.exp(x - largest).sum(axis=1))",
             message=(
-                "The largest of the whole table is far above the second row, whose sum then rounds to 0. Each row "
-                "needs its own."
+                "The largest number of the whole array is far above the second row, whose sum then rounds to 0. "
+                "Each row needs its own maximum."
             ),
             hint=3,
         ),
@@ -640,7 +638,7 @@ LOGSUMEXP = Exercise(
             "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
             "+ return largest + np.log(np.exp(x - largest).sum(axis=1))",
             message=(
-                "`x - m` lays the m, one for each row, along the columns: stand them up with `m[:, None]`, or with "
+                "`x - m` aligns the m, one per row, with the columns: turn m into a column with `m[:, None]` or "
                 "`keepdims=True`."
             ),
             hint=3,
@@ -651,22 +649,22 @@ LOGSUMEXP = Exercise(
             "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
             "+ largest = x.max(axis=0)",
             "+ return largest + np.log(np.exp(x - largest).sum(axis=0))",
-            message="That goes down the columns. Along each row it is `axis=1`.",
+            message="That goes down the columns. To go along each row, use `axis=1`.",
             hint=3,
         ),
         Slip(
             "first taken out",
             "- largest = x.max(axis=1)",
             "+ largest = x[:, 0]",
-            message="The first number of a row need not be its largest: one that is 1000 above it overflows.",
+            message="The first number of a row need not be its largest: a number 1000 above it overflows.",
         ),
         Slip(
             "largest size taken out",
             "- largest = x.max(axis=1)",
             "+ largest = np.abs(x).max(axis=1)",
             message=(
-                "In a row such as [-1000, -1000] the largest number is -1000. Its size, 1000, takes the others down to"
-                " -2000, and the sum to 0."
+                "In a row such as [-1000, -1000] the largest number is -1000. If you subtract its size, 1000, you "
+                "get -2000, and the sum rounds to 0."
             ),
         ),
         Slip(
@@ -674,22 +672,22 @@ LOGSUMEXP = Exercise(
             "- largest = x.max(axis=1)",
             "+ largest = x.mean(axis=1)",
             message=(
-                "Taking out the mean is not enough: in a row such as [1000, -1000, 0] the largest is still 1000 above "
-                "it, and overflows."
+                "It is not enough to factor out the mean: in a row such as [1000, -1000, 0] the largest number is "
+                "still 1000 above it and overflows."
             ),
         ),
         Slip(
             "a column",
             "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
             "+ return (largest + np.log(np.exp(x - largest[:, None]).sum(axis=1)))[:, None]",
-            message="The numbers are right, the shape is not: [R] was asked for, so the kept axis has to go.",
+            message="The numbers are right, but the shape is not: return the shape [R], without the kept axis.",
             hint=3,
         ),
         Slip(
             "the largest alone",
             "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
             "+ return largest",
-            message="Near, but the others in the row count too: two equal numbers add log(2).",
+            message="Nearly, but the other numbers in the row count too: two equal numbers add log(2).",
             hint=2,
         ),
     ),
@@ -713,17 +711,17 @@ def _logits_and_targets(rng):
 CROSS_ENTROPY = Exercise(
     "05.6",
     "The gradient that trains classifiers",
-    "Write `cross_entropy_backward(logits, targets)`: the gradient "
-    "of the **mean** over N rows of `-log(softmax(logits)[target])`, for `logits` [N, C]. `targets` [N] are "
-    "integers, the column of each row's right answer. Logits may be as large as 1000.",
+    "Write `cross_entropy_backward(logits, targets)`: the gradient of the **mean** over N rows of "
+    "`-log(softmax(logits)[target])`, for `logits` [N, C]. `targets` [N] contains integers: the column of the "
+    "right answer in each row. Logits may be as large as 1000.",
     minutes=8,
     difficulty=2,
     solution=cross_entropy_backward,
     hints=(
-        "Two steps: the probabilities of each row (take its largest logit out first), then a 1 off at each "
-        "right answer.",
+        "There are two steps: compute the probabilities of each row (subtract its largest logit first), then "
+        "subtract 1 at each right answer.",
         "To reach one element of each row: `slope[np.arange(len(targets)), targets] -= 1`.",
-        "The loss is a mean over N rows, so a row's share is one N-th: `/ len(targets)`.",
+        "The loss is a mean over N rows, so each row counts for one N-th: `/ len(targets)`.",
     ),
     cases=(
         (_array([[2, 1, 0]]), np.array([0])),
@@ -739,8 +737,8 @@ CROSS_ENTROPY = Exercise(
             "- return slope / len(targets)",
             "+ return slope",
             message=(
-                "That is the gradient of the sum over the rows. The mean's is N times smaller; without it, twice the "
-                "batch means twice the step."
+                "That is the gradient of the sum over the rows. The gradient of the mean is N times smaller. "
+                "Without the division, twice the batch means twice the step."
             ),
             hint=3,
         ),
@@ -748,7 +746,7 @@ CROSS_ENTROPY = Exercise(
             "mean over everything",
             "- return slope / len(targets)",
             "+ return slope / slope.size",
-            message="The mean goes over the N rows, and not over all N times C numbers.",
+            message="The mean is over the N rows, not over all N times C numbers.",
             hint=3,
         ),
         Slip(
@@ -756,8 +754,8 @@ CROSS_ENTROPY = Exercise(
             "- slope[np.arange(len(targets)), targets] -= 1",
             "+ pass",
             message=(
-                "Those are the probabilities. In each row the right answer is still missing: a 1 comes off there, or "
-                "nothing would ever be pushed up."
+                "Those are the probabilities. In each row, subtract 1 at the right answer, or no logit would ever "
+                "be pushed up."
             ),
             hint=2,
         ),
@@ -766,8 +764,7 @@ CROSS_ENTROPY = Exercise(
             "- return slope / len(targets)",
             "+ return -slope / len(targets)",
             message=(
-                "The sign is turned around: the loss falls when the right logit rises, so its gradient is negative, p "
-                "- 1."
+                "The sign is wrong: the loss falls when the right logit rises, so its gradient is negative, p - 1."
             ),
         ),
         Slip(
@@ -775,30 +772,31 @@ CROSS_ENTROPY = Exercise(
             "- return slope / len(targets)",
             "+ return (np.arange(slope.shape[1]) == targets[:, None]) * slope / len(targets)",
             message=(
-                "The right answers are pulled up as they should be. The other logits have a gradient too, their p: "
-                "they are pushed down."
+                "The right answers have the right gradient. The other logits have a gradient too, their p, which "
+                "pushes them down."
             ),
         ),
         Slip(
             "the columns of all targets",
             "- slope[np.arange(len(targets)), targets] -= 1",
             "+ slope[:, targets] -= 1",
-            message="`[:, targets]` means these columns in *every* row. Name the rows too: `np.arange(len(targets))`.",
+            message="`[:, targets]` selects these columns in *every* row. Select the rows too: "
+            "`np.arange(len(targets))`.",
             hint=2,
         ),
         Slip(
             "overflow",
             "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
             "+ powers = np.exp(logits)",
-            message="A logit of 1000 overflows: inf / inf is nan. Take the largest of the row out before exp.",
+            message="A logit of 1000 overflows: inf / inf is nan. Subtract the largest logit of the row before exp.",
         ),
         Slip(
             "clipped",
             "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
             "+ powers = np.exp(np.clip(logits, -500, 500))",
             message=(
-                "Nothing overflows, but clipped to the same limit 1000 and 999 are equal, and the one is e times as "
-                "likely as the other. Take the largest of the row out before exp."
+                "Nothing overflows, but after clipping to the same limit, 1000 and 999 are equal. In fact one is e "
+                "times as likely as the other. Subtract the largest logit of the row before exp."
             ),
         ),
         Slip(
@@ -806,8 +804,8 @@ CROSS_ENTROPY = Exercise(
             "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
             "+ powers = np.exp(logits - np.abs(logits).max(axis=1, keepdims=True))",
             message=(
-                "In the row [-1000, -999] the largest number is -999. Its size is 1000, which takes the row down to "
-                "-2000, and every power to 0: 0 / 0 is nan."
+                "In the row [-1000, -999] the largest number is -999. If you subtract its size, you get about "
+                "-2000, and every power rounds to 0: 0 / 0 is nan."
             ),
         ),
         Slip(
@@ -815,8 +813,8 @@ CROSS_ENTROPY = Exercise(
             "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
             "+ powers = np.exp(logits - logits.max())",
             message=(
-                "The largest of the whole table is 1000 above the other rows, whose powers all round to 0: 0 / 0 is "
-                "nan. Take out the largest of each row."
+                "The largest number of the whole array is 1000 above the other rows, whose powers all round to 0: "
+                "0 / 0 is nan. Subtract the largest number of each row."
             ),
         ),
     ),
@@ -831,7 +829,7 @@ def root_or_zero(x):
 
 
 def _value_and_gradient(function, numbers):
-    """What it gives, its gradient, and whether anything on the way there and back was infinite or nan."""
+    """The result, its gradient, and whether any number of either pass was infinite or nan."""
     x = T.Tensor(numbers, requires_grad=True)
     on_the_way = "finite numbers"
     with np.errstate(all="ignore"):
@@ -855,17 +853,17 @@ def _value_and_gradient(function, numbers):
 TWO_WHERES = Exercise(
     "05.7",
     "Two wheres",
-    "Repair it: write `root_or_zero(x)` for a Tensor `x`, the root where `x > 0`, however small, and 0 "
-    "elsewhere, with gradient 0 where x is not positive. Use `T.where` and `T.sqrt`, add nothing to x, and let nothing "
-    "infinite or nan appear on the way, forward or backward, not even for a moment.",
+    "Repair it: write `root_or_zero(x)` for a Tensor `x`. It returns the root where `x > 0`, however small, and 0 "
+    "elsewhere; its gradient is 0 where x is not positive. Use `T.where` and `T.sqrt`, and add nothing to x. No "
+    "intermediate result of the forward or backward pass may be infinite or nan.",
     minutes=5,
     difficulty=2,
     solution=root_or_zero,
     hints=(
-        "The nan is born in sqrt's backward at 0, whatever happens to it later. So sqrt must never see a 0: "
-        "what could it see there instead?",
-        "Two wheres: one *before* the root puts a harmless number in the place of all that is not positive, "
-        "one after it puts the 0 there.",
+        "The nan comes from sqrt's backward at 0, whatever follows later. So sqrt must never get a 0: what could "
+        "it get there instead?",
+        "Use two wheres: one *before* the root replaces every number that is not positive by a harmless one, and "
+        "one after the root puts the 0 there.",
         "`safe = T.where(x > 0, x, 1.0)`, and then `T.where(x > 0, T.sqrt(safe), 0.0)`.",
     ),
     cases=(
@@ -882,8 +880,8 @@ TWO_WHERES = Exercise(
             "- return T.where(x > 0, T.sqrt(safe), 0.0)",
             "+ return T.where(x > 0, T.sqrt(x), 0.0)",
             message=(
-                "The where hands the gradient 0 to the root it did not take, and the root multiplies it by its slope, "
-                "which is not finite: 0 * inf is nan."
+                "The where passes the gradient 0 to the root that it did not pick, and the root multiplies it by "
+                "its slope, which is not finite: 0 * inf is nan."
             ),
         ),
         Slip(
@@ -891,8 +889,8 @@ TWO_WHERES = Exercise(
             "- return T.where(x > 0, T.sqrt(safe), 0.0)",
             "+ return T.sqrt(safe)",
             message=(
-                "The gradient is healthy now. The result is the root of the harmless number, though: a second where "
-                "has to put the 0 there."
+                "The gradient is healthy now. But the result is the root of the harmless number: you need a second "
+                "where to put the 0 there."
             ),
             hint=2,
         ),
@@ -903,9 +901,9 @@ TWO_WHERES = Exercise(
             "+ safe = T.where(x > 0, x, 0.0)",
             "+ return T.sqrt(safe)",
             message=(
-                "The numbers are right, since the root of 0 is 0 and where's own rule filters what comes back. But on "
-                "the way back sqrt, which saw a 0, made an infinity, and only luck stopped it there. Let it see a "
-                "harmless number such as 1, and put the 0 in afterwards."
+                "The numbers are right, since the root of 0 is 0 and where's own rule filters the gradient. But in "
+                "the backward pass, sqrt got a 0 and made an infinity, and only luck stopped it there. Give sqrt a "
+                "harmless number such as 1, and put the 0 in after it."
             ),
             hint=2,
         ),
@@ -914,8 +912,8 @@ TWO_WHERES = Exercise(
             "- return T.where(x > 0, T.sqrt(safe), 0.0)",
             "+ return T.sqrt(T.maximum(x, 0.0) + 1e-8)",
             message=(
-                "Adding something inside the root moves every result: the root of 0 + 1e-8 is 1e-4. (And it is a habit"
-                " of many programs.)"
+                "If you add something inside the root, every result changes: the root of 0 + 1e-8 is 1e-4. (Many "
+                "programs do this.)"
             ),
             hint=2,
         ),
@@ -924,8 +922,8 @@ TWO_WHERES = Exercise(
             "- return T.where(x > 0, T.sqrt(safe), 0.0)",
             "+ return T.where(x > 0, T.sqrt(T.clip(x, 1e-12, None)), 0.0)",
             message=(
-                "A number between 0 and the limit of the clip is positive too, and has a root of its own and a steep "
-                "slope: the clip gives it the root of the limit, and no gradient. Ask `x > 0`, and put a harmless "
+                "A number between 0 and the limit of the clip is positive too, so it has its own root and a steep "
+                "slope. The clip gives it the root of the limit, and no gradient. Test `x > 0`, and put a harmless "
                 "number where it is false."
             ),
             hint=2,
@@ -935,8 +933,8 @@ TWO_WHERES = Exercise(
             "- return T.where(x > 0, T.sqrt(safe), 0.0)",
             "+ return T.sqrt(T.maximum(x, 0.0))",
             message=(
-                "The root still sees a 0, where its slope is infinite, and maximum shares a tie: half of infinity "
-                "arrives."
+                "The root still gets a 0, where its slope is infinite, and maximum shares the gradient at a tie, "
+                "so x gets half of infinity."
             ),
         ),
         Slip(
@@ -944,16 +942,16 @@ TWO_WHERES = Exercise(
             "- return T.where(x > 0, T.sqrt(safe), 0.0)",
             "+ return T.Tensor(np.where(x.data > 0, np.sqrt(np.maximum(x.data, 0)), 0), requires_grad=True)",
             message=(
-                "The result does not know that it came from x (a NumPy array, a new Tensor and `detach` all forget), "
-                "so x gets no gradient at all. Stay with T.where and T.sqrt."
+                "The result is not connected to x (a NumPy array, a new Tensor and `detach` all cut the graph), so "
+                "x gets no gradient at all. Use only T.where and T.sqrt."
             ),
             hint=2,
         ),
     ),
     run=_value_and_gradient,
-    explain="T.safe_sqrt does it in one rule. `T.sqrt(T.where(x > 0, x, 0.0))` would give the same numbers: "
-    "where's own rule, np.where(condition, g, 0), is a filter, and stops an infinity where a multiplication by 0 would "
-    "make a nan of it. Two wheres make none in the first place, and work for any function.",
+    explain="T.safe_sqrt does this with one rule. `T.sqrt(T.where(x > 0, x, 0.0))` would give the same numbers: "
+    "where's own rule, np.where(condition, g, 0), filters out an infinity, while a multiplication by 0 would turn "
+    "it into nan. Two wheres never produce an infinity, and they work for any function.",
 )
 
 
@@ -974,19 +972,18 @@ def _nan_to_num(g, base, exponent):
 POWER = Exercise(
     "05.8",
     "A power, with both gradients",
-    "`out = base ** exponent`, arrays of one shape. Write "
-    "`pow_backward(g, base, exponent)`: the gradients of both, as a tuple. By formula they are `exponent * "
-    "base**(exponent - 1)` and `out * log(base)`, each times g. Two holes need a decision, the same as torch's: "
-    "the gradient of the base is 0 where the exponent is 0, and the gradient of the exponent is 0 where the base "
-    "is 0 and the exponent is not negative.",
+    "`out = base ** exponent`, arrays of one shape. Write `pow_backward(g, base, exponent)`: the gradients of "
+    "both, as a tuple. The formulas are `exponent * base**(exponent - 1)` and `out * log(base)`, each times g. Two "
+    "edges need a decision. Decide as torch does: the gradient of the base is 0 where the exponent is 0, and the "
+    "gradient of the exponent is 0 where the base is 0 and the exponent is not negative.",
     minutes=10,
     difficulty=3,
     solution=pow_backward,
     hints=(
         "Write the two formulas first, with `np.log`. Then look at base 0: 0 * 0**-1 is 0 * inf, and 0 * log(0) "
         "is 0 * -inf. Both are nan.",
-        "`np.where(condition, 0, formula)` fills a hole. In NumPy that is enough: nobody differentiates it "
-        "again. The first condition is `exponent == 0`.",
+        "`np.where(condition, 0, formula)` handles an edge. In NumPy that is enough, because nothing "
+        "differentiates it again. The first condition is `exponent == 0`.",
         "The second is `(base == 0) & (exponent >= 0)`. Leave all other infs and nans as they are: 0 ** -1 "
         "really is infinitely steep.",
     ),
@@ -1007,7 +1004,7 @@ POWER = Exercise(
                 "- is_hole = (base == 0) & (exponent >= 0)",
                 "+ for_base = np.where(False, 0, g * exponent * base ** (exponent - 1))",
                 "+ is_hole = False",
-                message="The formulas are right and the holes are open: at base 0 they multiply 0 by an infinity.",
+                message="The formulas are right, but the edges are missing: at base 0 they multiply 0 by an infinity.",
                 hint=2,
             ),
             Slip(
@@ -1015,8 +1012,8 @@ POWER = Exercise(
                 "- is_hole = (base == 0) & (exponent >= 0)",
                 "+ is_hole = False",
                 message=(
-                    "The first hole is closed. The gradient of the exponent has one too: 0 ** b times log(0), for b of"
-                    " 0 or more."
+                    "The first edge is right. The gradient of the exponent has an edge too: 0 ** b times log(0), "
+                    "for b of 0 or more."
                 ),
                 hint=3,
             ),
@@ -1025,8 +1022,8 @@ POWER = Exercise(
                 "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
                 "+ for_base = np.where(False, 0, g * exponent * base ** (exponent - 1))",
                 message=(
-                    "The gradient of the exponent is right. That of the base has a hole where the exponent is 0: 0 * 0"
-                    " ** -1 is 0 * inf."
+                    "The gradient of the exponent is right. The gradient of the base has an edge where the "
+                    "exponent is 0: 0 * 0 ** -1 is 0 * inf."
                 ),
                 hint=2,
             ),
@@ -1034,7 +1031,7 @@ POWER = Exercise(
                 "too small a patch",
                 "- is_hole = (base == 0) & (exponent >= 0)",
                 "+ is_hole = (base == 0) & (exponent > 0)",
-                message="0 ** 0 belongs to the second hole too: the exponent may be 0 *or* more, `>=`.",
+                message="0 ** 0 belongs to the second edge too: the exponent may be 0 *or* more, `>=`.",
                 hint=3,
             ),
             Slip(
@@ -1042,8 +1039,8 @@ POWER = Exercise(
                 "- is_hole = (base == 0) & (exponent >= 0)",
                 "+ is_hole = (base == 0)",
                 message=(
-                    "The second patch is too large: with a negative exponent 0 ** -1 is inf, and its slopes are "
-                    "infinite, not 0."
+                    "Your second condition covers too much: with a negative exponent, 0 ** -1 is inf, and its "
+                    "slopes are infinite, not 0."
                 ),
                 hint=3,
             ),
@@ -1052,8 +1049,8 @@ POWER = Exercise(
                 "- is_hole = (base == 0) & (exponent >= 0)",
                 "+ is_hole = (abs(base) < 1e-6) & (exponent >= 0)",
                 message=(
-                    "The second patch is too large: where the base is small, but not 0, nothing is multiplied by an "
-                    "infinity, and the formula holds."
+                    "Your second condition covers too much: where the base is small but not 0, the formula "
+                    "multiplies nothing by an infinity, so it is right."
                 ),
                 hint=3,
             ),
@@ -1061,13 +1058,14 @@ POWER = Exercise(
                 "swapped",
                 "- return for_base, for_exponent",
                 "+ return for_exponent, for_base",
-                message="The two are swapped: first the gradient of the base, then that of the exponent.",
+                message="The two are swapped: return first the gradient of the base, then the gradient of the "
+                "exponent.",
             ),
             Slip(
                 "size of the base",
                 "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
                 "+ for_base = np.where(exponent == 0, 0, g * exponent * abs(base) ** (exponent - 1))",
-                message="A negative base falls and rises with the power: (-2) ** 2 has the slope -4. No abs.",
+                message="A negative base can have a negative slope: (-2) ** 2 has the slope -4. Do not take abs.",
             ),
             Slip(
                 "g forgotten",
@@ -1075,7 +1073,7 @@ POWER = Exercise(
                 "+ for_base = np.where(exponent == 0, 0, exponent * base ** (exponent - 1))",
                 "- for_exponent = np.where(is_hole, 0, g * out * np.log(base))",
                 "+ for_exponent = np.where(is_hole, 0, out * np.log(base))",
-                message="Those are the slopes of the power itself. Each has to be multiplied by g.",
+                message="Those are the slopes of the power itself. Multiply each by g.",
             ),
             Slip(
                 "logarithm of the exponent",
@@ -1087,8 +1085,8 @@ POWER = Exercise(
         Mistake(
             "every nan to 0",
             _nan_to_num,
-            "Turning every nan into 0 hides the honest ones: the exponent of a "
-            "negative base has no slope, and the nan says so.",
+            "If you turn every nan into 0, you hide the honest ones: the exponent of a negative base has no slope, "
+            "and the nan says so.",
             hint=2,
         ),
     ),
