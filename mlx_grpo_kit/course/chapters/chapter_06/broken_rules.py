@@ -1,6 +1,6 @@
-"""Rules of the tensor engine with a mistake in them, for chapter 06: who notices?
+"""Rules of the tensor engine, each with a mistake, for chapter 06.
 
-Each is a mistake that people make. It stands beside the right formula, with a program and numbers that show it.
+Each mistake is a common one. Next to it are the right formula and a program with numbers that show the mistake.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BrokenRule:
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a rule: the gradient by backward and by measuring, and the verdict of each checker in words."""
+    """The results for a rule: the gradients from backward and from measuring, and each checker's verdict in words."""
 
     name: str
     healthy: str
@@ -90,7 +90,7 @@ def _slopes(rule: BrokenRule, weights: np.ndarray, step: float = 1e-5) -> np.nda
     return slopes
 
 
-# -- the numbers they are tried with ----------------------------------------------------------------------------------
+# -- the numbers to try the rules with ---------------------------------------------------------------------------------
 
 
 def _numbers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -112,7 +112,7 @@ IMAGE, KERNEL = _numbers(1, 1, 5, 5, seed=5), _numbers(2, 1, 3, 3, seed=6)
 IDS = [0, 2, 2, 3, 2]
 
 
-# -- how they are broken ----------------------------------------------------------------------------------------------
+# -- ways to break a rule ---------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _first_copy(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """graph.unbroadcast as it should not be: the gradient of one copy instead of the sum over all."""
+    """A wrong graph.unbroadcast: the gradient of one copy instead of the sum over all."""
     while grad.ndim > len(shape):
         grad = grad[0]
     return grad[tuple(slice(0, size) for size in shape)]

@@ -24,7 +24,7 @@ def waves(x):
 
 
 def products_of_rows(x):
-    """sum(prod(x, axis=1)), the product of each row, added up"""
+    """sum(prod(x, axis=1)), the sum of the products of the rows"""
     return float(np.sum(np.prod(x, axis=1)))
 
 
@@ -63,7 +63,7 @@ def _puts_back_by_computing(f, x, h=1e-5):
 
 
 def _not_of_torch(function, *arguments):
-    """The slopes, which later cells subtract from arrays of NumPy: torch's refuse that."""
+    """The slopes. Later cells subtract them from NumPy arrays, which torch tensors do not allow."""
     slopes = function(*arguments)
     return Told("a tensor of torch (later cells need an array of NumPy)") if hasattr(slopes, "detach") else slopes
 
@@ -71,16 +71,16 @@ def _not_of_torch(function, *arguments):
 NUMERIC_GRADIENT = Exercise(
     "06.1",
     "A numeric gradient",
-    "Write `numeric_gradient(f, x, h=1e-5)`. `f` takes an array of the shape of `x` and gives a number. "
-    "The result is an array of the shape of `x` (any shape) with the slope of `f` for each element, measured to "
-    "both sides as in chapter 01. `x` has to be the same afterwards, and may hold whole numbers. "
-    "`np.ndindex(x.shape)` gives one index after the other.",
+    "Write `numeric_gradient(f, x, h=1e-5)`. `f` takes an array of the shape of `x` and returns a number. The "
+    "result is an array of the shape of `x` (any shape) with the slope of `f` for each element, measured by "
+    "central differences as in chapter 01. Do not change `x`, which may be an array of integers. "
+    "`np.ndindex(x.shape)` yields one index after another.",
     minutes=8,
     difficulty=2,
     solution=numeric_gradient,
     hints=(
-        "For each index make two copies of x, one with this element moved by +h and one by -h.",
-        "An integer array cannot hold 3.00001: begin with `x = np.array(x, dtype=float)`, and make the result "
+        "For each index, make two copies of x: move this element by +h in one copy and by -h in the other.",
+        "An integer array cannot hold 3.00001: begin with `x = np.array(x, dtype=float)`, and create the result "
         "with `np.zeros(x.shape)`.",
         "Inside the loop: `ahead, behind = x.copy(), x.copy()`, then `ahead[index] += h`, `behind[index] -= h` "
         "and `gradient[index] = (f(ahead) - f(behind)) / (2 * h)`.",
@@ -102,8 +102,8 @@ NUMERIC_GRADIENT = Exercise(
                 "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
                 "+ gradient[index] = (f(ahead) - f(x)) / h",
                 message=(
-                    "Near, but the error of one side is a hundred thousand times that of two: compare f ahead with f "
-                    "behind, not with f here."
+                    "Nearly, but the error of a one-sided slope is a hundred thousand times as large: compare f at "
+                    "x + h with f at x - h, not with f at x."
                 ),
             ),
             Slip(
@@ -112,7 +112,8 @@ NUMERIC_GRADIENT = Exercise(
                 "- behind[index] -= h",
                 "+ ahead[...] += h",
                 "+ behind[...] -= h",
-                message="All elements moved together, which gives the sum of all slopes. Move one element at a time.",
+                message="You moved all elements together, which gives the sum of all slopes. Move one element at a "
+                "time.",
             ),
             Slip(
                 "divided and multiplied",
@@ -128,14 +129,15 @@ NUMERIC_GRADIENT = Exercise(
                 "returns too early",
                 "- return gradient",
                 "+     return gradient",
-                message="Only the first slope was measured: is the `return` inside the loop?",
+                message="You measured only the first slope: is the `return` inside the loop?",
                 hint=3,
             ),
             Slip(
                 "whole numbers",
                 "- x = np.array(x, dtype=float)",
                 "+ x = np.array(x)",
-                message="Right for floats. An integer array rounds 1 + h back to 1 without a word, so nothing moved.",
+                message="This is right for floats. But an integer array silently rounds 1 + h back to 1, so "
+                "nothing moved.",
                 hint=2,
             ),
             Slip(
@@ -154,8 +156,8 @@ NUMERIC_GRADIENT = Exercise(
                 "- ahead, behind = x.copy(), x.copy()",
                 "+ ahead, behind = x, x",
                 message=(
-                    "All slopes are 0. If you wrote `ahead = x`: that gives x a second name and makes no copy, so "
-                    "ahead and behind are the same array."
+                    "All slopes are 0. Did you write `ahead = x`? That only gives x a second name and makes no "
+                    "copy, so ahead and behind are the same array."
                 ),
                 hint=3,
             ),
@@ -163,7 +165,7 @@ NUMERIC_GRADIENT = Exercise(
                 "over h",
                 "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
                 "+ gradient[index] = (f(ahead) - f(behind)) / h",
-                message="All slopes are twice too large: from x - h to x + h it is 2 * h.",
+                message="All slopes are twice too large: the distance from x - h to x + h is 2 * h.",
                 hint=3,
             ),
             Slip(
@@ -189,8 +191,8 @@ NUMERIC_GRADIENT = Exercise(
                 "  for index in np.ndindex(x.shape):",
                 "+     h = step * max(1, abs(x[index]))",
                 message=(
-                    "The step is longer where x is larger. For numbers of many sizes that is a good rule, but here `h`"
-                    " is an argument: take the step that you are given."
+                    "Your step is longer where x is larger. For numbers of many sizes that is a good rule, but "
+                    "here `h` is an argument: use the given step."
                 ),
                 hint=3,
             ),
@@ -198,14 +200,14 @@ NUMERIC_GRADIENT = Exercise(
         Mistake(
             "never puts back",
             _never_puts_back,
-            "The element stays moved, so all later slopes belong to "
-            "another place, and the caller's x is changed. Work on copies.",
+            "The element stays moved, so all later slopes are measured at another point, and the caller's x is "
+            "changed. Work on copies.",
         ),
         Mistake(
             "puts back by computing",
             _puts_back_by_computing,
-            "Adding h, taking 2 * h off and adding h again does not always bring back what was there: rounding leaves "
-            "a trace in floats, and an integer array cuts 1 - 2 * h down to 0. Work on a copy that holds floats.",
+            "If you add h, subtract 2 * h and add h again, you do not always get the old number back: floats keep "
+            "a rounding error, and an integer array cuts 1 - 2 * h down to 0. Work on a float copy.",
             hint=2,
         ),
     ),
@@ -233,16 +235,15 @@ def _nearly_alike(rng):
 CLOSE = Exercise(
     "06.2",
     "How close is close?",
-    "Write `is_close(analytic, numeric, rtol=1e-5, atol=1e-7)`: True when *every* "
-    "element differs by at most `atol + rtol * |numeric|`, else False. An element that is nan is close to nothing, "
-    "not even to another nan.",
+    "Write `is_close(analytic, numeric, rtol=1e-5, atol=1e-7)`: True when *every* element differs by at most `atol "
+    "+ rtol * |numeric|`, else False. A nan is not close to anything, not even to another nan.",
     minutes=5,
     difficulty=1,
     solution=is_close,
     hints=(
         "`np.abs(analytic - numeric)` is the difference, an array. The tolerance is one too.",
-        "`np.all(difference <= tolerance)`. Every comparison with nan is False, which is just what we need, if "
-        "you ask whether all are small enough and not whether any is too large.",
+        "`np.all(difference <= tolerance)`. Every comparison with nan is False. That is exactly what we need, if "
+        "you test whether all differences are small enough and not whether any is too large.",
     ),
     cases=(
         (np.array([1.0, 2.0]), np.array([1.0, 2.000001])),
@@ -275,19 +276,20 @@ CLOSE = Exercise(
                 "relative only",
                 "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
                 "+ return bool(np.all(difference <= rtol * np.abs(numeric)))",
-                message="No number but 0 is relatively close to 0. `atol` is for slopes that should be 0.",
+                message="Only 0 is relatively close to 0. `atol` is for slopes that should be 0.",
             ),
             Slip(
                 "no abs",
                 "- difference = np.abs(analytic - numeric)",
                 "+ difference = analytic - numeric",
-                message="-3 is a lot less than 3, and so is the difference: take its absolute value.",
+                message="A large negative difference is below any tolerance too: take its absolute value.",
             ),
             Slip(
                 "no abs in the tolerance",
                 "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
                 "+ return bool(np.all(difference <= atol + rtol * numeric))",
-                message="`rtol * numeric` is negative where numeric is: the tolerance needs its absolute value too.",
+                message="`rtol * numeric` is negative where numeric is negative: use its absolute value in the "
+                "tolerance.",
             ),
             Slip(
                 "one verdict each",
@@ -300,7 +302,7 @@ CLOSE = Exercise(
                 "relative to the other",
                 "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
                 "+ return bool(np.all(difference <= atol + rtol * np.abs(analytic)))",
-                message="`rtol` is a share of `numeric`, the one that was measured.",
+                message="`rtol` is a share of `numeric`, the measured gradient.",
             ),
             Slip(
                 "tolerances of its own",
@@ -312,7 +314,7 @@ CLOSE = Exercise(
                 "relative to the largest",
                 "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
                 "+ return bool(np.all(np.max(difference) <= atol + rtol * np.max(np.abs(numeric))))",
-                message="Each element has a tolerance of its own. A large neighbour does not excuse an error.",
+                message="Each element has its own tolerance. A large neighbour does not excuse an error.",
                 hint=2,
             ),
             Slip(
@@ -320,7 +322,7 @@ CLOSE = Exercise(
                 "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
                 "+ return bool(np.all(difference <= np.maximum(atol, rtol * np.abs(numeric))))",
                 message=(
-                    "The two tolerances are added, and an element may use both: it need not be within one of them "
+                    "Add the two tolerances. An element may use both: its difference need not be within either one "
                     "alone."
                 ),
             ),
@@ -337,7 +339,7 @@ CLOSE = Exercise(
                 "any",
                 "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
                 "+ return bool(np.any(difference <= atol + rtol * np.abs(numeric)))",
-                message="One element that agrees is not enough: all have to.",
+                message="One element that agrees is not enough: all have to agree.",
                 hint=2,
             ),
             Slip(
@@ -345,8 +347,8 @@ CLOSE = Exercise(
                 "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
                 "+ return bool(not np.any(difference > atol + rtol * np.abs(numeric)))",
                 message=(
-                    "A nan passed! `nan > tolerance` is False, so none is too large. Ask instead whether all are small"
-                    " enough."
+                    "A nan passed! `nan > tolerance` is False, so no difference is too large. Test instead whether "
+                    "all are small enough."
                 ),
                 hint=2,
             ),
@@ -362,21 +364,20 @@ CLOSE = Exercise(
                 "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
                 "+ difference = np.abs(np.mean(analytic - numeric))",
                 "+ return bool(np.all(difference <= atol + rtol * np.mean(np.abs(numeric))))",
-                message="In the mean an error of +0.1 and one of -0.1 cancel. Look at every element.",
+                message="In a mean, errors of +0.1 and -0.1 cancel. Compare every element.",
                 hint=2,
             ),
         ),
         Mistake(
             "nan equals nan",
             lambda analytic, numeric, rtol=1e-5, atol=1e-7: np.allclose(analytic, numeric, rtol, atol, equal_nan=True),
-            "Two nans passed for equal. A function and a gradient that are both lost agree about nothing: leave "
-            "`equal_nan` out.",
+            "Two nans passed as equal. If both gradients are nan, they do not agree: leave out `equal_nan`.",
             hint=2,
         ),
     ),
     run=_a_bool,
-    explain="NumPy has it: np.allclose(analytic, numeric, rtol, atol). The order matters a little, since rtol is "
-    "multiplied by the second.",
+    explain="NumPy has this function: np.allclose(analytic, numeric, rtol, atol). The order matters a little, "
+    "because rtol is multiplied by the second array.",
 )
 
 
@@ -403,12 +404,12 @@ def far_up(x):
 COMPLEX_STEP = Exercise(
     "06.3",
     "The complex step",
-    "Write `complex_slope(f, x, h=1e-20)`: the imaginary part of `f(x + ih)`, over "
-    "`h`. In Python i is written `1j`; `np.imag` works on numbers and on arrays.",
+    "Write `complex_slope(f, x, h=1e-20)`: the imaginary part of `f(x + ih)`, divided by `h`. In Python, `i` is "
+    "`1j`; `np.imag` works on numbers and on arrays.",
     minutes=4,
     difficulty=1,
     solution=complex_slope,
-    hints=("The point to go to is `x + 1j * h`.", "`np.imag(f(x + 1j * h)) / h`. That is all."),
+    hints=("Evaluate f at `x + 1j * h`.", "`np.imag(f(x + 1j * h)) / h`. That is all."),
     cases=(
         (cube, 2.0),
         (wavy, np.array([0.5, -1.0, 2.0])),
@@ -429,39 +430,39 @@ COMPLEX_STEP = Exercise(
             "not divided",
             "- return np.imag(f(x + 1j * h)) / h",
             "+ return np.imag(f(x + 1j * h))",
-            message="So small: it is still multiplied by h.",
+            message="That is far too small, because it is still multiplied by h: divide by h.",
             hint=2,
         ),
         Slip(
             "abs",
             "- return np.imag(f(x + 1j * h)) / h",
             "+ return np.abs(f(x + 1j * h)) / h",
-            message="The length of a complex number mixes the value in. The slope is in the imaginary part alone.",
+            message="The length of a complex number includes the value. The slope is only in the imaginary part.",
             hint=2,
         ),
         Slip(
             "real step",
             "- return np.imag(f(x + 1j * h)) / h",
             "+ return np.imag(f(x + h)) / h",
-            message="The step has to go sideways, off the real line: `1j * h`.",
+            message="Take the step sideways, off the real line: `1j * h`.",
         ),
         Slip(
             "central",
             "- return np.imag(f(x + 1j * h)) / h",
             "+ return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5",
             message=(
-                "That is a central difference. It works for the first two, but 1e9 + x**3 swallows the digits that it "
-                "needs."
+                "That is a central difference. It works for the first two functions, but in 1e9 + x**3 it loses "
+                "the digits that it needs."
             ),
         ),
         Slip(
             "an h of its own",
             "- return np.imag(f(x + 1j * h)) / h",
             "+ return np.imag(f(x + 1j * 1e-20)) / 1e-20",
-            message="`h` is an argument: take the step that you are given in place of 1e-20.",
+            message="`h` is an argument: use it instead of 1e-20.",
         ),
     ),
-    explain="No difference is taken, so no digits are lost and h may be as small as you like.",
+    explain="There is no subtraction, so you lose no digits, and h can be as small as you like.",
 )
 
 
@@ -488,7 +489,7 @@ def _never_backward(fn, x):
 
 
 def _patient(operation, words, breaking=nullcontext):
-    """A function to be checked. While it is, `breaking` replaces the rule of the operation."""
+    """A function to be checked. During the check, `breaking` replaces the rule of the operation."""
 
     def fn(x):
         return operation(x)
@@ -515,7 +516,7 @@ def _wrong_at(place):
     factor[place] = 1.01
     return _patient(
         T.tanh,
-        f"tanh(x), whose gradient is 1% too large at {list(place)} alone",
+        f"tanh(x), whose gradient is 1% too large only at {list(place)}",
         lambda: T.replaced_gradient("tanh", x=lambda g, out: factor * g * (1 - out * out)),
     )
 
@@ -556,14 +557,14 @@ SICK = (
     ),
     _patient(
         _down,
-        "softmax(x, axis=0), down the columns, whose gradient is twice as large as it should be",
+        "softmax(x, axis=0), column by column, whose gradient is twice as large as it should be",
         lambda: T.replaced_gradient(
             "softmax", x=lambda g, out, axis: 2 * out * (g - np.sum(g * out, axis=axis, keepdims=True))
         ),
     ),
     _patient(
         T.tanh,
-        "tanh(x), whose gradient arrives in the wrong places, the last first",
+        "tanh(x), whose gradient is in reverse order",
         lambda: T.replaced_gradient("tanh", x=lambda g, out: np.flip(g * (1 - out * out))),
     ),
     *map(_wrong_at, np.ndindex(GRID.shape)),
@@ -578,19 +579,19 @@ def _examined(function, fn, x):
 OWN_GRADCHECK = Exercise(
     "06.4",
     "Your own gradcheck",
-    "Write `my_gradcheck(fn, x)`. `fn` takes a Tensor and gives a Tensor of any "
-    "shape; `x` is an array. Run `fn` on a Tensor that requires a gradient; give each output a random weight, an "
-    "array `weights`; and start backward with them: `out.backward(weights)`. Measure the same with "
-    "`numeric_gradient`: the slope of `np.sum(fn(...).data * weights)`. Return what `is_close` says of the two.",
+    "Write `my_gradcheck(fn, x)`. `fn` takes a Tensor and returns a Tensor of any shape; `x` is an array. Run `fn` "
+    "on a Tensor that requires a gradient. Give each output a random weight, in an array `weights`, and start the "
+    "backward pass with these weights: `out.backward(weights)`. Measure the same gradient with `numeric_gradient`: "
+    "the slope of `np.sum(fn(...).data * weights)`. Return the result of `is_close` for the two gradients.",
     minutes=12,
     difficulty=3,
     solution=my_gradcheck,
     hints=(
-        "The first half: `leaf = T.Tensor(x, requires_grad=True)`, `out = fn(leaf)`, weights, "
-        "`out.backward(weights)`; the gradient is then in `leaf.grad`.",
-        "`weights = np.random.default_rng(0).normal(size=out.shape)`, made once and used for both halves.",
+        "The first half: `leaf = T.Tensor(x, requires_grad=True)`, `out = fn(leaf)`, then the weights, then "
+        "`out.backward(weights)`. The gradient is now in `leaf.grad`.",
+        "`weights = np.random.default_rng(0).normal(size=out.shape)`. Draw them once, and use them for both halves.",
         "The second half needs a function from an array to a number: `def weighted_sum(array): return "
-        "np.sum(fn(T.Tensor(array)).data * weights)`. Give it to `numeric_gradient` with x.",
+        "np.sum(fn(T.Tensor(array)).data * weights)`. Pass it to `numeric_gradient` with x.",
         "`return is_close(leaf.grad, numeric_gradient(weighted_sum, x))`",
     ),
     cases=tuple((fn, GRID) for fn in (*HEALTHY, *SICK)),
@@ -602,8 +603,8 @@ OWN_GRADCHECK = Exercise(
                 "- weights = np.random.default_rng(0).normal(size=out.shape)",
                 "+ weights = np.ones(out.shape)",
                 message=(
-                    "A plain sum of the outputs is blind here: each row of a softmax sums to 1 whatever x is, so the "
-                    "gradient of the sum is 0, and twice 0 is 0 too. Give each output a weight of its own."
+                    "A plain sum of the outputs is blind here: each row of a softmax sums to 1 for every x, so the "
+                    "gradient of the sum is 0, and twice 0 is 0 too. Give each output its own weight."
                 ),
                 hint=2,
             ),
@@ -612,8 +613,8 @@ OWN_GRADCHECK = Exercise(
                 "- weights = np.random.default_rng(0).normal(size=out.shape)",
                 "+ weights = np.random.default_rng(0).normal(size=out.shape[-1:]) * np.ones(out.shape)",
                 message=(
-                    "Outputs with the same weight can hide an error that cancels among them, as in a softmax down the "
-                    "columns. Each output has to have one of its own: `size=out.shape`."
+                    "Outputs with equal weights can hide errors that cancel, as in a softmax over the columns. "
+                    "Each output needs its own weight: `size=out.shape`."
                 ),
                 hint=2,
             ),
@@ -622,8 +623,8 @@ OWN_GRADCHECK = Exercise(
                 "- weights = np.random.default_rng(0).normal(size=out.shape)",
                 "+ weights = np.random.default_rng(0).integers(0, 2, size=out.shape)",
                 message=(
-                    "Some errors got through: an output whose weight is 0 is not looked at. Draw weights that are "
-                    "hardly ever near 0, such as normal ones."
+                    "Some errors got through: a weight of 0 ignores its output. Draw weights that are hardly ever "
+                    "near 0, such as normally distributed ones."
                 ),
                 hint=2,
             ),
@@ -632,8 +633,8 @@ OWN_GRADCHECK = Exercise(
                 "- out.backward(weights)",
                 "+ T.sum(T.mul(out, weights)).backward()",
                 message=(
-                    "Where the rule of mul is broken, it passed. `out * weights` is an operation of the engine too, "
-                    "the very one that is broken here: two wrong signs make a right one. A checker must not lean on "
+                    "Your checker passed a broken rule of mul. `out * weights` is an operation of the engine too, "
+                    "and here it is the broken one: two wrong signs make a right one. A checker must not rely on "
                     "what it checks. Start with the weights instead: `out.backward(weights)`."
                 ),
             ),
@@ -642,8 +643,8 @@ OWN_GRADCHECK = Exercise(
                 "- weights = np.random.default_rng(0).normal(size=out.shape)",
                 "+ weights = np.random.default_rng(0).normal(size=x.shape)",
                 message=(
-                    "The outputs are weighted, so the weights have the shape of `out`. It may be another than that of "
-                    "x."
+                    "You weight the outputs, so the weights need the shape of `out`, which can differ from the "
+                    "shape of x."
                 ),
                 hint=2,
             ),
@@ -652,8 +653,8 @@ OWN_GRADCHECK = Exercise(
                 "- return np.sum(fn(T.Tensor(array)).data * weights)",
                 "+ return np.sum(fn(T.Tensor(array)).data * np.random.default_rng(1).normal(size=out.shape))",
                 message=(
-                    "Even the healthy ones fail. Both halves need the same weights: draw them once, and use them in "
-                    "`out.backward(weights)` and in the sum that is measured."
+                    "Even the healthy rules fail. Both halves need the same weights: draw them once, and use them "
+                    "in `out.backward(weights)` and in the measured sum."
                 ),
                 hint=2,
             ),
@@ -662,8 +663,8 @@ OWN_GRADCHECK = Exercise(
                 "- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))",
                 "+ return is_close(leaf.grad, numeric_gradient(weighted_sum, x), 0.05, 1e-3)",
                 message=(
-                    "An error of 1% got through. Differences in float64 are good to about ten digits, so there is no "
-                    "reason to be that generous: `is_close` as it is."
+                    "An error of 1% got through. Central differences in float64 are right to about ten digits, so "
+                    "there is no reason to be that generous: use `is_close` with its own tolerances."
                 ),
                 hint=4,
             ),
@@ -678,7 +679,7 @@ OWN_GRADCHECK = Exercise(
                 "places do not matter",
                 "- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))",
                 "+ return is_close(np.sort(leaf.grad, axis=None), np.sort(numeric_gradient(weighted_sum, x), axis=None))",  # noqa: E501
-                message="The right numbers in the wrong places got through: compare each element with its own.",
+                message="The right numbers at the wrong positions got through: compare element by element.",
                 hint=4,
             ),
             Slip(
@@ -686,7 +687,7 @@ OWN_GRADCHECK = Exercise(
                 "- return np.sum(fn(T.Tensor(array)).data * weights)",
                 "+ return np.sum(fn(T.Tensor(array)) * weights)",
                 message=(
-                    "`numeric_gradient` needs numbers. `fn` gives a Tensor, so take its array before you go on: "
+                    "`numeric_gradient` needs numbers. `fn` returns a Tensor, so use its array: "
                     "`fn(T.Tensor(array)).data`."
                 ),
                 hint=3,
@@ -696,8 +697,8 @@ OWN_GRADCHECK = Exercise(
                 "- return np.sum(fn(T.Tensor(array)).data * weights)",
                 "+ return fn(T.Tensor(array)).data * weights",
                 message=(
-                    "`numeric_gradient` wants a function that gives one number, and got one that gives an array: "
-                    "weight the outputs and sum them."
+                    "`numeric_gradient` needs a function that returns one number, but yours returns an array: "
+                    "weight the outputs and add them up."
                 ),
                 hint=3,
             ),
@@ -705,8 +706,8 @@ OWN_GRADCHECK = Exercise(
         Mistake(
             "never backward",
             _never_backward,
-            "Everything passes, since the values are compared with "
-            "themselves. Where is backward's gradient, `leaf.grad`?",
+            "Everything passes, because you compare the measured slopes with themselves. Where is the gradient "
+            "from backward, `leaf.grad`?",
         ),
     ),
     run=_examined,
@@ -714,14 +715,14 @@ OWN_GRADCHECK = Exercise(
 
 
 def two_slopes(f, gradient, x, direction, h=1e-5):
-    """(what the gradient says, what f says): the slope of f at x along a direction."""
+    """(from the gradient, from f): the slope of f at x along a direction."""
     claimed = np.sum(gradient * direction)
     measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)
     return claimed, measured
 
 
 def _a_pair(function, f, *arguments):
-    """Two numbers in an array are a pair too. Two runs of f are enough."""
+    """The two slopes; two numbers in an array are a pair too. Two runs of f are enough."""
     runs = []
 
     def counted(x):
@@ -730,7 +731,7 @@ def _a_pair(function, f, *arguments):
 
     slopes = function(counted, *arguments)
     if len(runs) > 2:
-        return Told(f"an answer after {len(runs)} runs of f, where two are enough")
+        return Told(f"an answer after {len(runs)} runs of f, but two are enough")
     return tuple(slopes) if isinstance(slopes, np.ndarray) and slopes.ndim == 1 else slopes
 
 
@@ -740,16 +741,15 @@ NEARLY = 3 * GRID**2 * np.array([[1.0, 1.0, 1.0], [1.0, 1.5, 1.0]])
 ALL_IN_ONE_GO = Exercise(
     "06.5",
     "All elements in one go",
-    "Write `two_slopes(f, gradient, x, direction, h=1e-5)`: move all of `x` "
-    "along `direction`, an array of its shape, and return a tuple of two slopes: what `gradient` says (the sum of "
-    "`gradient * direction`), and what `f` says (a central difference between `x + h * direction` and `x - h * "
-    "direction`).",
+    "Write `two_slopes(f, gradient, x, direction, h=1e-5)`: move all of `x` along `direction`, an array of its "
+    "shape, and return a tuple of two slopes: the slope from `gradient` (the sum of `gradient * direction`), and "
+    "the slope from `f` (a central difference between `x + h * direction` and `x - h * direction`).",
     minutes=5,
     difficulty=2,
     solution=two_slopes,
     hints=(
-        "Each element of the gradient says how much f rises for one unit of that element; a step along the "
-        "direction has `direction[i]` units of element i.",
+        "Each element of the gradient says how much f rises per unit of that element; a step along the direction "
+        "moves element i by `direction[i]` units.",
         "`claimed = np.sum(gradient * direction)`; `measured = (f(x + h * direction) - f(x - h * direction)) / "
         "(2 * h)`.",
     ),
@@ -767,28 +767,29 @@ ALL_IN_ONE_GO = Exercise(
             "mean",
             "- claimed = np.sum(gradient * direction)",
             "+ claimed = np.mean(gradient * direction)",
-            message="What the gradient says is a sum over all elements, not a mean: all of them move at once.",
+            message="The slope from the gradient is a sum over all elements, not a mean: all of them move at once.",
         ),
         Slip(
             "no direction",
             "- claimed = np.sum(gradient * direction)",
             "+ claimed = np.sum(gradient)",
-            message="The direction belongs into the first slope too: an element that goes down counts with a minus.",
+            message="Use the direction in the first slope too: an element that moves down counts with a minus sign.",
         ),
         Slip(
             "unit length",
             "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
             "+ measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h) / np.linalg.norm(direction)",
             message=(
-                "The second is measured per unit of length, the first is not. Leave the direction as long as it is."
+                "You measured the second slope per unit of length, but not the first. Do not change the length of "
+                "the direction."
             ),
             hint=2,
         ),
         Slip(
             "both of unit length",
-            '  """(what the gradient says, what f says): the slope of f at x along a direction."""',
+            '  """(from the gradient, from f): the slope of f at x along a direction."""',
             "+ direction = direction / np.linalg.norm(direction)",
-            message="Both slopes are per unit of length. Leave the direction as long as it is.",
+            message="Both slopes are per unit of length. Do not change the length of the direction.",
             hint=2,
         ),
         Slip(
@@ -798,8 +799,8 @@ ALL_IN_ONE_GO = Exercise(
             "+ claimed = np.sum(gradient * np.sign(direction))",
             "+ measured = (f(x + h * np.sign(direction)) - f(x - h * np.sign(direction))) / (2 * h)",
             message=(
-                "A direction need not be made of signs: an element may go half as far as another, or stay where it is."
-                " Take `direction` as it is."
+                "A direction can contain more than signs: an element may move half as far as another, or not at "
+                "all. Use `direction` unchanged."
             ),
             hint=2,
         ),
@@ -812,7 +813,7 @@ ALL_IN_ONE_GO = Exercise(
         ),
         Slip(
             "an h of its own",
-            '  """(what the gradient says, what f says): the slope of f at x along a direction."""',
+            '  """(from the gradient, from f): the slope of f at x along a direction."""',
             "+ h = 1e-5",
             message="`h` is an argument: take the step that you are given in place of 1e-5.",
             hint=2,
@@ -821,7 +822,7 @@ ALL_IN_ONE_GO = Exercise(
             "over h",
             "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
             "+ measured = (f(x + h * direction) - f(x - h * direction)) / h",
-            message="The second slope is twice too large: from behind to ahead it is 2 * h.",
+            message="The second slope is twice too large: the distance between the two points is 2 * h.",
             hint=2,
         ),
         Slip(
@@ -829,8 +830,8 @@ ALL_IN_ONE_GO = Exercise(
             "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
             "+ measured = (f(x + h * direction) - f(x - h * direction)) / 2 * h",
             message=(
-                "The second slope is far too small: `/ 2 * h` divides by 2 and then multiplies by h. It takes "
-                "brackets, `/ (2 * h)`."
+                "The second slope is far too small: `/ 2 * h` divides by 2 and then multiplies by h. Use brackets, "
+                "`/ (2 * h)`."
             ),
             hint=2,
         ),
@@ -838,21 +839,21 @@ ALL_IN_ONE_GO = Exercise(
             "one side",
             "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
             "+ measured = (f(x + h * direction) - f(x)) / h",
-            message="The second slope looks to one side only, which is a good deal less exact.",
+            message="Your second slope is one-sided, which is much less accurate.",
             hint=2,
         ),
         Slip(
             "not summed",
             "- claimed = np.sum(gradient * direction)",
             "+ claimed = gradient * direction",
-            message="What the gradient says has to be one number: the sum over all elements.",
+            message="The slope from the gradient has to be one number: the sum over all elements.",
             hint=2,
         ),
         Slip(
             "swapped",
             "- return claimed, measured",
             "+ return measured, claimed",
-            message="The two are swapped: first what the gradient says, then what f says.",
+            message="The two are swapped: return first the slope from the gradient, then the slope from f.",
             hint=2,
         ),
     ),
@@ -861,7 +862,7 @@ ALL_IN_ONE_GO = Exercise(
 
 
 def culprits(differs, numbers):
-    """The wrong ones in a list; differs(part) is True if a part of it holds at least one."""
+    """The wrong numbers in a list; differs(part) is True if a part of it contains at least one."""
     if len(numbers) == 0 or not differs(numbers):
         return []
     if len(numbers) == 1:
@@ -899,7 +900,7 @@ def _with_a_bill(function, wrong, numbers):
         found = sorted(int(number) for number in found)
     except (TypeError, ValueError):
         return Told(f"{show(found)}, which is not a list of numbers")
-    return {"culprits": found, "asked more than 100 times": len(asked) > 100}
+    return {"culprits": found, "more than 100 calls of differs": len(asked) > 100}
 
 
 def _a_few_wrong(rng):
@@ -910,18 +911,18 @@ def _a_few_wrong(rng):
 CULPRITS = Exercise(
     "06.6",
     "Find the culprits",
-    "Write `culprits(differs, numbers)`. `numbers` is a list of element numbers, and "
-    "`differs(part)` is True if a list holds at least one wrong element, which costs two runs of the function. "
-    "Return the list of all wrong ones, and ask at most 100 times for 1,000 numbers: halve.",
+    "Write `culprits(differs, numbers)`. `numbers` is a list of element numbers, and `differs(part)` is True if "
+    "the list `part` contains at least one wrong element. Each call costs two runs of the function. Return the "
+    "list of all wrong numbers, with at most 100 calls for 1,000 numbers: halve.",
     minutes=8,
     difficulty=3,
     solution=culprits,
     hints=(
-        "Ask about the whole list. If it is clean, the answer is `[]`. If not, ask about its halves.",
+        "First check the whole list. If it is clean, return `[]`. If not, check its halves.",
         "A function may call itself: `culprits(differs, left) + culprits(differs, right)`, where left and right "
         "are `numbers[:half]` and `numbers[half:]`.",
-        "It has to end somewhere: a list of one number that differs is itself the answer. And an empty list has "
-        "no culprits.",
+        "The recursion has to end: if a list of one number differs, it is the answer. And an empty list has no "
+        "culprits.",
     ),
     cases=(
         ({137}, list(range(1000))),
@@ -941,8 +942,8 @@ CULPRITS = Exercise(
                 "- return culprits(differs, numbers[:half]) + culprits(differs, numbers[half:])",
                 "+ return culprits(differs, numbers[:half]) + culprits(differs, numbers[half + 1 :])",
                 message=(
-                    "The halves are `numbers[:half]` and `numbers[half:]`; with `half + 1` the element in the middle "
-                    "is in neither."
+                    "The halves are `numbers[:half]` and `numbers[half:]`; with `half + 1`, neither contains the "
+                    "element in the middle."
                 ),
                 hint=2,
             ),
@@ -952,39 +953,39 @@ CULPRITS = Exercise(
                 "+ if not differs(numbers):",
                 "- if len(numbers) == 1:",
                 "+ if False:",
-                message="It never comes to an end: half of a list of one number is that list again, and an empty one.",
+                message="The recursion never ends: the halves of a list of one number are that list again and an "
+                "empty list.",
                 hint=3,
             ),
             Slip(
                 "all or nothing",
                 "- if len(numbers) == 1:",
                 "+ if True:",
-                message="That is the whole list: somebody in it is guilty, but not everybody. Go on with its halves.",
+                message="That is the whole list: some of its numbers are guilty, but not all. Continue with its "
+                "halves.",
             ),
         ),
         Mistake(
             "one by one",
             lambda differs, numbers: [number for number in numbers if differs([number])],
-            "All found, but at the full price. If a list is clean as a whole, none of its elements needs to be asked "
-            "about.",
+            "You found all of them, but at the full price. If a whole list is clean, you need not check its elements.",
         ),
         Mistake(
             "one half",
             _first_half_only,
-            "It stops at the first one. When one half has a culprit, the other may have one too.",
+            "Your search stops at the first culprit. If one half has a culprit, the other may have one too.",
             hint=2,
         ),
         Mistake(
             "guilty unless asked",
             _guilty_unless_asked,
-            "A list of one number that is clean came back as guilty: nobody had asked about it. Ask before you return "
-            "it.",
+            "You returned a single clean number as guilty, without checking it. Check it before you return it.",
             hint=3,
         ),
         Mistake(
             "places for numbers",
             lambda differs, numbers: [numbers.index(each) for each in culprits(differs, numbers)],
-            "Those are places in the list. Return the numbers that stand there: the list need not begin with 0.",
+            "Those are positions in the list. Return the numbers at these positions: the list need not begin with 0.",
         ),
     ),
     run=_with_a_bill,
@@ -992,14 +993,14 @@ CULPRITS = Exercise(
 
 
 def _one_wrong():
-    """An answer in which one patient has another disease, for each patient and disease."""
+    """All answers in which one patient has a wrong disease."""
     for position, right in enumerate(DIAGNOSIS):
         for letter, look in DISEASES.items():
             if letter != right:
                 yield Mistake(
                     f"patient {position + 1} is {letter}",
                     DIAGNOSIS[:position] + letter + DIAGNOSIS[position + 1 :],
-                    f"Three of the four are right. Look again at patient {position + 1}, whom you called "
+                    f"Three of the four are right. Look again at patient {position + 1}, which you called "
                     f"{letter}. {look}",
                     hint=2,
                 )
@@ -1008,20 +1009,20 @@ def _one_wrong():
 FOUR_PATIENTS = Exercise(
     "06.7",
     "Four patients",
-    "Which disease has each of the four patients above? Put their letters into a "
-    'string, such as `"ABCD"`. A: a wrong sign. B: a constant factor. C: transposed. D: `=` where `+=` belongs. '
-    "E: a mean over the row is missing. F: lets something through that should be stopped. G: healthy. A letter may "
-    "occur twice, or never.",
+    'Which disease does each of the four patients above have? Put the letters into a string, such as `"ABCD"`. '
+    "A: a wrong sign. B: a constant factor. C: transposed. D: `=` where `+=` belongs. E: a mean over the row is "
+    "missing. F: a gradient passes where it should be stopped. G: healthy. A letter may occur more than once, or "
+    "never.",
     minutes=6,
     difficulty=2,
     solution=DIAGNOSIS,
     hints=(
-        "Begin with the lowest row, the differences. Which pattern do they make: in rows, about the diagonal, "
-        "only where the values say 0? And how large are they?",
+        "Begin with the lowest row, the differences. What is their pattern: by rows, around the diagonal, only "
+        "where the measured gradient is 0? And how large are they?",
         " ".join(f"{letter}: {look}" for letter, look in list(DISEASES.items())[2:5]),
         " ".join(f"{letter}: {look}" for letter, look in list(DISEASES.items())[5:]),
     ),
     mistakes=tuple(_one_wrong()),
-    explain="1 is clip, which let everything through. 2 is layer_norm without the mean of g. 3 is tanh of a "
-    "product, in good health. 4 is a matrix product whose gradient was transposed.",
+    explain="Patient 1 is clip, which lets everything through. Patient 2 is layer_norm without the mean of g. "
+    "Patient 3 is tanh of a product, and it is healthy. Patient 4 is a matrix product with a transposed gradient.",
 )

@@ -12,20 +12,20 @@ from mlx_grpo_kit.tensor.rules.normalization import LayerNorm
 
 DIAGNOSIS = "FEGC"
 
-# Each disease, and how one tells it.
+# Each disease, and its sign.
 DISEASES = {
-    "A": "A wrong sign makes every difference twice the gradient, turned round.",
-    "B": "A constant factor makes every difference the same share of the gradient.",
-    "C": "A transposed gradient has no errors on its diagonal, and opposite ones on the two sides of it.",
-    "D": "Where = took the place of +=, only what was used more than once is off.",
-    "E": "A mean that is missing shifts each row as a whole, by one number.",
-    "F": "Where something is let through, it is wrong where the values say 0, and right elsewhere.",
-    "G": "A healthy one differs by rounding and no more: read the number below the map before you look at its colours.",
+    "A": "With a wrong sign, every difference is -2 times the gradient.",
+    "B": "With a constant factor, every difference is the same share of the gradient.",
+    "C": "A transposed gradient has no errors on its diagonal, and opposite errors on either side of it.",
+    "D": "With = instead of +=, only elements that were used more than once are wrong.",
+    "E": "A missing mean shifts each row by a single number.",
+    "F": "A gradient that should be stopped is wrong where the measured gradient is 0, and right elsewhere.",
+    "G": "A healthy gradient differs only by rounding: read the number below the map before you look at its colours.",
 }
 
 
 def patients(seed: int = 6) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(what backward says, what the values say) for each patient: arrays of shape [4, 4]."""
+    """(gradient from backward, measured gradient) for each patient: arrays of shape [4, 4]."""
     rng = np.random.default_rng(seed)
     x, weight = rng.uniform(-2, 2, (4, 4)).round(1), rng.uniform(-1, 1, (4, 4)).round(1)
     cases = (

@@ -1,4 +1,4 @@
-"""Which step measures a slope best? The error for every step, and the digits that are left of the difference."""
+"""The best step to measure a slope: the error for every step, and the digits that remain in the difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlx_grpo_kit.viz.style import COLORS
 Function = Callable[[Any], Any]  # a number or an array in, the same kind out; made of NumPy's functions
 METHODS = ("one side", "both sides", "complex step")
 STEPS = 10.0 ** np.arange(0, -14.01, -0.125)
-FLOOR = 1e-18  # an error of 0 has to stand somewhere on a logarithmic axis
+FLOOR = 1e-18  # a logarithmic axis cannot show an error of 0
 LEFT = 566  # pixels: where the digits begin
 
 
@@ -75,7 +75,7 @@ def draw_step_sizes(
 
 
 def _shape(step: float, least: float, method: str) -> str:
-    """What the errors for all steps look like, in words."""
+    """Describe the errors for all steps in words."""
     if least >= 1e-2:
         return "The errors for all steps form a flat line: this method is wrong here, with any step."
     best = f"The best step is about {step:.0e}, with an error of {least:.0e}. The errors for all steps form "
