@@ -108,7 +108,7 @@ def test_a_one_that_stays_a_one_is_not_stretched():
     assert summed_axes((1, 4), (1, 4)) == ([], [])
     assert summed_axes((1, 4), (3, 1, 4)) == ([0], [])
     assert (
-        "a: every number is used once, so its gradient is g, as it is."
+        "a: every number is used once, so its gradient is g, unchanged."
         in draw_broadcast((1, 4), (1, 1), backward=True).alt
     )
 
@@ -237,7 +237,7 @@ def test_shapes_as_people_type_them(text, shape):
         ("2.5", "'2.5' in it: a length is a whole number"),
         ("3,,4", "lacks a length between two signs"),
         ("1 1 1 1 1 1 1", "has 7 axes; the picture has room for 6"),
-        ("99999999999", "not endless"),
+        ("99999999999", "not too large"),
         ("<b>", "'<b>' in it: that is no number"),
         ("(3, 4", None),
         ("\u0663", "no number"),

@@ -1,7 +1,7 @@
-"""The edges of the operations: where a gradient is infinite, not a number, or somebody's choice.
+"""The edges of the operations: points at which a gradient is infinite, not a number, or a choice.
 
-Each edge is computed twice, by this kit and by torch, when it is asked for. What JAX and MLX give is written down where
-it differs, measured with JAX 0.10 and MLX 0.32 on a CPU; `tests/course/test_edges.py` measures it again.
+This kit and torch both compute each edge on request. Where JAX and MLX differ, their gradients are stored here,
+measured with JAX 0.10 and MLX 0.32 on a CPU; `tests/course/test_edges.py` measures it again.
 """
 
 from __future__ import annotations
@@ -83,18 +83,18 @@ FLAT = "flat on both sides of the jump"
 
 EDGES = (
     Edge(DIVIDING, "a / b", (1.0, 0.0), T.div, torch.div, "1 / b is inf, and so is a / b**2"),
-    Edge(DIVIDING, "a / b", (0.0, 0.0), T.div, torch.div, "0 / 0 is no number; 1 / b is inf all the same"),
-    Edge(ROOTS, "sqrt(x)", (0.0,), T.sqrt, torch.sqrt, "1 / (2 sqrt(x)): the root starts straight up"),
-    Edge(ROOTS, "sqrt(x)", (-1.0,), T.sqrt, torch.sqrt, "no real root, and the slope is made of it"),
+    Edge(DIVIDING, "a / b", (0.0, 0.0), T.div, torch.div, "0 / 0 is not a number; 1 / b is inf nevertheless"),
+    Edge(ROOTS, "sqrt(x)", (0.0,), T.sqrt, torch.sqrt, "1 / (2 sqrt(x)): the root is vertical at 0"),
+    Edge(ROOTS, "sqrt(x)", (-1.0,), T.sqrt, torch.sqrt, "there is no real root, and the slope contains it"),
     Edge(ROOTS, "log(x)", (0.0,), T.log, torch.log, "1 / x"),
-    Edge(ROOTS, "log(x)", (-1.0,), T.log, torch.log, "1 / x does not ask whether there is a logarithm"),
+    Edge(ROOTS, "log(x)", (-1.0,), T.log, torch.log, "1 / x is finite although there is no logarithm"),
     Edge(
         ROOTS,
         "where(x > 0, sqrt(x), 0)",
         (0.0,),
         lambda x: T.where(x > 0, T.sqrt(x), 0.0),
         lambda x: torch.where(x > 0, torch.sqrt(x), 0.0),
-        "the root was not taken, but 0 times its inf is nan",
+        "where did not pick the root, but 0 times its inf is nan",
     ),
     Edge(
         ROOTS,
@@ -102,7 +102,7 @@ EDGES = (
         ((0.0, 0.0),),
         lambda x: T.sqrt(T.sum(x * x)),
         lambda x: torch.sqrt((x * x).sum()),
-        "inf from the root meets the 0 of 2x",
+        "inf of the root times the 0 of 2x",
     ),
     Edge(
         ROOTS,
@@ -110,7 +110,7 @@ EDGES = (
         ((0.0, 0.0),),
         lambda x: T.safe_sqrt(T.sum(x * x)),
         torch.linalg.norm,
-        "the tip of a cone; beside it torch.linalg.norm",
+        "the tip of a cone; compared with torch.linalg.norm",
         True,
         {"JAX": ((NAN, NAN),), "MLX": ((NAN, NAN),)},
     ),
@@ -120,27 +120,31 @@ EDGES = (
         (0.0, 0.0),
         T.pow,
         torch.pow,
-        "by formula 0 * inf twice; 0 was chosen",
+        "both formulas give 0 * inf; torch chose 0",
         True,
         {"JAX": (NAN, 0.0), "MLX": (NAN, -INF)},
     ),
     Edge(POWERS, "a ** b", (0.0, 1.0), T.pow, torch.pow, "for b, 0 * log(0) would be nan; 0 is the limit"),
     Edge(POWERS, "a ** b", (0.0, -1.0), T.pow, torch.pow, "1 / 0 once more", False, {"JAX": (-INF, NAN)}),
-    Edge(POWERS, "a ** b", (-2.0, 3.0), T.pow, torch.pow, "between whole exponents there is no value at all"),
-    Edge(KINKS, "abs(x)", (0.0,), T.abs, torch.abs, "any slope from -1 to 1 would do", True, {"JAX": (1.0,)}),
-    Edge(KINKS, "relu(x)", (0.0,), T.relu, torch.relu, "any slope from 0 to 1 would do", True),
+    Edge(POWERS, "a ** b", (-2.0, 3.0), T.pow, torch.pow, "between integer exponents there is no value at all"),
+    Edge(KINKS, "abs(x)", (0.0,), T.abs, torch.abs, "any slope from -1 to 1 is acceptable", True, {"JAX": (1.0,)}),
+    Edge(KINKS, "relu(x)", (0.0,), T.relu, torch.relu, "any slope from 0 to 1 is acceptable", True),
     Edge(
         KINKS,
         "maximum(x, 0)",
         (0.0,),
         lambda x: T.maximum(x, 0.0),
         lambda x: torch.maximum(x, torch.zeros_like(x)),
-        "the same function as relu, another choice",
+        "the same function as relu, but a different choice",
         True,
         {"MLX": (0.0,)},
     ),
-    Edge(KINKS, "maximum(a, b)", (2.0, 2.0), T.maximum, torch.maximum, "a tie is shared", True, {"MLX": (0.0, 1.0)}),
-    Edge(KINKS, "minimum(a, b)", (2.0, 2.0), T.minimum, torch.minimum, "a tie is shared", True, {"MLX": (0.0, 1.0)}),
+    Edge(
+        KINKS, "maximum(a, b)", (2.0, 2.0), T.maximum, torch.maximum, "equal numbers share", True, {"MLX": (0.0, 1.0)}
+    ),
+    Edge(
+        KINKS, "minimum(a, b)", (2.0, 2.0), T.minimum, torch.minimum, "equal numbers share", True, {"MLX": (0.0, 1.0)}
+    ),
     Edge(
         KINKS,
         "max(x)",
@@ -156,7 +160,7 @@ EDGES = (
         (1.0,),
         lambda x: T.clip(x, -1, 1),
         lambda x: torch.clamp(x, -1, 1),
-        "the bound still belongs to the slope",
+        "at the bound, x still gets the gradient",
         True,
         {"JAX": (0.5,), "MLX": (0.0,)},
     ),
@@ -166,7 +170,7 @@ EDGES = (
         (-1.0,),
         lambda x: T.clip(x, -1, 1),
         lambda x: torch.clamp(x, -1, 1),
-        "the bound still belongs to the slope",
+        "at the bound, x still gets the gradient",
         True,
         {"JAX": (0.5,), "MLX": (0.0,)},
     ),
@@ -176,15 +180,22 @@ EDGES = (
         (0.0,),
         lambda x: T.clip(x, 1, -1),
         lambda x: torch.clamp(x, 1, -1),
-        "crossed bounds: the upper one wins, and x has no say",
+        "crossed bounds: the upper one wins, and x has no effect",
     ),
     Edge(STEPS, "sign(x)", (0.0,), T.sign, torch.sign, FLAT, True),
     Edge(STEPS, "floor(x)", (1.0,), T.floor, torch.floor, FLAT, True),
     Edge(STEPS, "ceil(x)", (1.0,), T.ceil, torch.ceil, FLAT, True),
     Edge(STEPS, "trunc(x)", (-1.0,), T.trunc, torch.trunc, FLAT, True),
     Edge(STEPS, "round(x)", (2.5,), T.round, torch.round, f"{FLAT}; halves go to the even neighbour", True),
-    Edge(SEVERAL, "prod(x)", ((0.0, 2.0, 3.0),), T.prod, torch.prod, "the product of the others: out / x cannot say"),
-    Edge(SEVERAL, "prod(x)", ((0.0, 0.0, 3.0),), T.prod, torch.prod, "there is always another 0"),
+    Edge(
+        SEVERAL,
+        "prod(x)",
+        ((0.0, 2.0, 3.0),),
+        T.prod,
+        torch.prod,
+        "the product of the others, which out / x cannot give",
+    ),
+    Edge(SEVERAL, "prod(x)", ((0.0, 0.0, 3.0),), T.prod, torch.prod, "each product of the others contains a 0"),
     Edge(
         SEVERAL,
         "logsumexp(x)",
@@ -199,10 +210,10 @@ EDGES = (
         ((-INF, -INF),),
         T.softmax,
         lambda x: torch.softmax(x, 0),
-        "a query that may look nowhere gets nan",
+        "a query that may attend to nothing gets nan",
     ),
     Edge(FAR_OUT, "sigmoid(x)", (1000.0,), T.sigmoid, torch.sigmoid, "saturated: the slope rounds to 0"),
-    Edge(FAR_OUT, "sigmoid(x)", (-1000.0,), T.sigmoid, torch.sigmoid, "and e ** 1000 must not overflow on the way"),
+    Edge(FAR_OUT, "sigmoid(x)", (-1000.0,), T.sigmoid, torch.sigmoid, "the same, and e ** 1000 must not overflow"),
     Edge(FAR_OUT, "gelu(x)", (-1.0,), T.gelu, F.gelu, "with the error function"),
     Edge(
         FAR_OUT,

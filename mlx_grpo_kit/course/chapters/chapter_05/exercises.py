@@ -14,7 +14,7 @@ from mlx_grpo_kit.tensor.rules.rule import Rule
 
 
 def _quietly(function, *arguments):
-    """Division by zero and overflows are the subject here: NumPy need not warn."""
+    """Silence NumPy's warnings: division by zero and overflow are the subject here."""
     with np.errstate(all="ignore"):
         return function(*arguments)
 
@@ -315,7 +315,7 @@ def _without_tables(function, g, p):
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    return result if most < 20 * p.nbytes + 200_000 else Told("its answer by way of a large table")
+    return result if most < 20 * p.nbytes + 200_000 else Told("its answer, but through a large array")
 
 
 def _g_and_p(rows, columns):
@@ -846,7 +846,7 @@ def _value_and_gradient(function, numbers):
             except T.AnomalyError:
                 on_the_way = "inf or nan"
     gradient = None if x.grad is None else x.grad.tolist()
-    zeros = f"{on_the_way}, {np.sum(out.data == 0)} zeros in the result"  # exact ones: 1e-15 is not told from 0
+    zeros = f"{on_the_way}, {np.sum(out.data == 0)} zeros in the result"  # exact zeros: 1e-15 would show as 0
     return {"result": out.data.tolist(), "gradient": gradient, "on the way": Told(zeros)}
 
 

@@ -181,7 +181,7 @@ NUMERIC_GRADIENT = Exercise(
                 "an h of its own",
                 "  x = np.array(x, dtype=float)",
                 "+ h = 1e-5",
-                message="`h` is an argument: take the step that you are given in place of 1e-5.",
+                message="`h` is an argument: use it instead of 1e-5.",
                 hint=3,
             ),
             Slip(
@@ -815,7 +815,7 @@ ALL_IN_ONE_GO = Exercise(
             "an h of its own",
             '  """(from the gradient, from f): the slope of f at x along a direction."""',
             "+ h = 1e-5",
-            message="`h` is an argument: take the step that you are given in place of 1e-5.",
+            message="`h` is an argument: use it instead of 1e-5.",
             hint=2,
         ),
         Slip(

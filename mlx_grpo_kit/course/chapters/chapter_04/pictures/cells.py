@@ -45,13 +45,13 @@ FAINT_FILL = {"a": ("#f1f6ff", "#8fb2f2", "#cfdffb"), "b": ("#fff7ea", "#dfa759"
 
 @dataclass(frozen=True)
 class Look:
-    """How a cell is drawn.
+    """The look of a cell.
 
     Attributes:
         kind: "a" blue, "b" orange, "r" light grey, "s" darker grey.
         copy: faint and hatched.
         ring: a thick line around it.
-        tip: shown where one points at it.
+        tip: shown when you point at it.
     """
 
     kind: str = "r"
@@ -172,7 +172,7 @@ class Drawing:
         cell: float = CELL,
         axes: bool = True,
     ) -> None:
-        """An array of up to three axes: rows of cells, and sheets of rows beneath each other.
+        """An array of up to three axes: rows of cells, and sheets of rows below each other.
 
         `write` and `look` give an index's text and look; `axes` writes the numbers of the axes beside it. (x, y) is the
         upper left corner of everything; `grid_size` says how much room it takes.
@@ -234,7 +234,7 @@ def grid_size(shape: Shape, cell: float = CELL, axes: bool = True) -> tuple[floa
 
 
 def can_be_drawn(*shapes: Shape) -> bool:
-    """Whether the cells of these shapes are few enough to be looked at one by one."""
+    """True if these shapes have few enough cells to draw them one by one."""
     return all(
         len(shape) <= 3 and math.prod(shape) and (1, *shape)[-1] <= MOST_COLUMNS and math.prod(shape[:-1]) <= MOST_ROWS
         for shape in shapes

@@ -1,4 +1,4 @@
-"""A matrix product followed back: where one number of a went, and what its gradient is made of."""
+"""The backward pass of a matrix product: the uses of one number of a, and the terms of its gradient."""
 
 from __future__ import annotations
 

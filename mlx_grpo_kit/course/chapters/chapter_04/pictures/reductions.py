@@ -1,4 +1,4 @@
-"""What a sum over an axis takes away: an array, the way the sum walks through it, and what is left."""
+"""A sum over an axis: an array, the direction in which the sum walks, and the result."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MOST_TERMS = 8
 
 
 def draw_sum(x: Any, axis: Axis = None, keepdims: bool = False, *, name: str = "x") -> CellPicture:
-    """`x.sum(axis, keepdims)`: which numbers are added up, and what remains.
+    """Draw `x.sum(axis, keepdims)`: the numbers that are added up, and the result.
 
     Args:
         x: a shape of up to three axes, filled with 1, 2, 3 ..., or an array. Neighbouring sums differ in their tone;
             the numbers of the first one have a ring.
 
-    An axis that x does not have is answered in words. Raises ValueError for an array too large to look at.
+    If x has no such axis, the picture says so. Raises ValueError for an array that is too large to draw.
     """
     shape = tuple(x) if isinstance(x, tuple | list) else tuple(x.shape)
     if not shape or not cells.can_be_drawn(shape):
@@ -109,7 +109,7 @@ def _draw(
 
 
 def _arrows(drawing: Drawing, x: float, y: float, shape: Shape, gone: Sequence[int]) -> float:
-    """The way the sum walks, outside of the cells. Returns the width they take on the right."""
+    """Arrows beside the cells that show how the sum walks. Returns the width they need on the right."""
     _, height = cells.grid_size(shape)
     side, top = {1: 0.0, 2: 24.0, 3: 52.0}[len(shape)], 18.0
     columns, rows, sheets = (1, 1, 1, *shape)[:-4:-1]

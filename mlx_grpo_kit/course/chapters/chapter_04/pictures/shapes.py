@@ -1,4 +1,4 @@
-"""Broadcasting made visible: two shapes lined up on the right, every copy that is made, and what its gradient sums."""
+"""Broadcasting made visible: two shapes aligned on the right, every copy, and the sums of the gradients."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Alignment:
-    """Two shapes lined up on the right. `a` and `b` have None where a shape has no such axis.
+    """Two shapes aligned on the right. `a` and `b` have None where a shape has no such axis.
 
     Attributes:
-        result: the shape of the broadcast, None where they do not fit
-        clash: the axis at which they do not fit, None where they do. Where there are several it is the rightmost, which
-            is the one torch names.
+        result: the shape of the broadcast, or None if the shapes do not fit
+        clash: the axis at which they do not fit, or None if they fit. If there are several, it is the rightmost one,
+            which torch names too.
     """
 
     a: tuple[int | None, ...]
@@ -58,7 +58,7 @@ class Alignment:
 
 
 def align(a: Sequence[int], b: Sequence[int]) -> Alignment:
-    """Line two shapes up on the right: equal lengths fit, and a 1 or an axis that is missing fits anything."""
+    """Align two shapes on the right: equal lengths fit, and a 1 or a missing axis fits anything."""
     count = max(len(a), len(b))
     rows = [(*[None] * (count - len(shape)), *shape) for shape in (a, b)]
     result, clash = [], None
@@ -71,7 +71,7 @@ def align(a: Sequence[int], b: Sequence[int]) -> Alignment:
 
 
 def parse_shape(text: str) -> Shape:
-    """ "(3, 4)", "3 4", "3x4" -> (3, 4); "()" -> (). Raises ValueError, in words, for what is not a shape."""
+    """ "(3, 4)", "3 4", "3x4" -> (3, 4); "()" -> (). Raises ValueError for anything that is not a shape."""
     inner = text.strip().strip("()[]").strip().removesuffix(",").strip()
     parts = re.split(r"\s*[,x\N{MULTIPLICATION SIGN}]\s*|\s+", inner) if inner else []
     if not text.strip():
@@ -81,7 +81,7 @@ def parse_shape(text: str) -> Shape:
             raise ValueError("lacks a length between two signs. A shape looks like (4, 1), or 4 1.")
         if not re.fullmatch(r"\d{1,9}", part, flags=re.ASCII):
             is_number = re.fullmatch(r"[-+]?\d*\.?\d+", part, flags=re.ASCII)
-            why = "a length is a whole number, 0 or more, and not endless" if is_number else "that is no number"
+            why = "a length is a whole number, 0 or more and not too large" if is_number else "that is no number"
             raise ValueError(f"has {part!r} in it: {why}. A shape looks like (4, 1), or 4 1.")
     if len(parts) > MOST_AXES:
         raise ValueError(f"has {len(parts)} axes; the picture has room for {MOST_AXES}.")
@@ -95,7 +95,7 @@ def summed_axes(shape: Sequence[int], result: Sequence[int]) -> tuple[list[int],
 
 
 def source_of(index: Index, shape: Sequence[int]) -> Index:
-    """Which number of an input of `shape` stands at `index` of the result."""
+    """The index, in an input of `shape`, of the number used at `index` of the result."""
     return tuple(0 if size == 1 else place for place, size in zip(index[len(index) - len(shape) :], shape, strict=True))
 
 
@@ -109,15 +109,15 @@ def draw_broadcast(
     follow: str | None = None,
     element: int = 0,
 ) -> CellPicture:
-    """What happens to the shapes of `a` and `b` in a + b: which axes are stretched, every copy, and the result.
+    """Draw the broadcasting of a + b: the stretched axes, every copy, and the result.
 
     Args:
-        a, b: shapes, whose numbers are then made up, or arrays
-        backward: draw the way back instead: g, the gradient of the result, and what of it each input gets
+        a, b: arrays, or shapes, which are filled with made-up numbers
+        backward: draw the backward pass instead: g, the gradient of the result, and each input's share of it
         follow: "a" or "b" (or its name): put a ring around number `element` of it, counted from 0, and all of its uses
 
-    Shapes that do not fit are answered in torch's words. More than three axes, or more cells than one can look at, are
-    told and not drawn.
+    For shapes that do not fit, the words are those of torch's error. Arrays with more than three axes or too many cells
+    are described but not drawn.
     """
     shapes = [tuple(x) if isinstance(x, tuple | list) else tuple(x.shape) for x in (a, b)]
     aligned = align(*shapes)
@@ -152,7 +152,7 @@ def draw_broadcast(
 
 
 def explore_shapes(a: str, b: str, view: str = "forward", follow: str = "b", element: int = 1) -> CellPicture:
-    """`draw_broadcast` of what somebody typed; what is no shape is answered in words. `element` counts from 1."""
+    """Call `draw_broadcast` for typed shapes; describe what is wrong with any other text. `element` counts from 1."""
     shapes = []
     for name, text in (("a", a), ("b", b)):
         try:
@@ -166,7 +166,7 @@ def explore_shapes(a: str, b: str, view: str = "forward", follow: str = "b", ele
 
 
 def shape_explorer() -> Panel:
-    """Two shapes to choose or to type, and everything that broadcasting does with them, forward and backward."""
+    """A panel in which you choose or type two shapes and see their broadcasting, forward and backward."""
     from ipywidgets import Dropdown, IntSlider, Layout, Text
 
     a, b = (Text(str(shape), continuous_update=False, layout=Layout(width="160px")) for shape in EXAMPLES[0][1:])
@@ -190,7 +190,7 @@ def shape_explorer() -> Panel:
 
 
 def _last_number(follow: str, **typed: Any) -> dict[str, int]:
-    """How many numbers the array has whose number is followed; as many as before where no shape is typed."""
+    """The number of elements of the followed array; unchanged if the text is not a shape."""
     try:
         return {"element": max(1, min(math.prod(parse_shape(typed[follow])), 999))}
     except ValueError:
@@ -206,7 +206,7 @@ def _why_not(aligned: Alignment, shapes: Sequence[Shape], names: Sequence[str]) 
     sentences = [
         f"Does not fit. The size of tensor {names[0]} ({first}) must match the size of tensor {names[1]} ({second}) at "
         f"non-singleton dimension {axis}.",
-        f"Lined up on the right, {first} meets {second}: they differ, and neither is 1.",
+        f"Aligned on the right, {first} meets {second}: they differ, and neither is 1.",
     ]
     for side, other in ((0, 1), (1, 0)):
         with_one = (*shapes[side], 1)
@@ -241,7 +241,7 @@ def _what_happens(
         elif what:
             what.append(f"so its gradient is g summed over {_axes(new + stretched)}, `{_sum_code(shape, result)}`")
         else:
-            what.append("every number is used once, so its gradient is `g`, as it is")
+            what.append("every number is used once, so its gradient is `g`, unchanged")
         sentences.append(f"{name}: {', '.join(what)}.")
     if chosen is not None and math.prod(result):
         sentences.append(_worked_number(result, shapes, names, numbers, chosen, backward))
@@ -393,7 +393,7 @@ def _forward_grids(
                 f"{name}{list(source) if source else ''} = {short(numbers[side][source])}",
             )
 
-        told = f"{shape}, as it is" if shape == result else f"{shape} stretched to {result}"
+        told = f"{shape}, unchanged" if shape == result else f"{shape} stretched to {result}"
         grids.append((name, told, result, write, look))
 
     def total(place):

@@ -1,4 +1,4 @@
-"""Where a gradient is infinite, not a number, or a choice: a table, in HTML and in words."""
+"""A table, in HTML and in words, of gradients that are infinite, not a number, or a choice."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class EdgeRow:
         value, gradients: what came out, and for each input its gradient
         torch_value, torch_gradients: the same from torch
         why: a short clause
-        is_choice: whether the mathematics leaves it open, so that somebody had to choose
-        elsewhere: gradients of frameworks that give others: {"JAX": (0.5,)}
+        is_choice: whether mathematics allows several gradients, so that somebody had to choose
+        elsewhere: the gradients of frameworks that differ: {"JAX": (0.5,)}
     """
 
     family: str
@@ -45,7 +45,7 @@ class EdgeRow:
 
     @property
     def agrees(self) -> bool:
-        """Whether value and gradients are torch's, to rounding; a nan is like a nan."""
+        """True if value and gradients equal torch's, up to rounding; a nan equals a nan."""
         ours, theirs = (
             _flat([*gradients, value])
             for gradients, value in ((self.gradients, self.value), (self.torch_gradients, self.torch_value))

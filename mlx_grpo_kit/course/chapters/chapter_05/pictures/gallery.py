@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float]]
-FAR = 8  # a slope that runs off to infinity changes fast too, but not that suddenly
+FAR = 8  # a slope that goes to infinity changes fast too, but not as suddenly
 
 
 def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0, same_scale: bool = False) -> tuple[Figure, str]:
@@ -25,7 +25,7 @@ def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0, same_sca
         steepest: slopes beyond +-`steepest` are cut off
         same_scale: all slopes on one scale, to be compared
 
-    Where the slope jumps the line is broken, and a value that stands alone between two jumps is a dot.
+    The line breaks where the slope jumps, and a single value between two jumps is drawn as a dot.
     """
     width, height = 1.72 * len(curves) + 0.5, 3.7
     figure = new_figure(width, height)
@@ -74,7 +74,7 @@ def broken_at_jumps(x: np.ndarray, slope: np.ndarray) -> tuple[tuple, tuple]:
 
 
 def jumps_of(slope: np.ndarray) -> np.ndarray:
-    """For each pair of neighbours whether the slope jumps there: far more than it changes two pairs away."""
+    """Mark each pair of neighbours between which the slope jumps: it changes far more than two pairs away."""
     with np.errstate(invalid="ignore"):
         steps = np.abs(np.diff(slope))
     beside = np.pad(steps, 2, mode="edge")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GOOD, BAD, GREY = "#1a7f37", "#b35900", "#59636e"
-# What is said of a checker: its sign, its colour, the tint behind it.
+# The sign, the colour and the background of each verdict.
 VERDICTS = {
     "caught": ("\N{CHECK MARK}", GOOD, "#e6f4ea"),
     "passed": ("\N{CHECK MARK}", GOOD, "#e6f4ea"),
@@ -168,7 +168,7 @@ def _count(
 def draw_patients(patients: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Figure, str]:
     """(figure, words): for each patient, a pair (analytic, numeric) of arrays, the two and their difference.
 
-    Each difference has a scale of its own, which stands below it.
+    Each difference has its own scale, which is shown below it.
     """
     figure = new_figure(10, 6.6)
     axes = figure.subplots(3, len(patients), squeeze=False)
