@@ -487,7 +487,7 @@ UNDO_BROADCASTING = Exercise(
 
 
 def sum_backward(grad, shape, axis, keepdims):
-    """The gradient of x, which has this shape, from that of x.sum(axis=axis, keepdims=keepdims)."""
+    """The gradient of x, from grad, the gradient of x.sum(axis=axis, keepdims=keepdims)."""
     if not keepdims:
         grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed
     return np.broadcast_to(grad, shape)

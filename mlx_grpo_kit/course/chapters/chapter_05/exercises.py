@@ -432,7 +432,7 @@ SOFTMAX = Exercise(
 
 
 def rms_norm_backward(g, x, eps=1e-6):
-    """The gradient of x [R, C], from g, that of y = x / sqrt(mean(x**2) + eps), row by row."""
+    """The gradient of x [R, C], from the gradient g of y = x / sqrt(mean(x**2) + eps)."""
     r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)
     y = x / r
     return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r

@@ -216,7 +216,7 @@ NUMERIC_GRADIENT = Exercise(
 
 
 def is_close(analytic, numeric, rtol=1e-5, atol=1e-7):
-    """Whether all elements of two arrays differ by at most atol + rtol * |numeric|."""
+    """True if all elements of two arrays differ by at most atol + rtol * |numeric|, else False."""
     difference = np.abs(analytic - numeric)
     return bool(np.all(difference <= atol + rtol * np.abs(numeric)))
 
@@ -467,7 +467,7 @@ COMPLEX_STEP = Exercise(
 
 
 def my_gradcheck(fn, x):
-    """Whether the gradient that backward finds at the array x is the slope of fn."""
+    """True if the gradient from backward at the array x is the slope of fn, else False."""
     leaf = T.Tensor(x, requires_grad=True)
     out = fn(leaf)
     weights = np.random.default_rng(0).normal(size=out.shape)

@@ -165,5 +165,5 @@ def _draw_digits(chart: Chart, f: Function, df: Function, x: float, h: float, dt
 
 
 def _agreement(one: str, other: str) -> int:
-    """How many characters at the beginning are the same."""
+    """The number of characters at the beginning that are the same."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
