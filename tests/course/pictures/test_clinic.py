@@ -85,7 +85,7 @@ def test_the_panel_of_steps():
     # The digits that are written: cos(1) is 0.5403023058681398.
     assert ">+0.5403023058681398</tspan>" in panel.picture.svg
     panel.set(h=1e-12)
-    assert "Grey digits cancel; 5 are left" in panel.picture.svg
+    assert "Grey digits cancel; 5 remain" in panel.picture.svg
     panel.set(method="complex step")
     assert "All digits agree." in panel.picture.svg
     panel.set(function="|x|")
@@ -227,4 +227,4 @@ def test_patients_have_scales_of_their_own():
     assert len(figure.axes) == 6
     assert figure.axes[4].images[0].get_clim() == pytest.approx((-1e-11, 1e-11), rel=1e-3)
     assert figure.axes[5].images[0].get_clim() == (-8, 8)
-    assert "Patient 2: the values say, row by row, 1, 2; 3, 4; backward's differences are -2, -4; -6, -8." in words
+    assert "Patient 2: the measured gradient, row by row, is 1, 2; 3, 4; backward differs by -2, -4; -6, -8." in words

@@ -28,9 +28,9 @@ class BrokenRule:
 
     Attributes:
         name: the operation and what is wrong
-        healthy: the formula as it should be, in short; `broken` as it is with the mistake
+        healthy, broken: short versions of the right formula and of the one with the mistake
         program: a function of one tensor in which the rule matters
-        x: the array at which it is tried
+        x: the array at which to try it
         breaking: a context in which the engine uses the broken rule
     """
 
@@ -56,10 +56,10 @@ class Trial:
 
 
 def try_out(rule: BrokenRule, is_broken: bool, checkers: Mapping[str, Checker]) -> Trial:
-    """Run every checker on the rule, broken or healthy. A checker is a function (fn, x) -> whether it passed.
+    """Run every checker on the rule, broken or healthy. A checker is a function (fn, x) -> bool, True if it passed.
 
-    A verdict is "caught" or "missed" where the rule is broken, "passed" or "false alarm" where it is healthy, and
-    "error" where the checker raised one.
+    A verdict is "caught" or "missed" if the rule is broken, "passed" or "false alarm" if it is healthy, and "error" if
+    the checker raised an exception.
     """
     weights = np.random.default_rng(1).normal(size=rule.program(T.Tensor(rule.x)).shape)
     with rule.breaking() if is_broken else nullcontext():
@@ -94,7 +94,7 @@ def _slopes(rule: BrokenRule, weights: np.ndarray, step: float = 1e-5) -> np.nda
 
 
 def _numbers(*shape: int, seed: int = 0) -> np.ndarray:
-    """Numbers between -2 and 2 with one decimal, none of them 0 or near a kink, no two the same where that can be."""
+    """Numbers between -2 and 2 with one decimal, none of them 0 or near a kink, and no two equal if possible."""
     count = int(np.prod(shape))
     choices = np.array([value / 10 for value in range(-19, 20) if value % 10 not in (0, 1, 9)])
     rng = np.random.default_rng(seed)

@@ -18,7 +18,7 @@ LEFT = 566  # pixels: where the digits begin
 
 
 def measured_slope(f: Function, x: float, h: float, method: str = "both sides", dtype: Any = "float64") -> float:
-    """The slope of f at x by a step h, computed in float64 or float32 throughout. Raises ValueError for no method."""
+    """The slope of f at x by a step h, computed in float64 or float32 throughout. ValueError for an unknown method."""
     real = np.dtype(dtype).type
     x, h = real(x), real(h)
     with np.errstate(all="ignore"):
@@ -124,7 +124,7 @@ def _draw_curves(
 
 
 def _draw_digits(chart: Chart, f: Function, df: Function, x: float, h: float, dtype: str, method: str) -> int:
-    """The numbers that the step makes, digit under digit. Returns how many digits of the slope are the true ones."""
+    """The numbers that the step makes, digit under digit. Returns the number of true digits of the slope."""
     places = 16 if dtype == "float64" else 8
     real = np.dtype(dtype).type
     true, slope = float(df(float(x))), measured_slope(f, x, h, method, dtype)
@@ -150,7 +150,7 @@ def _draw_digits(chart: Chart, f: Function, df: Function, x: float, h: float, dt
         rows.append(("f(x + h)", text(float(above)), same, "soft", "ink"))
         rows.append(("f(x)" if left == x else "f(x \N{MINUS SIGN} h)", text(float(below)), same, "soft", "ink"))
         rest = max(0, len(text(float(above))) - max(same, 1 + longest + 1))
-        note = f"Grey digits cancel; {rest} are left for the slope."
+        note = f"Grey digits cancel; {rest} remain for the slope."
     right = _agreement(text(slope), text(true))
     rows.append(("measured slope", text(slope), right, COLORS[0], COLORS[2]))
     rows.append(("true slope", text(true), 0, "ink", "ink"))

@@ -1,4 +1,4 @@
-"""A rule with a switch: its formula, what it does to a gradient, and which checkers noticed."""
+"""A rule with a switch: its formula, its effect on a gradient, and the verdicts of the checkers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def draw_switch(
     numeric: np.ndarray,
     verdicts: Mapping[str, str],
 ) -> tuple[Figure, str]:
-    """(figure, words): the formula in use, the gradient by measuring and by backward, and what each checker said.
+    """(figure, words): the formula in use, the measured gradient and the one from backward, and each checker's verdict.
 
     Args:
         verdicts: checker -> a key of VERDICTS. The maps show arrays of one shape, up to four axes.
@@ -52,9 +52,9 @@ def draw_switch(
     off = np.abs(error) > 1e-5 * np.abs(numeric) + 1e-7
     largest = float(np.abs(error).max())
     for axis, title, array, limit in (
-        (maps[0], "what the values say", numeric, scale),
-        (maps[1], "what backward says", analytic, scale),
-        (maps[2], "backward \N{MINUS SIGN} values", error, None),
+        (maps[0], "measured", numeric, scale),
+        (maps[1], "from backward", analytic, scale),
+        (maps[2], "backward \N{MINUS SIGN} measured", error, None),
     ):
         draw_map(axis, array, limit=limit)
         axis.set_title(title, loc="left", size=10, color=INK)
@@ -109,7 +109,7 @@ def _write_formulas(
 def draw_verdicts(
     broken: Mapping[str, Mapping[str, str]], healthy: Mapping[str, Mapping[str, str]]
 ) -> tuple[Figure, str]:
-    """(figure, words): a table of what each checker said of each rule, with the mistake in it and without.
+    """(figure, words): a table of each checker's verdict on each rule, broken and right.
 
     Args:
         broken, healthy: rule -> (checker -> a key of VERDICTS); the same rules and checkers in both
@@ -173,7 +173,7 @@ def draw_patients(patients: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Fi
     figure = new_figure(10, 6.6)
     axes = figure.subplots(3, len(patients), squeeze=False)
     figure.subplots_adjust(left=0.05, right=0.985, bottom=0.06, top=0.94, wspace=0.12, hspace=0.2)
-    words = [f"{len(patients)} patients, each with what the values say, what backward says, and the difference."]
+    words = [f"{len(patients)} patients, each with the measured gradient, the one from backward, and their difference."]
     for column, (analytic, numeric) in enumerate(patients):
         error = analytic - numeric
         largest = max(float(np.abs(error).max()), 1e-300)
@@ -184,9 +184,11 @@ def draw_patients(patients: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Fi
             if row == 0:
                 axis.set_title(f"Patient {column + 1}", loc="left", size=11, color=INK)
             if column == 0:
-                axis.set_ylabel(("values say", "backward says", "difference")[row], size=10, color=INK)
+                axis.set_ylabel(("measured", "from backward", "difference")[row], size=10, color=INK)
         axes[2, column].set_xlabel(f"full colour: \N{PLUS-MINUS SIGN}{largest:.2g}", size=9, color=INK, labelpad=5)
         rows = "; ".join(", ".join(f"{value:.2g}" for value in line) for line in tiles(error)[0])
         sizes = "; ".join(", ".join(f"{value:.2g}" for value in line) for line in tiles(numeric)[0])
-        words.append(f"Patient {column + 1}: the values say, row by row, {sizes}; backward's differences are {rows}.")
+        words.append(
+            f"Patient {column + 1}: the measured gradient, row by row, is {sizes}; backward differs by {rows}."
+        )
     return figure, " ".join(words)
