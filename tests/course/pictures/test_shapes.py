@@ -232,15 +232,15 @@ def test_shapes_as_people_type_them(text, shape):
     [
         ("", "a is empty. Type a shape, such as (4, 1)"),
         ("   ", "a is empty"),
-        ("three", "'three' in it: that is no number"),
+        ("three", "'three' in it: that is not a number"),
         ("(3, -1)", "'-1' in it: a length is a whole number"),
         ("2.5", "'2.5' in it: a length is a whole number"),
         ("3,,4", "lacks a length between two signs"),
         ("1 1 1 1 1 1 1", "has 7 axes; the picture has room for 6"),
         ("99999999999", "not too large"),
-        ("<b>", "'<b>' in it: that is no number"),
+        ("<b>", "'<b>' in it: that is not a number"),
         ("(3, 4", None),
-        ("\u0663", "no number"),
+        ("\u0663", "not a number"),
     ],
 )
 def test_what_is_no_shape_is_answered_in_words(text, words):

@@ -81,7 +81,7 @@ def parse_shape(text: str) -> Shape:
             raise ValueError("lacks a length between two signs. A shape looks like (4, 1), or 4 1.")
         if not re.fullmatch(r"\d{1,9}", part, flags=re.ASCII):
             is_number = re.fullmatch(r"[-+]?\d*\.?\d+", part, flags=re.ASCII)
-            why = "a length is a whole number, 0 or more and not too large" if is_number else "that is no number"
+            why = "a length is a whole number, 0 or more and not too large" if is_number else "that is not a number"
             raise ValueError(f"has {part!r} in it: {why}. A shape looks like (4, 1), or 4 1.")
     if len(parts) > MOST_AXES:
         raise ValueError(f"has {len(parts)} axes; the picture has room for {MOST_AXES}.")
