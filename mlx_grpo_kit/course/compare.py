@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -35,7 +36,10 @@ class Spoiled:
 
 
 class EndlessError(ValueError):
-    """Raised for a list, tuple or dictionary that contains itself, or that is nested more than DEEPEST deep."""
+    """Raised for a list, tuple or dictionary that contains itself, or that is nested more than DEEPEST deep.
+
+    `lazy_arrays` also raises it for an array that does not fit into this machine's memory.
+    """
 
 
 def same(got: Any, expected: Any) -> bool:
@@ -198,6 +202,35 @@ def evaluate(value: Any) -> None:
     refuse_endless(value)
     if "mlx.core" in sys.modules:
         sys.modules["mlx.core"].eval(value)
+
+
+def lazy_arrays(value: Any) -> list[Any]:
+    """Return the MLX arrays in `value` and in its lists, tuples and dictionaries, each of them once.
+
+    MLX kills the process when it computes an array that no memory holds, so this comes before `evaluate`.
+
+    Raises:
+        EndlessError: `value` contains itself, or an array that does not fit into this machine's memory.
+    """
+    refuse_endless(value)
+    if "mlx.core" not in sys.modules:
+        return []
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found: dict[int, Any] = {}
+    level, seen = [value], {id(value)}
+    for part in level:  # which grows: a list that occurs a million times is looked at once
+        kind = _container(type(part))
+        if kind is not None:
+            inner = dict.values(part) if kind is dict else kind.__iter__(part)
+            new = {id(each): each for each in inner if id(each) not in seen}
+            seen |= new.keys()
+            level += new.values()
+        elif type(part) is sys.modules["mlx.core"].array:
+            if part.nbytes > memory:
+                shape = tuple(part.shape)
+                raise EndlessError(f"an array of shape {shape}, which does not fit into the memory of this machine")
+            found[id(part)] = part
+    return [*found.values()]
 
 
 def refuse_endless(value: Any) -> None:

@@ -11,7 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlx_grpo_kit.course.compare import EndlessError, Spoiled, Told, evaluate, same, say, shape_of, show, told_apart
+from mlx_grpo_kit.course.compare import (
+    EndlessError,
+    Spoiled,
+    Told,
+    evaluate,
+    lazy_arrays,
+    same,
+    say,
+    shape_of,
+    show,
+    told_apart,
+)
 from mlx_grpo_kit.course.trial import (
     KeptModules,
     OneProcess,
@@ -194,7 +205,7 @@ class Exercise:
         try:
             with OneProcess(), KeptModules():
                 result = self._run(function, case, changes, calls)
-                evaluate(result)
+                evaluate(lazy_arrays(result))
         except TooMuchWorkError:
             return Told(f"nothing yet after {self.work} times the work that it takes (it was stopped there)")
         except (EndlessError, ReplacedError) as error:

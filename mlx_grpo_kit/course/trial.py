@@ -147,15 +147,22 @@ def count_work(call: Callable[[], Any], limit: float = float("inf")) -> tuple[An
     """Return the result of `call`, and the number of Python's own steps it took: one per instruction of its bytecode.
 
     NumPy's inner loops count as one step each, so the number tells a Python loop from a product of arrays, and it is
-    the same on every machine.
+    the same on every machine. Imports do not count: whether a module is loaded already is not the answer's merit.
 
     Raises:
         TooMuchWorkError: more than `limit` steps were taken.
     """
-    steps = 0
+    steps, importing = 0, None
 
     def count(frame: Any, event: str, _: Any) -> Any:
-        nonlocal steps
+        nonlocal steps, importing
+        if importing is None and event == "call" and frame.f_code.co_filename.startswith("<frozen importlib"):
+            importing = frame
+        if importing is not None:  # stopped halfway, a module would stay broken
+            if frame is not importing:
+                return None
+            importing = None if event == "return" else importing
+            return count
         frame.f_trace_opcodes = True
         if event == "opcode":
             steps += 1

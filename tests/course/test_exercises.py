@@ -17,7 +17,7 @@ from mlx_grpo_kit.course import Exercise, Slip, check, drawn, slips
 from mlx_grpo_kit.course.catalogue import chapters, exercises
 from mlx_grpo_kit.course.exercise import is_stub
 from mlx_grpo_kit.course.slips import edited, patched
-from mlx_grpo_kit.course.trial import count_work
+from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work
 from mlx_grpo_kit.tensor import Tensor
 
 ALL = [exercise for chapter in chapters() for exercise in exercises(chapter)]
@@ -246,6 +246,21 @@ def test_brute_force_is_stopped_where_it_is_forbidden():
 
     assert "nothing yet after 20 times the work that it takes" in exercise.examine(walk).message
     assert exercise.examine(lambda n: 1 << n)
+
+
+def test_an_import_inside_an_answer_is_not_work(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_import.py").write_text("total = sum(i for i in range(10_000))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def answer():
+        import slow_to_import
+
+        return slow_to_import.total
+
+    total, work = count_work(answer, limit=100)
+    assert (total, work < 30) == (sum(range(10_000)), True)
+    with pytest.raises(TooMuchWorkError):  # what comes after an import counts again
+        count_work(lambda: (answer(), [i for i in range(1000)]), limit=100)
 
 
 def test_the_tracer_that_was_there_comes_back():

@@ -50,6 +50,14 @@ def doubled():
     return new
 
 
+def doubled_less_often():
+    """A list of 2**30 numbers that is not nested too deep."""
+    new = [1.0]
+    for _ in range(30):
+        new = [new, new]
+    return new
+
+
 class BrokenRepr:
     def __repr__(self):
         raise ValueError("no words")
@@ -112,6 +120,7 @@ HOSTILE = {
     "a dictionary in itself": contains_itself_by_a_name,
     "100,000 lists in each other": very_deep,
     "2**60 numbers": doubled,
+    "2**30 numbers": doubled_less_often,
     "a list in itself, beside an array": lambda: [mx.array(1.0), contains_itself()],
     "10**400": lambda: 10**400,
     "-10**6000": lambda: -(10**6000),
@@ -129,6 +138,8 @@ HOSTILE = {
     "a broken number": lambda: BrokenNumber(1.5),
     "10**12 numbers of NumPy": lambda: np.broadcast_to(0.0, (10**12,)),
     "10**11 numbers of MLX": lambda: mx.broadcast_to(mx.array(0.0), (10**5, 10**6)),
+    "10**11 numbers of MLX that need memory": lambda: mx.zeros((10**5, 10**6)),
+    "10**11 numbers of MLX in a list": lambda: [1.0, {"one": (mx.ones((10**5, 10**6)),)}],
     "no value": lambda: np.ma.masked_all((2, 2)),
     "records": lambda: np.zeros(3, "f4,i4"),
     "objects": lambda: np.array([10**400, None], object),
