@@ -279,8 +279,13 @@ def test_the_tree_follows_every_control(open_notebook):
     page.wait_for_function("() => !document.querySelector('.kit-live .rest').textContent.includes('…')")
     assert live.locator(".node").count() == 2
 
-    # Another prompt; nonsense is told.
+    # A half-typed prompt survives a drawing; an unknown character gets a complaint.
     control("prompt").fill("8+\u00e9")
+    drawings = "document.querySelector('.kit-live .kit-tree').dataset.drawings"
+    before = page.evaluate(drawings)
+    page.evaluate("document.querySelector('.kit-live [aria-label=temperature]').dispatchEvent(new Event('input'))")
+    page.wait_for_function(f"before => {drawings} !== before", arg=before)
+    assert control("prompt").input_value() == "8+\u00e9"
     control("prompt").press("Enter")
     live.locator(".kit-complaint", has_text="no token for '\u00e9'").wait_for()
     control("prompt").fill("8+")

@@ -86,7 +86,7 @@ function render({model, el}) {
       return;
     }
     if (answer.prompt !== prompt) {
-      prompt = answer.prompt;
+      prompt = text.value = answer.prompt;
       begin([answer], []);
     } else {
       if (answer.path.length && !nodes.has(keyOf(answer.path.slice(0, -1)))) return;  // of a tree that is gone
@@ -253,7 +253,6 @@ function render({model, el}) {
       node.drawn = shared(node.logits, node.kept["top-p"], settings.temperature);
     }
     const node = nodes.get(here);
-    text.value = prompt;
     back.disabled = !nodes.get(wanted).parent;
     again.disabled = nodes.size === 1;
     draws.disabled = likeliest.disabled = !node.logits;
