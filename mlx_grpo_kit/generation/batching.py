@@ -79,9 +79,14 @@ def check_completions(config: Qwen3Config, completions: Sequence[TokenIds]) -> N
     if len(completions) and _all_fit(config, completions):
         return
     for row, completion in enumerate(completions):
-        if len(completion) == 0:
-            raise ValueError(f"completions[{row}] is empty; expected at least one token, if only the end token.")
-        check_tokens(config, completion, f"completions[{row}]")
+        check_completion(config, completion, f"completions[{row}]")
+
+
+def check_completion(config: Qwen3Config, completion: TokenIds, name: str) -> None:
+    """Refuse a completion without a token (ValueError) and tokens as `check_tokens` does."""
+    if len(completion) == 0:
+        raise ValueError(f"{name} is empty; expected at least one token, if only the end token.")
+    check_tokens(config, completion, name)
 
 
 def _all_fit(config: Qwen3Config, rows: Sequence[TokenIds]) -> bool:

@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlx_grpo_kit.generation.batching import TokenIds, check_prompts, check_tokens, fold_groups, left_padded
+from mlx_grpo_kit.generation.batching import (
+    TokenIds,
+    check_completion,
+    check_prompts,
+    check_tokens,
+    fold_groups,
+    left_padded,
+)
 from mlx_grpo_kit.generation.sampling import SamplingConfig, check_whole, draw, filtered, token_logps
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
@@ -20,7 +27,15 @@ from mlx_grpo_kit.runtime.fork import refuse_after_fork
 Stop = Callable[[Sequence[int]], bool]
 """A row's tokens so far -> whether it ends with the last of them."""
 
+Reply = Callable[[Mapping[int, list[int]]], Mapping[int, Sequence[int]]]
+"""Rows whose turn has ended, with their tokens so far -> the tokens that somebody else writes next, by row.
+
+A row is the place of its prompt in `prompts`. Rows without a reply end, as do those whose reply has no room within
+`max_new_tokens`: it is dropped.
+"""
+
 BLOCK = 32  # positions the cache grows by: the past is copied once in 32 tokens, not with every token
+LEAVING = 16  # rows leave the batch in multiples of a sixteenth of it, so that few shapes are compiled
 
 
 @dataclass(frozen=True)
@@ -28,17 +43,20 @@ class Rollout:
     """Generated completions, one entry per prompt.
 
     Attributes:
-        completions: token ids, the end token kept.
+        completions: token ids, the end token kept, with the replies of others in between.
         logps: the log-probability of each of them under softmax(logits / temperature), before filters: what the
-            policy that is trained says, and so the `old_logps` of its loss.
-        entropies: the entropy of the distribution that each of them was drawn from, in nats, of the same softmax.
+            policy that is trained says, and so the `old_logps` of its loss. 0 for a reply's tokens.
+        entropies: the entropy of the distribution that each of them was drawn from, in nats, of the same softmax. 0 for
+            a reply's tokens.
         finished: whether the completion ended by itself (an end token, or `stop`), rather than at max_new_tokens.
+        token_mask: True for each token that the model drew, False for those of a reply.
     """
 
     completions: list[list[int]]
     logps: list[list[float]]
     entropies: list[list[float]]
     finished: list[bool]
+    token_mask: list[list[bool]]
 
 
 class TokenStep(NamedTuple):
@@ -49,12 +67,14 @@ class TokenStep(NamedTuple):
         logps: float32 [B], as in `Rollout`.
         entropies: float32 [B].
         ended: bool [B], whether the row's completion ended with this token or before it.
+        drawn: bool [B], False where the token is from a reply.
     """
 
     tokens: np.ndarray
     logps: np.ndarray
     entropies: np.ndarray
     ended: np.ndarray
+    drawn: np.ndarray
 
 
 def generate(
@@ -65,6 +85,7 @@ def generate(
     sampling: SamplingConfig | None = None,
     eos_token_ids: Collection[int] = (),
     stop: Stop | None = None,
+    reply: Reply | None = None,
     seed: int = 0,
     first_row: int = 0,
     num_rows: int | None = None,
@@ -76,6 +97,10 @@ def generate(
     read once. The same seed and arguments give the same rollout on the same machine. `stop` gets a row's tokens so far
     after each token; those it ended on are part of the completion (`stop_at` makes one of strings).
 
+    With `reply` a completion has several turns. Where a row's turn ends, by an end token or by `stop`, `reply` may give
+    the tokens that somebody else writes next, such as the result of a tool; after them the model goes on. Nothing is
+    computed twice: those tokens pass through the model one by one like drawn ones, while other rows draw theirs.
+
     A large batch may be generated in pieces: `prompts` are then the rows of a batch of `num_rows` from `first_row` on,
     and each draws what it would have drawn in the whole batch. `completion_batch_size` (mlx-lm's name) has that done
     here, with at most so many rows at once and a key-value cache for no more; logits may differ by rounding.
@@ -83,7 +108,7 @@ def generate(
     Raises:
         ValueError: no prompts, an empty one, token ids outside the vocabulary, an end token outside it, more tokens
             than the model has positions, a seed that has no 64 bits, or rows that are none of the batch of `num_rows`.
-        TypeError: what is no list of token ids, such as text; a `stop` that is no function.
+        TypeError: what is no list of token ids, such as text; a `stop` or `reply` that is no function.
     """
     if num_rows is None:
         num_rows = len(prompts)
@@ -103,22 +128,33 @@ def generate(
                     sampling=sampling,
                     eos_token_ids=eos_token_ids,
                     stop=stop,
+                    reply=_for_rows_from(start, reply),
                     seed=seed,
                     first_row=first_row + start,
                     num_rows=num_rows,
                 )
             )
         return Rollout(*([row for piece in pieces for row in getattr(piece, f.name)] for f in fields(Rollout)))
-    rows = {"eos_token_ids": eos_token_ids, "stop": stop, "seed": seed, "first_row": first_row, "num_rows": num_rows}
-    steps = [*generate_tokens(config, params, prompts, sampling=sampling, **rows)]
-    tokens, logps, entropies, ended = (np.stack(each, axis=1) for each in zip(*steps, strict=True))
+    how = {"eos_token_ids": eos_token_ids, "stop": stop, "reply": reply, "seed": seed}
+    rows = {"first_row": first_row, "num_rows": num_rows}
+    steps = [*generate_tokens(config, params, prompts, sampling=sampling, **how, **rows)]
+    tokens, logps, entropies, ended, drawn = (np.stack(each, axis=1) for each in zip(*steps, strict=True))
     finished = ended[:, -1]
     lengths = np.where(finished, ended.argmax(axis=1) + 1, ended.shape[1]).tolist()
 
     def cut(rows: np.ndarray) -> list[list]:
         return [row[:length] for row, length in zip(rows.tolist(), lengths, strict=True)]
 
-    return Rollout(cut(tokens), cut(logps), cut(entropies), finished.tolist())
+    return Rollout(cut(tokens), cut(logps), cut(entropies), finished.tolist(), cut(drawn))
+
+
+def _for_rows_from(start: int, reply: Reply | None) -> Reply | None:
+    """`reply` for a piece of the batch whose first row is `start`."""
+    if reply is None:
+        return None
+    return lambda ended: {
+        row - start: ids for row, ids in reply({row + start: ids for row, ids in ended.items()}).items()
+    }
 
 
 def generate_tokens(
@@ -129,6 +165,7 @@ def generate_tokens(
     sampling: SamplingConfig | None = None,
     eos_token_ids: Collection[int] = (),
     stop: Stop | None = None,
+    reply: Reply | None = None,
     seed: int = 0,
     first_row: int = 0,
     num_rows: int | None = None,
@@ -146,6 +183,8 @@ def generate_tokens(
             f"stop is {stop!r}; expected a function of a row's tokens. stop_at(tokenizer.decode, [...]) makes one of "
             "strings."
         )
+    if reply is not None and not callable(reply):
+        raise TypeError(f"reply is {reply!r}; expected a function: {{row: its tokens so far}} -> {{row: new tokens}}.")
     check_whole("seed", seed)
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is {seed}; expected 0 to 2^64 - 1.")
@@ -156,7 +195,8 @@ def generate_tokens(
         raise ValueError(
             f"first_row is {first_row}; {len(prompts)} prompts from there on are no rows of a batch of {num_rows}."
         )
-    return _token_steps(config, dict(params), prompts, sampling, ends, stop, seed, first_row, num_rows)
+    turns = _Turns(config, len(prompts), ends, stop, reply, sampling.max_new_tokens)
+    return _token_steps(config, dict(params), prompts, sampling, turns, seed, first_row, num_rows)
 
 
 def _checked_ends(config: Qwen3Config, eos_token_ids: Collection[int]) -> list[int]:
@@ -174,8 +214,7 @@ def _token_steps(
     params: dict[str, mx.array],
     prompts: Sequence[TokenIds],
     sampling: SamplingConfig,
-    ends: list[int],
-    stop: Stop | None,
+    turns: _Turns,
     seed: int,
     first_row: int,
     num_rows: int,
@@ -193,29 +232,88 @@ def _token_steps(
         attention_mask = mx.repeat(attention_mask, group_size, axis=0)
 
     decode = _decode_step(config, sampling)
+    rows = np.arange(len(prompts))  # those that are still in the batch
     drawn = _draw(sampling, logits, row_keys, mx.array(0))
-    ended, so_far = np.zeros(len(prompts), bool), [[] for _ in prompts]
     for step in range(1, sampling.max_new_tokens + 1):
-        current = drawn
+        current = turns.with_replies(rows, drawn)
         if step < sampling.max_new_tokens:
-            # The next token is under way while this one is looked at: for nothing, if all rows end here.
+            # The next token is under way while this one is looked at: wasted if every row ends here.
+            tokens = current[0]
             if cache.length == cache.capacity:
+                kept = turns.kept(rows)
+                if len(kept) < len(rows):  # the cache is copied anyway, and rows that have ended stay behind
+                    rows, these = rows[kept], mx.array(kept)
+                    cache, row_keys, tokens = cache.rows(these), row_keys[these], tokens[these]
+                    attention_mask = None if attention_mask is None else attention_mask[these]
                 cache.reserve(cache.length + min(BLOCK, sampling.max_new_tokens - step))
             *drawn, cache.keys, cache.values = decode(
-                params, cache.keys, cache.values, mx.array(cache.length), attention_mask, drawn[0], row_keys,
+                params, cache.keys, cache.values, mx.array(cache.length), attention_mask, tokens, row_keys,
                 mx.array(step),
             )  # fmt: skip
             cache.advance(1)
             mx.async_eval(drawn, cache.keys, cache.values)
-        tokens, logps, entropies = map(np.array, current)
-        was_open, ended = ~ended, ended | np.isin(tokens, ends)
-        if stop is not None:
-            for row in np.flatnonzero(was_open):
-                so_far[row].append(int(tokens[row]))
-                ended[row] |= bool(stop(so_far[row]))
-        yield TokenStep(tokens, logps, entropies, ended)
-        if ended.all():
+        yield turns.look(*current)
+        if turns.ended.all():
             return
+
+
+class _Turns:
+    """Where each row of the batch stands: what it wrote, what is written for it, and whether it has ended."""
+
+    def __init__(
+        self, config: Qwen3Config, num_rows: int, ends: list[int], stop: Stop | None, reply: Reply | None, room: int
+    ):
+        self.config, self.ends, self.stop, self.reply, self.room = config, ends, stop, reply, room
+        self.ended = np.zeros(num_rows, bool)
+        self.rows = np.arange(num_rows)  # of the tokens that are looked at next
+        self.so_far: list[list[int]] = [[] for _ in range(num_rows)]
+        self.waiting: dict[int, list[int]] = {}  # tokens of replies that have not passed through the model yet
+        self.replied = np.zeros(num_rows, bool)
+
+    def with_replies(self, rows: np.ndarray, drawn: Sequence[mx.array]) -> Sequence[mx.array]:
+        """What was drawn for these rows, with the next tokens of replies in the place of it."""
+        self.rows, self.replied = rows, np.isin(rows, [*self.waiting])
+        if not self.waiting:
+            return drawn
+        given = np.array([self.waiting[row].pop(0) if row in self.waiting else 0 for row in rows.tolist()], np.int32)
+        self.waiting = {row: tokens for row, tokens in self.waiting.items() if tokens}
+        return mx.where(mx.array(self.replied), mx.array(given), drawn[0]), *drawn[1:]
+
+    def look(self, tokens: mx.array, logps: mx.array, entropies: mx.array) -> TokenStep:
+        """Take in a token of each row that is in the batch; the step of all rows."""
+        found = TokenStep(*(np.zeros(len(self.ended), kind) for kind in (np.int32, np.float32, np.float32, bool, bool)))
+        found.tokens[self.rows] = np.array(tokens)
+        found.logps[self.rows] = np.where(self.replied, 0, np.array(logps))
+        found.entropies[self.rows] = np.where(self.replied, 0, np.array(entropies))
+        found.drawn[self.rows] = ~self.replied
+        turn_ends = found.drawn & np.isin(found.tokens, self.ends) & ~self.ended
+        if self.stop is not None or self.reply is not None:
+            for row in np.flatnonzero(~self.ended).tolist():
+                self.so_far[row].append(int(found.tokens[row]))
+                if self.stop is not None and found.drawn[row]:
+                    turn_ends[row] |= bool(self.stop(self.so_far[row]))
+        if self.reply is not None and turn_ends.any():
+            turn_ends[self._replies(np.flatnonzero(turn_ends).tolist())] = False
+        self.ended = self.ended | turn_ends
+        return found._replace(ended=self.ended)
+
+    def _replies(self, rows: list[int]) -> list[int]:
+        """Ask for the replies to these rows; those that go on with one."""
+        replies = self.reply({row: [*self.so_far[row]] for row in rows})
+        if unknown := sorted(set(replies) - {*rows}):
+            raise ValueError(f"reply returned tokens for row {unknown[0]}; the turns that ended are of rows {rows}.")
+        for row, ids in replies.items():
+            check_completion(self.config, ids, f"the reply to row {row}")
+            if len(self.so_far[row]) + len(ids) <= self.room:
+                self.waiting[row] = [*map(int, ids)]
+        return [row for row in rows if row in self.waiting]
+
+    def kept(self, rows: np.ndarray) -> np.ndarray:
+        """The places of the rows that stay in the batch: those that go on, and ended ones up to a round number."""
+        step = max(len(self.ended) // LEAVING, 1)
+        going_on = ~self.ended[rows]
+        count = min(-(-going_on.sum() // step) * step, len(rows))
+        return np.sort(np.argsort(~going_on, kind="stable")[:count])
 
 
 @lru_cache(maxsize=16)

@@ -17,10 +17,29 @@ from mlx_grpo_kit.tasks.task import Problem, prompt_text
 
 
 @dataclass(frozen=True)
+class Conversation:
+    """The turns of a completion that may call tools.
+
+    Attributes:
+        messages: the turns as a chat, those of tools among them: TRL's form of a completion.
+        environment: the rollout's environment; None without one, and for the completions of another process.
+        num_calls: tool calls that were made.
+        num_failures: calls among them that were answered by an error.
+    """
+
+    messages: list[dict[str, Any]]
+    environment: Any = None
+    num_calls: int = 0
+    num_failures: int = 0
+
+
+@dataclass(frozen=True)
 class Completion:
     """One sampled completion and what became of it. `rewards` is by function, None where a function did not apply.
 
     `group` is the number of its group in the step, from 0. `advantage` is a number, or a list with one per token.
+    `messages` are the turns of a completion that may call tools; then `completion` is the text of the last turn, and
+    `token_mask` is False for the tokens that the policy did not write.
     """
 
     problem: Problem
@@ -35,6 +54,8 @@ class Completion:
     reward: float
     advantage: float | list[float]
     group: int = 0
+    token_mask: list[bool] | None = None
+    messages: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,10 +66,11 @@ class Completions:
         num_generations: completions per group.
         problems: [N].
         prompt_ids, completion_ids: N lists of token ids; the end token is kept.
-        texts: [N], the completions decoded.
+        texts: [N], the completions decoded; of a completion with several turns the last one.
         token_mask: N lists of bool, True for the tokens that the policy wrote. Only these are learned from.
         logps, entropies: N lists of floats, as in `Rollout`.
         finished: bool [N], False where a completion was cut off at the longest length.
+        conversations: [N], the turns of each completion; None where the task has no tools.
         on_policy: whether the policy that learns wrote them itself. Then every ratio of the first update is exactly 1.
             Otherwise `logps` are the denominators of the ratios.
     """
@@ -62,6 +84,7 @@ class Completions:
     logps: list[list[float]]
     entropies: list[list[float]]
     finished: np.ndarray
+    conversations: list[Conversation | None]
     on_policy: bool = True
 
     @classmethod
@@ -99,6 +122,7 @@ class Completions:
             logps=unknown if logps is None else [[*map(float, row)] for row in logps],
             entropies=unknown if entropies is None else [[*map(float, row)] for row in entropies],
             finished=np.ones(len(ids), bool) if finished is None else np.array(finished, bool),
+            conversations=[None] * len(ids),
             on_policy=logps is None,
         )
         found.check()
@@ -111,6 +135,11 @@ class Completions:
     def lengths(self) -> np.ndarray:
         """Tokens of each completion: int [N]."""
         return np.array([*map(len, self.completion_ids)], int)
+
+    @property
+    def drawn_lengths(self) -> np.ndarray:
+        """Tokens of each completion that the policy wrote: int [N]."""
+        return np.array([*map(sum, self.token_mask)], int)
 
     def rows(self, which: Sequence[int] | range) -> Completions:
         """Some of them, in this order."""
@@ -221,6 +250,7 @@ class Batch:
             [each.completion_ids for each in records],
             [each.completion for each in records],
             entropies=[each.entropies for each in records],
+            token_mask=[each.token_mask or [True] * len(each.completion_ids) for each in records],
             finished=[each.finished for each in records],
         )
         names = tuple(records[0].rewards)
@@ -262,6 +292,8 @@ class Batch:
                 reward=rewards[row],
                 advantage=advantages[row],
                 group=row // these.num_generations,
+                token_mask=these.token_mask[row],
+                messages=each.messages if (each := these.conversations[row]) else None,
             )
             for row in range(len(these))
         ]
@@ -269,6 +301,12 @@ class Batch:
     def _groups(self, column: np.ndarray) -> np.ndarray:
         """[N, ...] -> [number of groups, everything of a group]."""
         return column.reshape(len(self.completions) // self.completions.num_generations, -1)
+
+
+def last_turn(ids: Sequence[int], token_mask: Sequence[bool]) -> list[int]:
+    """The tokens that the policy wrote last, after all results of tools."""
+    given = [place for place, drawn in enumerate(token_mask) if not drawn]
+    return [*ids[given[-1] + 1 :]] if given else [*ids]
 
 
 def padded(rows: Sequence[Sequence], width: int | None = None) -> np.ndarray:

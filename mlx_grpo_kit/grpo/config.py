@@ -64,6 +64,9 @@ class GRPOConfig:
         chat_template_kwargs: settings for the chat template of the model's folder, such as
             `{"enable_thinking": False}`, before those that the task has. The trainer refuses them where all
             prompts are texts.
+        max_tool_calling_iterations: how often a completion may call tools; None: as often as it has room.
+        tool_timeout: seconds that a call of a tool may take before the policy is told that there was no answer (TRL has
+            no limit).
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
         beta: weight of the KL penalty against the reference: the policy that training started from.
         sync_ref_model: every `ref_model_sync_steps` steps the reference becomes `ref_model_mixup_alpha` parts the
@@ -114,6 +117,8 @@ class GRPOConfig:
     max_completion_length: int | None = None
     stop_strings: tuple[str, ...] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    max_tool_calling_iterations: int | None = None
+    tool_timeout: float = 60.0
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0

@@ -33,6 +33,10 @@ def check_config(config: GRPOConfig) -> None:
         check_whole(name, getattr(config, name), at_least=1)
     if config.max_completion_length is not None:
         check_whole("max_completion_length", config.max_completion_length, at_least=1)
+    if config.max_tool_calling_iterations is not None:
+        check_whole("max_tool_calling_iterations", config.max_tool_calling_iterations, at_least=0)
+    if not config.tool_timeout > 0:
+        raise ValueError(f"tool_timeout is {config.tool_timeout}; expected more than 0 seconds.")
     if config.completion_batch_size is not None:
         check_whole("completion_batch_size", config.completion_batch_size, at_least=1)
         if config.completion_batch_size % config.num_generations:

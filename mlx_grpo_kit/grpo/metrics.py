@@ -15,7 +15,7 @@ GRADIENT_METRICS = ("norm", "largest", "zeros")
 
 def batch_metrics(batch: Batch) -> dict[str, float]:
     """TRL's metrics of N completions. One without a value (no scored completion) is NaN."""
-    rewards, lengths = batch.rewards, batch.completions.lengths
+    rewards, lengths = batch.rewards, batch.completions.drawn_lengths
     metrics = {"reward": mean(rewards), "reward_std": _std(rewards)}
     for name, values in batch.scores.by_name.items():
         metrics |= {f"rewards/{name}/mean": mean(values), f"rewards/{name}/std": _std(values)}
@@ -32,7 +32,21 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
             "completions/clipped_ratio": mean(~batch.completions.finished),
         }
         | {f"rewards/{name}/failed": mean(failed) for name, failed in batch.scores.failed.items()}
+        | _tool_metrics(batch)
     )
+
+
+def _tool_metrics(batch: Batch) -> dict[str, float]:
+    """Calls per completion, and the share of calls that failed."""
+    conversations = [each for each in batch.completions.conversations if each is not None]
+    if not conversations:
+        return {}
+    calls = sum(each.num_calls for each in conversations)
+    failures = sum(each.num_failures for each in conversations)
+    return {
+        "tools/call_frequency": calls / len(conversations),
+        "tools/failure_frequency": failures / calls if calls else 0.0,
+    }
 
 
 def redraw_metrics(batch: Batch) -> dict[str, float]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,6 +77,14 @@ class World:
         padded[: len(rows)] = rows
         pieces = self.gather(padded).reshape(self.size, *padded.shape)
         return np.concatenate([piece[:own] for piece, own in zip(pieces, counts, strict=True)])
+
+    def concatenate_lists(self, rows: Sequence[Sequence[float]], kind: type) -> list[list]:
+        """Every process's lists of numbers below each other in the order of the ranks; lists may differ in length."""
+        if self.size == 1:
+            return [*rows]
+        lengths = self.concatenate(np.array([len(row) for row in rows], int))
+        flat = self.concatenate(np.array([value for row in rows for value in row], kind))
+        return [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         """Every process's [rows, ...] below each other in the order of the ranks; all of one shape.

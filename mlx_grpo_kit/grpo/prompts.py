@@ -13,6 +13,7 @@ from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import held_out_problems
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
+from mlx_grpo_kit.tasks.tools import TaskTools, task_tools
 
 
 class RawTextWarning(UserWarning):
@@ -22,11 +23,13 @@ class RawTextWarning(UserWarning):
 def encode_prompts(tokenizer: Tokenizer, task: Task, args: GRPOConfig, problems: Sequence[Problem]) -> list[list[int]]:
     """The prompts' tokens. A problem that comes several times, as a group's does, is encoded once.
 
+    The chat template shows the tools of a task that has any.
+
     Raises TaskError, which names the problem's place, for a prompt that the tokenizer or its chat template refuses.
     """
-    settings = _template_settings(task, args)
+    settings, tools = template_settings(task, args), task_tools(task)
     once = {id(problem): problem for problem in problems}
-    ids = {key: _encode(tokenizer, problem, settings) for key, problem in once.items()}
+    ids = {key: _encode(tokenizer, problem, settings, tools) for key, problem in once.items()}
     return [ids[id(problem)] for problem in problems]
 
 
@@ -55,7 +58,7 @@ def longest_prompt(tokenizer: Tokenizer, task: Task, args: GRPOConfig, num_held_
     holds back. Raises TaskError as `encode_prompts` and `held_out_problems` do.
     """
     listed = hasattr(task, "all_problems")
-    key = (tokenizer.fingerprint, repr(_template_settings(task, args)), 0 if listed else num_held_out)
+    key = (tokenizer.fingerprint, repr(template_settings(task, args)), 0 if listed else num_held_out)
     with suppress(TypeError, KeyError):  # a task that cannot be a key
         found_for, found = _LONGEST[task]
         if found_for == key:
@@ -104,11 +107,19 @@ def check_prompts(
         )
 
 
-def _template_settings(task: Task, args: GRPOConfig) -> dict[str, Any]:
+def template_settings(task: Task, args: GRPOConfig) -> dict[str, Any]:
+    """The settings of the chat template: the task's, and over them those of the run."""
     return getattr(task, "chat_template_kwargs", {}) | (args.chat_template_kwargs or {})
 
 
-def _encode(tokenizer: Tokenizer, problem: Problem, settings: dict[str, Any]) -> list[int]:
+def _encode(tokenizer: Tokenizer, problem: Problem, settings: dict[str, Any], tools: TaskTools | None) -> list[int]:
+    if tools is not None:
+        if isinstance(problem.prompt, str):
+            raise TaskError(
+                f"{_place(problem) or f'The prompt {problem.text[:60]!r}'} is a text, and a model is told of tools by "
+                "its chat template; expected a chat. Train on task.in_chat(), or give messages as the prompt."
+            )
+        settings = {**settings, "tools": tools.schemas(problem)}
     try:
         return tokenizer.encode_prompt(problem.prompt, **settings)
     except ValueError as error:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import math
-import os
-import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from concurrent.futures import Future
@@ -21,6 +18,7 @@ from mlx_grpo_kit.grpo.advantages import soft_overlong_punishment
 from mlx_grpo_kit.grpo.batch import Completions, Scores
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.runtime.event_loop import runs_here, user_loop
 from mlx_grpo_kit.tasks.signatures import reward_arguments, reward_name, takes_names
 from mlx_grpo_kit.tasks.task import TaskError
 
@@ -45,6 +43,8 @@ def compute_rewards(
     completions: Sequence[str],
     *,
     completion_ids: Sequence[Sequence[int]] | None = None,
+    messages: Sequence[Sequence[Mapping[str, Any]]] | None = None,
+    environments: Sequence[Any] | None = None,
     failures: list[Failure] | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Every function's rewards, and their sum: (float64 [B], {name: float64 [B]}).
@@ -57,6 +57,8 @@ def compute_rewards(
 
     Args:
         completion_ids: the completions' tokens, for functions that ask for them.
+        messages: the turns of each completion as a chat, where it has several.
+        environments: the environment of each completion, where the task has any.
         failures: where given, a completion that a function raises for, or gives no finite number, counts as None and is
             added here, and nothing is raised for it.
 
@@ -75,7 +77,8 @@ def compute_rewards(
             raise RewardError(
                 f"Two reward functions are called {name!r}; expected different names, as metrics are logged by them."
             )
-    batch = _Calls(problems, completions, completion_ids)
+    columns = {"completion_ids": completion_ids, "messages": messages, "environments": environments}
+    batch = _Calls(problems, completions, {name: each for name, each in columns.items() if each is not None})
     outcomes = _call_all((func, batch) for func in reward_funcs)
     values = [_score(func, batch, outcome, failures) for func, outcome in zip(reward_funcs, outcomes, strict=True)]
     by_name = dict(zip(names, values, strict=True))
@@ -142,6 +145,7 @@ class TaskRewards:
             completions.problems,
             completions.texts,
             completion_ids=completions.completion_ids,
+            **_turns(completions),
             failures=failures,
         )
         failed = {} if failures is None else {name: np.zeros(len(completions)) for name in names}
@@ -172,19 +176,29 @@ def check_reward_funcs(reward_funcs: Sequence[Callable]) -> list[str]:
     return names
 
 
+def _turns(completions: Completions) -> dict[str, list]:
+    """The messages and environments of completions that have several turns."""
+    conversations = completions.conversations
+    if any(each is None for each in conversations):
+        return {}
+    environments = [each.environment for each in conversations]
+    known = {"messages": [each.messages for each in conversations]}
+    return known if all(each is None for each in environments) else known | {"environments": environments}
+
+
 class _Calls(NamedTuple):
     """Completions with what belongs to each; `first` is the place of the first one in the whole batch."""
 
     problems: Sequence
     completions: Sequence[str]
-    completion_ids: Sequence[Sequence[int]] | None
+    columns: Mapping[str, Sequence]
     first: int = 0
 
     def halves(self) -> Iterator[_Calls]:
         middle = len(self.completions) // 2
         for start, part in ((0, slice(None, middle)), (middle, slice(middle, None))):
-            ids = self.completion_ids[part] if self.completion_ids is not None else None
-            yield _Calls(self.problems[part], self.completions[part], ids, self.first + start)
+            columns = {name: column[part] for name, column in self.columns.items()}
+            yield _Calls(self.problems[part], self.completions[part], columns, self.first + start)
 
     def quote(self, index: int = 0) -> str:
         """A completion in few characters, and where it stands."""
@@ -219,7 +233,7 @@ def _call_all(calls: Iterable[tuple[Callable, _Calls]]) -> list[_Outcome]:
 
 def _begin(func: Callable, batch: _Calls) -> Future[_Outcome]:
     """Call a function; what comes of it is in the future at once, or later for a coroutine function."""
-    args, kwargs = reward_arguments(func, batch.problems, batch.completions, batch.completion_ids)
+    args, kwargs = reward_arguments(func, batch.problems, batch.completions, **batch.columns)
     future: Future = Future()
     try:
         returned = func(*args, **kwargs)
@@ -229,8 +243,7 @@ def _begin(func: Callable, batch: _Calls) -> Future[_Outcome]:
     except (Exception, SystemExit) as error:  # exit() in a reward must not end the run as if all were well
         future.set_result(_Outcome(error=error))
         return future
-    loop = _event_loop(os.getpid())
-    if _runs_here(loop):  # which would wait for itself
+    if runs_here():  # which would wait for itself
         if inspect.iscoroutine(returned):
             returned.close()
         name = reward_name(func)
@@ -238,13 +251,7 @@ def _begin(func: Callable, batch: _Calls) -> Future[_Outcome]:
             f"compute_rewards was called in a coroutine function, for {name!r}, which is one too: it would wait for "
             f"ever. Expected `await {name}(...)` there, or `await asyncio.to_thread(compute_rewards, ...)`."
         )
-    return asyncio.run_coroutine_threadsafe(_await(returned, len(batch.completions)), loop)
-
-
-def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
-    with suppress(RuntimeError):  # no loop runs in this thread
-        return asyncio.get_running_loop() is loop
-    return False
+    return asyncio.run_coroutine_threadsafe(_await(returned, len(batch.completions)), user_loop())
 
 
 async def _await(awaitable: Awaitable, count: int) -> _Outcome:
@@ -258,23 +265,6 @@ def _walk(returned: Any, count: int) -> _Outcome:
     """One value more than `count` at most. A generator only runs, and fails, here."""
     ordered = isinstance(returned, Iterable) and not isinstance(returned, Mapping | Set)
     return _Outcome(returned, list(islice(returned, count + 1)) if ordered else None)
-
-
-@functools.cache
-def _event_loop(process_id: int) -> asyncio.AbstractEventLoop:
-    """The loop that coroutines run in, in a thread of its own. A forked process needs another: it has no threads.
-
-    There is one for all steps, because clients that a reward function keeps open belong to the loop they began in.
-    """
-    loop = asyncio.new_event_loop()
-
-    def run():
-        while not loop.is_closed():
-            with suppress(BaseException):  # such as exit() in a task that a reward function started
-                loop.run_forever()
-
-    threading.Thread(target=run, name="reward functions", daemon=True).start()
-    return loop
 
 
 def _score(func: Callable, batch: _Calls, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:

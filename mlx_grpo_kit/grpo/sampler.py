@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
-from mlx_grpo_kit.grpo.batch import Completions, padded
+from mlx_grpo_kit.generation.generate import Reply
+from mlx_grpo_kit.grpo.batch import Completions, Conversation, last_turn
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.memory import completion_batch_size
 from mlx_grpo_kit.grpo.policy import Policy
@@ -69,7 +70,7 @@ class PolicySampler:
                 completions = self.complete(
                     policy, problems[rows], prompts[rows], sampling, seed, rows.start, groups * size
                 )
-        return self._of_all(problems, prompts, completions)
+        return self._of_all(problems, completions)
 
     def draw(
         self, step: int, attempt: int = 0, num_groups: int | None = None
@@ -99,48 +100,74 @@ class PolicySampler:
         num_rows: int | None = None,
     ) -> Completions:
         """One completion per problem. `first_row` and `num_rows` say which part of a larger batch the problems are."""
+        rollout = self.rollout(policy, problems, prompts, sampling, seed, first_row, num_rows)
+        return self.completions(problems, prompts, rollout)
+
+    def rollout(
+        self,
+        policy: Policy,
+        problems: Sequence[Problem],
+        prompts: Sequence[list[int]],
+        sampling: SamplingConfig,
+        seed: int,
+        first_row: int = 0,
+        num_rows: int | None = None,
+        reply: Reply | None = None,
+    ) -> Rollout:
+        """`generate` with the settings of the run. Raises TaskError for a prompt that leaves no room."""
         check_room(policy.config, sampling.max_new_tokens, problems, prompts)
         num_positions = max(map(len, prompts)) + sampling.max_new_tokens
         stop_strings, with_special = self.args.stop_strings, partial(self.tokenizer.decode, skip_special_tokens=False)
         with all_cores() if count_total_parameters(policy.config) > MANY_PARAMETERS else nullcontext():
-            rollout = generate(
+            return generate(
                 policy.config,
                 policy.params,
                 prompts,
                 sampling=sampling,
                 eos_token_ids=self.tokenizer.eos_token_ids,
                 stop=stop_at(with_special, stop_strings) if stop_strings else None,
+                reply=reply,
                 seed=seed,
                 first_row=first_row,
                 num_rows=num_rows,
                 completion_batch_size=completion_batch_size(policy.config, self.args, num_positions, policy.dtype),
             )
-        return self.completions(problems, prompts, rollout)
 
-    def completions(self, problems: Sequence[Problem], prompts: Sequence[list[int]], rollout: Rollout) -> Completions:
+    def completions(
+        self,
+        problems: Sequence[Problem],
+        prompts: Sequence[list[int]],
+        rollout: Rollout,
+        conversations: Sequence[Conversation | None] | None = None,
+    ) -> Completions:
         """The completions of these problems, as columns."""
+        last_turns = map(last_turn, rollout.completions, rollout.token_mask)
         return Completions(
             num_generations=self.args.num_generations,
             problems=[*problems],
             prompt_ids=[*prompts],
             completion_ids=rollout.completions,
-            texts=[self.tokenizer.decode(ids) for ids in rollout.completions],
-            token_mask=[[True] * len(ids) for ids in rollout.completions],
+            texts=[self.tokenizer.decode(ids) for ids in last_turns],
+            token_mask=rollout.token_mask,
             logps=rollout.logps,
             entropies=rollout.entropies,
             finished=np.array(rollout.finished, bool),
+            conversations=[None] * len(problems) if conversations is None else [*conversations],
         )
 
-    def _of_all(self, problems: list[Problem], prompts: list[list[int]], own: Completions | None) -> Completions:
+    def _of_all(self, problems: list[Problem], own: Completions | None) -> Completions:
         """The completions of all processes, in each of them."""
-        if self.world.size == 1:
+        world = self.world
+        if world.size == 1:
             return own
-        lengths = self.world.concatenate(own.lengths if own else np.zeros(0, int)).tolist()
-        columns: dict[str, Any] = {}
-        for name in ("completion_ids", "logps", "entropies"):
-            table = padded(getattr(own, name), max(lengths)) if own else np.zeros([0, max(lengths)])
-            table = self.world.concatenate(table)
-            columns[name] = [row[:length].tolist() for row, length in zip(table, lengths, strict=True)]
-        ids = [[*map(int, row)] for row in columns.pop("completion_ids")]
-        finished = self.world.concatenate(own.finished if own else np.zeros(0, bool))
-        return self.completions(problems, prompts, Rollout(ids, **columns, finished=finished))
+        kinds = {"completion_ids": int, "logps": float, "entropies": float, "token_mask": bool}
+        columns = {name: world.concatenate_lists(getattr(own, name) if own else [], kinds[name]) for name in kinds}
+        finished = world.concatenate(own.finished if own else np.zeros(0, bool)).tolist()
+        prompts = world.concatenate_lists(own.prompt_ids if own else [], int)
+        names = ("completion_ids", "logps", "entropies")
+        rollout = Rollout(*(columns[name] for name in names), finished, columns["token_mask"])
+        return self.completions(problems, prompts, rollout, self.conversations_of_all(own))
+
+    def conversations_of_all(self, own: Completions | None) -> list[Conversation | None] | None:
+        """The conversations of all processes, where the task has any."""
+        return None

@@ -33,10 +33,11 @@ from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.prompts import check_prompts
 from mlx_grpo_kit.grpo.rewards import check_reward_funcs
-from mlx_grpo_kit.grpo.sampler import PolicySampler, Sampler
+from mlx_grpo_kit.grpo.sampler import Sampler
 from mlx_grpo_kit.grpo.schedule import own_rate, scheduled_rate
 from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Advantages, Parts, grpo_step, learn_from
+from mlx_grpo_kit.grpo.tool_sampler import task_sampler
 from mlx_grpo_kit.grpo.training_loop import TrainingLoop, warn_of_no_steps
 from mlx_grpo_kit.grpo.turns import Turns
 from mlx_grpo_kit.qwen3 import Qwen3Config
@@ -45,6 +46,7 @@ from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
 from mlx_grpo_kit.tasks.catalogue import validate_task
 from mlx_grpo_kit.tasks.task import Task
+from mlx_grpo_kit.tasks.tools import environment_rewards
 
 
 @names_habits("argument")
@@ -53,7 +55,7 @@ class GRPOTrainer:
 
     Attributes that a reader of a run may use: `params` (the policy, a dict of arrays; replaced, never changed in
     place), `policy` (with what is trained and what is frozen), `parts` (of a step), `step` (steps done), `config`,
-    `tokenizer`, `task`, `args`, `reward_funcs` (the task's own until `change`).
+    `tokenizer`, `task`, `args`, `reward_funcs` (those of the task and its environments until `change`).
 
     Args:
         config, params: the policy, as `load_pretrained` returns it. The optimizer has it in float32; forward and
@@ -94,7 +96,8 @@ class GRPOTrainer:
         self.args.check_processes(self.world.size)
         self.config, self.tokenizer, self.task = config, tokenizer, task
         self.max_completion_length = self.args.max_completion_length or task.max_completion_length
-        self.args.check_task(self.max_completion_length, task.reward_funcs)
+        self.reward_funcs: Sequence[Callable] = [*task.reward_funcs, *environment_rewards(task)]
+        self.args.check_task(self.max_completion_length, self.reward_funcs)
         self.step = _saved.step if _saved else 0
         self._origin = (_saved and _saved.origin) or self.policy.origin(task.name)
         self.own_parts = OwnParts(sampler, advantages, loss, learner)
@@ -102,24 +105,18 @@ class GRPOTrainer:
         self.optimizer = PolicyOptimizer(self.policy, self.args, _saved.optimizer_state if _saved else None)
         mx.eval(self.optimizer.state)
         self._turns = Turns()
-        self._reward_funcs: Sequence[Callable] | None = None
         self._changes: dict[str, Any] = {}  # since the last step
         self._warned_of: set[str] = set()  # reward functions that failed
         self.parts = self._parts(self.args, self.reward_funcs)
 
     def _parts(self, args: GRPOConfig, reward_funcs: Sequence[Callable]) -> Parts:
-        sampler = PolicySampler(self.tokenizer, self.task, args, self.world)
+        sampler = task_sampler(self.tokenizer, self.task, args, self.world)
         return self.own_parts.assemble(self.policy, sampler, reward_funcs, self.optimizer, args, self._warned_of)
 
     @property
     def params(self) -> dict[str, mx.array]:
         """The policy's parameters, in the dtype that the model computes in; adapters stand beside what is frozen."""
         return self.policy.params
-
-    @property
-    def reward_funcs(self) -> Sequence[Callable]:
-        """The functions that reward completions: the task's, or those that `change` has put in their place."""
-        return self.task.reward_funcs if self._reward_funcs is None else self._reward_funcs
 
     def train(self, max_steps: int) -> TrainingLoop:
         """Return an iterator that yields each step after it is done, until `max_steps` are done in all.
@@ -231,7 +228,7 @@ class GRPOTrainer:
         """
         check_whole("num_problems", num_problems, at_least=1)
         with self._turns.turn():
-            sampler = PolicySampler(self.tokenizer, self.task, self.args, self.world)
+            sampler = task_sampler(self.tokenizer, self.task, self.args, self.world)
             return evaluate(self.policy, sampler, self.parts.rewards, num_problems, seed)
 
     def change(self, *, reward_funcs: Sequence[Callable] | None = None, **settings: Any) -> None:
@@ -283,7 +280,7 @@ class GRPOTrainer:
         if reward_funcs is not None:
             names = check_reward_funcs(functions)
             if [*functions] != [*self.reward_funcs]:
-                self._changes["reward_funcs"], self._reward_funcs = names, tuple(functions)
+                self._changes["reward_funcs"], self.reward_funcs = names, tuple(functions)
         self._changes |= {
             name: getattr(args, name) for name in MAY_CHANGE if getattr(args, name) != getattr(self.args, name)
         }

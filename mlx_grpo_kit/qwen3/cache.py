@@ -63,6 +63,14 @@ class KVCache:
             self.keys = [mx.pad(keys, pad) for keys in self.keys]
             self.values = [mx.pad(values, pad) for values in self.values]
 
+    def rows(self, which: mx.array) -> KVCache:
+        """A cache of some of the rows: `which` has their numbers, int32 [rows]."""
+        some = KVCache(len(self.keys))
+        some.length = self.length
+        some.keys = [keys[which] for keys in self.keys]
+        some.values = [values[which] for values in self.values]
+        return some
+
     def repeat(self, times: int) -> KVCache:
         """A cache with every row repeated `times`: a prompt that was read once serves its whole group."""
         repeated = KVCache(len(self.keys))

@@ -79,6 +79,17 @@ class Tokenizer:
             files.update(f"{name} {len(content)} ".encode() + content)
         return files.hexdigest()
 
+    @cached_property
+    def added_tokens(self) -> tuple[str, ...]:
+        """The tokens that a text is searched for before it is cut into pieces, such as `<|im_end|>`, longest first."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return tuple(sorted((each.content for each in added), key=len, reverse=True))
+
+    @cached_property
+    def added_token_ids(self) -> frozenset[int]:
+        """The ids of `added_tokens`."""
+        return frozenset(self._tokenizer.get_added_tokens_decoder())
+
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, nothing put before or after. A special token written out (`<|im_end|>`) becomes its id.
 

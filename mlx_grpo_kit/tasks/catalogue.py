@@ -13,6 +13,7 @@ from mlx_grpo_kit.tasks.countdown import Countdown
 from mlx_grpo_kit.tasks.rows import RowsTask
 from mlx_grpo_kit.tasks.signatures import reward_name, takes_names
 from mlx_grpo_kit.tasks.task import Task, TaskError
+from mlx_grpo_kit.tasks.tools import environment_rewards
 
 TASKS = {task.name: task for task in (Addition, Countdown)}
 
@@ -95,8 +96,8 @@ def validate_task(task: object) -> None:
     """Says what a home-made task still lacks, before a training run finds out.
 
     Raises:
-        TypeError: a member of the `Task` protocol is missing or of the wrong kind, or a reward function has neither
-            signature that `RewardFunc` describes.
+        TypeError: a member of the `Task` protocol is missing or of the wrong kind, a reward function has neither
+            signature that `RewardFunc` describes, or a tool cannot be shown to a model.
     """
     if isinstance(task, str):
         raise TypeError(f"The task is the text {task!r}; expected a task, such as get_task({task!r}).")
@@ -120,7 +121,8 @@ def validate_task(task: object) -> None:
         raise TypeError(f"{kind}.max_completion_length must be a positive int, not {length!r}.")
     functions = task.reward_funcs if isinstance(task.reward_funcs, Sequence) else []
     names = {reward_name(function) for function in functions if callable(function)}
-    if not names or len(names) != len(functions):
+    rewards_itself = any(environment_rewards(task)) and not task.reward_funcs
+    if len(names) != len(functions) or not (names or rewards_itself):
         raise TypeError(
             f"{kind}.reward_funcs must be one or more functions with different names (the name is the metric's), "
             f"not {task.reward_funcs!r}."

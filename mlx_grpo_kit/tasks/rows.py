@@ -76,6 +76,8 @@ class RowsTask:
         prompt, answer: the columns' names; by default the first there is of `PROMPTS` and of `ANSWERS`.
         system: the system prompt of chats: of rows that are chats and have none, and of the others after `in_chat`.
         max_completion_length: tokens; by default 256, and 1,024 in a chat where the model thinks.
+        tools, environment_factory: functions that the model may call, and what makes an object for each completion
+            whose methods it may call (mlx_grpo_kit/tasks/tools.py). A row's columns go to `reset`.
         name: for logs and checkpoints.
 
     Raises:
@@ -93,10 +95,13 @@ class RowsTask:
         answer: str | None = None,
         system: str | None = None,
         max_completion_length: int | None = None,
+        tools: Sequence[Callable] = (),
+        environment_factory: Callable[[], Any] | Mapping[str, Callable[[], Any]] | None = None,
         name: str = "rows",
     ):
         self.name, self._system, self._max_completion_length = name, system, max_completion_length
         self.max_completion_length = ANSWER_TOKENS if max_completion_length is None else max_completion_length
+        self.tools, self.environment_factory = [*tools], environment_factory
         self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
         self._is_correct = is_correct or same_answer
         read = _Reader(prompt, answer, system, needs_answer=reward_funcs is None)

@@ -9,12 +9,12 @@ It is read off the parameters before a run starts, and never found out by trial.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mlx_grpo_kit.tasks.task import Problem, TaskError, is_chat
 
-ONLY_IN_TRL = ("trainer_state", "log_extra", "log_metric", "environments")
+ONLY_IN_TRL = ("trainer_state", "log_extra", "log_metric")
 """What TRL's trainer also passes, and this kit's does not have."""
 
 FORMS = "(problems, completions), or TRL's (prompts, completions, **kwargs)"
@@ -73,15 +73,19 @@ def reward_arguments(
     problems: Sequence[Problem],
     completions: Sequence[str],
     completion_ids: Sequence[Sequence[int]] | None = None,
+    messages: Sequence[Sequence[Mapping[str, Any]]] | None = None,
+    environments: Sequence[Any] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a reward function, those by position and those by name.
 
-    TRL's form gets `prompts`, `completions`, `completion_ids` where they are known, `answer`, and each key of
-    `Problem.data` that all problems have, a column `answer` of its own among them: of these the ones that it names, or
-    all if it takes `**kwargs`. Each is a list of its own, because a function may sort what it gets. As in TRL, the
-    completion of a prompt that is a chat is a chat too: `[{"role": "assistant", "content": text}]`.
+    TRL's form gets `prompts`, `completions`, `completion_ids` and `environments` where they are known, `answer`, and
+    each key of `Problem.data` that all problems have, a column `answer` of its own among them: of these the ones that
+    it names, or all if it takes `**kwargs`. Each is a list of its own, because a function may sort what it gets. As in
+    TRL, the completion of a prompt that is a chat is a chat too: `[{"role": "assistant", "content": text}]`, or the
+    `messages` of all its turns.
 
-    The kit's form gets problems and texts, and `completion_ids` if it has a parameter of that name with a default.
+    The kit's form gets problems and texts, and `completion_ids`, `messages` and `environments` if it has parameters of
+    those names with a default.
 
     Raises:
         TaskError: the function has neither signature, or requires a name that not all problems have.
@@ -90,19 +94,19 @@ def reward_arguments(
     named = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
     if completion_ids is not None:
         completion_ids = [list(ids) for ids in completion_ids]
+    known = {"completion_ids": completion_ids, "messages": messages, "environments": environments}
+    known = {name: [*values] for name, values in known.items() if values is not None}
     if not takes_names(func):
-        asked = completion_ids is not None and "completion_ids" in named
-        return [list(problems), list(completions)], {"completion_ids": completion_ids} if asked else {}
+        return [list(problems), list(completions)], {name: each for name, each in known.items() if name in named}
     rows = [{"answer": getattr(problem, "answer", None), **getattr(problem, "data", {})} for problem in problems]
     columns = [key for key in (rows[0] if rows else {}) if all(key in row for row in rows)]
     given = {key: [row[key] for row in rows] for key in columns}
     prompts = given["prompts"] = [getattr(problem, "prompt", problem) for problem in problems]
+    turns = known.pop("messages", None) or [[{"role": "assistant", "content": text}] for text in completions]
     given["completions"] = [
-        [{"role": "assistant", "content": text}] if is_chat(prompt) else text
-        for prompt, text in zip(prompts, completions, strict=True)
+        turn if is_chat(prompt) else text for prompt, turn, text in zip(prompts, turns, completions, strict=True)
     ]
-    if completion_ids is not None:
-        given["completion_ids"] = completion_ids
+    given |= known
     if rows:
         for name, parameter in named.items():
             if parameter.default is parameter.empty and name not in given:

@@ -92,6 +92,10 @@ class Task(Protocol):
     A task whose problems can be listed may have `all_problems()`, which returns every one of them: the trainer then
     checks their prompts before the first step.
 
+    A task whose prompts are chats may have `tools`, a list of functions that the model may call, and
+    `environment_factory`, which makes an object for each completion whose methods it may call
+    (mlx_grpo_kit/tasks/tools.py). A completion then has several turns.
+
     Where prompts are chats it may also have `chat_template_kwargs`, settings for the template such as
     `{"enable_thinking": False}`. One that can be asked both ways has `in_chat(*, thinking=False)`, which returns the
     task whose prompts are chats: `train` calls it where the model's folder has a chat template.

@@ -51,7 +51,7 @@ def test_every_name_is_trls():
     theirs = {field.name for config in (TRLConfig, ModelConfig) for field in dataclasses.fields(config)}
     others = {"completion_batch_size", "stop_strings"}  # mlx-lm's, transformers'
     others |= {"advantage_estimator", "dynamic_sampling_rounds", "soft_punish_cache"}  # OpenRLHF's, verl's, DAPO's
-    others |= {"on_reward_error", "backend", "gradient_statistics"}  # the kit's
+    others |= {"on_reward_error", "backend", "gradient_statistics", "tool_timeout"}  # the kit's
     assert {field.name for field in dataclasses.fields(GRPOConfig)} - others <= theirs
 
 
@@ -73,6 +73,7 @@ def test_defaults_are_trls_but_for_these(trl):
         "advantage_estimator": "grpo",  # TRL: another trainer
         "dynamic_sampling_rounds": 0,  # TRL has none
         "soft_punish_cache": 0,  # TRL: a reward function
+        "tool_timeout": 60.0,  # TRL waits for ever
         "lora_alpha": 32.0,  # TRL's ModelConfig: the same
     }
 

@@ -1,0 +1,119 @@
+"""Rollouts of several turns: the policy calls tools, and their results become the next tokens of its completion.
+
+Tokens are never made twice. A rollout is what the policy drew, the tokens of the results, what it drew next, and so on,
+joined as ids: a text that is decoded and encoded again may be cut into other tokens, of which the policy drew none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby, islice
+from typing import Any
+
+from mlx_grpo_kit.generation import Rollout
+from mlx_grpo_kit.grpo.batch import Conversation
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.tasks.tool_calls import ToolResult, assistant_message, call_tools, parse_tool_calls
+
+QUESTION = {"role": "user", "content": "dummy"}
+
+
+class Conversations:
+    """Answers the tool calls of a batch of rollouts. `reply` is for `generate`; `of` gives what was said.
+
+    Args:
+        tokenizer: with a chat template.
+        tools: by name, for each row.
+        environments: one for each row, or None.
+        settings: of the chat template.
+        max_iterations: how often a row may call; None: as often as it has room.
+        timeout: seconds that a call may take; None: no limit.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        tools: Sequence[Mapping[str, Callable]],
+        environments: Sequence[Any],
+        settings: Mapping[str, Any],
+        max_iterations: int | None = None,
+        timeout: float | None = None,
+    ):
+        self.tokenizer, self.tools, self.environments = tokenizer, tools, environments
+        self.settings, self.max_iterations, self.timeout = settings, max_iterations, timeout
+        self.results: list[list[list[ToolResult]]] = [[] for _ in tools]  # of each row, by iteration
+        self._starts = [0] * len(tools)  # where each row's turn began
+
+    def reply(self, ended: Mapping[int, list[int]]) -> dict[int, list[int]]:
+        """Make the calls in the turns that ended, all together, and return the tokens of their results."""
+        calls = {}
+        for row, ids in ended.items():
+            if self.max_iterations is None or len(self.results[row]) < self.max_iterations:
+                calls[row] = parse_tool_calls(self._text(ids[self._starts[row] :]))
+        results = iter(call_tools([(self.tools[row], call) for row in calls for call in calls[row]], self.timeout))
+        replies = {}
+        for row in [row for row in calls if calls[row]]:
+            self.results[row].append([*islice(results, len(calls[row]))])
+            replies[row] = suffix_ids(self.tokenizer, self.results[row][-1], self.settings)
+            self._starts[row] = len(ended[row]) + len(replies[row])
+        return replies
+
+    def of(self, rollout: Rollout) -> list[Conversation]:
+        """The conversation of each completion. A result that had no room is counted, but not part of it."""
+        found = []
+        for row, (ids, mask) in enumerate(zip(rollout.completions, rollout.token_mask, strict=True)):
+            messages, results = [], iter(self.results[row])
+            for drawn, pairs in groupby(zip(mask, ids, strict=True), key=lambda pair: pair[0]):
+                if drawn:
+                    messages.append(assistant_message(self._text([each for _, each in pairs])))
+                else:
+                    messages += map(tool_message, next(results))
+            every = [result for some in self.results[row] for result in some]
+            failures = sum(result.failed for result in every)
+            found.append(Conversation(messages, self.environments[row], len(every), failures))
+        return found
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """A turn as text, the tokens that end it left out."""
+        ids = [*ids]
+        while ids and ids[-1] in self.tokenizer.eos_token_ids:
+            ids.pop()
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def tool_message(result: ToolResult) -> dict[str, str]:
+    """A result as a message of a chat."""
+    return {"role": "tool", "name": result.name, "content": result.text}
+
+
+def suffix_ids(tokenizer: Tokenizer, results: Sequence[ToolResult], settings: Mapping[str, Any]) -> list[int]:
+    """The tokens after the policy's turn and before its next one: the results as the chat template writes them.
+
+    They are cut out of a short chat that is rendered with the results, after the token that ends the policy's turn
+    (TRL's `_get_tool_suffix_ids`). No result can smuggle in a token of control.
+    """
+    messages = [tool_message(_neutral(tokenizer, result)) for result in results]
+    call = {"type": "function", "function": {"name": results[0].name, "arguments": {}}}
+    chat = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    ends = {*tokenizer.eos_token_ids}
+    before = tokenizer.encode(tokenizer.render(chat, add_generation_prompt=False, **settings))
+    whole = tokenizer.encode(tokenizer.render([*chat, *messages], **settings))
+    count = sum(token in ends for token in before)
+    if not count:  # turns of this template end in no token that ends a completion
+        return whole[len(before) :]
+    places = [place for place, token in enumerate(whole) if token in ends]
+    return whole[places[count - 1] + 1 :]
+
+
+def _neutral(tokenizer: Tokenizer, result: ToolResult) -> ToolResult:
+    """The result with a space in every piece of text that would be read as a token of control."""
+    text = result.text
+    for token in tokenizer.added_tokens:
+        text = text.replace(token, f"{token[0]} {token[1:]}")
+    try:
+        ids = tokenizer.encode(text)
+    except ValueError:
+        return ToolResult(result.name, str({"error": "the result has characters without a token"}), failed=True)
+    if not tokenizer.added_token_ids.isdisjoint(ids):
+        return ToolResult(result.name, str({"error": "the result has tokens of control"}), failed=True)
+    return ToolResult(result.name, text, result.failed)

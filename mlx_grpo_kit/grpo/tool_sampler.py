@@ -1,0 +1,111 @@
+"""The sampler of tasks with tools and environments: completions of several turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.generation import SamplingConfig
+from mlx_grpo_kit.grpo.batch import Completions, Conversation
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.conversations import Conversations, suffix_ids
+from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.grpo.prompts import template_settings
+from mlx_grpo_kit.grpo.sampler import PolicySampler
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
+from mlx_grpo_kit.tasks.tool_calls import ToolResult
+from mlx_grpo_kit.tasks.tools import TaskTools, task_tools
+
+
+class ToolSampler(PolicySampler):
+    """`PolicySampler` for a task with tools: a turn that ends in calls is answered, and the policy goes on.
+
+    Raises ValueError for a folder whose chat template shows no tools or none of their results.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None):
+        super().__init__(tokenizer, task, args, world)
+        self.tools: TaskTools = task_tools(task)
+        self.settings = template_settings(task, args)
+        self._check_template()
+
+    def complete(
+        self,
+        policy: Policy,
+        problems: Sequence[Problem],
+        prompts: Sequence[list[int]],
+        sampling: SamplingConfig,
+        seed: int,
+        first_row: int = 0,
+        num_rows: int | None = None,
+    ) -> Completions:
+        """One rollout per problem. An environment's first observation is put at the end of its prompt."""
+        environments = self.tools.environments(problems)
+        if self.tools.factories:
+            prompts = self.encode([*map(_opened, problems, environments)])
+        tools = [self.tools.of(environment) for environment in environments]
+        limits = self.args.max_tool_calling_iterations, self.args.tool_timeout
+        talk = Conversations(self.tokenizer, tools, environments, self.settings, *limits)
+        rollout = self.rollout(policy, problems, prompts, sampling, seed, first_row, num_rows, talk.reply)
+        return self.completions(problems, prompts, rollout, talk.of(rollout))
+
+    def conversations_of_all(self, own: Completions | None) -> list[Conversation]:
+        """The conversations of all processes. An environment stays in its own process."""
+        mine = own.conversations if own else []
+        texts = self.world.concatenate_lists([json.dumps(each.messages).encode() for each in mine], np.uint8)
+        counts = [[each.num_calls, each.num_failures] for each in mine]
+        counts = self.world.concatenate(np.array(counts, int).reshape(-1, 2)).tolist()
+        found = [Conversation(json.loads(bytes(text)), None, *each) for text, each in zip(texts, counts, strict=True)]
+        start = self.world.part(len(found) // self.args.num_generations).start * self.args.num_generations
+        found[start : start + len(mine)] = mine
+        return found
+
+    def _check_template(self) -> None:
+        chat: list[dict[str, Any]] = [{"role": "user", "content": "?"}]
+        for name in [None] if not self.tools.by_name else self.tools.factories:
+            schemas = self.tools.schemas(Problem(chat, "", {"environment": name}))
+            shown = self.tokenizer.render(chat, **self.settings, tools=schemas)
+            for schema in schemas:
+                if schema["function"]["name"] not in shown:
+                    raise ValueError(
+                        f"The chat template of this folder does not show the tool {schema['function']['name']!r}; "
+                        "expected one that lists its `tools`, as Qwen3's does."
+                    )
+        result = ToolResult("tool", "17")
+        if "17" not in self.tokenizer.decode(suffix_ids(self.tokenizer, [result], self.settings)):
+            raise ValueError(
+                "The chat template of this folder does not show what tools return; expected one that writes messages "
+                "of the role 'tool', as Qwen3's does."
+            )
+
+
+def task_sampler(tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None) -> PolicySampler:
+    """The kit's sampler for a task, with tools or without."""
+    sampler = PolicySampler if task_tools(task) is None else ToolSampler
+    return sampler(tokenizer, task, args, world)
+
+
+def _opened(problem: Problem, environment: Any) -> Problem:
+    """The problem with what the environment says at its beginning."""
+    row = {"prompt": problem.prompt, "answer": problem.answer, **problem.data}
+    row.pop("environment", None)
+    try:
+        said = environment.reset(**row)
+    except (Exception, SystemExit) as error:
+        kind = type(environment).__name__
+        raise TaskError(f"Environment {kind}: reset(**row) raised {type(error).__name__}: {error}") from error
+    if said is None:
+        return problem
+    if not isinstance(said, str):
+        raise TaskError(
+            f"Environment {type(environment).__name__}: reset(**row) returned {said!r:.60}; expected a text for the "
+            "end of the last message, or None."
+        )
+    last = problem.prompt[-1]
+    return replace(problem, prompt=[*problem.prompt[:-1], {**last, "content": last["content"] + said}])

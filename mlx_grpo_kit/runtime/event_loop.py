@@ -1,0 +1,38 @@
+"""The event loop in which coroutine functions of a user run: reward functions and tools."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from contextlib import suppress
+
+
+def user_loop() -> asyncio.AbstractEventLoop:
+    """The loop of this process, in a thread of its own.
+
+    There is one for all steps, because clients that a function keeps open belong to the loop that they began in. A
+    forked process has no threads and gets another loop.
+    """
+    return _loop(os.getpid())
+
+
+def runs_here() -> bool:
+    """True inside a coroutine of that loop, where waiting for another one would last for ever."""
+    with suppress(RuntimeError):  # no loop runs in this thread
+        return asyncio.get_running_loop() is user_loop()
+    return False
+
+
+@functools.cache
+def _loop(process_id: int) -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+
+    def run():
+        while not loop.is_closed():
+            with suppress(BaseException):  # such as exit() in a task that a user's function started
+                loop.run_forever()
+
+    threading.Thread(target=run, name="reward functions and tools", daemon=True).start()
+    return loop
