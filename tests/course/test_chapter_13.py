@@ -176,6 +176,51 @@ def test_draws_with_other_shares_fail(answer):
     assert not check("13.3", answer).passed
 
 
+def numpy_with_a_constant_seed(logits, temperature, key):
+    probs = np.array(mx.softmax(logits / temperature), dtype=float)
+    return np.random.default_rng(0).choice(len(probs), p=probs / probs.sum())
+
+
+def gumbel_with_a_constant_key(logits, temperature, key):
+    return gumbel(logits, temperature, mx.random.key(42))
+
+
+@pytest.mark.parametrize("answer", [numpy_with_a_constant_seed, gumbel_with_a_constant_key, from_the_first_key])
+def test_a_constant_seed_is_not_taken_for_the_likeliest_token(answer):
+    note = check("13.3", answer)
+    assert "A generator with a constant seed" in note.text
+    assert "the likeliest token" not in note.text
+
+
+def test_the_likeliest_token_is_not_taken_for_a_constant_seed():
+    note = check("13.3", lambda logits, temperature, key: int(mx.argmax(logits)))
+    assert "That is always the likeliest token" in note.text
+
+
+def top_p_that_stops_before_the_crossing(strict, keeps_first, all_at_1):
+    def answer(logprobs, top_p):
+        logprobs = np.array(logprobs)
+        kept = np.full_like(logprobs, -np.inf)
+        for row in np.ndindex(logprobs.shape[:-1]):
+            probs, total = np.array(mx.softmax(mx.array(logprobs[row]))), np.float32(0)
+            for place, token in enumerate(np.argsort(-probs)):
+                total += probs[token]
+                is_first = keeps_first and place == 0
+                if is_first or (all_at_1 and top_p >= 1) or (total < top_p if strict else total <= top_p):
+                    kept[row][token] = logprobs[row][token]
+        return mx.array(kept)
+
+    return answer
+
+
+@pytest.mark.parametrize("all_at_1", [True, False])
+@pytest.mark.parametrize("keeps_first", [True, False])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_top_p_without_the_token_that_crosses_is_named(strict, keeps_first, all_at_1):
+    note = check("13.5", top_p_that_stops_before_the_crossing(strict, keeps_first, all_at_1))
+    assert "the one that crosses the threshold, stays too" in note.text
+
+
 def test_draws_that_cannot_be_repeated_or_are_no_tokens_are_told():
     note = check("13.3", lambda logits, temperature, key: categorical(logits, temperature, None))
     assert "another token for the same key" in note.text
@@ -467,7 +512,7 @@ def generate_with(**changed):
 @pytest.mark.parametrize(
     ("id", "answer", "words"),
     [
-        ("13.1", asks_to_the_limit, "what follows an end token is of no use"),
+        ("13.1", asks_to_the_limit, "what follows an end token is never used"),
         ("13.1", at_least_one, "0, {0})` gave [5], expected []"),
         ("13.1", lambda *arguments: list(map(float, chapter.greedy(*arguments))), "token ids are whole numbers"),
         (
@@ -476,7 +521,7 @@ def generate_with(**changed):
                 mx.exp(logits / t - (logits / t).max())
                 / mx.exp(logits / t - (logits / t).max()).sum(axis=-1, keepdims=True)
             ),
-            "the largest of *all* rows",
+            "the largest number of *all* rows",
         ),
         ("13.2", powers_of_probabilities, "stays 0 at every temperature"),
         ("13.3", half_a_key(0), "one token for all keys that differ in their second number"),
@@ -488,13 +533,13 @@ def generate_with(**changed):
         ("13.7", log_of_softmax, "The logits are logarithms already"),
         ("13.7", lambda *arguments: log_of_softmax(*arguments, eps=1e-6), "expected array([-150])"),
         ("13.8", Forgetful, "`repeat` returned None"),
-        ("13.8", MovesItself, "1 layer, 1 row, pieces of 1, then repeated 2 times)` gave for `length` behind `append`"),
-        ("13.9", attend_and_advance, "a cache that was moved on"),
+        ("13.8", MovesItself, "1 layer, 1 row, pieces of 1, then repeated 2 times)` gave for `length` after `append`"),
+        ("13.9", attend_and_advance, "a cache whose `length` changed"),
         ("13.10", small_ids, "expected array([[151643, 7], [0, 300]])"),
-        ("13.11", generate_with(mask=lambda mask, first: mask if first else None), "goes into every round"),
+        ("13.11", generate_with(mask=lambda mask, first: mask if first else None), "in every round"),
         ("13.11", generate_with(pad=chapter._right_pad), "padded on the right"),
         ("13.11", generate_with(rows=lambda rows: [list(map(float, row)) for row in rows]), "whole numbers"),
-        ("13.1", lambda f, prompt, n, ends: chapter.greedy(f, prompt, n, set()), "goes on behind the end token"),
+        ("13.1", lambda f, prompt, n, ends: chapter.greedy(f, prompt, n, set()), "continues after the end token"),
         ("13.1", lambda f, prompt, n, ends: chapter.greedy(f, prompt[-1:], n, ends), "gave"),
         ("13.2", whole_numbers_only, "expected array([0.455054"),
         ("13.2", lambda logits, t: mx.softmax(logits / t, axis=0), "gave"),

@@ -1,4 +1,4 @@
-"""Is a random draw right? Told from thousands of draws, whatever way an answer goes about it."""
+"""Check a random draw by thousands of draws, however an answer makes them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.runtime import mx
 
 DRAWS = 1000
-UNLIKELY = 1e-6  # a right way of drawing is called wrong once in so many cases
+IGNORED = "the same random numbers for every key"
+UNLIKELY = 1e-6  # the probability that a correct answer fails a case by chance
 
 
 class Drawn:
-    """How often each token came. Two are equal where one distribution may well have given both."""
+    """The count of each token. Two are equal if one distribution may well have given both."""
 
     def __init__(self, counts: np.ndarray):
         self.counts = counts
@@ -30,17 +31,18 @@ class Drawn:
 
 
 def draw_often(draw: Callable[..., Any], logits: mx.array, temperature: float, seed: int) -> Any:
-    """What `DRAWS` calls of `draw(logits, temperature, key)` with as many keys come to.
+    """Call `draw(logits, temperature, key)` with `DRAWS` different keys and judge the tokens.
 
     Returns:
-        In words, the shares of the tokens, where they are those of softmax(logits / temperature) up to chance; what is
-        wrong with a draw, in words, where it is no token or another one for the same key; otherwise a `Drawn`.
+        A `Told`: the expected shares, if those of the tokens fit softmax(logits / temperature) up to chance, or what is
+            wrong with a draw: not a token, another token for the same key, the key ignored
+        A `Drawn` with the counts, if their shares are wrong
     """
     size = logits.shape[0]
     keys = mx.random.split(mx.random.key(seed), DRAWS)
     powers = np.exp((np.array(logits, dtype=float) - np.array(logits).max()) / temperature)
     probs = powers / powers.sum()
-    few = min(DRAWS, int(np.ceil(np.log(UNLIKELY) / np.log(probs.max()))))  # some of so many are another token
+    few = min(DRAWS, int(np.ceil(np.log(UNLIKELY) / np.log(probs.max()))))  # not all of these are one token
     tokens = []
     for number, key in enumerate(keys):
         token = draw(logits, temperature, key)
@@ -53,8 +55,10 @@ def draw_often(draw: Callable[..., Any], logits: mx.array, temperature: float, s
         if not is_whole or not 0 <= int(token) < size:
             return Told(f"{float(token):g}, where token ids go from 0 to {size - 1}")
         if number < few and int(draw(logits, temperature, key)) != int(token):
-            return Told("another token for the same key (all that is random has to come from the key)")
+            return Told("another token for the same key (all randomness has to come from the key)")
         tokens.append(int(token))
+    if len(set(tokens)) == 1 and (probs > 0).sum() > 1 and _ignores_the_key(draw, temperature, keys[0]):
+        return Told(IGNORED)
     counts = np.bincount(tokens, minlength=size)
     if not _fits(counts, probs):
         return Drawn(counts)
@@ -66,13 +70,24 @@ def draw_often(draw: Callable[..., Any], logits: mx.array, temperature: float, s
     return Told(shares(probs))
 
 
+def _ignores_the_key(draw: Callable[..., Any], temperature: float, key: mx.array) -> bool:
+    """True if an answer that always draws one token draws by constant random numbers, False if by likelihood alone.
+
+    The likeliest of 8 tokens is moved from place to place. An answer that takes the likeliest follows it everywhere;
+    constant random numbers hit it at some places only.
+    """
+    places = np.eye(8, dtype=np.float32) * temperature
+    tokens = [int(draw(mx.array(logits), temperature, key)) for logits in places]
+    return len({(token - place) % 8 for place, token in enumerate(tokens)}) > 1
+
+
 def shares(probs: np.ndarray) -> str:
     """ "token 0 in 64%, 1 in 24%, 2 in 9%, 3 in 3% of the draws"."""
     return "token " + ", ".join(f"{token} in {share:.0%}" for token, share in enumerate(probs)) + " of the draws"
 
 
 def _fits(counts: np.ndarray, probs: np.ndarray) -> bool:
-    """Pearson's test of draws against the probabilities that they should have; rare tokens are taken together."""
+    """Pearson's test of draws against the probabilities they should have; rare tokens are grouped."""
     if counts[probs == 0].any():
         return False
     expected = probs * counts.sum()
@@ -82,7 +97,7 @@ def _fits(counts: np.ndarray, probs: np.ndarray) -> bool:
 
 
 def _could_be_one(first: np.ndarray, second: np.ndarray) -> bool:
-    """The same test of two sets of as many draws against each other."""
+    """The same test for two sets with the same number of draws."""
     if first.shape != second.shape:
         return False
     both = first + second
@@ -92,7 +107,7 @@ def _could_be_one(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def _together(expected: np.ndarray, least: float = 5.0) -> list[np.ndarray]:
-    """Tokens by themselves, those expected fewer than `least` times in one group with the rarest of the others."""
+    """Group tokens: those expected fewer than `least` times join the rarest of the others, the rest stay single."""
     order = np.argsort(expected)
     order = order[expected[order] > 0]
     first = int(np.argmax(np.cumsum(expected[order]) >= least))

@@ -26,7 +26,7 @@ OUT = -float("inf")
 
 
 def _floats(rng, *shape):
-    """Numbers whose largest and smallest stand anywhere."""
+    """Random numbers with the largest and smallest anywhere."""
     return mx.array(rng.normal(size=shape).astype(np.float32) * 2)
 
 
@@ -35,7 +35,7 @@ def _log(*probs):
 
 
 def _numbers(result):
-    """Token ids in Python's lists, whatever they were kept in; in words, where they are no whole numbers."""
+    """Convert token ids to Python lists; return a `Told` if they are not whole numbers."""
     if hasattr(result, "tolist"):
         result = result.tolist()
     if not isinstance(result, (list, tuple)):
@@ -59,7 +59,7 @@ def greedy(next_logits, prompt, max_new_tokens, ends):
 
 
 def _count_questions(function, next_logits, *others):
-    """The new tokens, or in words that the model was asked for more than they needed."""
+    """Return the new tokens, or a `Told` if the answer asked the model more often than needed."""
     asked = []
 
     def counted(tokens):
@@ -68,7 +68,7 @@ def _count_questions(function, next_logits, *others):
 
     tokens = _numbers(function(counted, *others))
     if isinstance(tokens, list) and len(asked) > len(tokens) + 1:
-        return Told(f"{tokens}, but asked the model {len(asked)} times: what follows an end token is of no use")
+        return Told(f"{tokens}, but asked the model {len(asked)} times: what follows an end token is never used")
     return tokens
 
 
@@ -77,16 +77,16 @@ GREEDY = Exercise(
     "The loop",
     "Write `greedy(next_logits, prompt, max_new_tokens, ends)`. `next_logits(tokens)` takes a list of token ids and "
     "returns the logits [V] of the token that comes next. Append the likeliest token, ask again with the longer list, "
-    "and so on: until a token of `ends` was appended, or `max_new_tokens` tokens were. Return the new tokens alone, as "
-    "a list of whole numbers, the end token included. `prompt` stays as it is.",
+    "and so on, until you have appended a token of `ends` or `max_new_tokens` tokens in all. Return only the new "
+    "tokens, as a list of whole numbers, including the end token. Do not change `prompt`.",
     minutes=8,
     difficulty=1,
     solution=greedy,
     hints=(
         "Begin with a copy, `tokens = list(prompt)`, and a loop of `max_new_tokens` rounds. What goes into "
         "`next_logits` in the second round?",
-        "`int(mx.argmax(next_logits(tokens)))` is the next token. Append it first, and ask whether it is an end after "
-        "that.",
+        "`int(mx.argmax(next_logits(tokens)))` is the next token. Append it first, and then ask whether it is an end "
+        "token.",
         "At the end, `return tokens[len(prompt):]`.",
     ),
     cases=(
@@ -98,7 +98,7 @@ GREEDY = Exercise(
         (next_is_the_sum, [5], 1, {5}),
         (next_is_one_more, [0, 0], 9, set()),
         (next_is_one_more, [4], 0, {0}),
-        (next_is_the_sum, [0], 3, {5}),  # the same token again and again
+        (next_is_the_sum, [0], 3, {5}),  # the same token every time
         *drawn(3, lambda rng: (next_is_the_sum, rng.integers(1, 7, rng.integers(1, 5)).tolist(), 7, {0})),
     ),
     mistakes=slips(
@@ -107,7 +107,7 @@ GREEDY = Exercise(
             "prompt returned too",
             "- return tokens[len(prompt) :]",
             "+ return tokens",
-            message="Only the new tokens, please.",
+            message="Return only the new tokens.",
             hint=3,
         ),
         Slip(
@@ -116,7 +116,7 @@ GREEDY = Exercise(
             "  if token in ends:",
             "      break",
             "+ tokens.append(token)",
-            message="The end token belongs to the completion: that it stopped here is something the model said.",
+            message="The end token belongs to the completion: the model chose to stop here.",
             hint=2,
         ),
         Slip(
@@ -124,27 +124,28 @@ GREEDY = Exercise(
             "- token = int(mx.argmax(next_logits(tokens)))",
             "+ token = int(mx.argmax(next_logits(tokens[-1:])))",
             message=(
-                "The model got the last token alone. It needs everything so far, for attention looks back at all of it."
+                "The model got only the last token. It needs the whole text so far, because attention looks back at "
+                "all of it."
             ),
         ),
         Slip(
             "the prompt again and again",
             "- token = int(mx.argmax(next_logits(tokens)))",
             "+ token = int(mx.argmax(next_logits(prompt)))",
-            message="The model got the prompt each time. Give it what it wrote itself as well.",
+            message="The model got only the prompt each time. Pass it the tokens that it has written as well.",
         ),
         Slip(
             "never ends",
             "- if token in ends:",
             "-     break",
-            message="It goes on behind the end token. Stop as soon as one was appended.",
+            message="It continues after the end token. Stop as soon as you have appended one.",
             hint=2,
         ),
         Slip(
             "one too many",
             "- for _ in range(max_new_tokens):",
             "+ for _ in range(max_new_tokens + 1):",
-            message="`max_new_tokens` is how many new tokens there are at most.",
+            message="`max_new_tokens` is the largest number of new tokens, and here there is one more.",
         ),
         Slip(
             "prompt counted",
@@ -179,12 +180,12 @@ TEMPERED = Exercise(
     "Temperature",
     "Write `tempered(logits, temperature)`: the probabilities of the next token, softmax(logits / temperature) over "
     "the last axis. `logits` is [..., V] (one row or many), `temperature` is above 0. Logits may be as large as 1000, "
-    "and some may be `-inf`: a token that is out, with probability 0.",
+    "and some may be `-inf`: such a token is excluded and has probability 0.",
     minutes=6,
     difficulty=1,
     solution=tempered,
     hints=(
-        "Divide the logits first. Then it is the softmax of chapter 11: powers of e, divided by their sum.",
+        "Divide the logits first. The rest is the softmax of chapter 11: exponentials divided by their sum.",
         "e^1000 overflows. Subtract the largest of each row before `mx.exp`: `scaled.max(axis=-1, keepdims=True)`.",
         "`powers / powers.sum(axis=-1, keepdims=True)`; or `mx.softmax(logits / temperature, axis=-1)` as a whole.",
     ),
@@ -208,7 +209,8 @@ TEMPERED = Exercise(
             "- powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))",
             "+ powers = mx.exp(scaled - scaled.max())",
             message=(
-                "That is the largest of *all* rows. In a row that lies far below it every power is 0, and 0 / 0 is nan."
+                "That is the largest number of *all* rows. In a row that is far below it every exponential is 0, and "
+                "0 / 0 is nan."
             ),
             hint=2,
         ),
@@ -228,7 +230,7 @@ TEMPERED = Exercise(
             "- scaled = logits / temperature",
             "+ scaled = logits * temperature",
             message=(
-                "A high temperature should make the rare tokens less rare, and here it makes them rarer: divide by it."
+                "A high temperature should make rare tokens less rare, and here it makes them rarer: divide by it."
             ),
         ),
         Slip(
@@ -244,8 +246,8 @@ TEMPERED = Exercise(
             "- return powers / powers.sum(axis=-1, keepdims=True)",
             "+ return powers / temperature / powers.sum(axis=-1, keepdims=True)",
             message=(
-                "The logits are divided by the temperature, before the softmax; here the probabilities are, and no "
-                "longer sum to 1."
+                "You divide the probabilities by the temperature, so they no longer sum to 1. Divide the logits, "
+                "before the softmax."
             ),
         ),
         Slip(
@@ -253,8 +255,7 @@ TEMPERED = Exercise(
             "- powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))",
             "+ powers = mx.exp(scaled)",
             message=(
-                "e^1000 is more than a float32 holds, and inf / inf is nan. Take the largest logit of the row off "
-                "first."
+                "e^1000 is too large for float32, and inf / inf is nan. Subtract the largest logit of the row first."
             ),
             hint=2,
         ),
@@ -269,14 +270,14 @@ TEMPERED = Exercise(
             "the smallest",
             "- powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))",
             "+ powers = mx.exp(scaled - scaled.min(axis=-1, keepdims=True))",
-            message="Take the *largest* off, so that no power is above 1.",
+            message="Subtract the *largest* logit, so that no exponential is above 1.",
             hint=2,
         ),
         Slip(
             "not divided by the sum",
             "- return powers / powers.sum(axis=-1, keepdims=True)",
             "+ return powers",
-            message="Probabilities sum to 1: divide the powers by their sum.",
+            message="Probabilities sum to 1: divide the exponentials by their sum.",
             hint=3,
         ),
     ),
@@ -291,6 +292,10 @@ def draw(logits, temperature, key):
 
 def _always_the_likeliest(logits, temperature, key):
     return int(mx.argmax(logits))
+
+
+def _constant_seed(logits, temperature, key):
+    return draw(logits, temperature, mx.random.key(0))
 
 
 def _noise(make):
@@ -311,31 +316,39 @@ def _any_token(logits, temperature, key):
 DRAW = Exercise(
     "13.3",
     "A draw",
-    "Write `draw(logits, temperature, key)`: one token id, drawn so that each token of `logits` [V] comes with the "
-    "probability softmax(logits / temperature). All that is random comes from `key`: "
-    "`mx.random.uniform(key=key)` is a number between 0 and 1, and the same one for the same key. One way: lay "
-    "the probabilities end to end along a line of length 1 and see into which of them that number falls. Any other "
-    "right way will do. `check` draws 1,000 times and looks at the shares.",
+    "Write `draw(logits, temperature, key)`: one token id, drawn so that each token of `logits` [V] has the "
+    "probability softmax(logits / temperature). All randomness comes from `key`: `mx.random.uniform(key=key)` is a "
+    "number between 0 and 1, and the same key always gives the same number. One way: lay the probabilities end to end "
+    "along a line of length 1 and see which piece that number falls into. Any other correct way passes too. `check` "
+    "draws 1,000 times and looks at the shares.",
     minutes=10,
     difficulty=2,
     solution=draw,
     hints=(
         "With probabilities 0.6, 0.3, 0.1 the pieces of the line end at 0.6, 0.9 and 1.0: `mx.cumsum`. The number 0.7 "
-        "falls into the second piece, which is token 1.",
-        "The token's id is how many pieces end at or before the number: `mx.sum(ends <= number)`.",
-        "`ends = mx.cumsum(mx.softmax(logits / temperature))`, then "
-        "`int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))`. The factor `ends[-1]` is 1 but for rounding.",
+        "falls into the second piece, which belongs to token 1.",
+        "The token id is the number of pieces that end at or before the number: `mx.sum(ends <= number)`.",
+        "`ends = mx.cumsum(mx.softmax(logits / temperature))`, then `int(mx.sum(ends <= mx.random.uniform(key=key) * "
+        "ends[-1]))`. The factor `ends[-1]` is 1 except for rounding.",
     ),
     cases=(
         (mx.array([0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), 1.0, 0),
-        (mx.array([-1.0, 1.0, 0.5, 3.0]), 4.0, 0),  # the same keys: what is remembered of them is wrong here
+        (mx.array([-1.0, 1.0, 0.5, 3.0]), 4.0, 0),  # the same keys: results cached from the first case are wrong here
         (mx.array([1.0, OUT, 1.5, 0.5]), 0.4, 2),
     ),
     mistakes=(
         Mistake(
             "always the likeliest",
             _always_the_likeliest,
-            "That is always the likeliest token. A draw lets the others have their share.",
+            "That is always the likeliest token. A draw has to return the other tokens too, as often as their "
+            "probabilities say.",
+            1,
+        ),
+        Mistake(
+            "a constant seed",
+            _constant_seed,
+            "A generator with a constant seed starts from the same state in each call, so every call draws the same "
+            "number. Take all random numbers from `key`: `mx.random.uniform(key=key)`.",
             1,
         ),
         Mistake(
@@ -355,13 +368,13 @@ DRAW = Exercise(
         Mistake(
             "noise on probabilities",
             _noise(lambda logits, t, key: mx.softmax(logits / t) + mx.random.uniform(shape=logits.shape, key=key)),
-            "Noise added to the probabilities shakes their order, and does not give each its share.",
+            "Noise added to the probabilities changes their order at random, but does not give each token its share.",
             1,
         ),
         Mistake(
             "half of Gumbel's noise",
             _noise(lambda logits, t, key: logits / t - mx.log(mx.random.uniform(shape=logits.shape, key=key))),
-            "-log(u) is exponential noise. Gumbel's is -log(-log(u)).",
+            "-log(u) is exponential noise. Gumbel noise is -log(-log(u)).",
             1,
         ),
         Mistake("any token", _any_token, "All tokens come equally often, whatever their logits.", 1),
@@ -371,7 +384,7 @@ DRAW = Exercise(
                 "temperature ignored",
                 "- ends = mx.cumsum(mx.softmax(logits / temperature))",
                 "+ ends = mx.cumsum(mx.softmax(logits))",
-                message="The temperature does nothing here.",
+                message="The temperature has no effect here. Divide the logits by it.",
                 hint=3,
             ),
             Slip(
@@ -385,7 +398,7 @@ DRAW = Exercise(
                 "one piece too far",
                 "- return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))",
                 "+ return min(logits.shape[0] - 1, 1 + int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1])))",
-                message="It is one piece too far: a number below the first end belongs to token 0.",
+                message="The result is one piece too far: a number below the first end belongs to token 0.",
                 hint=2,
             ),
             Slip(
@@ -393,7 +406,8 @@ DRAW = Exercise(
                 "- return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))",
                 "+ return int(mx.sum(ends > mx.random.uniform(key=key) * ends[-1]))",
                 message=(
-                    "That counts the pieces that end *behind* the number. The token's id is how many end before it."
+                    "That counts the pieces that end *after* the number. The token id is the number of pieces that "
+                    "end before it."
                 ),
                 hint=2,
             ),
@@ -401,7 +415,7 @@ DRAW = Exercise(
         Mistake(
             "position in the order",
             _position_in_order,
-            "That is the place of the token in the order of likelihood. If you sort, look up which token stands there.",
+            "That is the token's rank in the order of likelihood. If you sort, look up which token has that rank.",
             2,
         ),
         Mistake(
@@ -413,8 +427,8 @@ DRAW = Exercise(
     ),
     run=draw_often,
     explain="MLX's own, `mx.random.categorical(logits / temperature, key=key)`, adds Gumbel noise to every logit and "
-    "takes the largest sum: the same shares by another way. The kit draws along the line, as the exercise says: one "
-    "random number for each row is less work than one for each token.",
+    "takes the largest sum, which gives the same shares. The kit draws along the line, as the exercise says: one "
+    "random number per row is less work than one per token.",
 )
 
 
@@ -422,7 +436,7 @@ DRAW = Exercise(
 
 
 def _whichever_of_equals(function, logprobs, setting):
-    """What a filter returned, in which equally likely tokens stand in one order: any of them may stay."""
+    """Return a filter's result with equally likely tokens in a fixed order, because any of them may stay."""
     result = function(logprobs, setting)
     try:
         given, out = np.array(logprobs), np.array(result, dtype=np.float32)
@@ -443,28 +457,25 @@ def apply_top_k(logprobs, top_k):
     return mx.where(place < top_k, logprobs, -mx.inf)
 
 
-ZEROS = "A 0 is the logarithm of 1, and so a very likely token. What is out has log-probability `-inf`."
-SHARED_OUT = (
-    "Those that stay should keep their numbers. The probability of the others is shared out later, by the softmax of "
-    "the draw."
-)
-ALL_ROWS = "Each row has a distribution of its own: everything goes over the last axis."
+ZEROS = "0 is the logarithm of 1, so it marks a very likely token. A removed token has log-probability `-inf`."
+SHARED_OUT = "The tokens that stay should keep their numbers. The softmax of the draw normalizes them later."
+ALL_ROWS = "Each row is a distribution of its own: work along the last axis."
 
 
 TOP_K = Exercise(
     "13.4",
     "top-k",
     "Write `apply_top_k(logprobs, top_k)` for log-probabilities [..., V]: in each row the `top_k` likeliest tokens "
-    "keep their numbers, and the others get `-inf`. Exactly `top_k` stay: of equally likely ones at the border it does "
-    "not matter which. A `top_k` of V or more keeps all.",
+    "keep their numbers, and the others get `-inf`. Exactly `top_k` tokens stay; among equally likely tokens at the "
+    "border it does not matter which. A `top_k` of V or more keeps all tokens.",
     minutes=8,
     difficulty=2,
     solution=apply_top_k,
     hints=(
-        "`order = mx.argsort(-logprobs, axis=-1)` lists the tokens from the likeliest to the least. Its first `top_k` "
-        "entries are those that stay.",
-        "You need it the other way round: for each token its place in that list. `mx.argsort(order, axis=-1)` is "
-        "that: the place of token 0, of token 1, and so on.",
+        "`order = mx.argsort(-logprobs, axis=-1)` lists the tokens from the likeliest to the least likely. Its first "
+        "`top_k` entries are the tokens that stay.",
+        "You need it the other way round: the place of each token in that list. `mx.argsort(order, axis=-1)` gives "
+        "the place of token 0, of token 1, and so on.",
         "`mx.where(place < top_k, logprobs, -mx.inf)`",
     ),
     cases=(
@@ -484,8 +495,8 @@ TOP_K = Exercise(
             lambda logprobs, k: mx.where(
                 logprobs >= mx.sort(logprobs, axis=-1)[..., -min(k, logprobs.shape[-1]), None], logprobs, -mx.inf
             ),
-            "With equal numbers at the border more than `top_k` stay. (transformers does it like that; here exactly "
-            "`top_k` are asked for.)",
+            "With equal numbers at the border, more than `top_k` tokens stay. (transformers does the same, but this "
+            "exercise asks for exactly `top_k`.)",
             2,
         ),
         Mistake(
@@ -495,14 +506,13 @@ TOP_K = Exercise(
                 logprobs,
                 -mx.inf,
             ),
-            "A `top_k` as large as the vocabulary keeps everything: nothing to do.",
+            "A `top_k` as large as the vocabulary keeps every token: there is nothing to do.",
             1,
         ),
         Mistake(
             "sorted",
             lambda logprobs, k: mx.sort(logprobs, axis=-1)[..., ::-1][..., :k],
-            "Those are the right numbers, but every token has to stay at its own place: the result has the shape of "
-            "`logprobs`.",
+            "The numbers are right, but every token has to keep its place: the result has the shape of `logprobs`.",
             2,
         ),
         *slips(
@@ -524,7 +534,7 @@ TOP_K = Exercise(
                 "one less",
                 "- return mx.where(place < top_k, logprobs, -mx.inf)",
                 "+ return mx.where(place < top_k - 1, logprobs, -mx.inf)",
-                message="One token more stays: places count from 0.",
+                message="One token too few stays: places count from 0.",
                 hint=3,
             ),
             Slip(
@@ -538,7 +548,7 @@ TOP_K = Exercise(
                 "order for places",
                 "- place = mx.argsort(order, axis=-1)",
                 "+ place = order",
-                message="`order[0]` is the *token* on the first place, not the place of token 0.",
+                message="`order[0]` is the *token* in first place, not the place of token 0.",
                 hint=2,
             ),
             Slip(
@@ -574,26 +584,62 @@ def apply_top_p(logprobs, top_p):
     return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)
 
 
+CROSSING = "The token that reaches `top_p`, the one that crosses the threshold, stays too. "
+
+
+def _without_the_crossing(reaches, keep_first, all_at_1):
+    """Make a wrong `apply_top_p` that drops the token whose running sum crosses `top_p`."""
+
+    def wrong(logprobs, top_p):
+        if all_at_1 and top_p >= 1:
+            return logprobs
+        probs = mx.softmax(logprobs, axis=-1)
+        order = mx.argsort(-probs, axis=-1)
+        place = mx.argsort(order, axis=-1)
+        total = mx.take_along_axis(mx.cumsum(mx.take_along_axis(probs, order, axis=-1), axis=-1), place, axis=-1)
+        stays = total <= top_p if reaches else total < top_p
+        if keep_first:
+            stays = stays | (place == 0)
+        return mx.where(stays, logprobs, -mx.inf)
+
+    return wrong
+
+
+NONE_LEFT = "Without it, no token is left if the first one alone exceeds `top_p`."
+NOT_REPAIRED = "Keeping the likeliest token in any case does not repair that: the token that crosses may come later."
+STRICT = " Here it is missing even where the sum is exactly `top_p`."
+LOST_AT_1 = " And `top_p = 1` has to keep all tokens."
+DROPPED = (
+    ("at most", _without_the_crossing(True, False, True), NONE_LEFT),
+    ("below", _without_the_crossing(False, False, True), NONE_LEFT + STRICT),
+    ("below, some lost at 1", _without_the_crossing(False, False, False), NONE_LEFT + STRICT + LOST_AT_1),
+    ("at most, likeliest kept", _without_the_crossing(True, True, True), NOT_REPAIRED),
+    (
+        "below, likeliest kept, some lost at 1",
+        _without_the_crossing(False, True, False),
+        NOT_REPAIRED + STRICT + LOST_AT_1,
+    ),
+)
 RARE = mx.array([-20.0, 0.5, -21.5, -19.0])
 
 TOP_P = Exercise(
     "13.5",
     "top-p",
-    "Write `apply_top_p(logprobs, top_p)` for [..., V]: in each row keep the likeliest tokens, as few as reach the "
-    "probability `top_p` together. The token with which they reach it stays; the others get `-inf`. What comes in need "
-    "not sum to 1, because another filter may have been there: count with its softmax. `top_p = 1` keeps all. Of "
-    "equally likely tokens at the border it does not matter which stay.",
+    "Write `apply_top_p(logprobs, top_p)` for [..., V]: in each row keep the likeliest tokens, as few as are needed "
+    "to reach the probability `top_p` together. The token that reaches it stays; the others get `-inf`. The "
+    "probabilities of the input need not sum to 1, because another filter may have come first: use its softmax. "
+    "`top_p = 1` keeps all tokens. Among equally likely tokens at the border it does not matter which stay.",
     minutes=14,
     difficulty=3,
     solution=apply_top_p,
     hints=(
-        "Sort the probabilities from the largest down. Ask of each token: how much probability do those in front of it "
-        "have together? If that is less than `top_p`, it is still needed.",
-        "`likelier = mx.cumsum(ordered, axis=-1) - ordered` is that number, in the order of likelihood. It is 0 for "
-        "the first, so the likeliest token always stays.",
-        "Back to the order of the tokens: `place = mx.argsort(order, axis=-1)` says where each token stands, and "
-        "`mx.take_along_axis(likelier, place, axis=-1)` fetches its number. For `top_p = 1` return at once: "
-        "rounding lets a running sum reach 1 too early.",
+        "Sort the probabilities from the largest down. Ask for each token: how much probability do the tokens before "
+        "it have together? If that is less than `top_p`, the token is still needed.",
+        "`likelier = mx.cumsum(ordered, axis=-1) - ordered` is that probability, in the order of likelihood. It is 0 "
+        "for the first token, so the likeliest token always stays.",
+        "Back to the order of the tokens: `place = mx.argsort(order, axis=-1)` gives the rank of each token, and "
+        "`mx.take_along_axis(likelier, place, axis=-1)` fetches its number. For `top_p = 1` return at once: rounding "
+        "lets a running sum reach 1 too early.",
     ),
     cases=(
         (_log(0.15, 0.5, 0.05, 0.3), 0.75),
@@ -611,9 +657,11 @@ TOP_P = Exercise(
         Mistake(
             "a threshold",
             lambda logprobs, p: mx.where(mx.softmax(logprobs, axis=-1) >= p, logprobs, -mx.inf),
-            "`top_p` is no threshold for single tokens: the probabilities are added up from the likeliest on.",
+            "`top_p` is not a threshold for single tokens: add up the probabilities, beginning with the likeliest "
+            "token.",
             1,
         ),
+        *(Mistake(f"the crossing token dropped: {kind}", wrong, CROSSING + more, 1) for kind, wrong, more in DROPPED),
         Mistake(
             "in the order of the ids",
             lambda logprobs, p: mx.where(
@@ -621,7 +669,7 @@ TOP_P = Exercise(
                 logprobs,
                 -mx.inf,
             ),
-            "The probabilities are added up in the order of the token ids. Begin with the likeliest.",
+            "You add up the probabilities in the order of the token ids. Begin with the likeliest.",
             1,
         ),
         Mistake(
@@ -633,37 +681,27 @@ TOP_P = Exercise(
         *slips(
             apply_top_p,
             Slip(
-                "the crossing token dropped",
-                "- likelier = mx.cumsum(ordered, axis=-1) - ordered",
-                "+ likelier = mx.cumsum(ordered, axis=-1)",
-                "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
-                "+ return mx.where(mx.take_along_axis(likelier, place, axis=-1) <= top_p, logprobs, -mx.inf)",
-                message=(
-                    "The token with which `top_p` is reached stays. Otherwise nothing would be left where the first "
-                    "token alone exceeds it."
-                ),
-            ),
-            Slip(
                 "not counted anew",
                 "- probs = mx.softmax(logprobs, axis=-1)",
                 "+ probs = mx.exp(logprobs)",
                 message=(
-                    "After another filter, or with plain logits, the numbers do not sum to 1. Count with their softmax."
+                    "After another filter, or with plain logits, the probabilities do not sum to 1. Use the softmax "
+                    "of the numbers."
                 ),
             ),
             Slip(
                 "from the wrong end",
                 "- order = mx.argsort(-probs, axis=-1)",
                 "+ order = mx.argsort(probs, axis=-1)",
-                message="It begins with the least likely token.",
+                message="The sum begins with the least likely token. Begin with the likeliest.",
             ),
             Slip(
                 "left in order",
                 "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
                 "+ return mx.where(likelier < top_p, logprobs, -mx.inf)",
                 message=(
-                    "The sums stand in the order of likelihood and the tokens do not: bring them back to their own "
-                    "places."
+                    "The sums are in the order of likelihood and the tokens are not: put each sum back at its token's "
+                    "place."
                 ),
                 hint=3,
             ),
@@ -672,8 +710,8 @@ TOP_P = Exercise(
                 "- place = mx.argsort(order, axis=-1)",
                 "+ place = order",
                 message=(
-                    "`order` says which token stands on a place. To go back you need the place of each token: the "
-                    "argsort of the order."
+                    "`order` gives the token at each place. To go back you need the place of each token: the argsort "
+                    "of `order`."
                 ),
                 hint=3,
             ),
@@ -697,7 +735,7 @@ TOP_P = Exercise(
                 "what stays is removed",
                 "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
                 "+ return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, -mx.inf, logprobs)",
-                message="Just the other way round: the likeliest stay.",
+                message="It is the other way round: the likeliest tokens stay.",
             ),
             Slip(
                 "one row for all",
@@ -720,14 +758,15 @@ def apply_min_p(logprobs, min_p):
 MIN_P = Exercise(
     "13.6",
     "min-p",
-    "Write `apply_min_p(logprobs, min_p)` for [..., V]: in each row keep every token that is at least `min_p` times as "
-    "likely as the likeliest, and set the others to `-inf`. `min_p` is above 0. What comes in need not sum to 1, and "
-    "may be as large as 1000. (What does that change? A ratio of probabilities is a difference of logits.)",
+    "Write `apply_min_p(logprobs, min_p)` for [..., V]: in each row keep every token that is at least `min_p` times "
+    "as likely as the likeliest, and set the others to `-inf`. `min_p` is above 0. The input need not be normalized, "
+    "and its numbers may be as large as 1000. (What does that change? A ratio of probabilities is a difference of "
+    "logits.)",
     minutes=6,
     difficulty=1,
     solution=apply_min_p,
     hints=(
-        "In probabilities: `p >= min_p * p.max()`, row by row. Say the same with logarithms.",
+        "In probabilities: `p >= min_p * p.max()`, row by row. Write the same with logarithms.",
         "log(min_p * p) = log(min_p) + log(p): the threshold is the largest log-probability plus log(min_p), which is "
         "negative.",
         "`lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)`",
@@ -747,7 +786,7 @@ MIN_P = Exercise(
         Mistake(
             "absolute",
             lambda logprobs, p: mx.where(mx.softmax(logprobs, axis=-1) >= p, logprobs, -mx.inf),
-            "The threshold is `min_p` *times the largest* probability of the row, not `min_p` itself.",
+            "The threshold is `min_p` *times the largest* probability in the row, not `min_p` itself.",
             1,
         ),
         Mistake(
@@ -761,8 +800,8 @@ MIN_P = Exercise(
             lambda logprobs, p: mx.where(
                 mx.exp(logprobs) >= p * mx.exp(logprobs).max(axis=-1, keepdims=True), logprobs, -mx.inf
             ),
-            "e^120 is more than a float32 holds, and inf is at least any share of inf. Stay with the logarithms, or "
-            "take a softmax.",
+            "e^120 is too large for float32, and inf >= min_p * inf is always true. Stay with the logarithms, or take "
+            "a softmax.",
             2,
         ),
         *slips(
@@ -777,7 +816,7 @@ MIN_P = Exercise(
                 "the likeliest dropped",
                 "- return mx.where(logprobs >= lowest, logprobs, -mx.inf)",
                 "+ return mx.where(logprobs > lowest, logprobs, -mx.inf)",
-                message="`min_p = 1` keeps what is as likely as the best.",
+                message="With `min_p = 1` the likeliest token itself has to stay: the comparison is `>=`, not `>`.",
             ),
             Slip(
                 "zeros",
@@ -790,14 +829,14 @@ MIN_P = Exercise(
                 "min_p not as a logarithm",
                 "- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)",
                 "+ lowest = logprobs.max(axis=-1, keepdims=True) + min_p",
-                message="The numbers are logarithms, so the factor has to become one too.",
+                message="The numbers are logarithms, so take the logarithm of the factor `min_p` too.",
                 hint=2,
             ),
             Slip(
                 "log(min_p) subtracted",
                 "- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)",
                 "+ lowest = logprobs.max(axis=-1, keepdims=True) - np.log(min_p)",
-                message="The threshold lies *below* the largest: log(min_p) is negative already.",
+                message="The threshold is *below* the largest number, and log(min_p) is already negative: add it.",
                 hint=2,
             ),
         ),
@@ -821,17 +860,17 @@ def logps_and_entropy(logits, token_ids, temperature):
 
 def _two_arrays(function, *arguments):
     result = function(*arguments)
-    # One array of both is unpacked like two.
+    # One array that holds both is unpacked like a tuple.
     is_pair = getattr(result, "shape", None) == (2, *np.shape(arguments[-2])) if len(arguments) > 1 else False
     return tuple(result) if is_pair or (isinstance(result, list) and len(result) == 2) else result
 
 
 LOGPS = Exercise(
     "13.7",
-    "What was said, and how sure",
+    "How probable, and how sure",
     "Write `logps_and_entropy(logits, token_ids, temperature)` for `logits` [..., V] and the tokens that were drawn "
-    "from them, `token_ids` [...]. Return two arrays [...], both of softmax(logits / temperature): the "
-    "log-probability of each of these tokens, and the entropy of each row, `-sum of p log p`, with the natural "
+    "from them, `token_ids` [...]. Return two arrays [...], both for the distribution softmax(logits / temperature): "
+    "the log-probability of each of these tokens, and the entropy of each row, `-sum of p log p`, with the natural "
     "logarithm. Logits may be `-inf`; such a token adds nothing to the entropy.",
     minutes=12,
     difficulty=2,
@@ -862,13 +901,16 @@ LOGPS = Exercise(
             "no temperature",
             "- scaled = logits / temperature",
             "+ scaled = logits",
-            message="They should be those of softmax(logits / temperature), the distribution that was drawn from.",
+            message=(
+                "Both arrays should describe softmax(logits / temperature), the distribution that the tokens were "
+                "drawn from."
+            ),
         ),
         Slip(
             "entropy with nan",
             "- entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
             "+ entropy = -mx.sum(probs * all_logps, axis=-1)",
-            message="0 times -inf is nan: a token that is out adds 0 to the entropy.",
+            message="0 times -inf is nan. A removed token adds 0 to the entropy.",
             hint=3,
         ),
         Slip(
@@ -876,35 +918,35 @@ LOGPS = Exercise(
             "- all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)",
             "+ all_logps = mx.log(mx.softmax(scaled, axis=-1))",
             message=(
-                "e^-150 is 0 in float32, and the logarithm of that is -inf. The logits are logarithms already: take "
-                "the logsumexp of their row off."
+                "e^-150 is 0 in float32, and its logarithm is -inf. The logits are logarithms already: subtract the "
+                "logsumexp of their row."
             ),
         ),
         Slip(
             "bits",
             "- entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
             "+ entropy = -mx.sum(mx.where(probs > 0, probs * all_logps / np.log(2), 0.0), axis=-1)",
-            message="That is in bits: take the natural logarithm.",
+            message="That is the entropy in bits: use the natural logarithm.",
             hint=3,
         ),
         Slip(
             "sign",
             "- entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
             "+ entropy = mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
-            message="An entropy is never negative: there is a minus in front of the sum.",
+            message="An entropy is never negative: put a minus before the sum.",
             hint=3,
         ),
         Slip(
             "probabilities",
             "- logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]",
             "+ logps = mx.take_along_axis(mx.exp(all_logps), token_ids[..., None], axis=-1)[..., 0]",
-            message="The first array holds probabilities. Their logarithms are asked for.",
+            message="The first array contains probabilities. The exercise asks for their logarithms.",
         ),
         Slip(
             "logits",
             "- logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]",
             "+ logps = mx.take_along_axis(scaled, token_ids[..., None], axis=-1)[..., 0]",
-            message="A logit is no log-probability yet: take the logsumexp of its row off.",
+            message="A logit is not yet a log-probability: subtract the logsumexp of its row.",
         ),
         Slip(
             "one for all rows",
@@ -916,18 +958,20 @@ LOGPS = Exercise(
             "overflow",
             "- all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)",
             "+ all_logps = scaled - mx.log(mx.exp(scaled).sum(axis=-1, keepdims=True))",
-            message="e^1000 overflows: `mx.logsumexp`, or take the largest logit off first.",
+            message="e^1000 overflows: use `mx.logsumexp`, or subtract the largest logit first.",
         ),
         Slip(
             "swapped",
             "- return logps, entropy",
             "+ return entropy, logps",
-            message="First the log-probabilities, please.",
+            message="Return the log-probabilities first, then the entropies.",
         ),
     ),
     run=_two_arrays,
-    explain="The entropy is the mean of -log p over what is drawn: 0 where the model is sure, log V where every token "
-    "is equally likely.",
+    explain=(
+        "The entropy is the mean of -log p over the tokens drawn: 0 where the model is sure, log V where every token "
+        "is equally likely."
+    ),
 )
 
 
@@ -935,7 +979,7 @@ LOGPS = Exercise(
 
 
 class Cache:
-    """Keys and values of every layer for the positions so far; `length` says how many those are."""
+    """Keys and values of every layer for the positions so far; `length` is the number of positions."""
 
     def __init__(self, num_layers):
         """An empty cache."""
@@ -944,7 +988,7 @@ class Cache:
         self.length = 0
 
     def append(self, layer, keys, values):
-        """Put [B, K, T, D] behind what the layer has. Return all its keys and all its values."""
+        """Add [B, K, T, D] after the layer's positions. Return all its keys and all its values."""
         if self.keys[layer] is not None:
             keys = mx.concatenate([self.keys[layer], keys], axis=2)
             values = mx.concatenate([self.values[layer], values], axis=2)
@@ -952,11 +996,11 @@ class Cache:
         return keys, values
 
     def advance(self, num_tokens):
-        """Every layer has got `num_tokens` positions more."""
+        """Count `num_tokens` more positions, once every layer has appended them."""
         self.length += num_tokens
 
     def repeat(self, times):
-        """A new cache in which every row stands `times` times: a a a b b b."""
+        """A new cache in which every row occurs `times` times: a a a b b b."""
         copy = type(self)(len(self.keys))
         copy.length = self.length
         copy.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]
@@ -970,7 +1014,7 @@ def _count(number, word):
 
 @dataclass(frozen=True)
 class Filled:
-    """How a cache is tried; its words stand in messages."""
+    """A way to try out a cache; its repr appears in messages."""
 
     layers: int
     rows: int
@@ -984,7 +1028,7 @@ class Filled:
 
 
 def _use_cache(cls, how):
-    """Everything that a cache answers while positions go through it chunk by chunk, then through its repetition."""
+    """Collect every result of a cache while positions go through it chunk by chunk, then through its repetition."""
     rng, rows, told, positions = np.random.default_rng(how.seed), how.rows, {}, 0
     cache, other = cls(how.layers), cls(how.layers)
     told["`length` of an empty cache"] = int(cache.length)
@@ -1005,30 +1049,30 @@ def _use_cache(cls, how):
         where = f" after {_count(positions, 'position')}{', repeated' * (number >= len(how.chunks))}"
         for layer in range(how.layers):
             append(cache, layer, rows, length, where)
-            told[f"`length` behind `append` to layer {layer}, before `advance`,{where}"] = int(cache.length)
+            told[f"`length` after `append` to layer {layer}, before `advance`,{where}"] = int(cache.length)
         if cache.advance(length) not in (None, cache):
-            return Told("an answer from `advance`, which only moves `length` on")
+            return Told("a return value from `advance`, which should only change `length`")
         told[f"`length` after `advance({length})`{where}"] = int(cache.length)
     told["`length` of the cache that was repeated"] = int(before.length)
-    told["`length` of another cache, which nothing was put into,"] = int(other.length)
-    append(before, 0, how.rows, 1, " in the cache that was repeated, after one position more,")
+    told["`length` of another cache, which is still empty,"] = int(other.length)
+    append(before, 0, how.rows, 1, " in the cache that was repeated, after one more position,")
     return {name: np.array(each) if hasattr(each, "shape") else each for name, each in told.items()}
 
 
 CACHE = Exercise(
     "13.8",
     "A cache of your own",
-    "Write the class `Cache`. `Cache(num_layers)` is empty, with `length` 0. `append(layer, keys, values)` puts T new "
-    "positions [B, K, T, D] behind those that the layer already has, and returns all of the layer's keys and all of "
-    "its values, two arrays [B, K, positions, D]. `advance(num_tokens)` adds to `length`; it is called once, after "
-    "every layer has appended. `repeat(times)` returns a *new* cache of the same length in which each row of the batch "
-    "stands `times` times, side by side: a a a b b b.",
+    "Write the class `Cache`. `Cache(num_layers)` is empty, with `length` 0. `append(layer, keys, values)` adds T new "
+    "positions [B, K, T, D] after those that the layer already has, and returns all keys and all values of the layer, "
+    "two arrays [B, K, positions, D]. `advance(num_tokens)` adds to `length`; it is called once, after every layer "
+    "has appended. `repeat(times)` returns a *new* cache of the same length in which each row of the batch occurs "
+    "`times` times in a row: a a a b b b.",
     minutes=12,
     difficulty=2,
     solution=Cache,
     hints=(
-        "Keep two lists with an entry for each layer, `None` at first. The first `append` of a layer has nothing to "
-        "put its keys behind.",
+        "Keep two lists with one entry per layer, `None` at first. At the first `append` of a layer there are no "
+        "older keys to join.",
         "Positions are axis 2 of [B, K, T, D]: `mx.concatenate([self.keys[layer], keys], axis=2)`. Keep the result "
         "and return it.",
         "`mx.repeat(keys, times, axis=0)` repeats each row in place; `mx.concatenate([keys] * times)` would give "
@@ -1053,8 +1097,8 @@ CACHE = Exercise(
             "- return keys, values",
             "+ return keys[:, :, self.length:], values[:, :, self.length:]",
             message=(
-                "Only the new positions came back. `append` keeps the old ones, puts the new ones behind them, and "
-                "returns all: that is what the new queries look at."
+                "Only the new positions came back. `append` keeps the old ones, adds the new ones after them, and "
+                "returns all of them, because the new queries look at all of them."
             ),
             hint=2,
         ),
@@ -1064,7 +1108,7 @@ CACHE = Exercise(
             "- values = mx.concatenate([self.values[layer], values], axis=2)",
             "+ keys = mx.concatenate([keys, self.keys[layer]], axis=2)",
             "+ values = mx.concatenate([values, self.values[layer]], axis=2)",
-            message="The new positions stand in front of the old ones.",
+            message="The new positions come before the old ones. Join them after the old ones.",
             hint=2,
         ),
         Slip(
@@ -1081,7 +1125,7 @@ CACHE = Exercise(
             "- self.keys[layer], self.values[layer] = keys, values",
             "+ if self.keys[layer] is None:",
             "+     self.keys[layer], self.values[layer] = keys, values",
-            message="What was joined is returned and not kept: the third `append` does not know of the second.",
+            message="The joined arrays are returned but not kept: the third `append` does not know about the second.",
             hint=2,
         ),
         Slip(
@@ -1091,8 +1135,8 @@ CACHE = Exercise(
             "- self.length += num_tokens",
             "+ pass",
             message=(
-                "`length` moved inside `append`, so layer 1 sees another position than layer 0. Only `advance` moves "
-                "it."
+                "`length` moved inside `append`, so layer 1 sees a different position from layer 0. Only `advance` "
+                "may change it."
             ),
         ),
         Slip(
@@ -1107,7 +1151,7 @@ CACHE = Exercise(
             "+     keys = mx.concatenate([self.keys[layer_], keys], axis=2)",
             "+     values = mx.concatenate([self.values[layer_], values], axis=2)",
             "+ self.keys[layer_], self.values[layer_] = keys, values",
-            message="All layers write into one place. Each has keys and values of its own.",
+            message="All layers write to the same place. Each layer needs its own keys and values.",
         ),
         Slip(
             "a b a b",
@@ -1115,20 +1159,20 @@ CACHE = Exercise(
             "- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]",
             "+ copy.keys = [mx.concatenate([keys] * times) for keys in self.keys]",
             "+ copy.values = [mx.concatenate([values] * times) for values in self.values]",
-            message="The rows came out as a b a b. A group stands together: a a b b.",
+            message="The rows came out as a b a b. The rows of a group stay together: a a b b.",
             hint=3,
         ),
         Slip(
             "repeat without length",
             "- copy.length = self.length",
-            message="The repeated cache has length 0. Its next position would be turned as if it were the first.",
+            message="The repeated cache has length 0. RoPE would rotate its next position as if it were the first.",
             hint=3,
         ),
         Slip(
             "repeats itself",
             "- copy = type(self)(len(self.keys))",
             "+ copy = self",
-            message="`repeat` changed the cache itself: it returns a new one, and the old one stays as it is.",
+            message="`repeat` changed the cache itself. It should return a new one and leave the old one unchanged.",
             hint=3,
         ),
         Slip(
@@ -1140,17 +1184,14 @@ CACHE = Exercise(
             "+ copy.keys, copy.values = self.keys, self.values",
             "+ copy.keys[:] = [mx.repeat(keys, times, axis=0) for keys in self.keys]",
             "+ copy.values[:] = [mx.repeat(values, times, axis=0) for values in self.values]",
-            message=(
-                "The two caches share their lists: what is repeated in one is repeated in the other, too. Make new "
-                "lists."
-            ),
+            message=("The two caches share their lists, so repeating one repeats the other too. Make new lists."),
             hint=3,
         ),
         Slip(
             "values for keys",
             "- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]",
             "+ copy.values = copy.keys",
-            message="In the repeated cache the keys stand in the place of the values.",
+            message="In the repeated cache the values are the keys.",
             hint=3,
         ),
     ),
@@ -1159,7 +1200,7 @@ CACHE = Exercise(
 
 
 def attend(queries, keys, values, cache, layer, theta, attention_mask=None):
-    """Attention of T new positions to all so far: [B, H, T, D]."""
+    """Attention of T new positions to all positions so far: [B, H, T, D]."""
     queries = rope(queries, cache.length, theta)
     keys = rope(keys, cache.length, theta)
     keys, values = cache.append(layer, keys, values)
@@ -1171,7 +1212,7 @@ HEADS, KEY_HEADS, HEAD_DIM, THETA = 4, 2, 6, 100.0
 
 
 def _attend_in_chunks(function, chunks, padding, seed):
-    """The answers to `chunks` positions at a time, of two layers, of as many rows as `padding` has numbers."""
+    """Run the answer on `chunks` positions at a time, in two layers, with one row per number in `padding`."""
     rng = np.random.default_rng(seed)
     cache, rows = Cache(2), len(padding)
     mask = None
@@ -1186,11 +1227,11 @@ def _attend_in_chunks(function, chunks, padding, seed):
             if answer is None:
                 return None
             if cache.length != before:
-                return Told("a cache that was moved on (`advance` is called once for all layers, outside)")
+                return Told("a cache whose `length` changed (`advance` is called once for all layers, outside)")
             if cache.keys[layer] is None or cache.keys[layer].shape[2] != cache.length + length:
-                return Told("a cache without the new positions (`cache.append` puts them in, once a layer)")
+                return Told("a cache without the new positions (`cache.append` adds them, once per layer)")
             answer = np.array(answer)
-            if answer.shape == (rows, HEADS, length, HEAD_DIM):  # what padding itself looks at does not matter
+            if answer.shape == (rows, HEADS, length, HEAD_DIM):  # what padding itself attends to does not matter
                 for row, left in enumerate(padding):
                     answer[row, :, : max(0, left - int(cache.length))] = 0
             answers.append(mx.array(answer))
@@ -1201,29 +1242,30 @@ def _attend_in_chunks(function, chunks, padding, seed):
 ATTEND = Exercise(
     "13.9",
     "Attention that remembers",
-    "Attention has to learn three things. The first new position does not stand at 0, but behind what is in the cache: "
-    "RoPE turns it by that. Its keys and values are appended. And the mask is no longer square: T new queries, S keys. "
-    "The query that stands at position `offset + i` sees the keys 0 to `offset + i`; chapter 11's `visible` was "
-    "written with this in mind. `rope`, `visible` and `grouped_attention` are yours from chapters 10 and 11. This "
-    "notebook has a kernel of its own, so paste your functions into a cell and `check` them here if you want them to "
-    "be used; otherwise `use` takes the kit's.\n\n"
-    "Write `attend(queries, keys, values, cache, layer, theta, attention_mask=None)`. `queries` [B, H, T, D], `keys` "
-    "and `values` [B, K, T, D] are of the T *new* positions, normed and not yet turned. The first of them stands at "
-    "position `cache.length`. Turn queries and keys with `rope(x, offset, theta)`, append keys and values to the "
-    "cache, work out with `visible(num_queries, num_keys, offset, attention_mask)` what may be seen, and return "
-    "`grouped_attention(queries, keys, values, mask)`. Leave `cache.length` alone. As in 11.5, `attention_mask` may be "
-    "shorter than the keys: those beyond its end are tokens. In the messages of `check`, (5, 1, 1) means that five "
-    "positions came first, then one, then another, and (0, 2) that the second of two rows begins with 2 positions of "
-    "padding.",
+    "With a cache, attention changes in three ways. The first new position is not position 0: it comes after the "
+    "positions in the cache, and RoPE has to rotate it by that. Its keys and values are appended to the cache. And "
+    "the mask is no longer square: there are T new queries and S keys. The query at position `offset + i` sees the "
+    "keys 0 to `offset + i`; chapter 11's `visible` was written with this in mind. `rope`, `visible` and "
+    "`grouped_attention` come from chapters 10 and 11. This notebook has its own kernel, so if you want to use your "
+    "functions, paste them into a cell and `check` them here; otherwise `use` takes the kit's.\n\nWrite "
+    "`attend(queries, keys, values, cache, layer, theta, attention_mask=None)`. `queries` [B, H, T, D], `keys` and "
+    "`values` [B, K, T, D] belong to the T *new* positions; they are normalized and not yet rotated. The first new "
+    "position is `cache.length`. Rotate queries and keys with `rope(x, offset, theta)`, append keys and values to the "
+    "cache, compute the mask with `visible(num_queries, num_keys, offset, attention_mask)`, and return "
+    "`grouped_attention(queries, keys, values, mask)`. Leave `cache.length` alone. As in 11.5, `attention_mask` may "
+    "be shorter than the keys: the positions beyond its end are tokens. In the messages of `check`, (5, 1, 1) means "
+    "that five positions came first, then one, then another, and (0, 2) means that the second of two rows begins with "
+    "2 positions of padding.",
     minutes=15,
     difficulty=2,
     solution=attend,
     hints=(
-        "What a position is turned by depends on where it stands. With 5 positions in the cache the next one stands at "
-        "5, though it comes alone.",
-        "The cache holds keys that are turned already: each was turned once, at its own place, before it was appended.",
-        "There are as many keys as the cache now has positions, `keys.shape[2]` after `append`, and as many queries as "
-        "are new. `visible` needs the offset of the first query: `cache.length`.",
+        "The rotation of a token depends on its position. With 5 positions in the cache the next token is at position "
+        "5, even though it comes alone.",
+        "The keys in the cache are already rotated: each was rotated once, by its own position, before it was "
+        "appended.",
+        "There is one key per position of the cache, `keys.shape[2]` after `append`, and one query per new position. "
+        "`visible` needs the offset of the first query: `cache.length`.",
     ),
     cases=(
         ((5, 1, 1), (0,), 0),
@@ -1242,27 +1284,29 @@ ATTEND = Exercise(
                 "- keys = rope(keys, cache.length, theta)",
                 "+ queries = rope(queries, 0, theta)",
                 "+ keys = rope(keys, 0, theta)",
-                message="Each new position is turned as if it were the first. It stands at `cache.length`.",
+                message=(
+                    "Each new position is rotated as if it were the first. The first new position is `cache.length`."
+                ),
             ),
             Slip(
                 "keys at position 0",
                 "- keys = rope(keys, cache.length, theta)",
                 "+ keys = rope(keys, 0, theta)",
-                message="The queries are turned by their position and the new keys as if they stood at 0.",
+                message="The queries are rotated by their positions, but the new keys as if they began at 0.",
             ),
             Slip(
                 "queries at position 0",
                 "- queries = rope(queries, cache.length, theta)",
                 "+ queries = rope(queries, 0, theta)",
                 message=(
-                    "The keys are turned by their positions, and the queries not by the same count: both begin at "
-                    "`cache.length`. (If you turn what comes out of the cache: those keys were turned already.)"
+                    "The keys are rotated by their positions, but the queries by a different count: both begin at "
+                    "`cache.length`. (If you rotate the keys that the cache returns: they were rotated already.)"
                 ),
             ),
             Slip(
                 "not turned",
                 "- keys = rope(keys, cache.length, theta)",
-                message="The keys are not turned at all: without that, attention does not know where they stand.",
+                message="The keys are not rotated at all. Without that, attention does not know their positions.",
                 hint=2,
             ),
             Slip(
@@ -1270,7 +1314,7 @@ ATTEND = Exercise(
                 "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
                 "+ mask = visible(queries.shape[2], keys.shape[2], 0, attention_mask)",
                 message=(
-                    "The mask takes the first new query for position 0, which sees only itself. It stands at "
+                    "The mask takes the first new query for position 0, which sees only itself. Its position is "
                     "`cache.length`."
                 ),
                 hint=3,
@@ -1279,7 +1323,7 @@ ATTEND = Exercise(
                 "padding forgotten",
                 "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
                 "+ mask = visible(queries.shape[2], keys.shape[2], cache.length)",
-                message="`attention_mask` is not used: rows with padding look at their padding.",
+                message="`attention_mask` is not used, so rows with padding look at their padding.",
                 hint=3,
             ),
             Slip(
@@ -1287,8 +1331,8 @@ ATTEND = Exercise(
                 "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
                 "+ mask = visible(queries.shape[2], keys.shape[2], keys.shape[2], attention_mask)",
                 message=(
-                    "Several new positions came at once, and each saw those behind it. `visible` has to know at which "
-                    "position the first query stands."
+                    "Several new positions came at once, and each saw those after it. `visible` has to know the "
+                    "position of the first query."
                 ),
                 hint=3,
             ),
@@ -1298,7 +1342,7 @@ ATTEND = Exercise(
                 "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
                 "+ cache.append(layer, keys, values)",
                 "+ mask = visible(queries.shape[2], keys.shape[2], 0, None)",
-                message="The new queries look at the new keys alone. `cache.append` returns all there are.",
+                message="The new queries look only at the new keys. `cache.append` returns all keys.",
                 hint=3,
             ),
             Slip(
@@ -1343,15 +1387,15 @@ def _whole_numbers(function, *arguments):
 LEFT_PAD = Exercise(
     "13.10",
     "Rows of one length",
-    "Write `left_pad(prompts)`: from a list of lists of token ids, two integer arrays [B, P], where P is the length of "
-    "the longest prompt. In the first each prompt *ends* in the last column, with the id 0 in front of it. The second "
-    "is the attention mask: 1 where there is a token of the prompt, 0 where there is padding. A prompt may hold the "
-    "token 0 itself.",
+    "Write `left_pad(prompts)`: from a list of lists of token ids, make two integer arrays [B, P], where P is the "
+    "length of the longest prompt. In the first array each prompt *ends* in the last column, and the columns before "
+    "it hold the id 0. The second is the attention mask: 1 where there is a token of the prompt, 0 where there is "
+    "padding. A prompt may contain the token 0 itself.",
     minutes=6,
     difficulty=1,
     solution=left_pad,
     hints=(
-        "How many zeros does a prompt get? The longest length minus its own.",
+        "How many zeros does a prompt get? The longest length minus its own length.",
         "`[0] * missing + list(prompt)`, and the same with 1s for the mask.",
         "The mask comes from the lengths. Comparing ids with 0 would take a real token 0 for padding.",
     ),
@@ -1360,14 +1404,14 @@ LEFT_PAD = Exercise(
         ([[3], [0, 2], [5, 0, 0, 1]],),
         ([[8, 9]],),
         ([[2, 3], [4, 5]],),
-        ([[151643, 7], [300]],),  # the vocabulary of Qwen3 does not fit into 8 or 16 bits
+        ([[151643, 7], [300]],),  # token ids of Qwen3 do not fit into 8 or 16 bits
         *drawn(3, lambda rng: ([rng.integers(0, 5, rng.integers(1, 6)).tolist() for _ in range(4)],)),
     ),
     mistakes=(
         Mistake(
             "mask from the ids",
             _mask_from_ids,
-            "The mask takes the real token 0 for padding. It has to come from the lengths. (With published models this "
+            "The mask treats the real token 0 as padding. Compute it from the lengths. (With published models this "
             "happens easily: their padding is often a token that also ends a text.)",
             3,
         ),
@@ -1380,8 +1424,8 @@ LEFT_PAD = Exercise(
                 "+ ids = [list(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]",
                 "+ mask = [[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]",
                 message=(
-                    "That is padding on the right. Here all prompts end in the last column, so that what is generated "
-                    "comes right behind each."
+                    "That is padding on the right. Here all prompts end in the last column, so that each completion "
+                    "directly follows its prompt."
                 ),
                 hint=2,
             ),
@@ -1396,14 +1440,14 @@ LEFT_PAD = Exercise(
                 "mask the wrong way round",
                 "- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
                 "+ mask = [[1] * (longest - len(prompt)) + [0] * len(prompt) for prompt in prompts]",
-                message="1 says: here is a token. 0 is for padding.",
+                message="1 marks a token, 0 marks padding.",
                 hint=2,
             ),
             Slip(
                 "backwards",
                 "- ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
                 "+ ids = [[0] * (longest - len(prompt)) + list(prompt)[::-1] for prompt in prompts]",
-                message="The prompts stand there backwards.",
+                message="The prompts are backwards.",
                 hint=2,
             ),
             Slip(
@@ -1423,7 +1467,7 @@ LEFT_PAD = Exercise(
 
 
 def generate(forward, cache, prompts, max_new_tokens, ends, choose):
-    """Completions of all prompts, a list each, up to and including the first of `ends`."""
+    """The completion of each prompt, a list of ids up to and including the first of `ends`."""
     ids, mask = left_pad(prompts)
     completions = [[] for _ in prompts]
     for step in range(max_new_tokens):
@@ -1445,7 +1489,7 @@ def _right_pad(prompts):
 
 
 def _count_positions(function, forward, cache, prompts, *others):
-    """The completions, or in words that more positions went through the model than needed."""
+    """Return the completions, or a `Told` if more positions went through the model than needed."""
     read = []
 
     def counted(ids, cache, attention_mask=None):
@@ -1465,7 +1509,7 @@ def _count_positions(function, forward, cache, prompts, *others):
     needed = max(map(len, prompts)) + max(map(len, completions), default=1)
     if sum(read) > needed:
         return Told(
-            f"{completions}, but {sum(read)} positions of a row went through the model, where {needed - 1} are enough"
+            f"{completions}, but {sum(read)} positions per row went through the model, where {needed - 1} are enough"
         )
     return completions
 
@@ -1473,20 +1517,20 @@ def _count_positions(function, forward, cache, prompts, *others):
 GENERATE = Exercise(
     "13.11",
     "generate",
-    "Put it together: `generate(forward, cache, prompts, max_new_tokens, ends, choose)`. "
-    "`forward(ids, cache, attention_mask)` takes ids [B, T] of new positions, reads and extends the cache, and "
-    "returns logits [B, T, V]. `choose(logits, row, step)` turns one row's logits [V] into a token id. Pad the prompts "
-    "with `left_pad`, send them through once, and from then on only the newest token of each row, always with the same "
-    "mask. Return a list of completions, lists of ids, each up to and including its first token of `ends`; no row is "
-    "longer than `max_new_tokens`. Stop early when every row has ended.",
+    "Put it together: `generate(forward, cache, prompts, max_new_tokens, ends, choose)`. `forward(ids, cache, "
+    "attention_mask)` takes ids [B, T] of new positions, reads and extends the cache, and returns logits [B, T, V]. "
+    "`choose(logits, row, step)` turns one row's logits [V] into a token id. Pad the prompts with `left_pad` and send "
+    "them through once; from then on send only the newest token of each row, always with the same mask. Return a list "
+    "of completions, each a list of ids up to and including its first token of `ends`; no completion is longer than "
+    "`max_new_tokens`. Stop early when every row has ended.",
     minutes=20,
     difficulty=3,
     solution=generate,
     hints=(
-        "A loop over `range(max_new_tokens)`. The first round sends the padded prompts, every later one a column "
-        "[B, 1]: `ids = mx.array(tokens)[:, None]`. Of the logits only the last position counts, `[:, -1]`.",
-        "A row that has ended still gets a token in each round, because the batch goes on. Do not append it: "
-        "`if not completion or completion[-1] not in ends`.",
+        "A loop over `range(max_new_tokens)`. The first round sends the padded prompts, every later round a column "
+        "[B, 1]: `ids = mx.array(tokens)[:, None]`. Only the logits of the last position count, `[:, -1]`.",
+        "A row that has ended still gets a token in each round, because the batch continues. Do not append it: `if "
+        "not completion or completion[-1] not in ends`.",
         "`break` when `all(completion[-1] in ends for completion in completions)`.",
     ),
     cases=(
@@ -1511,7 +1555,8 @@ GENERATE = Exercise(
             "- logits = forward(ids, cache, mask)[:, -1]",
             "+ logits = forward(ids, cache, None)[:, -1]",
             message=(
-                "The model was not told what is padding. (Token 0 may mean something, and every position is looked at.)"
+                "The model did not get the mask, so it reads padding as tokens. (Token 0 may mean something, and "
+                "attention sees every position.)"
             ),
         ),
         Slip(
@@ -1519,8 +1564,8 @@ GENERATE = Exercise(
             "- logits = forward(ids, cache, mask)[:, -1]",
             "+ logits = forward(ids, cache, None if step else mask)[:, -1]",
             message=(
-                "The model was told in the first round only what is padding. It is still in the cache, and every later"
-                " position looks back at it: the same mask goes into every round."
+                "The model got the mask in the first round only. The padding is still in the cache, and every later "
+                "position looks back at it: pass the same mask in every round."
             ),
         ),
         Slip(
@@ -1528,8 +1573,8 @@ GENERATE = Exercise(
             "- ids, mask = left_pad(prompts)",
             "+ ids, mask = _right_pad(prompts)",
             message=(
-                "The prompts are padded on the right, so what stands in the last column, `[:, -1]`, is padding. "
-                "`left_pad` lets all prompts end there."
+                "The prompts are padded on the right, so the last column, `[:, -1]`, contains padding. With "
+                "`left_pad` all prompts end there."
             ),
         ),
         Slip(
@@ -1537,8 +1582,8 @@ GENERATE = Exercise(
             "- ids = mx.array(tokens)[:, None]",
             "+ ids = mx.concatenate([ids, mx.array(tokens, dtype=ids.dtype)[:, None]], axis=1)",
             message=(
-                "The whole text goes through in every round, and into the cache once more. Only the newest token is "
-                "new."
+                "The whole text goes through the model in every round, and into the cache again. Send only the newest "
+                "token."
             ),
         ),
         Slip(
@@ -1553,7 +1598,7 @@ GENERATE = Exercise(
             "+ if token not in ends:",
             "- if all(completion[-1] in ends for completion in completions):",
             "+ if all(token in ends for token in tokens):",
-            message="The end token belongs to the completion, and nothing comes behind it.",
+            message="The end token belongs to the completion, and nothing comes after it.",
             hint=2,
         ),
         Slip(
@@ -1565,7 +1610,8 @@ GENERATE = Exercise(
             "+     completion.append(token)",
             "+ if all(set(completion) & set(ends) for completion in completions):",
             message=(
-                "A row that has ended got more tokens. The batch goes on for the others; its own completion is closed."
+                "A row that has ended got more tokens. The batch continues for the other rows, but this completion is "
+                "finished."
             ),
             hint=2,
         ),
@@ -1573,21 +1619,21 @@ GENERATE = Exercise(
             "stops with the first",
             "- if all(completion[-1] in ends for completion in completions):",
             "+ if any(completion[-1] in ends for completion in completions):",
-            message="Everything stopped when the first row ended. The others had more to say.",
+            message="Everything stopped when the first row ended. The other rows were not finished.",
             hint=3,
         ),
         Slip(
             "never stops early",
             "- if all(completion[-1] in ends for completion in completions):",
             "-     break",
-            message="When every row has ended, stop: the rounds that are left do nothing.",
+            message="When every row has ended, stop: the remaining rounds do nothing.",
             hint=3,
         ),
         Slip(
             "step 0",
             "- tokens = [choose(logits[row], row, step) for row in range(len(prompts))]",
             "+ tokens = [choose(logits[row], row, 0) for row in range(len(prompts))]",
-            message="`choose` gets the number of the round, 0, 1, 2, ... as its step.",
+            message="`choose` gets the number of the round as its step: 0, 1, 2, ...",
         ),
         Slip(
             "row 0",

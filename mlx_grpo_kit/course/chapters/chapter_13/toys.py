@@ -1,4 +1,4 @@
-"""Small models for trying loops with: what they say can be worked out by hand."""
+"""Small models for trying out loops: their results can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ HEIGHTS = np.array([0.25, 1.5, -0.75, 0.5, 2.0, -1.25, 0.0])
 
 
 def _likeliest(token: int) -> mx.array:
-    """Logits [7] of which `token` has the largest, and no two are equal."""
+    """Logits [7] that are all different, with the largest at `token`."""
     logits = np.roll(HEIGHTS, token - int(HEIGHTS.argmax()))
     return mx.array(logits.astype(np.float32))
 
 
 def next_is_one_more(tokens: Any) -> mx.array:
-    """a model of 7 tokens: the likeliest next one is the last one + 1, and after 6 comes 0"""
+    """a model of 7 tokens: the likeliest next token is the last one + 1, and 0 follows 6"""
     return _likeliest((int(tokens[-1]) + 1) % SIZE)
 
 
 def next_is_the_sum(tokens: Any) -> mx.array:
-    """a model of 7 tokens: the likeliest next one is the sum of all tokens so far, modulo 7"""
+    """a model of 7 tokens: the likeliest next token is the sum of all tokens so far, modulo 7"""
     return _likeliest(sum(int(token) for token in tokens) % SIZE)
 
 
 class SumCache:
-    """What `sums` remembers: the tokens of each row, padding included, and how many positions that are."""
+    """The cache of `sums`: the tokens of each row, padding included, and the number of positions."""
 
     def __init__(self):
         self.ids: np.ndarray | None = None
@@ -40,7 +40,7 @@ class SumCache:
 
 
 def sums(ids: Any, cache: SumCache, attention_mask: Any = None) -> mx.array:
-    """a model of 7 tokens: behind a token the likeliest is the sum of (token + 1) over the row's real ones, modulo 7"""
+    """a model of 7 tokens: the likeliest next token is the sum of (token + 1) over the row's real tokens, modulo 7"""
     ids = np.array(ids)
     if ids.ndim != 2:
         raise ValueError(f"ids have shape {ids.shape}; expected [rows, tokens]")
@@ -49,8 +49,8 @@ def sums(ids: Any, cache: SumCache, attention_mask: Any = None) -> mx.array:
     real = np.ones(cache.ids.shape, int)
     if attention_mask is not None:
         mask = np.array(attention_mask)[:, : cache.length]
-        real[:, : mask.shape[1]] = mask  # positions that the mask is too short for are tokens
-    # Behind padding it is another token: what a model says there is of no use.
+        real[:, : mask.shape[1]] = mask  # positions beyond the end of the mask are tokens
+    # At padding the result is another token: a model's logits there are never used.
     running = (np.cumsum((cache.ids + 1) * real, axis=1) + (real == 0))[:, before:]
     return mx.stack([mx.stack([_likeliest(int(number) % SIZE) for number in row]) for row in running])
 

@@ -1,4 +1,4 @@
-"""Writing token by token: what a cache spares, what a token costs, and which side of a prompt padding stands on."""
+"""Generation token by token: the work a cache saves, the time per token, and the side of the padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING, KEPT, COMPUTED, CHOSEN = "#ffffff", "#d4d4d8", POSITIVE, "#fbb45c"
 
 
 def draw_computed(tokens: Sequence[str], prompt_length: int) -> tuple[Chart, str]:
-    """(chart, words): the positions that go through the model in each step of writing, without and with a cache.
+    """(chart, words): the positions that go through the model in each step of generation, without and with a cache.
 
     Args:
         tokens: prompt and completion; the last one is drawn and never read
@@ -43,8 +43,8 @@ def draw_computed(tokens: Sequence[str], prompt_length: int) -> tuple[Chart, str
         15, chart.height - 14, "blue: computed in this step; grey: taken from the cache", size=12.5, color="soft"
     )
     words = (
-        f"{steps} steps of writing behind a prompt of {prompt_length}: {totals[0]} positions go through the model "
-        f"without a cache, {totals[1]} with one."
+        f"{steps} steps of generation after a prompt of {prompt_length} tokens: {totals[0]} positions go through the "
+        f"model without a cache, {totals[1]} with one."
     )
     return chart, words
 
@@ -52,13 +52,13 @@ def draw_computed(tokens: Sequence[str], prompt_length: int) -> tuple[Chart, str
 def draw_cost(
     lengths: Sequence[int], without: Sequence[float], cached: Sequence[float], *, token: int | None = None, of: int = 0
 ) -> tuple[Chart, str]:
-    """(chart, words): what one more token costs, with and without a cache, while the text grows.
+    """(chart, words): the time for one more token, with and without a cache, while the text grows.
 
     Args:
         lengths: positions of the text, the new one included
-        without, cached: milliseconds for this token, as many as there are lengths
-        token: which of the lengths is looked at, the last one unless given
-        of: the longest that is still to come
+        without, cached: milliseconds for this token, one number per length
+        token: the index of the length to show; the last one by default
+        of: the longest length that is still to come
     """
     at = len(lengths) - 1 if token is None else min(token, len(lengths) - 1)
     length, longest = lengths[at], max(of, lengths[-1])
@@ -97,7 +97,7 @@ def draw_cost(
 
 
 def _medians(times: Sequence[float]) -> list[float]:
-    """Of each number and its neighbours, so that a pause of the machine is not taken for a trend."""
+    """The median of each number and its neighbours, so that a pause of the machine does not look like a trend."""
     from statistics import median
 
     half = WINDOW // 2
@@ -105,7 +105,7 @@ def _medians(times: Sequence[float]) -> list[float]:
 
 
 def draw_padding(prompts: Sequence[str], completions: Sequence[str]) -> tuple[Chart, str]:
-    """(chart, words): prompts of unlike length and what is written behind them, padded on the left and on the right."""
+    """(chart, words): prompts of different lengths and their completions, padded on the left and on the right."""
     import numpy as np
 
     longest, more = max(map(len, prompts)), max(map(len, completions))
@@ -128,7 +128,7 @@ def draw_padding(prompts: Sequence[str], completions: Sequence[str]) -> tuple[Ch
         )
         sheet.write(words, size=min(16, 0.5 * cell))
     chart.text(
-        *(15, chart.height - 14, "grey: padding, white: prompt, orange: what is written, one column a step"),
+        *(15, chart.height - 14, "grey: padding, white: prompt, orange: completion, one column per step"),
         size=12.5,
         color="soft",
     )

@@ -1,4 +1,4 @@
-"""What comes next: distributions over tokens, what filters leave of them, and how often the answer is right."""
+"""Next-token distributions, what filters leave of them, and how often the answer is right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import BLUE, COLORS, ORANGE, POSITIVE, percent
 
-GRAY = "#b9b9bf"  # a probability that is only looked at
+GRAY = "#b9b9bf"  # a probability of the policy, not drawn from
 ROW = 27  # pixels of a token's row
 
 
@@ -17,7 +17,7 @@ def draw_steps(steps: Sequence[tuple[str, Mapping[str, float], str]]) -> tuple[C
     """(chart, words): a text that grows, with the likeliest next tokens at each step.
 
     Args:
-        steps: for each, the text so far, the likeliest next tokens with their probabilities, and the one taken
+        steps: the text so far, the likeliest next tokens with their probabilities, and the token taken, for each step
     """
     most = max(len(probs) for _, probs, _ in steps)
     wide = 1000 / len(steps)
@@ -44,14 +44,14 @@ def draw_sampling(
     """(chart, words): the policy's distribution over tokens, and the one that is drawn from.
 
     Args:
-        names: of the tokens, as they are shown
-        policy: their probabilities before anything is done
-        final: those that are drawn from; 0 for a token that is out
-        stages: by the name of each filter, in their order, the logits behind it; -inf for a token that is out
-        rows: so many of the likeliest tokens are shown
+        names: the tokens as they are shown
+        policy: the probabilities of the tokens before temperature and filters
+        final: the probabilities that tokens are drawn from; 0 for a removed token
+        stages: the logits after each filter, by its name and in order; -inf for a removed token
+        rows: the number of likeliest tokens to show
     """
     removed_by = [""] * len(names)
-    for each in reversed(stages):  # the first that took it out counts
+    for each in reversed(stages):  # the first filter that removed it counts
         removed_by = [each if stages[each][t] == -math.inf else before for t, before in enumerate(removed_by)]
     order = sorted(range(len(names)), key=lambda token: -float(policy[token]))
     shown, rest = order[:rows], order[rows:]
@@ -93,8 +93,8 @@ def draw_accuracy(
     """(chart, words): the share of right answers against temperature, computed and, as markers, by drawing.
 
     Args:
-        exact: the probability of the right answer, a mean over questions
-        sampled: by name of the seed, the share that was right
+        exact: the probability of the right answer, averaged over questions
+        sampled: the share of right answers, by name of the seed
     """
     highest = 1.15 * max(max(exact), *(max(each) for each in sampled.values()))
     chart = Chart(820, 330)
@@ -121,6 +121,6 @@ def draw_accuracy(
 
 
 def _some(names: Sequence[str], tokens: Sequence[int], most: int = 10) -> str:
-    """The first of them by name, and how many more there are."""
+    """The first tokens by name, and how many more there are."""
     text = " ".join(names[token] for token in tokens[:most])
     return text + (f" and {len(tokens) - most} more" if len(tokens) > most else "")
