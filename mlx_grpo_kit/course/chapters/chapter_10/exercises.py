@@ -15,7 +15,7 @@ def _normal(rng, *shape):
 
 
 def _with_gradients(solution, *differentiated):
-    """How a function is tried that a model will be trained through: the arguments at `differentiated` get gradients."""
+    """Try out a function that gradients have to pass through, to the arguments at `differentiated`."""
 
     def loss(function, arguments):
         result = function(*arguments)
@@ -32,7 +32,7 @@ def _with_gradients(solution, *differentiated):
         if not isinstance(result, mx.array):
             if hasattr(result, "shape") or isinstance(result, (list, tuple)):
                 kind = f"{type(result).__module__}.{type(result).__name__}".removeprefix("builtins.")
-                return Told(f"a {kind} (no gradient passes: stay with mx)")
+                return Told(f"a {kind} (gradients cannot pass through it: use only mx)")
             return result
         if not same(result, expected):
             return result
@@ -40,7 +40,9 @@ def _with_gradients(solution, *differentiated):
         if any(mx.any(mx.isnan(slope)).item() for slope in slopes):
             return Told("the right numbers, and a gradient of nan (on its way back, inf meets inf or 0)")
         if not all(map(same, slopes, gradients(solution, arguments))):
-            return Told("the right numbers, cut off from what they were made of (no gradient passes: stay with mx)")
+            return Told(
+                "the right numbers, cut off from what they were made of (gradients cannot pass through it: use only mx)"
+            )
         return result
 
     return run
@@ -52,10 +54,10 @@ def embedding(weight, input_ids):
 
 
 def _without_grad(function, *arguments):
-    """How a function is tried that is to find a gradient by itself."""
+    """Try out a function that has to compute a gradient without `mx.grad`."""
 
     def refuse(*_, **__):
-        raise RuntimeError("no mx.grad here: write the rule")
+        raise RuntimeError("do not use mx.grad here: write the rule")
 
     kept = {name: getattr(mx, name) for name in ("grad", "value_and_grad", "vjp")}
     try:
@@ -75,8 +77,8 @@ def _table(rng):
 EMBEDDING = Exercise(
     "10.1",
     "Vectors for ids",
-    "Write `embedding(weight, input_ids)`: for ids [B, T] the rows of `weight` [V, hidden] that they name, an array "
-    "[B, T, hidden]. In MLX, so that gradients pass.",
+    "Write `embedding(weight, input_ids)`: for ids [B, T] it returns the rows of `weight` [V, hidden] that they name, "
+    "an array [B, T, hidden]. Write it in MLX, so that gradients can flow through it.",
     minutes=4,
     difficulty=1,
     solution=embedding,
@@ -105,8 +107,8 @@ EMBEDDING = Exercise(
             "- return weight[input_ids]",
             "+ return weight[input_ids.reshape(-1)]",
             message=(
-                "The rows are right, in one long list. Each row of the batch keeps its own: the shape is [B, T, "
-                "hidden]."
+                "The rows are right, but in one long list. Each row of the batch keeps its own rows: the shape is [B, "
+                "T, hidden]."
             ),
             hint=2,
         ),
@@ -114,7 +116,7 @@ EMBEDDING = Exercise(
             "first row only",
             "- return weight[input_ids]",
             "+ return weight[input_ids[0]]",
-            message="That is the first row of the batch alone.",
+            message="That is only the first row of the batch.",
             hint=2,
         ),
         Slip(
@@ -135,7 +137,7 @@ EMBEDDING = Exercise(
 
 
 def embedding_backward(grad, input_ids, num_rows):
-    """The gradient [num_rows, hidden] of weight, from that of the rows taken, [B, T, hidden]."""
+    """The gradient [num_rows, hidden] of weight, from the gradient of the rows, [B, T, hidden]."""
     zeros = mx.zeros((num_rows, grad.shape[-1]))
     return zeros.at[input_ids].add(grad)
 
@@ -148,17 +150,18 @@ def _gradient_of_rows(rng):
 EMBEDDING_BACKWARD = Exercise(
     "10.2",
     "Back into the table",
-    "Write `embedding_backward(grad, input_ids, num_rows)`: the loss sent `grad` [B, T, hidden] to the vectors that "
-    "`embedding(weight, input_ids)` gave. What is the gradient of `weight`, [num_rows, hidden]? No `mx.grad` here: "
-    "write the rule.",
+    "Write `embedding_backward(grad, input_ids, num_rows)`: `grad` [B, T, hidden] is the gradient of the loss with "
+    "respect to the vectors that `embedding(weight, input_ids)` returned. What is the gradient of `weight`, "
+    "[num_rows, hidden]? Do not use `mx.grad` here: write the rule.",
     minutes=8,
     difficulty=2,
     solution=embedding_backward,
     hints=(
-        "A row that was taken twice has two ways to the loss. What happens to gradients of several ways, since "
-        "chapter 02? And what does a row get that nobody took?",
+        "A row that was used twice has two paths to the loss. What happens to the gradients of several paths, since "
+        "chapter 02? And what is the gradient of a row that was never used?",
         "Begin with `mx.zeros((num_rows, hidden))`. `zeros[ids] += grad` looks right and is not: where an id comes "
-        "twice, one addition hides the other, as in chapter 08. MLX writes the honest one `array.at[ids].add(values)`.",
+        "twice, one addition hides the other, as in chapter 08. In MLX the correct form is "
+        "`array.at[ids].add(values)`.",
         "`mx.zeros((num_rows, grad.shape[-1])).at[input_ids].add(grad)`",
     ),
     cases=(
@@ -174,28 +177,28 @@ EMBEDDING_BACKWARD = Exercise(
             "- return zeros.at[input_ids].add(grad)",
             "+ zeros[input_ids] = grad",
             "+ return zeros",
-            message="A row that was taken several times has the gradient of one of them only: they have to add up.",
+            message="A row that was used several times has the gradient of only one use: all of them have to add up.",
         ),
         Slip(
             "the mean of all",
             "- return zeros.at[input_ids].add(grad)",
             "+ counts = mx.zeros((num_rows, 1)).at[input_ids].add(mx.ones((*input_ids.shape, 1)))",
             "+ return zeros.at[input_ids].add(grad) / mx.maximum(counts, 1)",
-            message="Those are means. Two ways to the loss count twice as much as one: add, and do not divide.",
+            message="Those are means. Two paths to the loss count twice as much as one: add, and do not divide.",
         ),
         Slip(
             "the largest",
             "- return zeros.at[input_ids].add(grad)",
             "+ return zeros.at[input_ids].maximum(grad)",
-            message="One of a row's gradients wins here. All of them count: add them.",
+            message="Here one of a row's gradients replaces the others. All of them count: add them.",
         ),
         Slip(
             "looked up",
             "- return zeros.at[input_ids].add(grad)",
             "+ return grad.reshape(-1, grad.shape[-1])[input_ids % len(grad)]",
             message=(
-                "That reads rows at the ids. Backward it goes the other way: a gradient is written to the row at its "
-                "id."
+                "That reads rows at the ids. The backward pass goes the other way: a gradient is written to the row "
+                "at its id."
             ),
         ),
         Slip(
@@ -207,8 +210,10 @@ EMBEDDING_BACKWARD = Exercise(
         ),
     ),
     run=_without_grad,
-    explain="`mx.grad` does the same. A row that no text of the batch has used has gradient 0, and stays what it is "
-    "(unless the optimizer pulls at it for reasons of its own, as weight decay does).",
+    explain=(
+        "`mx.grad` does the same. A row that no text of the batch uses has gradient 0 and does not change (unless the "
+        "optimizer changes it for other reasons, such as weight decay)."
+    ),
 )
 
 
@@ -221,16 +226,22 @@ BY_HAND = Exercise(
     difficulty=1,
     solution=(2.0, -1.0, 0.7),
     hints=(
-        "Three steps. The squares and their mean; its root; each number divided by the root. Only then the weights.",
+        "There are three steps: the mean of the squares, its root, and each number divided by the root. The weights "
+        "come last.",
         "1 + 25 + 49 = 75, a third of it is 25, and the root of that is 5.",
     ),
     mistakes=(
-        Mistake("weights left out", (0.2, -1.0, 1.4), "That is x / 5, which is right. Now each number's weight.", 1),
-        Mistake("no root", (0.4, -0.2, 0.14), "Divided by 25, the mean of the squares: take its root first.", 1),
+        Mistake(
+            "weights left out",
+            (0.2, -1.0, 1.4),
+            "That is x / 5, which is right so far. Now multiply each number by its weight.",
+            1,
+        ),
+        Mistake("no root", (0.4, -0.2, 0.14), "You divided by 25, the mean of the squares: take its root first.", 1),
         Mistake("signs lost", (2.0, 1.0, 0.7), "Squares are positive, but x itself keeps its sign.", 1),
         Mistake("ten times x", (10.0, -5.0, 3.5), "That is x times the weights. The division is missing.", 1),
     ),
-    explain="[10, -50, 70] gives the same three numbers: what a norm takes out is the size.",
+    explain="[10, -50, 70] gives the same three numbers: a norm removes the size.",
 )
 
 
@@ -248,16 +259,16 @@ def _rows_and_weight(rng):
 RMS_NORM = Exercise(
     "10.4",
     "RMSNorm",
-    "Write `rms_norm(x, weight, eps)` in MLX: every vector along the last axis of `x` [..., n] divided by `sqrt(mean "
-    "of its squares + eps)`, times `weight` [n]. Zeros stay zeros, with no nan on the way back. `mx.fast.rms_norm` "
-    "exists; write it out for once.",
+    "Write `rms_norm(x, weight, eps)` in MLX: divide every vector along the last axis of `x` [..., n] by `sqrt(mean "
+    "of its squares + eps)`, and multiply it by `weight` [n]. Zeros stay zeros, without a nan in the gradient. "
+    "`mx.fast.rms_norm` exists, but write it out for once.",
     minutes=7,
     difficulty=1,
     solution=rms_norm,
     hints=(
-        "`mx.mean(x * x, axis=-1, keepdims=True)` has one number for each vector, in an axis of length 1 that "
-        "broadcasts back over x.",
-        "eps stands beside the mean, under the root: `mx.sqrt(mean_square + eps)`. The weights come last.",
+        "`mx.mean(x * x, axis=-1, keepdims=True)` has one number per vector, in an axis of length 1 that broadcasts "
+        "over x.",
+        "eps is added to the mean, under the root: `mx.sqrt(mean_square + eps)`. The weights come last.",
         "`return x / mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps) * weight`",
     ),
     cases=(
@@ -274,8 +285,8 @@ RMS_NORM = Exercise(
             "- return x / mx.sqrt(mean_square + eps) * weight",
             "+ return x / (mx.sqrt(mean_square) + eps) * weight",
             message=(
-                "eps stands outside of the root. Inside, an eps of 1e-6 counts like numbers of the size 1e-3; outside,"
-                " like numbers of the size 1e-6. The difference is small, and it is another model."
+                "eps is outside the root. Inside, an eps of 1e-6 counts like numbers of size 1e-3; outside, like "
+                "numbers of size 1e-6. The difference is small, but it is a different model."
             ),
             hint=2,
         ),
@@ -283,28 +294,28 @@ RMS_NORM = Exercise(
             "eps times the weight",
             "- return x / mx.sqrt(mean_square + eps) * weight",
             "+ return x / mx.sqrt(mean_square) * weight + eps",
-            message="eps is added to the result. It belongs under the root, beside the mean.",
+            message="eps is added to the result. It belongs under the root, added to the mean.",
             hint=2,
         ),
         Slip(
             "eps left out",
             "- return x / mx.sqrt(mean_square + eps) * weight",
             "+ return x / mx.sqrt(mean_square) * weight",
-            message="Without eps a vector of zeros is 0 / 0, nan, and small vectors are not held back.",
+            message="Without eps a vector of zeros becomes 0 / 0, nan, and small vectors are not kept small.",
             hint=2,
         ),
         Slip(
             "eps of its own",
             "- return x / mx.sqrt(mean_square + eps) * weight",
             "+ return x / mx.sqrt(mean_square + 1e-6) * weight",
-            message="eps was ignored: 1e-6 is Qwen3's, and other models have others.",
+            message="eps was ignored: 1e-6 is Qwen3's value, and other models have other values.",
             hint=2,
         ),
         Slip(
             "layer norm",
             '  """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
             "+ x = x - mx.mean(x, axis=-1, keepdims=True)",
-            message="The mean was taken off first: that is layer norm. RMSNorm leaves the mean where it is.",
+            message="The mean was subtracted first: that is layer norm. RMSNorm does not change the mean first.",
         ),
         Slip(
             "the standard deviation",
@@ -341,7 +352,8 @@ RMS_NORM = Exercise(
             "- return x / mx.sqrt(mean_square + eps) * weight",
             "+ return x / mx.sqrt(mean_square + eps)",
             message=(
-                "The weights were multiplied in before the norm, which divides by them again in part. They come last."
+                "The weights were multiplied in before the norm, and the norm partly divides by them again. They come "
+                "last."
             ),
             hint=2,
         ),
@@ -358,11 +370,11 @@ RMS_NORM = Exercise(
             "over the first axis",
             "- mean_square = mx.mean(x * x, axis=-1, keepdims=True)",
             "+ mean_square = mx.mean(x * x, axis=0, keepdims=True)",
-            message="The mean goes along the first axis, over different tokens. It belongs along the last.",
+            message="The mean is taken along the first axis, over different tokens. Take it along the last axis.",
         ),
     ),
     run=_with_gradients(rms_norm, 0, 1),
-    explain="The kit calls `mx.fast.rms_norm`, one kernel in place of five; its numbers are yours.",
+    explain="The kit calls `mx.fast.rms_norm`, one kernel in place of five, with the same results as yours.",
 )
 
 
@@ -388,16 +400,16 @@ MLP = Exercise(
     "10.5",
     "SwiGLU",
     "Write `mlp(x, gate_weight, up_weight, down_weight)` in MLX: `down(silu(gate(x)) * up(x))`, with `silu(z) = z * "
-    "sigmoid(z)`. The weights are [intermediate, hidden] twice, and [hidden, intermediate] for the way down; each is a "
-    "linear map as above, without bias. Gates may be as far out as ±500: nothing may become nan, forward or backward. "
-    "(`mx.sigmoid` looks after that.)",
+    "sigmoid(z)`. `gate_weight` and `up_weight` are [intermediate, hidden], and `down_weight` is [hidden, "
+    "intermediate]; each is a linear map as above, without bias. Gates may be as large as ±500, and nothing may "
+    "become nan, forward or backward. (`mx.sigmoid` takes care of that.)",
     minutes=8,
     difficulty=2,
     solution=mlp,
     hints=(
-        "Three linear maps, `x @ weight.T` each. Two of them start from the same x.",
-        "`mx.sigmoid` is right for numbers of any size. silu goes onto the gate, before the two are multiplied element "
-        "by element.",
+        "There are three linear maps, each `x @ weight.T`. Two of them start from the same x.",
+        "`mx.sigmoid` is correct for numbers of any size. Apply silu to the gate, before the two are multiplied "
+        "element by element.",
         "`gate, up = x @ gate_weight.T, x @ up_weight.T`, then `(gate * mx.sigmoid(gate) * up) @ down_weight.T`.",
     ),
     cases=(
@@ -412,13 +424,13 @@ MLP = Exercise(
             "x added",
             "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
             "+ return x + (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            message="x itself is added. The shortcut goes around the whole part and is no business of the MLP.",
+            message="x itself is added. The shortcut goes around the whole part and does not belong inside the MLP.",
         ),
         Slip(
             "silu on both",
             "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
             "+ return (gate * mx.sigmoid(gate) * up * mx.sigmoid(up)) @ down_weight.T",
-            message="silu is on both branches. up stays as it is.",
+            message="silu is applied to both branches. `up` has no silu.",
             hint=2,
         ),
         Slip(
@@ -426,8 +438,8 @@ MLP = Exercise(
             "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
             "+ return (up * mx.sigmoid(up) * gate) @ down_weight.T",
             message=(
-                "silu is on the wrong branch: it belongs to gate. (Their shapes are the same, so a swap raises no "
-                "error.)"
+                "silu is applied to the wrong branch: it belongs to the gate. (Their shapes are the same, so a swap "
+                "raises no error.)"
             ),
             hint=2,
         ),
@@ -456,14 +468,14 @@ MLP = Exercise(
             "silu over both",
             "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
             "+ return (gate * up * mx.sigmoid(gate * up)) @ down_weight.T",
-            message="silu is over the product. It belongs to the gate alone, before it is multiplied by up.",
+            message="silu is applied to the product. Apply it to the gate alone, before the multiplication by up.",
             hint=2,
         ),
         Slip(
             "no up",
             "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
             "+ return (gate * mx.sigmoid(gate)) @ down_weight.T",
-            message="up is missing: what is the gate to let through?",
+            message="up is missing, so the gate has nothing to let through.",
         ),
         Slip(
             "no silu",
@@ -476,7 +488,7 @@ MLP = Exercise(
             "overflow",
             "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
             "+ return (gate * mx.exp(gate) / (1 + mx.exp(gate)) * up) @ down_weight.T",
-            message="e**500 is inf, and inf / inf is nan. `mx.sigmoid(z)` has no such hole, forward or backward.",
+            message="e**500 is inf, and inf / inf is nan. `mx.sigmoid(z)` has no such problem, forward or backward.",
             hint=2,
         ),
         Slip(
@@ -488,39 +500,42 @@ MLP = Exercise(
             "+ up = x @ up_weight",
             "+ return (gate * mx.sigmoid(gate) * up) @ down_weight",
             message=(
-                "The weights lie as [out, in], as in torch: `x @ weight.T`. (Where a matrix is square, nothing "
-                "complains.)"
+                "The weights have the layout [out, in], as in torch: `x @ weight.T`. (Where a matrix is square, "
+                "nothing complains.)"
             ),
         ),
     ),
     run=_with_gradients(mlp, 0, 1, 2, 3),
-    explain="The kit computes silu(gate) * up with a rule of its own (`gated_silu` in qwen3/kernels.py), which is "
-    "faster on a CPU and keeps one array less.",
+    explain=(
+        "The kit computes silu(gate) * up with its own gradient rule (`gated_silu` in qwen3/kernels.py), which is "
+        "faster on a CPU and keeps one array less."
+    ),
 )
 
 
 def rotate(a, b, angle):
-    """The point (a, b), turned by `angle` radians counterclockwise: a tuple of two arrays."""
+    """The point (a, b), rotated by `angle` radians counterclockwise: a tuple of two arrays."""
     return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)
 
 
 def _two_arrays(function, *arguments):
-    """Two of them in one array are two as well."""
+    """Accept one array that holds both results as a tuple of two."""
     turned = function(*arguments)
     return tuple(turned) if getattr(turned, "shape", ())[:1] == (2,) else turned
 
 
 ROTATE = Exercise(
     "10.6",
-    "Turn one pair",
-    "Write `rotate(a, b, angle)`: the point (a, b) turned by `angle` (radians, counterclockwise) about the origin, as "
-    "a tuple of two. All three are arrays of one shape, and each pair is turned by its own angle.",
+    "Rotate one pair",
+    "Write `rotate(a, b, angle)`: the point (a, b) rotated by `angle` (radians, counterclockwise) about the origin, "
+    "as a tuple of two arrays. All three inputs are arrays of the same shape, and each pair is rotated by its own "
+    "angle.",
     minutes=5,
     difficulty=1,
     solution=rotate,
     hints=(
         "Where do (1, 0) and (0, 1) go? (1, 0) goes to (cos, sin), and (0, 1) to (-sin, cos).",
-        "(a, b) is a times the first plus b times the second.",
+        "(a, b) is a times the first result plus b times the second.",
         "`return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)`",
     ),
     cases=(
@@ -534,7 +549,7 @@ ROTATE = Exercise(
             "clockwise",
             "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
             "+ return a * mx.cos(angle) + b * mx.sin(angle), -a * mx.sin(angle) + b * mx.cos(angle)",
-            message="That turns clockwise: the sign of the sine is the other way round.",
+            message="That rotates clockwise: change the sign of the sine.",
         ),
         Slip(
             "no rotation",
@@ -546,21 +561,21 @@ ROTATE = Exercise(
             "degrees",
             "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
             "+ return a * mx.cos(angle * np.pi / 180) - b * mx.sin(angle * np.pi / 180), a * mx.sin(angle * np.pi / 180) + b * mx.cos(angle * np.pi / 180)",  # noqa: E501
-            message="The angle is in radians already: a quarter of a turn is pi / 2.",
+            message="The angle is already in radians: a quarter turn is pi / 2.",
         ),
         Slip(
             "the new a used for b",
             "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
             "+ a = a * mx.cos(angle) - b * mx.sin(angle)",
             "+ return a, a * mx.sin(angle) + b * mx.cos(angle)",
-            message="The second number was made of the *new* a. Both are made of the old ones.",
+            message="The second number was computed from the *new* a. Both have to come from the old a and b.",
             hint=2,
         ),
         Slip(
             "swapped",
             "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
             "+ return a * mx.sin(angle) + b * mx.cos(angle), a * mx.cos(angle) - b * mx.sin(angle)",
-            message="The two are swapped: first what a becomes, then what b becomes.",
+            message="The two results are swapped: return the new a first, then the new b.",
             hint=2,
         ),
     ),
@@ -569,7 +584,7 @@ ROTATE = Exercise(
 
 
 def rope_angles(positions, head_dim, theta):
-    """By how many radians each pair turns at each position: positions [T] -> [T, head_dim / 2]."""
+    """The angle in radians of each pair at each position: positions [T] -> [T, head_dim / 2]."""
     pairs = mx.arange(head_dim // 2)
     speeds = theta ** (-2 * pairs / head_dim)
     return positions[:, None] * speeds
@@ -578,14 +593,16 @@ def rope_angles(positions, head_dim, theta):
 ANGLES = Exercise(
     "10.7",
     "Fast hands, slow hands",
-    "Write `rope_angles(positions, head_dim, theta)` in MLX: for `positions` [T] the angles [T, head_dim / 2]. Pair "
-    "i = 0, 1, 2, ... turns by `theta ** (-2 i / head_dim)` radians at every step, so at position p by p times that.",
+    "Write `rope_angles(positions, head_dim, theta)` in MLX: for `positions` [T] it returns the angles [T, head_dim / "
+    "2]. Pair i = 0, 1, 2, ... rotates by `theta ** (-2 i / head_dim)` radians at every step, so at position p by p "
+    "times that.",
     minutes=5,
     difficulty=2,
     solution=rope_angles,
     hints=(
-        "First the speeds, one for each pair: `mx.arange(head_dim // 2)` are the i. Pair 0 always turns by 1 a step.",
-        "A table of all positions times all speeds is a column times a row: `positions[:, None] * speeds`.",
+        "Compute the speeds first, one per pair: `mx.arange(head_dim // 2)` gives the i. Pair 0 always rotates by 1 "
+        "radian per step.",
+        "The table of all positions times all speeds is a column times a row: `positions[:, None] * speeds`.",
         "`return positions[:, None] * theta ** (-2 * mx.arange(head_dim // 2) / head_dim)`",
     ),
     cases=(
@@ -614,40 +631,40 @@ ANGLES = Exercise(
             "faster and faster",
             "- speeds = theta ** (-2 * pairs / head_dim)",
             "+ speeds = theta ** (2 * pairs / head_dim)",
-            message="The exponent is negative: pair 0 is the fastest, and the others are slower.",
+            message="The exponent is negative: pair 0 is the fastest, and all other pairs are slower.",
         ),
         Slip(
             "all numbers",
             "- pairs = mx.arange(head_dim // 2)",
             "+ pairs = mx.arange(head_dim)",
-            message="There are head_dim / 2 pairs, so as many speeds.",
+            message="There are head_dim / 2 pairs, so there are head_dim / 2 speeds.",
         ),
         Slip(
             "pairs counted from 1",
             "- pairs = mx.arange(head_dim // 2)",
             "+ pairs = mx.arange(1, head_dim // 2 + 1)",
-            message="Pairs count from 0: pair 0 turns by theta ** 0 = 1 radian a step.",
+            message="Pairs count from 0: pair 0 rotates by theta ** 0 = 1 radian per step.",
         ),
         Slip(
             "pairs by positions",
             "- return positions[:, None] * speeds",
             "+ return speeds[:, None] * positions",
-            message="The table lies on its side: a row for each position, a column for each pair.",
+            message="The table is transposed: it needs one row per position and one column per pair.",
             hint=2,
         ),
         Slip(
             "theta of its own",
             "- speeds = theta ** (-2 * pairs / head_dim)",
             "+ speeds = 10000.0 ** (-2 * pairs / head_dim)",
-            message="theta was ignored. 10,000 is the usual one, and Qwen3's is 1,000,000.",
+            message="theta was ignored. 10,000 is the usual value, and Qwen3 has 1,000,000.",
         ),
         Slip(
             "in half precision",
             "- return positions[:, None] * speeds",
             "+ return (positions[:, None] * speeds).astype(mx.bfloat16)",
             message=(
-                "Half precision has two or three digits, and position 4,097 becomes 4,096: an angle that is wrong by a"
-                " radian. Compute angles in float32."
+                "Half precision has two or three digits, so position 4,097 becomes 4,096, and the angle is wrong by a "
+                "radian. Compute angles in float32."
             ),
             hint=2,
         ),
@@ -655,20 +672,23 @@ ANGLES = Exercise(
             "places in the list",
             "  speeds = theta ** (-2 * pairs / head_dim)",
             "+ positions = mx.arange(len(positions))",
-            message="The rows count 0, 1, 2, ... Where the tokens stand is what `positions` says.",
+            message="The rows count 0, 1, 2, ... Use the positions of the tokens in `positions`.",
             hint=2,
         ),
         Slip(
             "one step ahead",
             "- return positions[:, None] * speeds",
             "+ return (positions + 1)[:, None] * speeds",
-            message="Every angle is one step ahead: at position 0 nothing is turned.",
+            message="Every angle is one step ahead: at position 0 nothing is rotated.",
         ),
         Slip(
             "every angle twice",
             "- return positions[:, None] * speeds",
             "+ return mx.concatenate([positions[:, None] * speeds] * 2, axis=-1)",
-            message="Every angle is there twice (transformers stores them so). A pair has one: [T, head_dim / 2].",
+            message=(
+                "Every angle appears twice (transformers stores them like this). A pair has one angle: [T, head_dim / "
+                "2]."
+            ),
             hint=2,
         ),
         Slip(
@@ -685,11 +705,11 @@ ANGLES = Exercise(
 def _of_mlx(result):
     if isinstance(result, mx.array) or not hasattr(result, "shape"):
         return result
-    return Told(f"a {type(result).__module__}.{type(result).__name__} (later cells want an mx.array)")
+    return Told(f"a {type(result).__module__}.{type(result).__name__} (later cells need an mx.array)")
 
 
 def rope(x, offset, theta):
-    """Turn pair (x[i], x[i + D/2]) of [B, heads, T, D] by its position, offset + t."""
+    """Rotate pair (x[i], x[i + D/2]) of [B, heads, T, D] by its position, offset + t."""
     half = x.shape[-1] // 2
     positions = offset + mx.arange(x.shape[2])
     angles = rope_angles(positions, x.shape[-1], theta)
@@ -707,16 +727,16 @@ ROPE = Exercise(
     "10.8",
     "RoPE",
     "Write `rope(x, offset, theta)` in MLX for `x` [B, heads, T, D]. Number i and number i + D/2 of a vector are a "
-    "pair; pair i turns as `rope_angles` says. The first of the T tokens stands at position `offset`, the next at "
-    "offset + 1, and so on. The result has x's shape and order.",
+    "pair; pair i is rotated by the angle from `rope_angles`. The first of the T tokens is at position `offset`, the "
+    "next at offset + 1, and so on. The result has the same shape and order as x.",
     minutes=12,
     difficulty=3,
     solution=rope,
     hints=(
-        "Positions first: `offset + mx.arange(T)`. Their angles are a table [T, D/2], which broadcasts over the batch "
-        "and the heads.",
-        "All first members of the pairs are `x[..., :half]`, all second ones `x[..., half:]`: two arrays "
-        "[B, heads, T, D/2], and your `rotate` turns them both at once.",
+        "Compute the positions first: `offset + mx.arange(T)`. Their angles are a table [T, D/2], which broadcasts "
+        "over the batch and the heads.",
+        "The first members of all pairs are `x[..., :half]`, the second members `x[..., half:]`: two arrays [B, "
+        "heads, T, D/2], and your `rotate` rotates them all at once.",
         "`a, b = rotate(x[..., :half], x[..., half:], angles)`, and `mx.concatenate([a, b], axis=-1)` puts them back.",
     ),
     cases=(
@@ -734,8 +754,8 @@ ROPE = Exercise(
             "- return mx.concatenate(turned, axis=-1)",
             "+ return mx.stack(turned, axis=-1).reshape(x.shape)",
             message=(
-                "Neighbours are paired here, (0, 1), (2, 3) and so on. That is a RoPE too, the one of the paper, and "
-                "not Qwen3's: its pairs are (i, i + D/2)."
+                "Neighbours are paired here, (0, 1), (2, 3) and so on. That is the RoPE of the paper, but not "
+                "Qwen3's: its pairs are (i, i + D/2)."
             ),
             hint=2,
         ),
@@ -744,8 +764,8 @@ ROPE = Exercise(
             "- return mx.concatenate(turned, axis=-1)",
             "+ return mx.stack(turned, axis=-1).reshape(x.shape)",
             message=(
-                "The pairs are right and turned right, but then shuffled into each other: the first halves come first,"
-                " then the second ones, as in x."
+                "The pairs and their rotation are right, but the result is interleaved: as in x, all first members "
+                "come first, then all second members."
             ),
             hint=3,
         ),
@@ -753,27 +773,27 @@ ROPE = Exercise(
             "offset forgotten",
             "- positions = offset + mx.arange(x.shape[2])",
             "+ positions = mx.arange(x.shape[2])",
-            message="The first token stands at `offset`, not always at 0.",
+            message="The first token is at position `offset`, not always at 0.",
         ),
         Slip(
             "counted from 1",
             "- positions = offset + mx.arange(x.shape[2])",
             "+ positions = offset + 1 + mx.arange(x.shape[2])",
-            message="The first token stands at `offset` itself, so with an offset of 0 it is not turned at all.",
+            message="The first token is at position `offset` itself, so with an offset of 0 it is not rotated at all.",
         ),
         Slip(
             "the same for all",
             "- positions = offset + mx.arange(x.shape[2])",
             "+ positions = offset + 0 * mx.arange(x.shape[2])",
-            message="Every token is turned by the same angle. Token t stands at offset + t.",
+            message="Every token is rotated by the same angle. Token t is at position offset + t.",
         ),
         Slip(
             "clockwise",
             "- turned = a * mx.cos(angles) - b * mx.sin(angles), a * mx.sin(angles) + b * mx.cos(angles)",
             "+ turned = a * mx.cos(angles) + b * mx.sin(angles), -a * mx.sin(angles) + b * mx.cos(angles)",
             message=(
-                "That turns the wrong way round. If queries and keys are both turned so, a distance of 3 counts as one"
-                " of −3, and no trained model is made for that."  # noqa: RUF001
+                "That rotates the wrong way. If queries and keys are both rotated like that, a distance of 3 counts as "
+                "−3, and no trained model is made for that."  # noqa: RUF001
             ),
             hint=2,
         ),
@@ -782,14 +802,14 @@ ROPE = Exercise(
             "- turned = a * mx.cos(angles) - b * mx.sin(angles), a * mx.sin(angles) + b * mx.cos(angles)",
             "+ a = a * mx.cos(angles) - b * mx.sin(angles)",
             "+ turned = a, a * mx.sin(angles) + b * mx.cos(angles)",
-            message="The second half was made of the *new* first half. Both are made of the old ones.",
+            message="The second half was computed from the *new* first half. Both have to come from the old halves.",
             hint=2,
         ),
         Slip(
             "theta of its own",
             "- angles = rope_angles(positions, x.shape[-1], theta)",
             "+ angles = rope_angles(positions, x.shape[-1], 10000.0)",
-            message="theta was ignored. 10,000 is the usual one, and Qwen3's is 1,000,000.",
+            message="theta was ignored. 10,000 is the usual value, and Qwen3 has 1,000,000.",
         ),
         Slip(
             "along the heads",
@@ -806,7 +826,7 @@ ROPE = Exercise(
 
 
 def to_half_split(weight, head_dim):
-    """weight [heads * head_dim, hidden], for pairs of neighbours, with rows for pairs of halves."""
+    """Reorder weight [heads * head_dim, hidden] from pairs of neighbours to pairs of halves."""
     heads = weight.shape[0] // head_dim
     pairs = weight.reshape(heads, head_dim // 2, 2, -1)
     return pairs.swapaxes(1, 2).reshape(weight.shape)
@@ -825,13 +845,14 @@ PORT = Exercise(
     "10.9",
     "Port the weights",
     "Write `to_half_split(weight, head_dim)`: `weight` [heads * head_dim, hidden] makes the queries of a model whose "
-    "pairs are neighbours, (0, 1), (2, 3), ... in every head. Return the same rows in another order, in which they are "
-    "right for pairs (i, i + head_dim / 2): within every head first the first members of all pairs, then the second.",
+    "pairs are neighbours, (0, 1), (2, 3), ... in every head. Return the same rows in the order that is right for "
+    "pairs (i, i + head_dim / 2): within every head, first the first members of all pairs, then the second members.",
     minutes=10,
     difficulty=3,
     solution=to_half_split,
     hints=(
-        "For one head of 6 the rows are wanted in the order 0, 2, 4, 1, 3, 5. The next head follows with 6, 8, 10, ...",
+        "For one head of 6 the rows should come in the order 0, 2, 4, 1, 3, 5. The next head follows with 6, 8, 10, "
+        "...",
         "`weight.reshape(heads, head_dim // 2, 2, -1)` has axes (head, pair, member, hidden). Which two have to "
         "change places?",
         "`weight.reshape(heads, head_dim // 2, 2, -1).swapaxes(1, 2).reshape(weight.shape)`",
@@ -844,8 +865,9 @@ PORT = Exercise(
             "- pairs = weight.reshape(heads, head_dim // 2, 2, -1)",
             "+ pairs = weight.reshape(heads, 2, head_dim // 2, -1)",
             message=(
-                "That is the way back, from halves to neighbours. For a head of 6 the wanted order is 0, 2, 4, 1, 3, "
-                "5. (With a head_dim of 4 the two ways are the same: a test with 4 would not have noticed.)"
+                "That is the opposite direction, from halves to neighbours. For a head of 6 the right order is 0, 2, "
+                "4, 1, 3, 5. (With a head_dim of 4 the two directions are the same, so a test with 4 would not have "
+                "noticed.)"
             ),
         ),
         Slip(
@@ -861,7 +883,7 @@ PORT = Exercise(
             "as it was",
             "- return pairs.swapaxes(1, 2).reshape(weight.shape)",
             "+ return pairs.reshape(weight.shape)",
-            message="Nothing was moved: reshaping there and back leaves every row where it was.",
+            message="No row was moved: reshaping there and back leaves every row in its place.",
             hint=2,
         ),
         Slip(
@@ -869,14 +891,14 @@ PORT = Exercise(
             "- pairs = weight.reshape(heads, head_dim // 2, 2, -1)",
             "+ pairs = weight.T.reshape(-1, head_dim // 2, 2, heads)",
             message=(
-                "The columns were moved. What the queries' numbers are is decided by the rows: weight is [out, in]."
+                "The columns were moved. The order of a query's numbers depends on the rows: weight is [out, in]."
             ),
         ),
         Slip(
             "second members first",
             "- return pairs.swapaxes(1, 2).reshape(weight.shape)",
             "+ return pairs[:, :, ::-1].swapaxes(1, 2).reshape(weight.shape)",
-            message="The second members of the pairs come first here, so every pair turns the wrong way round.",
+            message="The second members of the pairs come first here, so every pair rotates the wrong way.",
         ),
     ),
     explain="The script that brought Meta's Llama to Hugging Face has this function. It is called `permute`.",
@@ -884,7 +906,7 @@ PORT = Exercise(
 
 
 def stream_parts(record, num_layers):
-    """What was added to the residual stream: the embedding, each layer's attention and MLP."""
+    """The terms of the residual stream: the embedding, each layer's attention and MLP output."""
     parts = [record["embedding"]]
     for layer in range(num_layers):
         parts.append(record[f"layers.{layer}.self_attn.o_proj"])
@@ -912,15 +934,15 @@ def _record(rng, num_layers):
 STREAM = Exercise(
     "10.10",
     "Who wrote what",
-    "Write `stream_parts(record, num_layers)`: from a record of the forward pass (a dictionary of the names above) a "
-    "list of everything that was *added* to the residual stream, in order: the embedding, then for each layer what "
-    "attention added and what the MLP added. Their sum is the stream after the last layer.",
+    "Write `stream_parts(record, num_layers)`: from a record of the forward pass (a dictionary with the names above), "
+    "return a list of everything that was *added* to the residual stream, in order: the embedding, then for each "
+    "layer the output of attention and the output of the MLP. Their sum is the stream after the last layer.",
     minutes=6,
     difficulty=2,
     solution=stream_parts,
     hints=(
-        "Not the stream itself, but what went into it. The last thing that attention does is `o_proj`, the last of "
-        "the MLP is `down_proj`.",
+        "Collect the terms that were added, not the stream itself. The last thing that attention does is `o_proj`, "
+        "the last of the MLP is `down_proj`.",
         'The names are f"layers.{layer}.self_attn.o_proj" and f"layers.{layer}.mlp.down_proj".',
         'A list that begins with `record["embedding"]`, and a loop over `range(num_layers)` that appends two.',
     ),
@@ -938,27 +960,30 @@ STREAM = Exercise(
             '+ parts.append(record[f"layers.{layer}.attended"])',
             '+ parts.append(record[f"layers.{layer}"])',
             message=(
-                "Those are states of the stream, each of which holds all that was added before. What was *added* is "
-                "asked for."
+                "Those are states of the stream, and each contains everything that was added before. What was *added* "
+                "is asked for."
             ),
         ),
         Slip(
             "attention's as the stream",
             '- parts.append(record[f"layers.{layer}.self_attn.o_proj"])',
             '+ parts.append(record[f"layers.{layer}.attended"])',
-            message="`attended` is the stream after attention, embedding included. What attention added is its o_proj.",
+            message=(
+                "`attended` is the stream after attention, embedding included. The output that attention added is its "
+                "o_proj."
+            ),
         ),
         Slip(
             "inside of the MLP",
             '- parts.append(record[f"layers.{layer}.mlp.down_proj"])',
             '+ parts.append(record[f"layers.{layer}.mlp.gated"])',
-            message="`gated` is inside of the MLP, between up and down. What comes out of it is down_proj's.",
+            message="`gated` is inside the MLP, between up and down. The MLP's output is `down_proj`.",
         ),
         Slip(
             "no embedding",
             '- parts = [record["embedding"]]',
             "+ parts = []",
-            message="The stream does not begin empty: the embedding was there first.",
+            message="The stream does not begin empty: the embedding comes first.",
             hint=3,
         ),
         Slip(
@@ -968,7 +993,8 @@ STREAM = Exercise(
             '+ parts.append(record[f"layers.{layer}.input_layernorm"])',
             '+ parts.append(record[f"layers.{layer}.post_attention_layernorm"])',
             message=(
-                "That is what the parts *read*, the normalised stream. What they write back is o_proj and down_proj."
+                "Those are the inputs that the parts *read*, the normalised stream. The outputs that they add are "
+                "o_proj and down_proj."
             ),
         ),
         Slip(
@@ -982,7 +1008,9 @@ STREAM = Exercise(
             "the MLP first",
             "- return parts",
             "+ return parts[:1] + [parts[n + d] for n in range(1, len(parts), 2) for d in (1, 0)]",
-            message="All are there, in another order: in each layer attention writes first, and then the MLP.",
+            message=(
+                "All terms are there, but in the wrong order: in each layer attention adds first, and then the MLP."
+            ),
             hint=3,
         ),
         Slip(
@@ -997,7 +1025,7 @@ STREAM = Exercise(
             "- return parts",
             "+ return parts[:1] + [a + b for a, b in zip(parts[1::2], parts[2::2])]",
             message=(
-                "What a layer's attention and its MLP added is one sum here. Keep them apart: two entries for each "
+                "Here the outputs of a layer's attention and MLP are one sum. Keep them apart: two entries for each "
                 "layer."
             ),
             hint=3,
@@ -1006,7 +1034,7 @@ STREAM = Exercise(
             "all attention first",
             "- return parts",
             "+ return parts[:1] + parts[1::2] + parts[2::2]",
-            message="All are there, in another order: layer by layer, attention before the MLP.",
+            message="All terms are there, but in the wrong order: go layer by layer, attention before the MLP.",
             hint=3,
         ),
     ),

@@ -1,4 +1,4 @@
-"""SwiGLU's one unit: silu as a soft switch, and the line through 0 whose slope it sets."""
+"""One unit of SwiGLU: silu as a soft switch, and the line through 0 whose slope it sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def silu(z: float) -> float:
 
 
 def draw_gate(gate: float, up: float) -> tuple[Chart, str]:
-    """(chart, words): on the left silu and relu with a dot at the gate, on the right what becomes of up."""
+    """(chart, words): on the left silu and relu with a dot at the gate, on the right the output for every up."""
     slope = silu(gate)
     chart = Chart(1000, 340)
     zs = [FAR_GATE * (index / 60 - 1) for index in range(121)]
@@ -46,8 +46,8 @@ def draw_gate(gate: float, up: float) -> tuple[Chart, str]:
     state = "nearly shut" if abs(slope) < 0.3 else "open"
     return chart, (
         f"A gate of {_show(gate)}: silu is {_show(slope)}, and relu {_show(max(gate, 0.0))}. The switch is {state}. "
-        f"An up of {_show(up)} comes out as {_show(slope * up)}. Beside it the line of all ups for this gate, among "
-        f"those of other gates."
+        f"An up of {_show(up)} comes out as {_show(slope * up)}. On the right is the line of all ups for this gate, "
+        "among the lines of other gates."
     )
 
 

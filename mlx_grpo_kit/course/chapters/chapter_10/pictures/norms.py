@@ -22,7 +22,7 @@ def normed(x: Sequence[float], eps: float) -> dict[str, list[float]]:
 def draw_norms(x: Sequence[float], eps: float) -> tuple[Chart, str]:
     """(chart, words): the numbers of x, of its RMSNorm and of its layer norm, without weights, side by side.
 
-    x has an axis of its own; the norms share one, from which no vector of this length can get out.
+    x has its own axis; the norms share one that is long enough for every vector of this length.
     """
     count = len(x)
     size = (sum(each**2 for each in x) / count) ** 0.5

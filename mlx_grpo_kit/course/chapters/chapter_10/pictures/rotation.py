@@ -1,4 +1,4 @@
-"""Rotary position embeddings: a query and a key that turn with their positions, and how fast each pair turns."""
+"""Rotary position embeddings: a query and a key that rotate with their positions, and the speed of each pair."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ MOST_PAIRS = 32  # lines of the table of wavelengths
 
 
 def speeds_of(head_dim: int, theta: float) -> list[float]:
-    """Radians by which each of the head_dim / 2 pairs turns from one position to the next."""
+    """The radians by which each of the head_dim / 2 pairs rotates per position."""
     return [theta ** (-2 * pair / head_dim) for pair in range(head_dim // 2)]
 
 
 def draw_rotation(
     query: Any, key: Any, query_position: int, key_position: int, pair: int, theta: float, *, far: int = 40
 ) -> tuple[Chart, str]:
-    """(chart, words): one pair of a query and of a key, turned by their positions; their product against the distance.
+    """(chart, words): one pair of a query and of a key, rotated by their positions; their product against the distance.
 
     Args:
         query, key: [D], before the rotation; number i and number i + D/2 are pair i
-        pair: which one is drawn as arrows
-        theta: pair i turns by theta^(-2i/D) radians a position
+        pair: the pair that is drawn as arrows
+        theta: pair i rotates by theta^(-2i/D) radians per position
         far: distances from -far to far are drawn
     """
     import numpy as np
@@ -34,7 +34,7 @@ def draw_rotation(
     query, key = np.asarray(query, dtype=float), np.asarray(key, dtype=float)
     half = len(query) // 2
     speeds = np.array(speeds_of(len(query), theta))
-    # A pair as a complex number is turned by multiplying: e^(i angle).
+    # A pair as a complex number is rotated by multiplying it by e^(i angle).
     queries, keys = query[:half] + 1j * query[half:], key[:half] + 1j * key[half:]
     distance = query_position - key_position
     distances = np.arange(-far, far + 1)
@@ -98,9 +98,9 @@ def draw_rotation(
 
 
 def draw_wavelengths(head_dim: int, theta: float, *, positions: int = 64) -> tuple[Chart, str]:
-    """(chart, words): a line for each pair, and along it the cosine of its angle at every position, as a colour.
+    """(chart, words): a row per pair with the cosine of its angle at every position, as a colour.
 
-    Of more than 32 pairs every second one is drawn, or every fourth, and so on.
+    With more than 32 pairs only every second pair is drawn, or every fourth, and so on.
     """
     import numpy as np
 
@@ -133,7 +133,7 @@ def draw_diagonals(scores: Any) -> tuple[Chart, str]:
     """(chart, words): the product of one query and one key at every pair of positions, as colours.
 
     Args:
-        scores: [T, T], a row for each position of the query, a column for each of the key
+        scores: [T, T], one row per position of the query, one column per position of the key
     """
     import numpy as np
 

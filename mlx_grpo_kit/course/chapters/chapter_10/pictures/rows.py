@@ -1,4 +1,4 @@
-"""A text on its way into a model: its tokens, their ids, and the row of the embedding that each id names."""
+"""A text on its way into a model: its tokens, their ids, and the rows of the embedding that the ids name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_COLUMNS = 40
 
 
 def draw_rows(tokens: Sequence[str], ids: Sequence[int], vectors: Any) -> tuple[Chart, str]:
-    """(chart, words): a line for each token with its id and the first numbers of its vector as colours.
+    """(chart, words): a line per token with its id and the first numbers of its vector as colours.
 
     Args:
         vectors: [T, hidden]
@@ -40,7 +40,7 @@ def draw_rows(tokens: Sequence[str], ids: Sequence[int], vectors: Any) -> tuple[
         chart.text(100, middle, str(token_id), size=15, color="soft")
     listed = ", ".join(f"{token!r} is {token_id}" for token, token_id in zip(tokens, ids, strict=True))
     twice = sorted({token for token in tokens if list(tokens).count(token) > 1})
-    same = f" The rows of {' and of '.join(map(repr, twice))} are equal wherever they stand." if twice else ""
+    same = f" The rows of {' and of '.join(map(repr, twice))} are equal wherever they appear." if twice else ""
     return chart, (
         f"{len(tokens)} tokens, their ids and the first {shown.shape[1]} numbers of their vectors: {listed}.{same}"
     )

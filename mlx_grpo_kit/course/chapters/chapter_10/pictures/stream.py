@@ -1,4 +1,4 @@
-"""The residual stream: what each part adds, how large the sum is by then, and what could be read off it."""
+"""The residual stream: the size of each part's output, the size of the sum so far, and the answer read off it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LINE = 46  # pixels for each part
 def draw_stream(
     names: Sequence[str], added: Sequence[float], after: Sequence[float], reads: Sequence[str] = ()
 ) -> tuple[Chart, str]:
-    """(chart, words): for each part, from top to bottom, a bar for what it adds and one for the stream after it.
+    """(chart, words): for each part, from top to bottom, a bar for its output and one for the stream after it.
 
     Args:
-        added: size of what each part adds
+        added: size of each part's output
         after: size of the stream after it
-        reads: words beside the bars, such as what the model would say if it ended here
+        reads: text next to the bars, such as the model's answer if it ended here
     """
     chart = Chart(1000, 64 + LINE * len(names))
     longest = max(*added, *after)
