@@ -105,8 +105,8 @@ def test_masks():
     masks[1, :, 0] = False
     chart, words = draw_masks(masks, [["a", "b", "c"], ["", "b", " "]], ["first", "second"])
     assert words == (
-        "Who may look at whom. first: 6 of 9; the last token sees a b c; second: 3 of 9; the last token sees b "
-        "\N{OPEN BOX}."
+        "Which token may look at which. first: 6 of 9; the last token sees a b c; second: 3 of 9; the last token "
+        "sees b \N{OPEN BOX}."
     )
     first, second = chart.areas
     assert first.color(True) == SEEN

@@ -23,34 +23,36 @@ def _draw(*shape, seed=0):
 BY_HAND = Exercise(
     "11.1",
     "By hand",
-    "The same three tokens, two other queries of the last one. What comes out for the query (0, 0), which looks for "
-    "nothing? And for (1000, 0), which wants digits and nothing else? No code: you need e⁰ = 1, and that e¹⁰⁰⁰ is so "
-    "large that nothing counts beside it. Set `by_hand` to the four numbers, `(first, second, first, second)`; "
-    "a fraction may stand as one, such as `2 / 7`.",
+    "Take the same three tokens and two other queries of the last token. What is the mixture for the query (0, 0), "
+    "which looks for nothing? And for (1000, 0), which wants digits and nothing else? You need no code, only that e⁰ "
+    "= 1 and that e¹⁰⁰⁰ is so large that nothing counts next to it. Set `by_hand` to the four numbers, `(first, "
+    "second, first, second)`; you may write a fraction, such as `2 / 7`.",
     minutes=5,
     difficulty=1,
     solution=(4.0, 1 / 3, 6.0, 0.0),
     hints=(
         "Query (0, 0): its product with every key is 0, and e⁰ = 1. So all three weights are equal, and they sum to 1.",
-        "Query (1000, 0): the scores are 1000, 0, 1000. The two large ones are equal, so they share the weight between "
-        "them, and nothing is left for the plus sign.",
+        "Query (1000, 0): the scores are 1000, 0, 1000. The two large ones are equal, so they share the weight "
+        "between them, so that nothing is left for the plus sign.",
         "The first is the mean of (7, 0), (0, 1) and (5, 0): add them up and divide by 3. The second is the mean of "
         "(7, 0) and (5, 0).",
     ),
     mistakes=(
         Mistake(
-            "sums", (12.0, 1.0, 12.0, 0.0), "Those are sums. The weights sum to 1, so what comes out is a mean.", 1
+            "sums", (12.0, 1.0, 12.0, 0.0), "Those are sums. The weights sum to 1, so the result is a weighted mean.", 1
         ),
         Mistake(
             "one winner",
             (4.0, 1 / 3, 7.0, 0.0),
-            "For (1000, 0) the 7 does not win alone: the 5 has the same key, so the same score, so the same weight.",
+            "For (1000, 0) the 7 does not win alone: the 5 has the same key, so it has the same score and the same "
+            "weight.",
             2,
         ),
         Mistake(
             "nothing comes of nothing",
             (0.0, 0.0, 6.0, 0.0),
-            "Scores of 0 are not weights of 0: e⁰ is 1. Who looks for nothing in particular gets a bit of everything.",
+            "Scores of 0 are not weights of 0: e⁰ is 1. A query that looks for nothing in particular gets a bit of "
+            "everything.",
             1,
         ),
         *(
@@ -63,30 +65,32 @@ BY_HAND = Exercise(
             for digits in (1, 2, 3, 4)
         ),
     ),
-    explain="Softmax cannot say no. A query that looks for nothing gets the mean of everything; many models therefore "
-    "learn to look at the first token when there is nothing to look for.",
+    explain=(
+        "Softmax cannot say no. A query that looks for nothing gets the mean of everything. Many models therefore "
+        "learn to look at the first token when there is nothing to look for."
+    ),
 )
 
 
 def scores(queries, keys):
-    """How well every query fits every key: [..., T, D] and [..., S, D] -> [..., T, S]."""
+    """The score of every query with every key: [..., T, D] and [..., S, D] -> [..., T, S]."""
     return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5
 
 
 SCORES = Exercise(
     "11.2",
     "Scores",
-    "Write `scores(queries, keys)`: the product of every query with every key, divided by sqrt(D). Queries are "
-    "[..., T, D] and keys [..., S, D], with any number of axes in front (none, or row and head); the result is "
-    "[..., T, S]. No loop is needed.",
+    "Write `scores(queries, keys)`: the product of every query with every key, divided by sqrt(D). Queries are [..., "
+    "T, D] and keys [..., S, D], with any number of leading axes (none, or row and head); the result is [..., T, S]. "
+    "You need no loop.",
     minutes=6,
     difficulty=1,
     solution=scores,
     hints=(
-        "A matrix product multiplies rows of the first with columns of the second. You want rows with rows: turn the "
-        "last two axes of the keys round.",
-        "`keys.T` turns *all* axes round, which is wrong as soon as there are more than two. "
-        "`keys.swapaxes(-1, -2)` swaps the last two only.",
+        "A matrix product multiplies rows of the first with columns of the second. You want rows with rows: swap the "
+        "last two axes of the keys.",
+        "`keys.T` reverses *all* axes, which is wrong as soon as there are more than two. `keys.swapaxes(-1, -2)` "
+        "swaps only the last two.",
         "`queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5`",
     ),
     cases=(
@@ -109,28 +113,28 @@ SCORES = Exercise(
             "by D",
             "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
             "+ return queries @ keys.swapaxes(-1, -2) / queries.shape[-1]",
-            message="That is divided by D. It is its square root: the *variance* grows like D.",
+            message="You divided by D. Divide by its square root: the *variance* grows like D.",
             hint=3,
         ),
         Slip(
             "by the number of keys",
             "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
             "+ return queries @ keys.swapaxes(-1, -2) / keys.shape[-2] ** 0.5",
-            message="That is divided by the square root of the number of keys. D is the length of one query.",
+            message="You divided by the square root of the number of keys. D is the length of one query.",
             hint=3,
         ),
         Slip(
             "by the number of queries",
             "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
             "+ return queries @ keys.swapaxes(-1, -2) / queries.shape[-2] ** 0.5",
-            message="That is divided by the square root of the number of queries. D is the length of one query.",
+            message="You divided by the square root of the number of queries. D is the length of one query.",
             hint=3,
         ),
         Slip(
             "all axes turned",
             "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
             "+ return queries @ keys.T / queries.shape[-1] ** 0.5",
-            message="`.T` turns all axes round, the row and the head too. Swap the last two.",
+            message="`.T` reverses all axes, including those of the row and the head. Swap only the last two.",
             hint=2,
         ),
         Slip(
@@ -143,7 +147,7 @@ SCORES = Exercise(
             "times",
             "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
             "+ return queries @ keys.swapaxes(-1, -2) * queries.shape[-1] ** 0.5",
-            message="Multiplied by sqrt(D), where it should be divided.",
+            message="You multiplied by sqrt(D). Divide by it.",
             hint=3,
         ),
     ),
@@ -151,13 +155,13 @@ SCORES = Exercise(
 
 
 def causal(num_queries, num_keys, offset):
-    """Which keys each query may look at: booleans [num_queries, num_keys]."""
+    """True where a query may look at a key: booleans [num_queries, num_keys]."""
     positions = mx.arange(num_queries)[:, None] + offset
     return mx.arange(num_keys)[None, :] <= positions
 
 
 def _booleans(function, *arguments):
-    """The result, in which true and false are not 1 and 0: `~` and `where` would take those for something else."""
+    """Return the result, or a `Told` if it is not boolean: `~` and `where` treat 1 and 0 differently."""
     result = function(*arguments)
     dtype = str(np.asarray(result).dtype if isinstance(result, (list, tuple)) else getattr(result, "dtype", "bool"))
     return result if "bool" in dtype else Told(f"an array of {dtype} (true and false should be booleans: compare)")
@@ -165,20 +169,19 @@ def _booleans(function, *arguments):
 
 CAUSAL = Exercise(
     "11.3",
-    "Nobody sees the future",
+    "No token sees the future",
     "Write `causal(num_queries, num_keys, offset)`: an array of booleans [num_queries, num_keys], true where a query "
-    "may look at a key. Key j stands at position j. Query i stands at position `offset + i` (chapter 13 reads a text "
-    "in pieces, and then the first query is not at position 0). A query may look at its own position and at all that "
-    "come before.",
+    "may look at a key. Key j is at position j. Query i is at position `offset + i` (chapter 13 reads a text in "
+    "pieces, and then the first query is not at position 0). A query may look at its own position and at all "
+    "positions before it.",
     minutes=6,
     difficulty=1,
     solution=causal,
     hints=(
-        "Two rows of numbers and a comparison: the positions of the queries as a column, those of the keys as a row. "
-        "Broadcasting makes the table.",
+        "You need two lists of positions and a comparison: the positions of the queries as a column, the positions of "
+        "the keys as a row. Broadcasting makes the table.",
         "`mx.arange(num_queries)[:, None] + offset` is the column of the queries' positions, "
-        "`mx.arange(num_keys)[None, :]` the row of the keys'. Which of them must be the smaller one, and may they be "
-        "equal?",
+        "`mx.arange(num_keys)[None, :]` the row of the keys'. Which of them must be smaller, and may they be equal?",
         "`mx.arange(num_keys)[None, :] <= mx.arange(num_queries)[:, None] + offset`",
     ),
     cases=((3, 3, 0), (1, 1, 0), (2, 5, 3), (1, 4, 3), (1, 6, 2), (4, 7, 1), (5, 5, 0)),
@@ -188,14 +191,14 @@ CAUSAL = Exercise(
             "not itself",
             "- return mx.arange(num_keys)[None, :] <= positions",
             "+ return mx.arange(num_keys)[None, :] < positions",
-            message="A token may look at itself. The first one has nobody else.",
+            message="A token may look at itself. The first token has nothing else to look at.",
             hint=2,
         ),
         Slip(
             "the past is hidden",
             "- return mx.arange(num_keys)[None, :] <= positions",
             "+ return mx.arange(num_keys)[None, :] >= positions",
-            message="The wrong way round: this one sees the future and not the past.",
+            message="It is the wrong way round: here a query sees the future and not the past.",
             hint=2,
         ),
         Slip(
@@ -203,8 +206,7 @@ CAUSAL = Exercise(
             "- positions = mx.arange(num_queries)[:, None] + offset",
             "+ positions = mx.arange(num_queries)[:, None]",
             message=(
-                "The offset is missing: the first query stands at position `offset`, and all the keys before it are "
-                "past."
+                "The offset is missing: the first query is at position `offset`, and all the keys before it are past."
             ),
             hint=2,
         ),
@@ -214,7 +216,7 @@ CAUSAL = Exercise(
             "- return mx.arange(num_keys)[None, :] <= positions",
             "+ positions = mx.arange(num_queries)[:, None]",
             "+ return mx.arange(num_keys)[None, :] + offset <= positions",
-            message="The offset moved the keys. They begin at 0; it is the queries that begin at `offset`.",
+            message="The offset moved the keys. The keys begin at 0; the queries begin at `offset`.",
             hint=2,
         ),
         Slip(
@@ -228,7 +230,7 @@ CAUSAL = Exercise(
             "true is forbidden",
             "- return mx.arange(num_keys)[None, :] <= positions",
             "+ return mx.arange(num_keys)[None, :] > positions",
-            message="Turned round: true where a query may *not* look. (Some libraries' masks are of that kind.)",
+            message="Here true means that a query may *not* look. Invert it. (Some libraries have masks of that kind.)",
             hint=2,
         ),
         Slip(
@@ -236,8 +238,8 @@ CAUSAL = Exercise(
             "- positions = mx.arange(num_queries)[:, None] + offset",
             "+ positions = mx.arange(num_queries)[:, None] + num_keys - num_queries",
             message=(
-                "The last query was put at the last key. Where the first one stands is given, `offset`; there may be "
-                "keys beyond the last query."
+                "The last query was aligned with the last key. The position of the first query is given by `offset`; "
+                "there may be keys beyond the last query."
             ),
             hint=2,
         ),
@@ -254,7 +256,7 @@ def masked_softmax(scores, mask):
 
 
 def _where_something_is_seen(function, scores, mask):
-    """What comes out; what a query gets that may see nothing counts as 0 unless it is nan or inf."""
+    """Return the result with the rows of queries that may see nothing set to 0, unless they hold nan or inf."""
     result = function(scores, mask)
     if result is None or not hasattr(result, "shape") or tuple(result.shape[:-1]) != tuple(scores.shape[:-1]):
         return result
@@ -265,21 +267,22 @@ def _where_something_is_seen(function, scores, mask):
 
 MASKED_SOFTMAX = Exercise(
     "11.4",
-    "Softmax behind a mask",
-    "Write `masked_softmax(scores, mask)`: softmax over the last axis, in which the scores where `mask` is false do "
-    "not take part. They get weight 0, and the others sum to 1. The mask has the shape of the scores, or broadcasts to "
-    "it. Two traps: scores of 1000 may come, and e¹⁰⁰⁰ is infinite; and a query that may see *nothing* (there are such "
-    "rows) must get numbers and not nan. Which numbers is all the same.",
+    "Softmax with a mask",
+    "Write `masked_softmax(scores, mask)`: softmax over the last axis, ignoring the scores where `mask` is false. "
+    "These get weight 0, and the other weights sum to 1. The mask has the shape of the scores, or broadcasts to it. "
+    "There are two traps. Scores may be as large as 1000, and e¹⁰⁰⁰ is infinite. And a query that may see *nothing* "
+    "(there are such rows) must get numbers and not nan. It does not matter which numbers.",
     minutes=10,
     difficulty=2,
     solution=masked_softmax,
     hints=(
-        "Mask first, softmax after: where the mask is false, put a score so low that its power is 0. "
+        "Mask first, then softmax: where the mask is false, put a score so low that its exponential is 0. "
         "`mx.where(mask, scores, low)` chooses.",
-        "How low? With minus infinity, a row with nothing to see is inf - inf, which is nan. -1e9 is low enough, and a "
-        "row of nothing but -1e9 is a row of equals.",
-        "Softmax does not change when all scores of a row move together: subtract the largest of the row (after "
-        "masking!) and no power can exceed 1. Then `powers / powers.sum(axis=-1, keepdims=True)`.",
+        "How low? With minus infinity, a row with nothing to see becomes inf - inf, which is nan. -1e9 is low enough, "
+        "and a row that contains only -1e9 gives equal weights.",
+        "Softmax does not change if you subtract the same number from all scores of a row. Subtract the largest of "
+        "the row (after masking!), and no exponential can exceed 1. Then `powers / powers.sum(axis=-1, "
+        "keepdims=True)`.",
     ),
     cases=(
         (mx.array([[2.0, 0.0, 2.0]]), mx.array([[True, True, False]])),
@@ -302,8 +305,8 @@ MASKED_SOFTMAX = Exercise(
                 "- return powers / powers.sum(axis=-1, keepdims=True)",
                 "+ return mx.where(mask, powers / powers.sum(axis=-1, keepdims=True), 0.0)",
                 message=(
-                    "The hidden scores still took part in the sum, so what is left does not sum to 1, and how much is "
-                    "left tells of what was hidden. Mask first, softmax after."
+                    "The hidden scores still took part in the sum, so the remaining weights do not sum to 1, and "
+                    "their sum reveals the hidden scores. Mask first, then apply softmax."
                 ),
             ),
             Slip(
@@ -316,7 +319,7 @@ MASKED_SOFTMAX = Exercise(
                 "hidden scores are 0",
                 "- scores = mx.where(mask, scores, -1e9)",
                 "+ scores = mx.where(mask, scores, 0.0)",
-                message="A score of 0 still has the power e⁰ = 1. To count for nothing it has to be very low.",
+                message="A score of 0 still has the exponential e⁰ = 1. To count for nothing it has to be very low.",
             ),
             Slip(
                 "not low enough",
@@ -329,7 +332,10 @@ MASKED_SOFTMAX = Exercise(
                 "nearly low enough",
                 "- scores = mx.where(mask, scores, -1e9)",
                 "+ scores = mx.where(mask, scores, -1e4)",
-                message="Not low enough: a visible score may be lower still, and then the hidden one wins. -1e9 is.",
+                message=(
+                    "That is not low enough: a visible score may be even lower, and then the hidden one wins. -1e9 is "
+                    "low enough."
+                ),
                 hint=2,
             ),
             Slip(
@@ -339,8 +345,8 @@ MASKED_SOFTMAX = Exercise(
                 "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
                 "+ powers = mx.exp(scores - largest)",
                 message=(
-                    "Hidden scores still decide. Beside a hidden 5000 nothing is left of what is visible, and 0 / 0 is"
-                    " nan: look for the largest score, and sum, after masking."
+                    "Hidden scores still count. Next to a hidden 5000 nothing is left of the visible scores, and 0 / "
+                    "0 is nan: take the largest score and the sum after masking."
                 ),
                 hint=3,
             ),
@@ -353,8 +359,8 @@ MASKED_SOFTMAX = Exercise(
                 "+ powers = mx.exp(scores - largest)",
                 "+ return powers / mx.maximum(powers.sum(axis=-1, keepdims=True), 1e-30)",
                 message=(
-                    "Hidden scores still decide. Beside a hidden 5000 nothing is left of what is visible, and the "
-                    "weights of the row sum to 0: look for the largest score, and sum, after masking."
+                    "Hidden scores still count. Next to a hidden 5000 nothing is left of the visible scores, and the "
+                    "weights of the row sum to 0: take the largest score and the sum after masking."
                 ),
                 hint=3,
             ),
@@ -362,7 +368,10 @@ MASKED_SOFTMAX = Exercise(
                 "one shift for all rows",
                 "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
                 "+ powers = mx.exp(scores - scores.max())",
-                message="One largest score for all rows: far below it a whole row becomes 0 / 0. Each row has its own.",
+                message=(
+                    "You subtract one largest score from all rows: a row far below it becomes 0 / 0. Take the largest "
+                    "score of each row."
+                ),
                 hint=3,
             ),
             Slip(
@@ -373,8 +382,8 @@ MASKED_SOFTMAX = Exercise(
                 "+ powers = mx.exp(scores)",
                 "+ powers = powers * mask",
                 message=(
-                    "e¹⁰⁰⁰ is infinite, and infinite times 0 is nan. Subtract the largest score of each row first: the"
-                    " largest after masking."
+                    "e¹⁰⁰⁰ is infinite, and infinite times 0 is nan. Subtract the largest score of each row first, "
+                    "after masking."
                 ),
                 hint=3,
             ),
@@ -382,7 +391,7 @@ MASKED_SOFTMAX = Exercise(
                 "turned round",
                 "- scores = mx.where(mask, scores, -1e9)",
                 "+ scores = mx.where(mask, -1e9, scores)",
-                message="What the mask shows is hidden.",
+                message="It is the wrong way round: the scores that the mask allows are hidden.",
             ),
             Slip(
                 "no shift",
@@ -397,7 +406,9 @@ MASKED_SOFTMAX = Exercise(
                 "minus infinity",
                 "- scores = mx.where(mask, scores, -1e9)",
                 "+ scores = mx.where(mask, scores, -mx.inf)",
-                message="A row in which nothing is visible became nan: minus infinity minus minus infinity.",
+                message=(
+                    "A row in which nothing is visible became nan, because minus infinity minus minus infinity is nan."
+                ),
                 hint=2,
             ),
             Slip(
@@ -406,7 +417,7 @@ MASKED_SOFTMAX = Exercise(
                 "- return powers / powers.sum(axis=-1, keepdims=True)",
                 "+ powers = mx.exp(scores - scores.max(axis=-2, keepdims=True))",
                 "+ return powers / powers.sum(axis=-2, keepdims=True)",
-                message="That sums down the columns. Each *query*, a row, has 1 to give away.",
+                message="That sums down the columns. The weights of each *query*, a row, have to sum to 1.",
                 hint=3,
             ),
         ),
@@ -434,20 +445,20 @@ def _by_name(function, *arguments):
 
 VISIBLE = Exercise(
     "11.5",
-    "Who may be seen",
-    "Write `visible(num_queries, num_keys, offset, attention_mask=None)`: which keys each query may look at, as "
-    "booleans [1 or B, 1, num_queries, num_keys]; the axis of length 1 is for the heads, which all see the same. Two "
-    "conditions: the causal one of 11.3, and, where there is an `attention_mask` [B, up to num_keys] with 1 for a "
-    "token and 0 for padding, that the *key* is a token. Keys beyond the end of a short `attention_mask` are tokens. "
-    "Without one the result is [1, 1, num_queries, num_keys].",
+    "What each query may see",
+    "Write `visible(num_queries, num_keys, offset, attention_mask=None)`: booleans [1 or B, 1, num_queries, num_keys] "
+    "that say which keys each query may look at; the axis of length 1 is for the heads, which all see the same. There "
+    "are two conditions: the causal one of 11.3, and, if there is an `attention_mask` [B, up to num_keys] with 1 for "
+    "a token and 0 for padding, that the *key* is a token. Keys beyond the end of a short `attention_mask` are "
+    "tokens. Without an `attention_mask` the result is [1, 1, num_queries, num_keys].",
     minutes=10,
     difficulty=2,
     solution=visible,
     hints=(
-        "Begin with your causal mask and give it two axes: `mask[None, None]`. Without padding you are done.",
-        "Padding is about keys: `real[:, None, None, :]` is [B, 1, 1, num_keys], the same for each query. `&` of the "
-        "two broadcasts to [B, 1, num_queries, num_keys].",
-        "A short attention mask grows to num_keys with ones: `mx.concatenate([real, mx.ones((B, room))], axis=1)` or "
+        "Begin with your causal mask and give it two more axes: `mask[None, None]`. Without padding that is all.",
+        "Padding concerns the keys: `real[:, None, None, :]` is [B, 1, 1, num_keys], the same for each query. `&` of "
+        "the two masks broadcasts to [B, 1, num_queries, num_keys].",
+        "Extend a short attention mask to num_keys with ones: `mx.concatenate([real, mx.ones((B, room))], axis=1)` or "
         "`mx.pad(real, [(0, 0), (0, room)], constant_values=1)`, before it becomes booleans.",
     ),
     cases=(
@@ -467,7 +478,7 @@ VISIBLE = Exercise(
             "padding alone",
             "- return mask & real[:, None, None, :]",
             "+ return mx.broadcast_to(real[:, None, None, :], (len(real), 1, num_queries, num_keys))",
-            message="With padding the causal condition got lost: both have to hold.",
+            message="With padding the causal condition is lost: both conditions have to hold.",
             hint=2,
         ),
         Slip(
@@ -482,8 +493,8 @@ VISIBLE = Exercise(
             "- return mask & real[:, None, None, :]",
             "+ return mask & real[:, None, offset : offset + num_queries, None]",
             message=(
-                "That hides rows: it forbids padding to *look*. What padding sees is all the same, nobody reads it. It"
-                " must not be *seen*: the padded positions are keys, the last axis."
+                "That hides rows, so padding may not *look*. It does not matter what padding sees, because its rows "
+                "are never used. But padding must not be *seen*: the padded positions are keys, the last axis."
             ),
             hint=2,
         ),
@@ -492,8 +503,8 @@ VISIBLE = Exercise(
             "- return mask & real[:, None, None, :]",
             "+ return mask & real[:, None, None, :] & real[:, None, offset : offset + num_queries, None]",
             message=(
-                "The rows of padding are hidden too. What padding *sees* is all the same; there are two conditions, "
-                "and both are about keys."
+                "The rows of padding are hidden too. It does not matter what padding *sees*; there are only two "
+                "conditions, and both are about keys."
             ),
             hint=2,
         ),
@@ -515,7 +526,7 @@ VISIBLE = Exercise(
             "either",
             "- return mask & real[:, None, None, :]",
             "+ return mask | real[:, None, None, :]",
-            message="`|` asks for one of the conditions. Both have to hold: `&`.",
+            message="`|` is true if one of the conditions holds. Both have to hold: use `&`.",
             hint=2,
         ),
         Slip(
@@ -523,14 +534,17 @@ VISIBLE = Exercise(
             "- return mask & real[:, None, None, :]",
             "+ return mask & real[:, None, :]",
             message=(
-                "The shape is off: with an attention mask it is [B, 1, num_queries, num_keys], one axis for the heads."
+                "The shape is wrong: with an attention mask it is [B, 1, num_queries, num_keys], with an axis for the "
+                "heads."
             ),
             hint=2,
         ),
     ),
     run=_by_name,
-    explain="The kit's own stands in qwen3/forward.py under the same name. It is the only place that decides who sees "
-    "whom, for training, for generation, with padding and with a cache.",
+    explain=(
+        "The kit's version is in qwen3/forward.py under the same name. It is the only place that decides which token "
+        "sees which, for training and generation, with padding and with a cache."
+    ),
 )
 
 
@@ -543,16 +557,16 @@ def split_heads(x, num_heads):
 SPLIT_HEADS = Exercise(
     "11.6",
     "Several heads",
-    "Write `split_heads(x, num_heads)`: each token's `num_heads * D` numbers in `num_heads` pieces of D, the first D "
-    "numbers to head 0, the next D to head 1. [B, T, num_heads * D] becomes [B, num_heads, T, D], so that every head "
-    "is a little matrix [T, D] of its own.",
+    "Write `split_heads(x, num_heads)`: cut each token's `num_heads * D` numbers into `num_heads` pieces of D. The "
+    "first D numbers go to head 0, the next D to head 1, and so on. [B, T, num_heads * D] becomes [B, num_heads, T, "
+    "D], so that every head is a little matrix [T, D] of its own.",
     minutes=5,
     difficulty=1,
     solution=split_heads,
     hints=(
-        "Two steps: cut the last axis into two, `[B, T, num_heads, D]`, then move an axis.",
-        "`reshape` never moves a number, it only counts differently. After it, `swapaxes(1, 2)` brings the heads in "
-        "front of the tokens.",
+        "There are two steps: cut the last axis into two, `[B, T, num_heads, D]`, then move an axis.",
+        "`reshape` never moves a number, it only changes the shape. After it, `swapaxes(1, 2)` puts the heads before "
+        "the tokens.",
     ),
     cases=(
         (mx.arange(12.0).reshape(1, 2, 6), 2),
@@ -568,7 +582,7 @@ SPLIT_HEADS = Exercise(
             "- return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)",
             "+ return x.reshape(batch, num_heads, num_tokens, width // num_heads)",
             message=(
-                "The shape is right and the numbers are not: reshape alone gives head 0 the numbers of other tokens. "
+                "The shape is right, but the numbers are not: reshape alone gives head 0 the numbers of other tokens. "
                 "Cut first, then move the axis."
             ),
             hint=2,
@@ -577,13 +591,13 @@ SPLIT_HEADS = Exercise(
             "every second number",
             "- return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)",
             "+ return x.reshape(batch, num_tokens, width // num_heads, num_heads).transpose(0, 3, 1, 2)",
-            message="Head 0 got every num_heads-th number. It should get the first D in a row.",
+            message="Head 0 got every num_heads-th number. It should get the first D numbers.",
         ),
         Slip(
             "not moved",
             "- return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)",
             "+ return x.reshape(batch, num_tokens, num_heads, width // num_heads)",
-            message="That is [B, T, num_heads, D]. The heads go in front of the tokens.",
+            message="That is [B, T, num_heads, D]. The heads come before the tokens.",
             hint=2,
         ),
     ),
@@ -591,7 +605,7 @@ SPLIT_HEADS = Exercise(
 
 
 def grouped_attention(queries, keys, values, mask):
-    """Softmax(Q K^T / sqrt(D)) V: [B, H, T, D] and [B, K, S, D] twice -> [B, H, T, D]."""
+    """Softmax(Q K^T / sqrt(D)) V: [B, H, T, D] and twice [B, K, S, D] -> [B, H, T, D]."""
     batch, num_heads, num_tokens, head_dim = queries.shape
     num_kv_heads = keys.shape[1]
     grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)
@@ -606,7 +620,7 @@ LARGE, MOST_MEMORY = 2**18, 4  # bytes of keys from which memory is measured; ti
 
 
 def _with_little_memory(function, queries, keys, values, mask):
-    """The result, if computing it did not take a copy of keys or values for every query head, in MLX or in NumPy."""
+    """Return the result, or a `Told` if every query head got a copy of keys or values, in MLX or in NumPy."""
     if keys.nbytes < LARGE:
         return _where_something_is_seen(lambda *_: function(queries, keys, values, mask), queries, mask)
     mx.eval(queries, keys, values, mask)
@@ -622,9 +636,7 @@ def _with_little_memory(function, queries, keys, values, mask):
     finally:
         tracemalloc.stop()
     if taken > MOST_MEMORY * (keys.nbytes + values.nbytes):
-        return Told(
-            "a result, and took many times the memory of keys and values for it: every query head got its own copy"
-        )
+        return Told("a result, but used many times the memory of keys and values: every query head got its own copy")
     return result
 
 
@@ -642,18 +654,18 @@ GROUPED = Exercise(
     "11.7",
     "Shared keys, no copies",
     "Write `grouped_attention(queries, keys, values, mask)`, the whole of attention after the projections: scaled "
-    "scores, mask, softmax, mix. Queries are [B, H, T, D], keys and values [B, K, S, D], the mask [1 or B, 1, T, S]; "
-    "the result is [B, H, T, D]. H is a multiple of K, and neighbours share: with H = 4 and K = 2, query heads 0 and 1 "
-    "use keys and values 0, query heads 2 and 3 use 1. Keys and values must *not* be repeated in memory: the largest "
-    "case measures it.",
+    "scores, mask, softmax, mixture. Queries are [B, H, T, D], keys and values [B, K, S, D], the mask is [1 or B, 1, "
+    "T, S]; the result is [B, H, T, D]. H is a multiple of K, and neighbours share: with H = 4 and K = 2, query heads "
+    "0 and 1 use head 0 of keys and values, query heads 2 and 3 use head 1. Do *not* repeat keys and values in "
+    "memory: the largest case measures it.",
     minutes=20,
     difficulty=3,
     solution=grouped_attention,
     hints=(
         "Do not give the keys more heads; give the queries one more axis. [B, H, T, D] reshaped to [B, K, H // K, T, "
-        "D] has beside each key head the group of query heads that it serves.",
-        "`keys[:, :, None]` is [B, K, 1, S, D]. A matrix product broadcasts that 1 to H // K without copying, as "
-        "chapter 04's broadcasting did. The mask needs one more axis too: `mask[:, :, None]`.",
+        "D] has for each key head the group of query heads that share it.",
+        "`keys[:, :, None]` is [B, K, 1, S, D]. A matrix product broadcasts that 1 to H // K without copying, like "
+        "broadcasting in chapter 04. The mask needs one more axis too: `mask[:, :, None]`.",
         "`grouped = queries.reshape(B, K, -1, T, D)`, `scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / D**0.5`, "
         "then mask and softmax as in 11.4, `weights @ values[:, :, None]`, and reshape back to [B, H, T, D].",
     ),
@@ -663,7 +675,7 @@ GROUPED = Exercise(
         _grouped(2, 6, 2, 2, 5, 3, seed=2),
         _grouped(2, 3, 3, 4, 4, 8, seed=3),
         (*_grouped(2, 4, 2, 4, 4, 5, seed=4)[:3], PADDED),
-        _grouped(1, 4, 2, 3, 3, 4, seed=6),  # shapes that came before: what is remembered of them is wrong here
+        _grouped(1, 4, 2, 3, 3, 4, seed=6),  # the same shapes as before: results cached from them are wrong here
         _grouped(1, 32, 2, 1, 1000, 64, seed=5),
     ),
     mistakes=(
@@ -675,8 +687,8 @@ GROUPED = Exercise(
                 "+ keys, values = (mx.repeat(x, num_heads // num_kv_heads, axis=1) for x in (keys, values))",
                 "+ grouped = queries[:, :, None]",
                 message=(
-                    "The numbers are right; the memory is what sharing was meant to save. Leave keys and values as "
-                    "they are, and give the queries another axis."
+                    "The numbers are right, but sharing was meant to save this memory. Leave keys and values as they "
+                    "are, and give the queries another axis."
                 ),
             ),
             Slip(
@@ -685,7 +697,10 @@ GROUPED = Exercise(
                 "+ grouped = queries.reshape(batch, -1, num_kv_heads, num_tokens, head_dim).swapaxes(1, 2)",
                 "- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
                 "+ return (weights @ values[:, :, None]).swapaxes(1, 2).reshape(batch, num_heads, num_tokens, head_dim)",  # noqa: E501
-                message="Query head h used key head h % K, as cards are dealt. Neighbours share: it is h // (H / K).",
+                message=(
+                    "Query head h used key head h % K, the way cards are dealt. Neighbours share: use key head h // "
+                    "(H / K)."
+                ),
             ),
             Slip(
                 "dealt, and copied",
@@ -693,17 +708,15 @@ GROUPED = Exercise(
                 "+ keys, values = (mx.tile(x, (1, num_heads // num_kv_heads, 1, 1)) for x in (keys, values))",
                 "+ grouped = queries[:, :, None]",
                 message=(
-                    "Query head h got a copy of key head h % K, as cards are dealt. Neighbours share, h // (H / K), "
-                    "and they need no copies."
+                    "Query head h got a copy of key head h % K, the way cards are dealt. Neighbours share key head h "
+                    "// (H / K), and they need no copies."
                 ),
             ),
             Slip(
                 "heads in the wrong order",
                 "- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
                 "+ return (weights @ values[:, :, None]).swapaxes(1, 2).reshape(batch, num_heads, num_tokens, head_dim)",  # noqa: E501
-                message=(
-                    "The heads come out in another order than they went in: [B, K, H // K, T, D] only needs a reshape."
-                ),
+                message=("The heads come out in a different order: [B, K, H // K, T, D] only needs a reshape."),
                 hint=3,
             ),
             Slip(
@@ -726,14 +739,14 @@ GROUPED = Exercise(
                 "+ pass",
                 "- weights = powers / powers.sum(axis=-1, keepdims=True)",
                 "+ weights = powers / powers.sum(axis=-1, keepdims=True) * mask[:, :, None]",
-                message="The mask came after softmax: hidden scores took part in the sum. Mask first, as in 11.4.",
+                message="You masked after softmax, so hidden scores took part in the sum. Mask first, as in 11.4.",
                 hint=3,
             ),
             Slip(
                 "the first row's mask",
                 "- scores = mx.where(mask[:, :, None], scores, -1e9)",
                 "+ scores = mx.where(mask[:1, :, None], scores, -1e9)",
-                message="Every row of the batch got the mask of the first. They are padded differently.",
+                message="Every row of the batch got the mask of the first row, but the rows are padded differently.",
                 hint=2,
             ),
             Slip(
@@ -756,21 +769,23 @@ GROUPED = Exercise(
                 "- weights = powers / powers.sum(axis=-1, keepdims=True)",
                 "+ powers = mx.exp(scores - scores.max(axis=-2, keepdims=True))",
                 "+ weights = powers / powers.sum(axis=-2, keepdims=True)",
-                message="Softmax goes over the keys, the last axis.",
+                message="Apply softmax over the keys, the last axis.",
                 hint=3,
             ),
             Slip(
                 "keys are mixed",
                 "- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
                 "+ return (weights @ keys[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
-                message="The *values* are mixed. Keys only say how much of each.",
+                message="Mix the *values*. The keys only decide the weights.",
                 hint=3,
             ),
         ),
     ),
     run=_with_little_memory,
-    explain="The kit folds the group into the rows of one matrix product instead, [B, K, (H / K) * T, D]: fewer and "
-    "larger products, the same numbers (`attention_scores` in qwen3/kernels.py).",
+    explain=(
+        "The kit folds the group into the rows of one matrix product instead, [B, K, (H / K) * T, D]: fewer and "
+        "larger products with the same numbers (`attention_scores` in qwen3/kernels.py)."
+    ),
 )
 
 
@@ -795,9 +810,9 @@ def attention(config, params, prefix, x, mask):
 
 
 def _result_and_gradient(function, config, params, prefix, x, mask):
-    """What comes out, and the gradient of its squares: a way back for the gradient is half of the exercise.
+    """Return the result and the gradient of the sum of its squares: gradients are half of the exercise.
 
-    What a query gets that may see nothing is left out of both, unless it is nan or inf.
+    The rows of queries that may see nothing are left out of both, unless they hold nan or inf.
     """
     sees = mx.any(mask, axis=-1).swapaxes(1, 2)  # [1 or B, T, 1]
 
@@ -844,21 +859,22 @@ def _layer(batch, tokens, heads, kv_heads, head_dim, hidden, prefix, seed, padde
 ATTENTION = Exercise(
     "11.8",
     "The whole of Qwen3's attention",
-    "Write `attention(config, params, prefix, x, mask)`: [B, T, hidden] in, [B, T, hidden] out, the seven steps of the "
-    'list above. The weights are `params[prefix + "q_proj.weight"]`, `k_proj`, `v_proj`, `o_proj`, of shape [out, in], '
-    "and `q_norm.weight`, `k_norm.weight`, of length D; the sizes are `config.num_attention_heads`, "
-    "`config.num_key_value_heads`, `config.head_dim`, and there are `config.rms_norm_eps` and `config.rope_theta`. Use "
-    "what you have: `split_heads`, `grouped_attention`, and chapter 10's `rms_norm(x, weight, eps)` and "
-    "`rope(x, offset, theta)` (on [B, heads, T, D], with offset 0). Every number has to be the kit's to 1e-5, and "
-    "so has its gradient: `check` looks at the pair (result, gradient of its squares with respect to x).",
+    "Write `attention(config, params, prefix, x, mask)`: it takes x [B, T, hidden] and returns [B, T, hidden], by the "
+    'seven steps of the list above. The weights are `params[prefix + "q_proj.weight"]`, `k_proj`, `v_proj`, `o_proj`, '
+    "of shape [out, in], "
+    "and `q_norm.weight`, `k_norm.weight`, of length D. The sizes are `config.num_attention_heads`, "
+    "`config.num_key_value_heads` and `config.head_dim`; you also need `config.rms_norm_eps` and `config.rope_theta`. "
+    "Use what you have: `split_heads`, `grouped_attention`, and chapter 10's `rms_norm(x, weight, eps)` and `rope(x, "
+    "offset, theta)` (on [B, heads, T, D], with offset 0). Every number has to agree with the kit's to 1e-5, and so "
+    "has the gradient: `check` looks at the pair (result, gradient of the sum of its squares with respect to x).",
     minutes=25,
     difficulty=3,
     solution=attention,
     hints=(
         "A projection is `x @ weight.T`. Then split it into heads: H heads for the queries, K for keys and values. "
         "Print the shape after every step.",
-        "Norms and RoPE are for queries and keys alone; the norm comes first. `rope` turns by the position, which is "
-        "the axis before the last, so the heads have to stand in front of it already.",
+        "Only queries and keys get norms and RoPE; the norm comes first. `rope` rotates by the position along the "
+        "axis before the last, so move the heads before that axis first.",
         "`grouped_attention` gives [B, H, T, D]. Back to [B, T, H * D]: `mixed.swapaxes(1, 2).reshape(B, T, -1)`, and "
         "then `@ o_proj.T`.",
     ),
@@ -877,21 +893,21 @@ ATTENTION = Exercise(
                 '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
                 "+ pass",
                 "+ pass",
-                message="Queries and keys are not normalised: that is Qwen2. Qwen3 has a norm for each, before RoPE.",
+                message="Queries and keys are not normalized: that is Qwen2. Qwen3 has a norm for each, before RoPE.",
                 hint=2,
             ),
             Slip(
                 "no norm of the queries",
                 '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
                 "+ pass",
-                message="The queries are not normalised. Both are, queries and keys, each with its own weight.",
+                message="The queries are not normalized. Normalize both queries and keys, each with its own weight.",
                 hint=2,
             ),
             Slip(
                 "no norm of the keys",
                 '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
                 "+ pass",
-                message="The keys are not normalised. Both are, queries and keys, each with its own weight.",
+                message="The keys are not normalized. Normalize both queries and keys, each with its own weight.",
                 hint=2,
             ),
             Slip(
@@ -913,8 +929,8 @@ ATTENTION = Exercise(
                 '+ queries = queries * params[prefix + "q_norm.weight"]',
                 '+ keys = keys * params[prefix + "k_norm.weight"]',
                 message=(
-                    "The norm went over the numbers of all heads together. Split first: each head's D numbers have a "
-                    "length of their own."
+                    "The norm was taken over the numbers of all heads together. Split first: normalize the D numbers "
+                    "of each head separately."
                 ),
                 hint=2,
             ),
@@ -931,7 +947,9 @@ ATTENTION = Exercise(
                 "- keys = rope(keys, 0, config.rope_theta)",
                 "+ queries = rope(queries, 0, 1000000.0)",
                 "+ keys = rope(keys, 0, 1000000.0)",
-                message="1000000.0 is one model's `rope_theta`. Others have another: take `config.rope_theta`.",
+                message=(
+                    "1000000.0 is one model's `rope_theta`. Other models have other values: use `config.rope_theta`."
+                ),
                 hint=2,
             ),
             Slip(
@@ -940,7 +958,9 @@ ATTENTION = Exercise(
                 '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
                 '+ queries = rms_norm(queries, params[prefix + "q_norm.weight"], 1e-6)',
                 '+ keys = rms_norm(keys, params[prefix + "k_norm.weight"], 1e-6)',
-                message="1e-6 is one model's `rms_norm_eps`. Others have another: take `config.rms_norm_eps`.",
+                message=(
+                    "1e-6 is one model's `rms_norm_eps`. Other models have other values: use `config.rms_norm_eps`."
+                ),
                 hint=2,
             ),
             Slip(
@@ -949,7 +969,7 @@ ATTENTION = Exercise(
                 "- keys = rope(keys, 0, config.rope_theta)",
                 "+ pass",
                 "+ pass",
-                message="Nothing was turned by its position, so this attention cannot tell first from last.",
+                message="Nothing was rotated by its position, so this attention cannot tell first from last.",
                 hint=2,
             ),
             Slip(
@@ -957,7 +977,7 @@ ATTENTION = Exercise(
                 "- keys = rope(keys, 0, config.rope_theta)",
                 "+ pass",
                 message=(
-                    "Only the queries were turned. A score depends on the *difference* of positions only if both are."
+                    "Only the queries were rotated. A score depends on the *difference* of positions only if both are."
                 ),
                 hint=2,
             ),
@@ -965,14 +985,16 @@ ATTENTION = Exercise(
                 "keys alone are turned",
                 "- queries = rope(queries, 0, config.rope_theta)",
                 "+ pass",
-                message="Only the keys were turned. A score depends on the *difference* of positions only if both are.",
+                message=(
+                    "Only the keys were rotated. A score depends on the *difference* of positions only if both are."
+                ),
                 hint=2,
             ),
             Slip(
                 "values turned",
                 "  keys = rope(keys, 0, config.rope_theta)",
                 "+ values = rope(values, 0, config.rope_theta)",
-                message="The values were turned too. Positions are for the scores; what is handed on stays as it is.",
+                message="The values were rotated too. Positions are only for the scores; leave the values as they are.",
                 hint=2,
             ),
             Slip(
@@ -983,8 +1005,8 @@ ATTENTION = Exercise(
                 "- queries = rope(queries, 0, config.rope_theta)",
                 "- keys = rope(keys, 0, config.rope_theta)",
                 message=(
-                    "RoPE came before the norm. The norm's weight differs from number to number, and RoPE has mixed "
-                    "them by then: first the norm."
+                    "RoPE came before the norm. The norm's weight differs from number to number, and RoPE has already "
+                    "mixed the numbers: apply the norm first."
                 ),
                 hint=2,
             ),
@@ -999,8 +1021,8 @@ ATTENTION = Exercise(
                 "+ keys = rope(keys, 0, config.rope_theta).swapaxes(1, 2)",
                 "+ mixed = grouped_attention(queries, keys, values.swapaxes(1, 2), mask)",
                 message=(
-                    "RoPE took the heads for positions: it turns along the axis before the last. Bring the heads to "
-                    "the front first."
+                    "RoPE took the heads for positions: it uses the axis before the last. Move the heads to the front "
+                    "first."
                 ),
                 hint=2,
             ),
@@ -1008,7 +1030,7 @@ ATTENTION = Exercise(
                 "tokens and heads mixed",
                 "- mixed = mixed.swapaxes(1, 2).reshape(batch, num_tokens, -1)",
                 "+ mixed = mixed.reshape(batch, num_tokens, -1)",
-                message="On the way back the heads were not moved behind the tokens before the reshape.",
+                message="On the way back the heads were not moved after the tokens before the reshape.",
                 hint=3,
             ),
             Slip(
@@ -1023,8 +1045,8 @@ ATTENTION = Exercise(
                 '- projected = x @ params[prefix + name + ".weight"].T',
                 '+ projected = x @ params[prefix + name + ".weight"].reshape(x.shape[-1], -1)',
                 message=(
-                    "The weights have the shape [out, in], so a projection is `x @ weight.T`. A reshape to the shape "
-                    "that fits puts the numbers in other places."
+                    "The weights have the shape [out, in], so a projection is `x @ weight.T`. A reshape to a shape "
+                    "that fits puts the numbers in the wrong places."
                 ),
             ),
             Slip(
@@ -1038,7 +1060,7 @@ ATTENTION = Exercise(
                 '- return mixed @ params[prefix + "o_proj.weight"].T',
                 '+ return x + mixed @ params[prefix + "o_proj.weight"].T',
                 message=(
-                    "x was added at the end. That is the block's work, in chapter 12: attention gives what it found."
+                    "x was added at the end. The block does that, in chapter 12: attention returns only its own output."
                 ),
                 hint=3,
             ),
@@ -1053,7 +1075,7 @@ ATTENTION = Exercise(
                 "cut from its graph",
                 "  mixed = grouped_attention(queries, keys, values, mask)",
                 "+ mixed = mx.array(np.array(mixed))",
-                message="The numbers are right, but the gradient is cut off: NumPy keeps no graph. Stay with `mx`.",
+                message="The numbers are right, but the gradient is cut off: NumPy keeps no graph. Use only `mx`.",
                 hint=3,
             ),
         ),
@@ -1064,7 +1086,7 @@ ATTENTION = Exercise(
 
 
 def leaks(forward, x):
-    """Which results depend on a later token: sorted pairs (i, j) with j > i."""
+    """The results that depend on a later token: sorted pairs (i, j) with j > i."""
     num_tokens, width = forward(x).shape
     found = set()
     for i in range(num_tokens):
@@ -1162,19 +1184,19 @@ def _pairs(function, forward, x):
 LEAKS = Exercise(
     "11.9",
     "Find the leak",
-    "Write `leaks(forward, x)`: `forward` takes x [T, C] to results [T, C'], one row a token, and somewhere it may let "
-    "a token see the future. Return all pairs `(i, j)` with j > i for which row i of the result depends on token j, as "
-    "a list. A gradient tells: if the gradient of *any* number in row i with respect to token j is not exactly 0, "
-    "there is a leak. `mx.grad(f)(x)` gives the gradient of a function with one number as its result.",
+    "Write `leaks(forward, x)`: `forward` maps x [T, C] to results [T, C'], one row per token, and it may let a token "
+    "see the future. Return all pairs `(i, j)` with j > i for which row i of the result depends on token j, as a "
+    "list. A gradient shows it: if the gradient of *any* number in row i with respect to token j is not exactly 0, "
+    "there is a leak. `mx.grad(f)(x)` gives the gradient of a function that returns one number.",
     minutes=15,
     difficulty=3,
     solution=leaks,
     hints=(
         "One number of the result at a time: `mx.grad(lambda x: forward(x)[i, c])(x)` has the shape of x, and its row "
         "j says how that number depends on token j.",
-        "Sums hide things: two numbers of a row may move in opposite directions, and so may two gradients of a token. "
-        "Look at each number of the result, and ask `mx.any(gradient[j] != 0)`.",
-        "Three loops: i over tokens, c over the numbers of row i, j from i + 1 on. Collect pairs in a set.",
+        "Sums hide leaks: two numbers of a row may move in opposite directions, and so may two gradients of a token. "
+        "Look at each number of the result, and check `mx.any(gradient[j] != 0)`.",
+        "Use three loops: i over tokens, c over the numbers of row i, j from i + 1 on. Collect the pairs in a set.",
     ),
     cases=tuple(
         (forward, _draw(*shape, seed=seed))
@@ -1204,8 +1226,8 @@ LEAKS = Exercise(
             "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
             "+ gradient = mx.grad(lambda x: forward(x)[i].sum())(x)",
             message=(
-                "The sum of a row can stay where it is while its numbers move in opposite directions. Take each number"
-                " by itself."
+                "The sum of a row can stay the same while its numbers move in opposite directions. Take each number "
+                "by itself."
             ),
             hint=2,
         ),
@@ -1214,8 +1236,8 @@ LEAKS = Exercise(
             "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
             "+ gradient = mx.grad(lambda x: (forward(x)[i] ** 2).sum())(x)",
             message=(
-                "A sum of squares can stay where it is too: a point that runs round a circle. Take each number by "
-                "itself."
+                "A sum of squares can stay the same too, as for a point that moves around a circle. Take each number "
+                "by itself."
             ),
             hint=2,
         ),
@@ -1223,14 +1245,17 @@ LEAKS = Exercise(
             "a sum without signs",
             "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
             "+ gradient = mx.grad(lambda x: mx.abs(forward(x)[i]).sum())(x)",
-            message="A sum without signs can stay where it is too: two shares of a whole. Take each number by itself.",
+            message=(
+                "A sum of absolute values can stay the same too, as for two shares of a whole. Take each number by "
+                "itself."
+            ),
             hint=2,
         ),
         Slip(
             "the largest of the row",
             "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
             "+ gradient = mx.grad(lambda x: forward(x)[i].max())(x)",
-            message="Only the largest number of each row was looked at. Take each by itself.",
+            message="You looked only at the largest number of each row. Take each number by itself.",
             hint=2,
         ),
         Slip(
@@ -1238,7 +1263,8 @@ LEAKS = Exercise(
             "- if mx.any(gradient[j] != 0):",
             "+ if gradient[j].sum() != 0:",
             message=(
-                "The sum of a token's gradients can be 0 although they are not: x[0] - x[1] has the gradients 1 and -1."
+                "The sum of a token's gradients can be 0 although the gradients are not: x[0] - x[1] has the "
+                "gradients 1 and -1."
             ),
             hint=2,
         ),
@@ -1247,14 +1273,14 @@ LEAKS = Exercise(
             "- if mx.any(gradient[j] != 0):",
             "+ if mx.any(mx.abs(gradient[j]) > 1e-4):",
             message=(
-                "A small leak is a leak: a model will learn to read it. What a mask hides has a gradient of exactly 0."
+                "A small leak is a leak, and a model will learn to read it. A masked token has a gradient of exactly 0."
             ),
         ),
         Slip(
             "a tiny threshold",
             "- if mx.any(gradient[j] != 0):",
             "+ if mx.any(mx.abs(gradient[j]) > 1e-12):",
-            message="However low, a threshold lets something through. What a mask hides has a gradient of exactly 0.",
+            message="Even the lowest threshold lets some leaks through. A masked token has a gradient of exactly 0.",
         ),
         Slip(
             "itself",
@@ -1267,57 +1293,61 @@ LEAKS = Exercise(
             "next token alone",
             "- for j in range(i + 1, num_tokens):",
             "+ for j in range(i + 1, min(i + 2, num_tokens)):",
-            message="Only the very next token was looked at. A leak can jump.",
+            message="You looked only at the very next token. A leak can skip tokens.",
             hint=3,
         ),
         Slip(
             "the past",
             "- for j in range(i + 1, num_tokens):",
             "+ for j in range(i):",
-            message="Those are tokens *before* i, which it may see. The future is j > i.",
+            message="Those are tokens *before* i, which token i may see. The future is j > i.",
             hint=3,
         ),
         Slip(
             "turned round",
             "- found.add((i, j))",
             "+ found.add((j, i))",
-            message="The pairs are turned round: (who looks, what it sees).",
+            message="The pairs are reversed: i is the token that looks, j the token that it sees.",
         ),
         Slip(
             "the first number of a row",
             "- for c in range(width):",
             "+ for c in range(1):",
-            message="Only the first number of each row was looked at.",
+            message="You looked only at the first number of each row.",
         ),
         Slip(
             "the last number of a row",
             "- for c in range(width):",
             "+ for c in range(width - 1, width):",
-            message="Only the last number of each row was looked at.",
+            message="You looked only at the last number of each row.",
         ),
         Slip(
             "as many numbers as a token has",
             "- for c in range(width):",
             "+ for c in range(min(width, x.shape[1])):",
-            message="A row of the result has C' numbers, which may be more than the C of a token. Ask them all.",
+            message=(
+                "A row of the result has C' numbers, which may be more than the C numbers of a token. Check them all."
+            ),
         ),
         Slip(
             "the last row",
             "- for i in range(num_tokens):",
             "+ for i in range(num_tokens - 1, num_tokens):",
-            message="Only the last token was asked, and it is the one that has no future.",
+            message="You checked only the last token, and that one has no future.",
             hint=3,
         ),
     ),
     run=_pairs,
-    explain="Why not change a token and look at the results? That works too, and needs luck: a change may be too small "
-    "to show in float32, or fall where a softmax is flat. A gradient needs less luck, and some: (x - 1)² has none at "
-    "1. So ask at random numbers.",
+    explain=(
+        "Why not change a token and look at the results? That works too, but it needs luck: a change may be too small "
+        "to show in float32, or fall where a softmax is flat. A gradient needs less luck, but still some: the "
+        "gradient of (x - 1)² is 0 at 1. So evaluate at random inputs."
+    ),
 )
 
 
 def without_head(layer, head):
-    """A watch for `qwen3_forward` that puts 0 in place of what one head has mixed."""
+    """A watch for `qwen3_forward` that puts 0 in place of the mixture of one head."""
 
     def watch(name, value):
         if name != f"layers.{layer}.self_attn.mixed":
@@ -1332,7 +1362,7 @@ SMALL = Qwen3Config(
     vocab_size=13,
     hidden_size=12,
     intermediate_size=16,
-    num_hidden_layers=12,  # layer 11 has a 1 in its name too
+    num_hidden_layers=12,  # the name of layer 11 contains a 1 too
     num_attention_heads=6,
     num_key_value_heads=2,
     head_dim=4,
@@ -1340,7 +1370,7 @@ SMALL = Qwen3Config(
 
 
 def _logits_without(function, layer, head, ids):
-    """The logits of a small random model, watched by what `function(layer, head)` returns."""
+    """The logits of a small random model with the watch that `function(layer, head)` returns."""
     params = {name: value * 8 if value.ndim > 1 else value for name, value in init_params(SMALL, seed=0).items()}
     watch = function(layer, head)
     if not callable(watch):
@@ -1351,35 +1381,38 @@ def _logits_without(function, layer, head, ids):
         before = np.array(value)
         result = watch(name, value)
         if result is None:
-            raise TypeError(f"the watch returned None for {name!r}; what it does not change it returns as it is")
+            raise TypeError(
+                f"the watch returned None for {name!r}; it has to return unchanged every value that it does not change"
+            )
         changed.append(not np.array_equal(np.array(value), before))
         return result
 
     logits, again = (qwen3_forward(SMALL, params, mx.array(ids), watch=each) for each in (careful, watch))
     if any(changed):
-        return Told("the right kind of thing, which also writes into the value it is given (work on a copy)")
+        return Told("a watch that writes into the value it is given (work on a copy)")
     if not mx.array_equal(logits, again):
-        return Told("a watch that does something else in the second forward pass than in the first")
+        return Told("a watch that gives a different result in the second forward pass")
     return logits
 
 
 WITHOUT_HEAD = Exercise(
     "11.10",
-    "Take a head out",
+    "Remove a head",
     "Write `without_head(layer, head)`: it returns a *watch*, a function `watch(name, value)`, for "
-    "`qwen3_forward(..., watch=...)`. The forward pass gives it every inner value with its name and goes on with what "
-    'it returns. Of layer 1, the value `"layers.1.self_attn.mixed"` [B, H, T, D] is what each head has mixed, before '
-    "the output projection. Return it with zeros for `head`, and every other value as it is.",
+    "`qwen3_forward(..., watch=...)`. The forward pass calls it with the name of every inner value and the value, and "
+    'continues with its return value. In layer 1, for example, the value `"layers.1.self_attn.mixed"` [B, H, T, D] is '
+    "the mixture of each head, before the output projection. Return the mixture of your layer with zeros for `head`, "
+    "and every other value unchanged.",
     minutes=8,
     difficulty=2,
     solution=without_head,
     hints=(
-        "A function that makes a function: `def without_head(layer, head):`, inside of it `def watch(name, value):`, "
-        "and at the end `return watch`.",
-        "Every value goes through your watch, about forty in this model. Return `value` itself unless the name is the "
-        "one of your layer.",
-        "`keep = mx.arange(value.shape[1]) != head` is true for all heads but one; "
-        "`value * keep[None, :, None, None]` is a new array.",
+        "Write a function that returns a function: `def without_head(layer, head):`, inside it `def watch(name, "
+        "value):`, and at the end `return watch`.",
+        "Every inner value goes through your watch, about forty in this model. Return `value` itself unless the name "
+        "is that of your layer's mixture.",
+        "`keep = mx.arange(value.shape[1]) != head` is true for all heads except one; `value * keep[None, :, None, "
+        "None]` is a new array.",
     ),
     cases=((0, 0, [[3, 1, 4, 1, 5]]), (1, 2, [[3, 1, 4], [2, 6, 5]]), (0, 5, [[7]])),
     mistakes=slips(
@@ -1388,21 +1421,21 @@ WITHOUT_HEAD = Exercise(
             "every other value is None",
             "- return value",
             "+ return None",
-            message="`watch` returns something at every call: where the name is another one, `value`.",
+            message="`watch` has to return something at every call: for every other name, return `value`.",
             hint=2,
         ),
         Slip(
             "in every layer",
             '- if name != f"layers.{layer}.self_attn.mixed":',
             '+ if not name.endswith("self_attn.mixed"):',
-            message="The head was taken out of every layer. The name tells which layer it is.",
+            message="The head was removed from every layer. The name says which layer it is.",
             hint=2,
         ),
         Slip(
             "layer 11 as well",
             '- if name != f"layers.{layer}.self_attn.mixed":',
             '+ if not name.endswith(f"{layer}.self_attn.mixed"):',
-            message="The head was taken out of layer 11 besides, whose name ends alike. Compare the whole name.",
+            message="The head was also removed from layer 11, whose name ends in the same way. Compare the whole name.",
             hint=2,
         ),
         Slip(
@@ -1411,14 +1444,14 @@ WITHOUT_HEAD = Exercise(
             "- return value * keep[None, :, None, None]",
             "+ keep = mx.arange(value.shape[2]) != head",
             "+ return value * keep[None, None, :, None]",
-            message="That took a token out. The heads are axis 1 of [B, H, T, D].",
+            message="That removed a token. The heads are axis 1 of [B, H, T, D].",
             hint=3,
         ),
         Slip(
             "the others",
             "- keep = mx.arange(value.shape[1]) != head",
             "+ keep = mx.arange(value.shape[1]) == head",
-            message="All heads but this one were taken out.",
+            message="All heads except this one were removed.",
             hint=3,
         ),
         Slip(
@@ -1426,8 +1459,8 @@ WITHOUT_HEAD = Exercise(
             '- if name != f"layers.{layer}.self_attn.mixed":',
             '+ if name != f"layers.{layer}.self_attn.scores":',
             message=(
-                "With scores of 0 a head is not silent: it mixes all tokens evenly, the future too. `mixed` is what it"
-                " hands on."
+                "With scores of 0 a head is not silent: it mixes all tokens evenly, even the future ones. `mixed` is "
+                "what it hands on."
             ),
             hint=2,
         ),
@@ -1435,7 +1468,7 @@ WITHOUT_HEAD = Exercise(
             "nothing is taken out",
             "- return value * keep[None, :, None, None]",
             "+ return value",
-            message="The logits are those of the whole model: no head is missing.",
+            message="The logits are those of the whole model: no head was removed.",
             hint=3,
         ),
     ),

@@ -1,4 +1,4 @@
-"""What is left when a part of a model is taken out: bars beside the names of the parts."""
+"""The performance that is left when a part of a model is removed: bars next to the names of the parts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import COLORS, POSITIVE
 
-ROW, NAMES, WIDE, GAP = 26, 150, 900, 62  # pixels: a row, the names, all of it, and between two columns of bars
+ROW, NAMES, WIDE, GAP = 26, 150, 900, 62  # pixels: a row, the names, the full width, the gap between columns
 
 
 def draw_ablations(shares: Mapping[str, Sequence[float]], columns: Sequence[str], title: str) -> tuple[Chart, str]:
-    """(chart, words): for each part, by its name, a bar for each of `columns`, shares from 0 to 1.
+    """(chart, words): for each part, by name, a bar for each of `columns`, with shares from 0 to 1.
 
-    The first is the whole model: its bars are grey, and a line at their ends goes down through the others.
+    The first part is the whole model: its bars are grey, and a line at their ends runs down through the others.
     """
     bar = (WIDE - NAMES) / len(columns) - GAP
     chart = Chart(WIDE, 64 + ROW * len(shares) + 10)

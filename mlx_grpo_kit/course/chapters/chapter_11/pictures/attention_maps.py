@@ -1,4 +1,4 @@
-"""Attention weights as maps: a row for each token that looks, a column for each that is seen."""
+"""Attention weights as maps: a row for each token that looks, a column for each token that is seen."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mlx_grpo_kit.viz.chart import Chart, text
 from mlx_grpo_kit.viz.sheet import Sheet, shades
 from mlx_grpo_kit.viz.style import INK, POSITIVE
 
-MAP, MARGIN = 380, 46  # pixels: the side of the large map, and what its tokens take beside it
-SMALL, GAP = 152, 44  # of the maps side by side
-MOST_NUMBERS = 12  # tokens, up to which a number stands in every cell
+MAP, MARGIN = 380, 46  # pixels: the side of the large map, and the margin for its tokens
+SMALL, GAP = 152, 44  # pixels: the side of a small map, and the gap between two
+MOST_NUMBERS = 12  # with up to this many tokens, every cell shows its number
 VISIBLE = "\N{OPEN BOX}"
-HIDDEN = "#ececec"  # what a mask hides has a weight of exactly 0
+HIDDEN = "#ececec"  # masked: a weight of exactly 0
 _blues = shades(0, 1, ("#ffffff", POSITIVE))
 
 FOCUS = """<style>
@@ -26,7 +26,7 @@ FOCUS = """<style>
 
 
 def shown_token(token: str) -> str:
-    """A token as it stands beside a map: spaces and line breaks can be seen."""
+    """A token as shown next to a map, with visible spaces and line breaks."""
     return {"": "end", "\n": "\\n"}.get(token, token.replace(" ", VISIBLE))
 
 
@@ -38,16 +38,16 @@ def weight_color(weight: float) -> str:
 def draw_attention_map(
     weights: Any, tokens: Sequence[str], row: int, *, title: str = "", seen: Sequence[str] | None = None
 ) -> tuple[Chart, str]:
-    """(chart, words): one head's weights, and on the right what the token of one row looks at.
+    """(chart, words): one head's weights, and on the right the tokens that the token of one row looks at.
 
-    Every cell says its number where the pointer is, and where the Tab key leads.
+    Every cell shows its number under the pointer or when the Tab key reaches it.
 
     Args:
         weights: [T, S], each row sums to 1
-        tokens: T of them, as text: those that look
-        row: which of them is shown on the right
-        title: above the map, such as "layer 0, head 3"
-        seen: S tokens, those that are looked at; the same as `tokens` if not given
+        tokens: the T tokens that look, as text
+        row: the index of the token shown on the right
+        title: the text above the map, such as "layer 0, head 3"
+        seen: the S tokens that are looked at; the same as `tokens` by default
     """
     weights, seen = np.asarray(weights, float), list(tokens if seen is None else seen)
     names, columns = [shown_token(token) for token in tokens], [shown_token(token) for token in seen]
@@ -98,7 +98,7 @@ def draw_attention_maps(maps: Sequence[tuple[str, Any]], tokens: Sequence[str], 
 
 
 def _write_tokens(chart: Chart, sheet: Sheet, names: Sequence[str], columns: Sequence[str], size: float) -> None:
-    """The tokens that look, left of a map, and those that are seen, above it."""
+    """Write the tokens that look to the left of a map, and the tokens that are seen above it."""
     for i, name in enumerate(names):
         y = sheet.top + (i + 0.5) * sheet.cell + 0.36 * size
         chart.text(sheet.left - 7, y, name, size=size, anchor="end")
@@ -115,13 +115,13 @@ def _quoted(token: str) -> str:
 
 
 class _Pointers:
-    """Cells that lie over a sheet, invisible, and say something where the pointer or the keyboard's focus is."""
+    """Invisible cells over a sheet that show text under the pointer or at the keyboard's focus."""
 
     def __init__(self, sheet: Sheet, says: Sequence[Sequence[str]], line: float):
         self.sheet, self.says, self.line = sheet, says, line
 
     def parts(self) -> list[str]:
-        """The markup: a group for each cell, with a title, a place for the focus, and the words below the sheet."""
+        """The markup: a group for each cell, with a title, a focusable rectangle, and the words below the sheet."""
         cell = self.sheet.cell
         groups = [
             f'<g class="kit-cell" tabindex="0" aria-label="{escape(words)}"><title>{escape(words)}</title>'

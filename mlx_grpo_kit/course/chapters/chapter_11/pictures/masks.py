@@ -1,4 +1,4 @@
-"""Masks: for every row of a batch, which token may look at which."""
+"""Masks: the tokens that each token may look at, for every row of a batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def draw_masks(masks: Any, rows: Sequence[Sequence[str]], titles: Sequence[str])
     """(chart, words): a square for each row of a batch, blue where a token (down) may look at another (across).
 
     Args:
-        masks: booleans [B, T, S], S at least T; the last T of the S keys are the queries' own
+        masks: booleans [B, T, S], S at least T; the last T of the S keys belong to the queries
         rows: S tokens for each of the B rows; "" is padding
         titles: B of them
     """
@@ -32,11 +32,11 @@ def draw_masks(masks: Any, rows: Sequence[Sequence[str]], titles: Sequence[str])
         left, top = 48 + place * (SIDE + GAP), 78
         sheet = chart.add(Sheet(left, top, SIDE, mask, lambda seen: SEEN if seen else HIDDEN, most=48))
         chart.text(left, 22, title, size=14, bold=True)
-        chart.text(left, 41, f"{mask.sum()} of {mask.size} pairs may look", size=12, color="soft")
+        chart.text(left, 41, f"{mask.sum()} of {mask.size} pairs are visible", size=12, color="soft")
         for column, name in enumerate(names):
             chart.text(left + (column + 0.5) * sheet.cell, top - 8, name, size=14, anchor="middle")
         for row, name in enumerate(names[-len(mask) :]):
             chart.text(left - 9, top + (row + 0.5) * sheet.cell + 5, name, size=14, anchor="end")
         last = [name for name, seen in zip(names, mask[-1], strict=True) if seen]
         sentences.append(f"{title}: {mask.sum()} of {mask.size}; the last token sees {' '.join(last) or 'nothing'}")
-    return chart, f"Who may look at whom. {'; '.join(sentences)}."
+    return chart, f"Which token may look at which. {'; '.join(sentences)}."

@@ -1,4 +1,4 @@
-"""One query and a few keys of two numbers each: scores, weights, and the mixture of the values."""
+"""One query and a few keys of two numbers each: scores, weights and the mixture of the values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import COLORS, NEGATIVE, POSITIVE, three_digits
 
-WIDTH, LEFT, TOP, SIDE = 930, 42, 42, 220  # pixels: the page, and its two planes
+WIDTH, LEFT, TOP, SIDE = 930, 42, 42, 220  # pixels: the picture and its two planes
 
 
 def draw_one_query(
@@ -23,7 +23,7 @@ def draw_one_query(
         query: two numbers
         keys, values: [S, 2]
         names: of the S tokens
-        scale: what each score is multiplied with before softmax
+        scale: the factor on each score before softmax
     """
     query, keys, values = (np.asarray(array, float) for array in (query, keys, values))
     scores = scale * (keys @ query)
@@ -43,7 +43,7 @@ def draw_one_query(
         plane.text(x, y, words, dx=8, dy=-6 - 2 * place, size=13)
     plane.line((0, query[0]), (0, query[1]), POSITIVE, width=3)
     plane.dots([query[0]], [query[1]], POSITIVE, marker="D", size=8)
-    # Beside the point where the arrow is steep; else above or below it, away from the arrow and the axes' numbers.
+    # Next to the point if the arrow is steep; else above or below it, away from the arrow and the axes' numbers.
     steep = abs(query[1]) > 0.6 * reach
     leftwards = query[0] > 0.6 * reach or (not steep and -0.6 * reach < query[0] < 0)
     dx, dy = (-10 if leftwards else 10, 5) if steep else (4, 20 if query[1] <= 0 else -10)
@@ -82,7 +82,7 @@ def draw_one_query(
 
 
 def _by_spot(points: np.ndarray, names: Sequence[str]) -> list[tuple[tuple[float, float], str]]:
-    """Points with their names; where several lie on one another, all of their names."""
+    """Points with their names; points at the same place with all of their names."""
     spots: dict[tuple[float, float], list[str]] = {}
     for point, name in zip(points, names, strict=True):
         spots.setdefault((float(point[0]), float(point[1])), []).append(name)
