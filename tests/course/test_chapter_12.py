@@ -485,7 +485,7 @@ def by_allclose(ours, theirs, tolerance=1e-4):
         ("12.2", lambda name: name.split(".", 1)[1], "gave 'embed_tokens.weight', expected"),
         ("12.2", lambda name: "kit." + name, "gave 'kit.model.embed_tokens.weight'"),
         ("12.3", pops, "an array of float64 for 'a' (float32 is asked for)"),
-        ("12.3", lambda content: json.loads(content[8:]), "Numbers were read as if they were text of the header."),
+        ("12.3", lambda content: json.loads(content[8:]), "Numbers were read as header text."),
         ("12.2", lambda name: chapter.kit_name(name.lstrip("model.")), "takes away *any* of these letters"),
         ("12.3", reads_length_from(1), "Its length takes 8 bytes"),
         ("12.3", reads_length_from(2), "Its length takes 8 bytes"),
@@ -508,7 +508,7 @@ def by_allclose(ours, theirs, tolerance=1e-4):
         ("12.1", lambda config: np.float32(chapter.count_parameters(config)), "176 as a float"),
         ("12.3", lambda content: {name: a.tolist() for name, a in read_with_struct(content).items()}, "a list for 'a'"),
         ("12.4", with_its_own_mask, "`mask` is not used"),
-        ("12.6", by_allclose, "measure against the largest there is"),
+        ("12.6", by_allclose, "measure against the largest number of the array"),
     ],
 )
 def test_wrong_answers_are_told_why(id, answer, words):

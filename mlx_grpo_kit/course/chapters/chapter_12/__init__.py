@@ -1,1 +1,1 @@
-"""What chapter 12 needs: its exercises, transformers' inner values, and five models that are almost right."""
+"""Support for chapter 12: its exercises, the inner values of transformers, and five models that are almost right."""

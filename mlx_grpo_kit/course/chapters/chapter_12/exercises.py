@@ -1,4 +1,4 @@
-"""Exercises of notebook 12: Qwen3, put together, counted, loaded, compared and looked into."""
+"""Exercises of notebook 12: assembling, counting, loading, comparing and inspecting a Qwen3."""
 
 import functools
 import json
@@ -40,7 +40,7 @@ CONFIGS = {
 
 @functools.cache
 def _numbers(name):
-    """Parameters of a configuration with nothing usual about them: norms are not 1, matrices are not tiny."""
+    """Unusual parameters for a configuration: norms are not 1, matrices are not tiny."""
     rng = np.random.default_rng(len(name))
     return {
         each: (rng.normal(size=shape) * 0.4 + (len(shape) == 1)).astype(np.float32)
@@ -49,7 +49,7 @@ def _numbers(name):
 
 
 def _params(name):
-    """The same as arrays of MLX, new ones each time: an answer may write over them."""
+    """The same parameters as new MLX arrays each time, because an answer may overwrite them."""
     return {each: mx.array(array) for each, array in _numbers(name).items()}
 
 
@@ -57,7 +57,7 @@ def _params(name):
 
 
 def count_parameters(config):
-    """How many numbers a Qwen3 of this configuration has."""
+    """The number of parameters of a Qwen3 with this configuration."""
     hidden, head_dim = config.hidden_size, config.head_dim
     queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
     attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim
@@ -78,19 +78,19 @@ def _whole(function, *arguments):
 COUNT = Exercise(
     "12.1",
     "How many numbers?",
-    "Write `count_parameters(config)`: how many numbers a Qwen3 has, from `config.vocab_size`, `hidden_size`, "
-    "`intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `head_dim` and "
-    "`tie_word_embeddings`. A tied output layer is the embedding itself and has no numbers of its own. Try it on the "
-    "small layer above before you check it.",
+    "Write `count_parameters(config)`: the number of parameters of a Qwen3, computed from `config.vocab_size`, "
+    "`hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, "
+    "`head_dim` and `tie_word_embeddings`. A tied output layer is the embedding itself and has no parameters of its "
+    "own. Try your function on the small model above before you check it.",
     minutes=10,
     difficulty=2,
     solution=count_parameters,
     hints=(
         "Go through the table above row by row: an `[a, b]` has `a * b` numbers. A layer has eleven rows: seven "
-        "matrices and four norms. Outside of the layers stand the embedding, the final norm and, if it is not tied, "
+        "matrices and four norms. Outside the layers are the embedding, the final norm and, if the model is not tied, "
         "`lm_head`.",
         "Queries have `num_attention_heads * head_dim` rows, keys and values `num_key_value_heads * head_dim` each, "
-        "and `o_proj` has as many columns as `q_proj` has rows. `head_dim` is a number of its own.",
+        "and `o_proj` has as many columns as `q_proj` has rows. `head_dim` is an independent number.",
         "A layer: `2 * hidden * queries + 2 * hidden * keys + 2 * head_dim + 3 * hidden * intermediate + 2 * hidden`. "
         "Then the layers, the embedding once or twice, and `hidden` for the final norm.",
     ),
@@ -107,7 +107,7 @@ COUNT = Exercise(
             "always tied",
             "- matrices = 1 if config.tie_word_embeddings else 2",
             "+ matrices = 1",
-            message="Where the output layer is not tied it is a matrix of its own, as large as the embedding.",
+            message="If the output layer is not tied, it is a separate matrix, as large as the embedding.",
         ),
         Slip(
             "never tied",
@@ -120,8 +120,8 @@ COUNT = Exercise(
             "- hidden, head_dim = config.hidden_size, config.head_dim",
             "+ hidden, head_dim = config.hidden_size, config.hidden_size // config.num_attention_heads",
             message=(
-                "You took the hidden size divided by the heads for `head_dim`. In Qwen3 it is a number of its own: 16 "
-                "heads of 128 on a hidden size of 1024."
+                "You used the hidden size divided by the number of heads as `head_dim`. In Qwen3 it is an independent "
+                "number: 0.6B has 16 heads of 128 with a hidden size of 1024."
             ),
             hint=2,
         ),
@@ -146,7 +146,7 @@ COUNT = Exercise(
             "no norms of heads",
             "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
             "+ attention = 2 * hidden * queries + 2 * hidden * keys",
-            message="`q_norm` and `k_norm` are missing: `head_dim` numbers each, shared by all heads.",
+            message="`q_norm` and `k_norm` are missing: they have `head_dim` numbers each, shared by all heads.",
         ),
         Slip(
             "norms for each head",
@@ -158,7 +158,7 @@ COUNT = Exercise(
             "no final norm",
             "- ends = matrices * config.vocab_size * hidden + hidden",
             "+ ends = matrices * config.vocab_size * hidden",
-            message="The final norm is missing: `hidden_size` numbers.",
+            message="The final norm is missing: it has `hidden_size` numbers.",
         ),
         Slip(
             "one norm in a layer",
@@ -170,7 +170,7 @@ COUNT = Exercise(
             "biases",
             "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
             "+ attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim + queries + 2 * keys",
-            message="Queries, keys and values have no biases in Qwen3: only what the table lists.",
+            message="Queries, keys and values have no biases in Qwen3: count only what the table lists.",
         ),
         Slip(
             "no norms in the layers",
@@ -188,7 +188,7 @@ COUNT = Exercise(
             "one layer",
             "- return config.num_hidden_layers * (attention + mlp + norms) + ends",
             "+ return (attention + mlp + norms) + ends",
-            message="That is right for a single layer. There are `num_hidden_layers`.",
+            message="That is right for a single layer. There are `num_hidden_layers` layers.",
         ),
     ),
     run=_whole,
@@ -200,7 +200,7 @@ COUNT = Exercise(
 
 
 def kit_name(name):
-    """The kit's name of a parameter that Hugging Face calls `name`."""
+    """The kit's name for the parameter that Hugging Face calls `name`."""
     name = name.removeprefix("model.")
     if name == "norm.weight":
         return "final_norm.weight"
@@ -210,14 +210,14 @@ def kit_name(name):
 NAMES = Exercise(
     "12.2",
     "Two names for everything",
-    "Write `kit_name(name)`: from a name in the file to the kit's, as in the table above.",
+    "Write `kit_name(name)`: translate a name in the file to the kit's name, as in the table above.",
     minutes=5,
     difficulty=1,
     solution=kit_name,
     hints=(
-        'First take "model." from the front: `name.removeprefix("model.")` leaves a name without it as it is.',
-        "Two names are then left that differ: `embed_tokens.weight` and `norm.weight`. The second is the *whole* "
-        "name: `input_layernorm.weight` and `q_norm.weight` end with it too.",
+        'First remove "model." from the front: `name.removeprefix("model.")` leaves other names unchanged.',
+        "Then two names still differ: `embed_tokens.weight` and `norm.weight`. The second is the *whole* name: "
+        "`input_layernorm.weight` and `q_norm.weight` end with it too.",
     ),
     cases=(
         ("model.embed_tokens.weight",),
@@ -237,14 +237,14 @@ NAMES = Exercise(
             '-     return "final_norm.weight"',
             '- return name.replace("embed_tokens.", "embedding.")',
             '+ return name.replace("embed_tokens.", "embedding.").replace("norm.", "final_norm.")',
-            message="Other names end with `norm.` too: those in the layers keep theirs.",
+            message="Other names end with `norm.` too: the names in the layers stay as they are.",
             hint=2,
         ),
         Slip(
             "the final norm forgotten",
             '- if name == "norm.weight":',
             '-     return "final_norm.weight"',
-            message="The norm behind the last layer is `final_norm` in the kit.",
+            message="The norm after the last layer is `final_norm` in the kit.",
             hint=2,
         ),
         Slip(
@@ -300,14 +300,14 @@ def read_safetensors(content):
 
 
 class File(bytes):
-    """The bytes of a file, shown in messages by what is in it."""
+    """The bytes of a file, with a short repr for messages."""
 
     def __repr__(self):
         return f"<the bytes of a file of {len(self)}>"
 
 
 def _file(arrays, order=None, metadata=None, spaces=0):
-    """A safetensors file of {name: (dtype, array)}, its header in another order than its numbers."""
+    """A safetensors file of {name: (dtype, array)} whose header has a different order from its numbers."""
     header, data = {}, b""
     for name, (dtype, array) in arrays.items():
         array = np.asarray(array, "<f4")
@@ -323,7 +323,7 @@ def _float32_arrays(function, *arguments):
     result = function(*arguments)
     for name, array in result.items() if isinstance(result, dict) else ():
         if not isinstance(array, (np.ndarray, np.generic)):
-            return Told(f"a {type(array).__name__} for {name!r} (a NumPy array is asked for)")
+            return Told(f"a {type(array).__name__} for {name!r} (it should be a NumPy array)")
         if array.dtype != np.float32:
             return Told(f"an array of {array.dtype} for {name!r} (float32 is asked for)")
     return result
@@ -332,18 +332,18 @@ def _float32_arrays(function, *arguments):
 READ = Exercise(
     "12.3",
     "Read the file yourself",
-    "Write `read_safetensors(content)`. `content` is the `bytes` of a file; the result has a float32 NumPy array "
-    "under each name. The layout is the one above: 8 bytes with the length of the header, the header, the numbers. "
-    'Two dtypes occur, `"F32"` and `"BF16"`. NumPy has no bfloat16, but you need none: a bfloat16 is the upper half, '
-    "16 of 32 bits, of a float32 whose lower half is 0.",
+    "Write `read_safetensors(content)`. `content` is the `bytes` of a file; the result is a dictionary with a float32 "
+    "NumPy array for each name. The layout is the one above: 8 bytes with the length of the header, the header, the "
+    'numbers. Two dtypes occur, `"F32"` and `"BF16"`. NumPy has no bfloat16, but you do not need it: a bfloat16 is the '
+    "upper half, 16 of 32 bits, of a float32 whose lower half is 0.",
     minutes=15,
     difficulty=3,
     solution=read_safetensors,
     hints=(
         '`int.from_bytes(content[:8], "little")` is the length of the header, and `json.loads(content[8 : 8 + '
         'length])` the header. Its entry "__metadata__", if there is one, is no array.',
-        "Offsets count from the *end of the header*: add `8 + length`. `np.frombuffer(content[start:end], np.float32)"
-        ".reshape(shape)` are the numbers of an F32.",
+        "The offsets count from the *end of the header*: add `8 + length`. `np.frombuffer(content[start:end], "
+        "np.float32).reshape(shape)` are the numbers of an F32.",
         "For BF16 read `np.uint16`, make them `np.uint32`, shift them to the upper half with `<< 16`, and look at the "
         "same bits as float32: `.view(np.float32)`.",
     ),
@@ -381,7 +381,7 @@ READ = Exercise(
             "eight bytes off",
             '- start, end = (8 + length + place for place in entry["data_offsets"])',
             '+ start, end = (length + place for place in entry["data_offsets"])',
-            message="You are 8 bytes too early: in front of the header stand the 8 bytes of its length.",
+            message="You are 8 bytes too early: before the header there are the 8 bytes of its length.",
             hint=2,
         ),
         Slip(
@@ -397,16 +397,14 @@ READ = Exercise(
             "flat",
             '- arrays[name] = numbers.reshape(entry["shape"])',
             "+ arrays[name] = numbers",
-            message="The numbers are right, and flat: reshape them.",
+            message="The numbers are right, but flat: reshape them.",
             hint=2,
         ),
         Slip(
             "on its side",
             '- arrays[name] = numbers.reshape(entry["shape"])',
             '+ arrays[name] = numbers.reshape(entry["shape"][::-1]).T',
-            message=(
-                "The last axis is the one whose numbers stand side by side in the file: reshape to the shape as it is."
-            ),
+            message=("The numbers of the last axis are next to each other in the file: reshape to the shape as it is."),
             hint=2,
         ),
         Slip(
@@ -416,7 +414,7 @@ READ = Exercise(
             '+ upper_half = np.frombuffer(content[start:end], "<f2")',
             "+ numbers = upper_half.astype(np.float32)",
             message=(
-                "float16 and bfloat16 both have 16 bits and share them out differently (5 and 8 of them for the "
+                "float16 and bfloat16 both have 16 bits, but divide them differently (5 and 8 of them for the "
                 "exponent)."
             ),
             hint=3,
@@ -447,27 +445,27 @@ READ = Exercise(
             "one byte of eight",
             '- length = int.from_bytes(content[:8], "little")',
             '+ length = int.from_bytes(content[:1], "little")',
-            message="The header was cut off. Its length takes 8 bytes: one of them says 255 at most.",
+            message="The header was cut off. Its length takes 8 bytes: one byte holds at most 255.",
         ),
         Slip(
             "two bytes of eight",
             '- length = int.from_bytes(content[:8], "little")',
             '+ length = int.from_bytes(content[:2], "little")',
-            message="A long header was cut off. Its length takes 8 bytes: two of them say 65,535 at most.",
+            message="A long header was cut off. Its length takes 8 bytes: two bytes hold at most 65,535.",
         ),
         Slip(
             "names of the kit",
             '- arrays[name] = numbers.reshape(entry["shape"])',
             '+ arrays[kit_name(name)] = numbers.reshape(entry["shape"])',
-            message="Keep the names as they are in the file: translating them was 12.2, and comes after reading.",
+            message="Keep the names as they are in the file: the translation of 12.2 comes after reading.",
         ),
         Slip(
             "big end first",
             '- length = int.from_bytes(content[:8], "little")',
             '+ length = int.from_bytes(content[:8], "big")',
             message=(
-                "Numbers were read as if they were text of the header. It ends after as many bytes as the first 8 say,"
-                " and these have the lowest byte first (little-endian)."
+                "Numbers were read as header text. The first 8 bytes give the length of the header, with the lowest "
+                "byte first (little-endian)."
             ),
         ),
     ),
@@ -489,9 +487,9 @@ def transformer_block(config, params, layer, x, mask):
 
 
 def _in_block(function, name, layer, stream, padding=()):
-    """The block on parameters of one of the configurations above; rows see what came before them, and no padding.
+    """Run the block on parameters of one of the configurations above, with a causal mask that hides padding.
 
-    `padding` says how many positions of each row have nothing in them; what comes out there does not matter.
+    `padding` is the number of padded positions in each row; the results there do not matter.
     """
     x = mx.array(np.asarray(stream, np.float32))
     rows, tokens = x.shape[:2]
@@ -510,14 +508,14 @@ BLOCK = Exercise(
     "12.4",
     "One layer",
     "Write `transformer_block(config, params, layer, x, mask)` from `rms_norm`, `attention` and `mlp`. `params` has "
-    "the kit's names, `layer` is a number from 0, `config.rms_norm_eps` is what the norms add. Write `x = x + ...`; "
-    "in MLX `x += ...` changes the array of whoever called you.",
+    "the kit's names, `layer` is a number from 0, `config.rms_norm_eps` is the eps of the norms. Write `x = x + ...`; "
+    "in MLX `x += ...` changes the caller's array.",
     minutes=10,
     difficulty=2,
     solution=transformer_block,
     hints=(
-        "Two halves of the same kind: norm, then attention or MLP, then *add* to the stream. What is added to is `x` "
-        "itself, not its norm.",
+        "Both halves have the same form: norm, then attention or MLP, then *add* to the stream. Add to `x` itself, "
+        "not to its norm.",
         '`attention(config, params, f"layers.{layer}.self_attn.", normed, mask)` finds its own weights; the MLP wants '
         "its three, `layers.0.mlp.gate_proj.weight` and so on, in the order gate, up, down.",
         "`x = x + attention(...norm of x...)`, then `return x + mlp(...norm of the new x...)`. The norms are "
@@ -537,7 +535,7 @@ BLOCK = Exercise(
             '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
             '+ x = x + attention(config, params, at + "self_attn.", normed, visible(x.shape[1], x.shape[1], 0))',
             message=(
-                "`mask` is not used. What may be seen is for the caller to say: in a batch some rows begin with "
+                "`mask` is not used. The caller decides which positions may be seen: in a batch some rows begin with "
                 "padding."
             ),
             hint=2,
@@ -551,8 +549,8 @@ BLOCK = Exercise(
             "- return x + mlp(normed, gate, up, down)",
             '+ return rms_norm(x + mlp(x, gate, up, down), params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',  # noqa: E501
             message=(
-                "That is post-norm: the norm stands behind the sum. Here it stands in front of attention and in front "
-                "of the MLP, and the stream itself is never normed."
+                "That is post-norm: the norm comes after the sum. Here it comes before attention and before the MLP, "
+                "and the stream itself is never normalized."
             ),
         ),
         Slip(
@@ -561,7 +559,7 @@ BLOCK = Exercise(
             '+ normed = x = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
             '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
             '+ normed = x = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            message="The norm has taken the place of the stream. Add to `x` as it was.",
+            message="The norm has replaced the stream. Add to `x` as it was.",
         ),
         Slip(
             "no residual around attention",
@@ -582,8 +580,8 @@ BLOCK = Exercise(
             "- return x + mlp(normed, gate, up, down)",
             "+ return x + y + mlp(normed, gate, up, down)",
             message=(
-                "The MLP should read the stream *after* attention has added to it. Here the two stand side by side "
-                "(some models are built so; Qwen3 is not)."
+                "The MLP should read the stream *after* attention has added to it. Here the two run in parallel (some "
+                "models are built like that, but Qwen3 is not)."
             ),
             hint=3,
         ),
@@ -591,34 +589,34 @@ BLOCK = Exercise(
             "no second norm",
             "- return x + mlp(normed, gate, up, down)",
             "+ return x + mlp(x, gate, up, down)",
-            message="The MLP reads a norm of the stream too: `post_attention_layernorm`.",
+            message="The MLP reads the normalized stream too, by `post_attention_layernorm`.",
             hint=3,
         ),
         Slip(
             "no first norm",
             '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
             '+ x = x + attention(config, params, at + "self_attn.", x, mask)',
-            message="Attention reads a norm of the stream.",
+            message="Attention has to read the normalized stream.",
             hint=3,
         ),
         Slip(
             "one norm for both",
             '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
             '+ normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
-            message="The second norm has weights of its own, `post_attention_layernorm`.",
+            message="The second norm has its own weights, `post_attention_layernorm`.",
             hint=3,
         ),
         Slip(
             "the old norm in the mlp",
             '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            message="The MLP got the norm from before attention. It needs one of the new `x`.",
+            message="The MLP got the norm from before attention. It needs the norm of the new `x`.",
             hint=3,
         ),
         Slip(
             "always the first layer",
             '- at = f"layers.{layer}."',
             '+ at = f"layers.0."',
-            message="Every layer has weights of its own.",
+            message="Every layer has its own weights.",
             hint=2,
         ),
         Slip(
@@ -629,8 +627,8 @@ BLOCK = Exercise(
             '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
             '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
             message=(
-                "The weights of the two norms are swapped: `input_layernorm` stands in front of attention, "
-                "`post_attention_layernorm` behind it, in front of the MLP."
+                "The weights of the two norms are swapped: `input_layernorm` comes before attention, "
+                "`post_attention_layernorm` after it, before the MLP."
             ),
             hint=3,
         ),
@@ -640,7 +638,7 @@ BLOCK = Exercise(
             '+ before, x = x, x + attention(config, params, at + "self_attn.", normed, mask)',
             "- return x + mlp(normed, gate, up, down)",
             "+ return before + mlp(normed, gate, up, down)",
-            message="What attention added is lost: add the MLP's result to the stream *with* it.",
+            message="The output of attention is lost: add the MLP's result to the stream that includes it.",
             hint=3,
         ),
         Slip(
@@ -649,13 +647,13 @@ BLOCK = Exercise(
             '+ normed = rms_norm(x, params[at + "input_layernorm.weight"], 1e-6)',
             '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
             '+ normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], 1e-6)',
-            message="Nearly: the norms take `config.rms_norm_eps`, which is not the same in every model.",
+            message="This is nearly right: the norms need `config.rms_norm_eps`, which is not the same in every model.",
         ),
         Slip(
             "a prefix without its dot",
             '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
             '+ x = x + attention(config, params, at + "self_attn", normed, mask)',
-            message='The prefix ends with a dot: `attention` puts "q_proj.weight" right behind it.',
+            message='The prefix ends with a dot: `attention` puts "q_proj.weight" directly after it.',
             hint=2,
         ),
         Slip(
@@ -688,15 +686,15 @@ def _of_ids(function, name, ids):
 MODEL = Exercise(
     "12.5",
     "The whole model",
-    "Write `qwen3(config, params, input_ids)`: whole numbers [B, T] in, logits [B, T, V] out. Rows of the embedding, "
-    "`config.num_hidden_layers` blocks, the final norm, the output layer. `visible(T, T, 0)` is the mask, the same for "
-    "every layer.",
+    "Write `qwen3(config, params, input_ids)`: it takes whole numbers [B, T] and returns logits [B, T, V]. Use the "
+    "rows of the embedding, `config.num_hidden_layers` blocks, the final norm and the output layer. `visible(T, T, "
+    "0)` is the mask, the same for every layer.",
     minutes=10,
     difficulty=2,
     solution=qwen3,
     hints=(
         '`params["embedding.weight"][input_ids]` picks a row for each id: [B, T, hidden].',
-        "A `for` over the layers, with your `transformer_block`. Behind the last one comes one more norm, "
+        "Loop over the layers with your `transformer_block`. After the last layer comes one more norm, "
         "`final_norm.weight`.",
         'The output layer is `params["lm_head.weight"]`, or the embedding if `config.tie_word_embeddings`: `x @ W.T`.',
     ),
@@ -712,7 +710,7 @@ MODEL = Exercise(
         Slip(
             "no final norm",
             '- x = rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)',
-            message="Between the last layer and the output layer stands a norm, `final_norm`.",
+            message="Between the last layer and the output layer there is a norm, `final_norm`.",
             hint=2,
         ),
         Slip(
@@ -720,7 +718,8 @@ MODEL = Exercise(
             '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
             '+ output = params["embedding.weight"]',
             message=(
-                "The output layer is the embedding only if `config.tie_word_embeddings`; else it is `lm_head.weight`."
+                "The output layer is the embedding only if `config.tie_word_embeddings`; otherwise it is "
+                "`lm_head.weight`."
             ),
             hint=3,
         ),
@@ -735,7 +734,7 @@ MODEL = Exercise(
             "always the first layer",
             "- x = transformer_block(config, params, layer, x, mask)",
             "+ x = transformer_block(config, params, 0, x, mask)",
-            message="Each round of the loop should be the next layer's.",
+            message="Each round of the loop should use the next layer.",
             hint=2,
         ),
         Slip(
@@ -751,36 +750,36 @@ MODEL = Exercise(
             "+ start = x",
             "- x = transformer_block(config, params, layer, x, mask)",
             "+ x = transformer_block(config, params, layer, start, mask)",
-            message="Every layer reads what the layer before it wrote, not the embedding.",
+            message="Every layer reads the result of the layer before it, not the embedding.",
             hint=2,
         ),
         Slip(
             "the future is visible",
             "- mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
             "+ mask = mx.ones((1, 1, *[input_ids.shape[1]] * 2))",
-            message="A position sees those behind it. The mask is `visible(T, T, 0)`.",
+            message="A position sees later positions. The mask is `visible(T, T, 0)`.",
         ),
         Slip(
             "the mask of a cache",
             "- mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
             "+ mask = visible(input_ids.shape[1], input_ids.shape[1], 1)",
             message=(
-                "With an offset of 1 every position sees its successor, the very token it should guess. The first "
-                "token stands at position 0: `visible(T, T, 0)`."
+                "With an offset of 1 every position sees its successor, exactly the token that it should predict. The "
+                "first token is at position 0: `visible(T, T, 0)`."
             ),
         ),
         Slip(
             "probabilities",
             "- return x @ output.T",
             "+ return mx.softmax(x @ output.T, axis=-1)",
-            message="These are probabilities. Logits come before the softmax, and who uses them takes it himself.",
+            message="These are probabilities. Return the logits before the softmax; the caller applies it.",
             hint=3,
         ),
         Slip(
             "the last position alone",
             "- return x @ output.T",
             "+ return (x @ output.T)[:, -1]",
-            message="There are logits for every position, not only for the last: training needs them all.",
+            message="Return logits for every position, not only for the last: training needs them all.",
             hint=3,
         ),
     ),
@@ -792,7 +791,7 @@ MODEL = Exercise(
 
 
 def first_difference(ours, theirs, tolerance=1e-4):
-    """The first name in `ours` with another array than in `theirs`, or None."""
+    """The first name in `ours` whose array differs from that in `theirs`, or None."""
     for name, value in ours.items():
         if name not in theirs:
             continue
@@ -815,17 +814,17 @@ def _records(**changes):
 FIRST = Exercise(
     "12.6",
     "Where does it begin?",
-    "Write `first_difference(ours, theirs, tolerance=1e-4)`. Both are dictionaries of NumPy arrays by name; `ours` is "
-    "in the order of computation, `theirs` in any order, and may lack names, which are skipped. Give the first name "
-    "whose largest absolute difference is more than `tolerance` times the largest absolute number in `theirs` there; "
-    "`None` if there is none. A NaN where `theirs` has a number is a difference.",
+    "Write `first_difference(ours, theirs, tolerance=1e-4)`. Both are dictionaries of NumPy arrays by name. `ours` is "
+    "in the order of computation. `theirs` is in any order and may lack some names; skip these. Return the first name "
+    "whose largest absolute difference is more than `tolerance` times the largest absolute number of that array in "
+    "`theirs`, or `None` if there is no such name. A NaN where `theirs` has a number is a difference.",
     minutes=8,
     difficulty=2,
     solution=first_difference,
     hints=(
         "`for name, value in ours.items():` goes in the order of computation. `continue` where `name not in theirs`.",
         "`np.abs(value - theirs[name]).max()` against `tolerance * np.abs(theirs[name]).max()`. `return name` at the "
-        "first that is too large, and `None` behind the loop.",
+        "first that is too large, and `None` after the loop.",
         "Every comparison with NaN is False: `difference > limit` never sees one, `not difference <= limit` does.",
     ),
     cases=(
@@ -844,7 +843,7 @@ FIRST = Exercise(
         (*_records(embedding=3 * _A), 1.0),
         (_records()[0] | {"weights": -1.001 * _B}, _records()[1] | {"weights": -_B}, 0.002),
         (*({**each, "mask": np.zeros((2, 2))} for each in _records()),),
-        _records(weights=_B + 0.11),  # their largest is 1000, and from the lowest to the highest it is 1300
+        _records(weights=_B + 0.11),  # the largest is 1000, and the range from lowest to highest is 1300
         (_records()[0] | {"small": _A / 100 + 3e-5}, _records()[1] | {"small": _A / 100}),
     ),
     mistakes=slips(
@@ -854,8 +853,8 @@ FIRST = Exercise(
             "- if not difference <= tolerance * largest:",
             "+ if not difference <= tolerance:",
             message=(
-                "0.05 in an array that reaches to 1000 is rounding. Measure a difference against the largest number "
-                "there."
+                "0.05 in an array with numbers up to 1000 is rounding. Measure a difference against the largest "
+                "number there."
             ),
             hint=2,
         ),
@@ -863,7 +862,7 @@ FIRST = Exercise(
             "blind to NaN",
             "- if not difference <= tolerance * largest:",
             "+ if difference > tolerance * largest:",
-            message="A NaN went through: `nan > limit` is False, as every comparison with NaN is.",
+            message="A NaN was missed: `nan > limit` is False, like every comparison with NaN.",
             hint=3,
         ),
         Slip(
@@ -871,14 +870,15 @@ FIRST = Exercise(
             "- for name, value in ours.items():",
             "+ for name in theirs:",
             "+     value = ours[name]",
-            message="The order of computation is that of `ours`; `theirs` may have any.",
+            message="The order of computation is that of `ours`; `theirs` may have any order.",
         ),
         Slip(
             "the last difference",
             "- for name, value in ours.items():",
             "+ for name, value in reversed(ours.items()):",
             message=(
-                "That is the last difference. A mistake shows in all that comes after it: the first tells where it is."
+                "That is the last difference. A mistake changes everything after it: only the first difference shows "
+                "where it is."
             ),
         ),
         Slip(
@@ -916,8 +916,7 @@ FIRST = Exercise(
             "- largest = np.abs(theirs[name]).max()",
             "+ largest = np.ptp(theirs[name])",
             message=(
-                "That is the distance from the lowest number to the highest. Measure against the *largest absolute* "
-                "one."
+                "That is the range from the lowest number to the highest. Measure against the *largest absolute* one."
             ),
             hint=2,
         ),
@@ -926,7 +925,8 @@ FIRST = Exercise(
             "- largest = np.abs(theirs[name]).max()",
             "+ largest = max(1.0, np.abs(theirs[name]).max())",
             message=(
-                "Where all numbers are small, so is what counts as a difference: measure against the largest there is."
+                "If all numbers are small, even a small difference counts: measure against the largest number of the "
+                "array."
             ),
             hint=2,
         ),
@@ -947,8 +947,8 @@ FIRST = Exercise(
             "+ difference = (np.abs(value - theirs[name]) / np.abs(theirs[name])).max()",
             "+ if not difference <= tolerance:",
             message=(
-                "Each difference was divided by the number beside it. Small numbers among large ones have the rounding"
-                " of the large ones: divide by the largest of the array."
+                "Each difference was divided by its own number. Small numbers among large ones have the rounding "
+                "errors of the large ones: divide by the largest number of the array."
             ),
             hint=2,
         ),
@@ -956,13 +956,13 @@ FIRST = Exercise(
             "a missing name is a difference",
             "- continue",
             "+ return name",
-            message="What `theirs` does not have cannot be compared: skip it.",
+            message="A name that `theirs` does not have cannot be compared: skip it.",
         ),
         Slip(
             "a fixed tolerance",
             "- if not difference <= tolerance * largest:",
             "+ if not difference <= 1e-4 * largest:",
-            message="`tolerance` may have another value.",
+            message="`tolerance` may have a different value: use the argument.",
             hint=2,
         ),
     ),
@@ -970,7 +970,7 @@ FIRST = Exercise(
 
 
 def _second_guess():
-    """An answer in which one patient has another cause, for each patient and cause."""
+    """Yield a mistake for each patient and each wrong cause: an answer that is wrong for that patient only."""
     for position, right in enumerate(DIAGNOSIS):
         for letter in CAUSES:
             if letter != right:
@@ -986,17 +986,17 @@ def _second_guess():
 WARD = Exercise(
     "12.7",
     "Five models that are almost right",
-    "Which mistake has each of the five models above? Put their letters into a string, patient 1 first.",
+    "Which mistake does each of the five models above have? Put the letters into a string, patient 1 first.",
     minutes=15,
     difficulty=3,
     solution=DIAGNOSIS,
     hints=(
-        "The first different name says behind which step the mistake is. Two causes show first in `q_rope`, two in "
-        "`weights`: these you tell apart by the tokens.",
-        "At position 0 nothing is turned, whichever numbers make a pair; and its only score makes a weight of 1, "
+        "The first name that differs shows the step with the mistake. Two causes show first in `q_rope`, two in "
+        "`weights`: you can tell these apart by the tokens.",
+        "At position 0 nothing is rotated, whichever numbers make a pair; and its only score gives a weight of 1, "
         "whatever it is divided by. The last position has no later tokens to look at.",
-        "Rotations count differences of positions. Who counts from 1 turns every query and key a little more, and all "
-        "scores stay as they were: that patient is different inside and gives the right logits.",
+        "Only differences of positions matter to the scores. If positions count from 1, every query and key rotates a "
+        "little more, and all scores stay the same: that patient is different inside but gives the right logits.",
     ),
     mistakes=tuple(_second_guess()),
     explain="One of the five is a mistake that no test of the logits can find, and that does no harm until a cache "
@@ -1022,17 +1022,17 @@ FLOPS = Exercise(
     "How much work?",
     "Write `flops(config, batch, tokens)`: the operations of all matrix products in one forward pass. [n, a] times "
     "[a, b] takes `2 * n * a * b`. Count the seven matrices of each layer, the scores and the mixing of values (every "
-    "query with every key, the hidden half too), and the output layer. The embedding is looked up: no product.",
+    "query with every key, including the masked half), and the output layer. The embedding is a lookup, not a product.",
     minutes=12,
     difficulty=2,
     solution=flops,
     hints=(
-        "Every weight of a matrix is used once for each token: 2 operations for each weight and token. So this part is "
-        "`2 * batch * tokens *` (weights of the matrices).",
+        "Every weight of a matrix is used once per token, with 2 operations. So this part is `2 * batch * tokens *` "
+        "(weights of the matrices).",
         "Scores: for each head, [T, D] times [D, T] is `2 * T * T * D`. Mixing: [T, T] times [T, D], the same. There "
         "are `num_attention_heads` heads in each of `batch` rows and each layer.",
-        "The output layer is `2 * batch * tokens * vocab_size * hidden_size`, tied or not: sharing numbers saves no "
-        "work.",
+        "The output layer is `2 * batch * tokens * vocab_size * hidden_size`, tied or not: sharing parameters saves "
+        "no work.",
     ),
     cases=(
         (CONFIGS["one small layer"], 1, 1),
@@ -1048,7 +1048,7 @@ FLOPS = Exercise(
             "multiplications alone",
             "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
             "+ return 1 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
-            message="Half of it: each multiplication is followed by an addition, and both count.",
+            message="That is half of it: each multiplication is followed by an addition, and both count.",
         ),
         Slip(
             "no scores",
@@ -1088,7 +1088,7 @@ FLOPS = Exercise(
             "scores of the key heads",
             "- scores_and_mixing = 2 * tokens * queries",
             "+ scores_and_mixing = 2 * tokens * keys",
-            message="Every *query* head has scores of its own; heads of keys are shared, not the work.",
+            message="Every *query* head has its own scores; the heads of keys are shared, but not the work.",
             hint=2,
         ),
         Slip(
@@ -1096,8 +1096,7 @@ FLOPS = Exercise(
             "- scores_and_mixing = 2 * tokens * queries",
             "+ scores_and_mixing = (tokens + 1) * queries",
             message=(
-                "That leaves out what the mask hides. Dense kernels compute it and throw it away, and it is counted "
-                "here."
+                "That leaves out the masked half. Dense kernels compute it and throw it away, and it is counted here."
             ),
             hint=2,
         ),
@@ -1112,21 +1111,24 @@ FLOPS = Exercise(
             "no output layer where it is tied",
             "- output = config.vocab_size * config.hidden_size",
             "+ output = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size",
-            message="A tied output layer shares its numbers with the embedding, and is multiplied like any other.",
+            message=(
+                "A tied output layer shares its parameters with the embedding, but it is multiplied like any other "
+                "matrix."
+            ),
             hint=3,
         ),
         Slip(
             "the output layer once for each layer",
             "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
             "+ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing + output))",
-            message="The output layer stands behind the layers, once.",
+            message="The output layer comes once, after all layers.",
             hint=3,
         ),
         Slip(
             "the embedding as a product",
             "- output = config.vocab_size * config.hidden_size",
             "+ output = 2 * config.vocab_size * config.hidden_size",
-            message="The embedding is looked up, not multiplied.",
+            message="The embedding is a lookup, not a product.",
             hint=3,
         ),
         Slip(
@@ -1137,20 +1139,22 @@ FLOPS = Exercise(
         ),
     ),
     run=_whole,
-    explain="Long texts apart, this is about 2 operations for each parameter and token; training takes three times "
-    "that, hence the rule of thumb 6ND for N parameters and D tokens.",
+    explain=(
+        "Except for long texts, this is about 2 operations per parameter and token. Training takes three times that, "
+        "hence the rule of thumb 6ND for N parameters and D tokens."
+    ),
 )
 
 
 def logit_lens(config, params, stream):
-    """What the model would say if it ended here: [..., hidden] -> probabilities [..., V]."""
+    """Next-token probabilities if the model ended here: [..., hidden] -> [..., V]."""
     x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)
     output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
     return mx.softmax(x @ output.T, axis=-1)
 
 
 def _lens(function, name, stream):
-    """The lens on parameters of one of the configurations above; "sharp" is one whose logits reach into hundreds."""
+    """The lens on parameters of one of the configurations above; "sharp" has logits in the hundreds."""
     sharp, name = name == "sharp", "two layers, one head, untied" if name == "sharp" else name
     params = _params(name)
     if sharp:
@@ -1161,14 +1165,15 @@ def _lens(function, name, stream):
 LENS = Exercise(
     "12.9",
     "The logit lens",
-    "Write `logit_lens(config, params, stream)`: treat the stream [..., hidden] from *any* place of the model as if it "
-    "came out of the last layer, and give the probability of every token, [..., V].",
+    "Write `logit_lens(config, params, stream)`: treat the stream [..., hidden] from *any* place in the model as if "
+    "it came out of the last layer, and return the probability of every token, [..., V].",
     minutes=6,
     difficulty=1,
     solution=logit_lens,
     hints=(
-        "What stands behind the last layer? You wrote it at the end of 12.5.",
-        "The final norm, the output layer (the embedding where it is tied), and a softmax over the last axis.",
+        "What comes after the last layer? You wrote it at the end of 12.5.",
+        "You need the final norm, the output layer (the embedding if the model is tied), and a softmax over the last "
+        "axis.",
     ),
     cases=(
         *drawn(1, lambda rng: ("two layers", _stream(rng, 2, 3, 12))),
@@ -1183,7 +1188,7 @@ LENS = Exercise(
             '- x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)',
             "+ x = stream",
             message=(
-                "The output layer learned to read what the final norm gives it. Without it the stream has the wrong "
+                "The output layer learned to read the result of the final norm. Without it the stream has the wrong "
                 "size."
             ),
             hint=2,
@@ -1192,14 +1197,14 @@ LENS = Exercise(
             "logits",
             "- return mx.softmax(x @ output.T, axis=-1)",
             "+ return x @ output.T",
-            message="These are logits; probabilities are asked for.",
+            message="These are logits; return probabilities.",
             hint=2,
         ),
         Slip(
             "always tied",
             '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
             '+ output = params["embedding.weight"]',
-            message="An untied model has an output layer of its own, `lm_head.weight`.",
+            message="An untied model has a separate output layer, `lm_head.weight`.",
             hint=2,
         ),
         Slip(
@@ -1220,7 +1225,7 @@ LENS = Exercise(
             "logarithms",
             "- return mx.softmax(x @ output.T, axis=-1)",
             "+ return x @ output.T - mx.logsumexp(x @ output.T, axis=-1, keepdims=True)",
-            message="These are logarithms of probabilities; the probabilities themselves are asked for.",
+            message="These are log-probabilities; return the probabilities themselves.",
             hint=2,
         ),
         Slip(
@@ -1229,8 +1234,8 @@ LENS = Exercise(
             "+ powers = mx.exp(x @ output.T)",
             "+ return powers / powers.sum(axis=-1, keepdims=True)",
             message=(
-                "The exponential of a logit above 88 is infinite in float32. Take the row's largest off first, as "
-                "`mx.softmax` does."
+                "The exponential of a logit above 88 is infinite in float32. Subtract the largest logit of the row "
+                "first, as `mx.softmax` does."
             ),
             hint=2,
         ),
@@ -1238,7 +1243,7 @@ LENS = Exercise(
             "the norm without its weights",
             '- x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)',
             "+ x = rms_norm(stream, mx.ones(config.hidden_size), config.rms_norm_eps)",
-            message="The final norm has weights.",
+            message="The final norm has weights: multiply by them.",
             hint=2,
         ),
     ),

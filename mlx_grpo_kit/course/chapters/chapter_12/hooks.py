@@ -1,4 +1,4 @@
-"""transformers' Qwen3, and what it computes inside, under the kit's names."""
+"""The Qwen3 of transformers and its inner values, under the kit's names."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from unittest import mock
 import numpy as np
 import torch
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a folder is all that is read
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # only a local folder is read
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.utils import logging
 
 
 def hugging_face_model(folder: Path | str, numbers: bool = True) -> Qwen3ForCausalLM:
-    """transformers' model of a folder in float32, with attention in steps that can be watched.
+    """Load a folder with transformers in float32, with attention in steps that can be watched.
 
-    Without `numbers` only config.json is read, and the shapes are all there is.
+    Without `numbers` only config.json is read, and the model has shapes but no numbers.
     """
     if not numbers:
         with torch.device("meta"):
             return Qwen3ForCausalLM(Qwen3Config.from_pretrained(folder))
-    logging.disable_progress_bar()  # of 24 arrays, and red in a notebook
+    logging.disable_progress_bar()  # it counts 24 arrays, in red in a notebook
     try:
         return Qwen3ForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     finally:
@@ -32,10 +32,10 @@ def hugging_face_model(folder: Path | str, numbers: bool = True) -> Qwen3ForCaus
 
 
 def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[str, np.ndarray]:
-    """Every inner value that transformers shows while it reads int [B, T], by the kit's name.
+    """Record every visible inner value of transformers for int [B, T], by the kit's name.
 
-    Modules are watched by hooks, functions that torch calls with what goes in and what comes out. The rotation is no
-    module, so its function is replaced by one that looks on. Attention's scores are the one thing that is not seen.
+    Modules are watched by hooks, functions that torch calls with a module's input and output. The rotation is not a
+    module, so its function is replaced by one that also records. Only the scores of attention are not seen.
     """
     config, record, handles = model.config, {}, []
     turned: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -89,14 +89,14 @@ def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[
 
 
 def differences_by_token(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """For every name that both have, the largest difference at each of the T positions, as a share of the largest.
+    """Compute the largest difference at each of the T positions, as a share of the largest, for every shared name.
 
-    The order is that of `ours`, and the share that of the largest absolute number in `theirs` under the name.
+    The order is that of `ours`, and each share is of the largest absolute number in `theirs` under the name.
     """
     shares = {}
     for name in [name for name in ours if name in theirs]:
         difference = np.abs(ours[name] - theirs[name]) / np.abs(theirs[name]).max()
-        # Behind the heads where they were moved to the front, else behind the rows.
+        # Positions come after the heads if these were moved to the front, else after the rows.
         tokens = 2 if name.endswith(("_rope", ".weights", ".mixed")) else 1
         shares[name] = difference.max(axis=tuple(axis for axis in range(difference.ndim) if axis != tokens))
     return shares

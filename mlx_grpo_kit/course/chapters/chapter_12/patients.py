@@ -1,6 +1,6 @@
-"""Five Qwen3 for chapter 12 that are almost right: each has one mistake inside. (No peeking.)
+"""Five Qwen3 models for chapter 12 that are almost right: each has one mistake inside. (No peeking.)
 
-Each is the kit's own forward pass with a `watch` that puts another number in the place of one inner value.
+Each is the kit's own forward pass with a `watch` that replaces one inner value.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Mistake = Callable[[Qwen3Config, Record, Record, str, mx.array], mx.array]
 
 CAUSES = {
     "A": "the final norm is left out",
-    "B": "rotary embeddings turn the pairs (0, 1), (2, 3), ... in place of (0, D/2), (1, D/2 + 1), ...",
-    "C": "rotary embeddings count positions from 1 in place of 0",
+    "B": "rotary embeddings rotate the pairs (0, 1), (2, 3), ... instead of (0, D/2), (1, D/2 + 1), ...",
+    "C": "rotary embeddings count positions from 1 instead of 0",
     "D": "a query may look at later tokens",
-    "E": "scores are divided by D in place of its root",
-    "F": "the norm in front of the MLP gets the stream from before attention",
-    "G": "silu is applied to `up` in place of `gate`",
+    "E": "scores are divided by D instead of its root",
+    "F": "the norm before the MLP gets the stream from before attention",
+    "G": "silu is applied to `up` instead of `gate`",
     "H": "the weights of q_norm and k_norm are swapped",
 }
 DIAGNOSIS = "ECGFB"
 
 
 def almost_right(config: Qwen3Config, params: dict[str, mx.array], input_ids: mx.array) -> list[dict[str, np.ndarray]]:
-    """Every inner value of each patient while it reads int [B, T], by its name, in the order of computation."""
+    """Record every inner value of each patient for int [B, T], by name, in the order of computation."""
     return [_watched(config, params, input_ids, MISTAKES[letter]) for letter in DIAGNOSIS]
 
 

@@ -1,4 +1,4 @@
-"""The panel that plans a Qwen3: sizes on sliders, published models as presets, parameters, operations and bytes."""
+"""The panel that plans a Qwen3: sliders for sizes, presets of published models, parameters, operations and bytes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan_panel(config: Qwen3Config, name: str = "the shipped one") -> Panel:
     is_setting = False
 
     def follow(change):
-        """The sliders go where the preset says."""
+        """Move the sliders to the sizes of the preset."""
         nonlocal is_setting
         if change["new"] == OWN:
             return
@@ -62,7 +62,7 @@ def plan_panel(config: Qwen3Config, name: str = "the shipped one") -> Panel:
         is_setting = False
 
     def leave(_):
-        """Who moves a slider has a model of his own."""
+        """Select the custom model when a slider moves."""
         if not is_setting:
             preset.value = OWN
 

@@ -1,4 +1,4 @@
-"""Grids with a name before each row and over each column: the logit lens, differences by token, statistics by layer."""
+"""Grids with named rows and columns: the logit lens, differences by token, statistics by layer."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from mlx_grpo_kit.viz.sheet import shades
 from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO, three_digits
 
 CELL_INK = "#333333"
-FEW = 14  # columns, up to which each cell has its words
+FEW = 14  # with up to this many columns, each cell shows its text
 LEAST, MOST = 1e-7, 1.0  # differences: white below, orange from here on
 
 
 def draw_lens(
     read: Sequence[str], places: Sequence[str], said: Sequence[Sequence[str]], shares: Any, *, title: str = ""
 ) -> tuple[Chart, str]:
-    """(chart, words): what would be said after each token, if the model ended at each place.
+    """(chart, words): the model's next token after each token, if it ended at each place.
 
     Args:
-        read: the T tokens, over the columns
-        places: P names from the first to the last, before the rows
-        said: [P, T], the likeliest next token; bold where it is the one in the last row
-        shares: [P, T], their probabilities; the stronger the blue, the surer
+        read: the T tokens, shown above the columns
+        places: the P names from the first to the last, shown before the rows
+        said: [P, T], the likeliest next token; bold where it is the same as in the last row
+        shares: [P, T], their probabilities; a stronger blue means a higher probability
     """
     quoted = [
         [f"\N{LEFT DOUBLE QUOTATION MARK}{token}\N{RIGHT DOUBLE QUOTATION MARK}" for token in row] for row in said
@@ -40,7 +40,7 @@ def draw_lens(
         title=title,
         bold=bold,
         above="it has read, up to:",
-        below="bold: what the last row says too; blue: how probable it is",
+        below="bold: the same token as in the last row; blue: its probability",
     )
     sentences = []
     for column, token in enumerate(read):
@@ -50,7 +50,7 @@ def draw_lens(
 
 
 def draw_differences(differences: Mapping[str, Any], tokens: Sequence[str], *, title: str = "") -> tuple[Chart, str]:
-    """(chart, words): how far two models are apart in each inner value, in the order of computation, at each token.
+    """(chart, words): the difference of two models in each inner value, in the order of computation, at each token.
 
     differences: name -> [T], as shares of the largest number under the name. White is rounding, orange a difference.
     """
@@ -88,7 +88,7 @@ def draw_differences(differences: Mapping[str, Any], tokens: Sequence[str], *, t
 def draw_statistics(
     rows: Mapping[str, Sequence[float]], columns: Sequence[str], *, title: str = ""
 ) -> tuple[Chart, str]:
-    """(chart, words): numbers above 0, such as the size of each inner value in each layer; the larger the bluer."""
+    """(chart, words): numbers above 0, such as the size of each inner value in each layer; larger numbers are bluer."""
     numbers = [[float(each) for each in row] for row in rows.values()]
     sizes = [math.log10(each) for row in numbers for each in row if each > 0]
     low, high = min(sizes), max(sizes)
@@ -131,7 +131,7 @@ def _grid(
     below: str = "",
     height: float = 26,
 ) -> Chart:
-    """Coloured cells; where there are many columns they are narrow, and without words."""
+    """Coloured cells; with many columns they are narrow and have no text."""
     left = 20 + CHARACTER * 12.5 * max(map(len, [*rows, above]))
     width = 64 if len(columns) <= FEW else max(6.0, 64 * FEW / len(columns))
     chart = Chart(max(left + width * len(columns) + 14, 460), 66 + height * len(rows) + (26 if below else 8))
