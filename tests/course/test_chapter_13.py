@@ -192,9 +192,11 @@ def test_a_constant_seed_is_not_taken_for_the_likeliest_token(answer):
     assert "the likeliest token" not in note.text
 
 
-def test_the_likeliest_token_is_not_taken_for_a_constant_seed():
+def test_the_likeliest_token_and_a_constant_one_are_not_taken_for_a_constant_seed():
     note = check("13.3", lambda logits, temperature, key: int(mx.argmax(logits)))
     assert "That is always the likeliest token" in note.text
+    for number in (0, 1):
+        assert "constant seed" not in check("13.3", lambda logits, temperature, key, number=number: number).text
 
 
 def top_p_that_stops_before_the_crossing(strict, keeps_first, all_at_1):

@@ -121,7 +121,7 @@ def test_rows_of_an_embedding():
     [sheet] = chart.areas
     np.testing.assert_array_equal(sheet.numbers, table[ids][:, :MOST_COLUMNS])
     assert sheet.title == f"the first {MOST_COLUMNS} of 100 numbers of its vector"
-    assert "'a' is 3, 'b' is 1, 'a' is 3. The rows of 'a' are equal wherever they stand." in words
+    assert "'a' is 3, 'b' is 1, 'a' is 3. The rows of 'a' are equal wherever they appear." in words
     assert "equal" not in draw_rows(["a", "b"], [3, 1], table[[3, 1]])[1]
 
 

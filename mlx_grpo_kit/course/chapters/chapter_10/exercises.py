@@ -315,7 +315,7 @@ RMS_NORM = Exercise(
             "layer norm",
             '  """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
             "+ x = x - mx.mean(x, axis=-1, keepdims=True)",
-            message="The mean was subtracted first: that is layer norm. RMSNorm does not change the mean first.",
+            message="The mean was subtracted first: that is layer norm. RMSNorm does not subtract it.",
         ),
         Slip(
             "the standard deviation",
@@ -960,8 +960,8 @@ STREAM = Exercise(
             '+ parts.append(record[f"layers.{layer}.attended"])',
             '+ parts.append(record[f"layers.{layer}"])',
             message=(
-                "Those are states of the stream, and each contains everything that was added before. What was *added* "
-                "is asked for."
+                "Those are states of the stream, and each contains everything that was added before. Return what "
+                "was *added*."
             ),
         ),
         Slip(
@@ -993,7 +993,7 @@ STREAM = Exercise(
             '+ parts.append(record[f"layers.{layer}.input_layernorm"])',
             '+ parts.append(record[f"layers.{layer}.post_attention_layernorm"])',
             message=(
-                "Those are the inputs that the parts *read*, the normalised stream. The outputs that they add are "
+                "Those are the inputs that the parts *read*, the normalized stream. The outputs that they add are "
                 "o_proj and down_proj."
             ),
         ),

@@ -33,7 +33,7 @@ BY_HAND = Exercise(
     hints=(
         "Query (0, 0): its product with every key is 0, and e⁰ = 1. So all three weights are equal, and they sum to 1.",
         "Query (1000, 0): the scores are 1000, 0, 1000. The two large ones are equal, so they share the weight "
-        "between them, so that nothing is left for the plus sign.",
+        "between them. Nothing is left for the plus sign.",
         "The first is the mean of (7, 0), (0, 1) and (5, 0): add them up and divide by 3. The second is the mean of "
         "(7, 0) and (5, 0).",
     ),
@@ -861,12 +861,12 @@ ATTENTION = Exercise(
     "The whole of Qwen3's attention",
     "Write `attention(config, params, prefix, x, mask)`: it takes x [B, T, hidden] and returns [B, T, hidden], by the "
     'seven steps of the list above. The weights are `params[prefix + "q_proj.weight"]`, `k_proj`, `v_proj`, `o_proj`, '
-    "of shape [out, in], "
-    "and `q_norm.weight`, `k_norm.weight`, of length D. The sizes are `config.num_attention_heads`, "
-    "`config.num_key_value_heads` and `config.head_dim`; you also need `config.rms_norm_eps` and `config.rope_theta`. "
-    "Use what you have: `split_heads`, `grouped_attention`, and chapter 10's `rms_norm(x, weight, eps)` and `rope(x, "
-    "offset, theta)` (on [B, heads, T, D], with offset 0). Every number has to agree with the kit's to 1e-5, and so "
-    "has the gradient: `check` looks at the pair (result, gradient of the sum of its squares with respect to x).",
+    "of shape [out, in], and `q_norm.weight`, `k_norm.weight`, of length D. The sizes are "
+    "`config.num_attention_heads`, `config.num_key_value_heads` and `config.head_dim`; you also need "
+    "`config.rms_norm_eps` and `config.rope_theta`. Use what you have: `split_heads`, `grouped_attention`, and "
+    "chapter 10's `rms_norm(x, weight, eps)` and `rope(x, offset, theta)` (on [B, heads, T, D], with offset 0). Every "
+    "number has to agree with the kit's to 1e-5, and so has the gradient: `check` looks at the pair (result, gradient "
+    "of the sum of its squares with respect to x).",
     minutes=25,
     difficulty=3,
     solution=attention,

@@ -71,14 +71,18 @@ def draw_often(draw: Callable[..., Any], logits: mx.array, temperature: float, s
 
 
 def _ignores_the_key(draw: Callable[..., Any], temperature: float, key: mx.array) -> bool:
-    """True if an answer that always draws one token draws by constant random numbers, False if by likelihood alone.
+    """True if an answer that always draws one token seems to draw with the same random numbers for every key.
 
-    The likeliest of 8 tokens is moved from place to place. An answer that takes the likeliest follows it everywhere;
-    constant random numbers hit it at some places only.
+    One of 8 tokens is made likelier, each in turn. Constant random numbers give that token everywhere if it is nearly
+    certain, and only at some places if it is a little likelier. The likeliest token is given everywhere in both cases,
+    and a constant token in neither.
     """
-    places = np.eye(8, dtype=np.float32) * temperature
-    tokens = [int(draw(mx.array(logits), temperature, key)) for logits in places]
-    return len({(token - place) % 8 for place, token in enumerate(tokens)}) > 1
+
+    def finds_it(height: float) -> bool:
+        heights = np.eye(8, dtype=np.float32) * height * temperature
+        return all(int(draw(mx.array(logits), temperature, key)) == place for place, logits in enumerate(heights))
+
+    return finds_it(40.0) and not finds_it(1.0)
 
 
 def shares(probs: np.ndarray) -> str:
