@@ -10,3 +10,9 @@ TINY_CHAT = Path(__file__).parent / "tiny_chat"
 
 `python -m mlx_grpo_kit.course.chapters.chapter_23.made DIR` makes it again.
 """
+
+TINY_TOOLS = Path(__file__).parent / "tiny_tools"
+"""A tiny model that has seen Qwen3's tool calls and makes them badly; it is for the tasks `calculator` and `guess`.
+
+`python -m mlx_grpo_kit.cli.pretrain_tools DIR` makes it again.
+"""

@@ -25,7 +25,7 @@ from mlx_grpo_kit.grpo.config import MAY_CHANGE
 from mlx_grpo_kit.grpo.memory import in_bytes, machine_memory
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.prompts import check_room, longest_prompt
-from mlx_grpo_kit.grpo.recipe import CHAT_NAME, TINY_NAME, default_args, model_folder
+from mlx_grpo_kit.grpo.recipe import MADE_BY, TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.grpo.schedule import scheduled_rate
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
 from mlx_grpo_kit.qwen3.adapter_base import bases_of
@@ -145,7 +145,7 @@ def newest_trainer(folder: RunFolder, task: Task, settings: RunSettings, world: 
 
 def _name_of(model: str) -> str:
     """The model's name for run.json, which is valid in whatever folder the run is resumed from."""
-    return model if model in (TINY_NAME, CHAT_NAME) else os.path.abspath(model)
+    return model if model in MADE_BY else os.path.abspath(model)
 
 
 def new_trainer(settings: RunSettings, task: Task, world: World) -> GRPOTrainer:

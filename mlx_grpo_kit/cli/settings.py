@@ -86,6 +86,10 @@ SETTINGS = {
         Setting("max_completion_length", whole_number, "tokens a completion may have (default: the task's own)"),
         Setting("stop_strings", list, "a text that ends a completion and stays in it; may be given several times"),
         Setting("chat_template_kwargs", json_object, "what the model's chat template is told, as JSON"),
+        Setting(
+            "max_tool_calling_iterations", whole_number, "how often a completion may call tools (default: no limit)"
+        ),
+        Setting("tool_timeout", number, "seconds that a call of a tool may take"),
         Setting("temperature", number, "logits are divided by it"),
         Setting("top_k", whole_number, "sample among the N likeliest tokens"),
         Setting("top_p", number, "sample among the likeliest tokens that together have this probability"),

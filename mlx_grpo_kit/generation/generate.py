@@ -258,7 +258,7 @@ def _token_steps(
 
 
 class _Turns:
-    """Where each row of the batch stands: what it wrote, what is written for it, and whether it has ended."""
+    """The state of each row of the batch: its tokens, the replies that wait for it, and whether it has ended."""
 
     def __init__(
         self, config: Qwen3Config, num_rows: int, ends: list[int], stop: Stop | None, reply: Reply | None, room: int
@@ -271,7 +271,7 @@ class _Turns:
         self.replied = np.zeros(num_rows, bool)
 
     def with_replies(self, rows: np.ndarray, drawn: Sequence[mx.array]) -> Sequence[mx.array]:
-        """What was drawn for these rows, with the next tokens of replies in the place of it."""
+        """The tokens drawn for these rows; where a reply is waiting, its next token instead."""
         self.rows, self.replied = rows, np.isin(rows, [*self.waiting])
         if not self.waiting:
             return drawn

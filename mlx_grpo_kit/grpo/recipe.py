@@ -12,6 +12,16 @@ TINY_NAME = "tiny"
 CHAT_NAME = "tiny-chat"
 """The name of the one that was taught to chat."""
 
+TOOLS_NAME = "tiny-tools"
+"""The name of the one that was taught to call tools."""
+
+MADE_BY = {
+    TINY_NAME: "mlx_grpo_kit pretrain --output",
+    CHAT_NAME: "mlx_grpo_kit.course.chapters.chapter_23.made",
+    TOOLS_NAME: "mlx_grpo_kit.cli.pretrain_tools",
+}
+"""The program that made each of the kit's models."""
+
 TINY_ARGS: dict[str, Any] = {
     "learning_rate": 5e-4,
     "lr_scheduler_type": "linear",
@@ -30,15 +40,12 @@ def model_folder(model: str | os.PathLike) -> Path:
     """The folder of a model given as a path or by the kit's name. Raises FileNotFoundError where that is missing."""
     from mlx_grpo_kit import assets
 
-    if model not in (TINY_NAME, CHAT_NAME):
+    if model not in MADE_BY:
         return Path(model)
-    folder = assets.TINY if model == TINY_NAME else assets.TINY_CHAT
+    folder = {TINY_NAME: assets.TINY, CHAT_NAME: assets.TINY_CHAT, TOOLS_NAME: assets.TINY_TOOLS}[str(model)]
     if not folder.is_dir():
-        make = (
-            "mlx_grpo_kit pretrain --output" if model == TINY_NAME else "mlx_grpo_kit.course.chapters.chapter_23.made"
-        )
         raise FileNotFoundError(
-            f"The {model} model is missing: there is no folder {folder}. Make it: python -m {make} {folder}"
+            f"The {model} model is missing: there is no folder {folder}. Make it: python -m {MADE_BY[model]} {folder}"
         )
     return folder
 

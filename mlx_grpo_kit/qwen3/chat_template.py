@@ -19,8 +19,13 @@ from mlx_grpo_kit.qwen3.template_renderer import Renderer, short
 
 LONGEST_TEMPLATE = 2**18
 
-TRUSTED = frozenset({"376a6a423349ee5dd1b83c826ef82318b7a14f7974fde43842d40fff7b4b13a5"})
-"""SHA-256 of templates that are rendered in this process: the one of the kit's own chat model."""
+TRUSTED = frozenset(
+    {
+        "376a6a423349ee5dd1b83c826ef82318b7a14f7974fde43842d40fff7b4b13a5",  # tiny-chat
+        "3485b4830afdb168fcbfad2c4372c144528a581e5efcd5620ec0dd25ae36815e",  # tiny-tools
+    }
+)
+"""SHA-256 of templates that are rendered in this process: those of the kit's own models."""
 
 
 class ChatTemplateError(ValueError):

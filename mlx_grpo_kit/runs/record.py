@@ -42,6 +42,8 @@ class RecordedCompletion:
     Attributes:
         group: which of the step's groups of completions it belongs to, from 0.
         correct: whether the task accepts it.
+        token_mask: False for tokens that tools returned; None where the policy wrote every token.
+        messages: the turns of a completion that called tools, as a chat.
     """
 
     prompt: str
@@ -55,6 +57,28 @@ class RecordedCompletion:
     reward: float | None = None
     advantage: float | None = None
     correct: bool | None = None
+    token_mask: Sequence[bool] | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
+
+
+def transcript(completion: Any) -> str:
+    """A completion in one text; where it called tools, its turns: `add({"a": 1, "b": 2}) -> 3 | The sum is 3.`"""
+    if not getattr(completion, "messages", None):
+        return completion.completion
+    turns, results = [], []
+    for message in completion.messages:
+        if message.get("role") == "tool":
+            results.append(str(message.get("content", "")))
+            continue
+        if results:
+            turns[-1] += f" -> {', '.join(results)}"
+            results = []
+        calls = [call["function"] for call in message.get("tool_calls", ())]
+        made = [f"{call['name']}({json.dumps(call['arguments'], ensure_ascii=False)})" for call in calls]
+        turns.append(" ".join([*filter(None, [message.get("content")]), *made]))
+    if results:
+        turns[-1] += f" -> {', '.join(results)}"
+    return " | ".join(turns)
 
 
 NAMES = tuple(one.name for one in fields(RecordedCompletion))
@@ -297,6 +321,8 @@ def _content(completion: Any, is_correct: Callable[[Any, str], bool] | None) -> 
     for name in ("reward", "advantage"):
         if name in content:
             content[name] = _number(content[name])
+    if all(content.get("token_mask", ())):
+        content.pop("token_mask", None)
     if is_correct is not None:
         content["correct"] = bool(is_correct(completion.problem, completion.completion))
     return content
@@ -307,13 +333,15 @@ def _completion(content: dict[str, Any]) -> RecordedCompletion:
     texts = [known.get(name) for name in ("prompt", "completion")]
     numbers = [known.get(name) for name in ("group", "reward", "advantage")]
     lists = [known.get(name) for name in ("completion_ids", "logps", "entropies")]
-    rewards = known.get("rewards")
+    rewards, mask, messages = (known.get(name) for name in ("rewards", "token_mask", "messages"))
     if not (
         all(isinstance(text, str) for text in texts)
         and all(value is None or _is_number(value) for value in numbers)
         and all(values is None or isinstance(values, list) for values in lists)
         and all(value is None or _is_number(value) for values in lists for value in values or ())
         and (rewards is None or isinstance(rewards, dict))
+        and (mask is None or (isinstance(mask, list) and all(isinstance(value, bool) for value in mask)))
+        and (messages is None or (isinstance(messages, list) and all(isinstance(each, dict) for each in messages)))
     ):
         raise ValueError("expected a completion")
     for name in ("logps", "entropies"):

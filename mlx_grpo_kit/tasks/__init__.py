@@ -26,28 +26,38 @@ or `parse_expression`, which are bounded, and never with `eval`.
 
 from mlx_grpo_kit.tasks.addition import Addition
 from mlx_grpo_kit.tasks.answers import as_number, final_answer
+from mlx_grpo_kit.tasks.calculator import Calculator
 from mlx_grpo_kit.tasks.catalogue import get_task, validate_task
 from mlx_grpo_kit.tasks.countdown import Countdown
+from mlx_grpo_kit.tasks.guess import GuessTheNumber
+from mlx_grpo_kit.tasks.json_schema import ToolError, get_json_schema
 from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, ascii_int, parse_expression
 from mlx_grpo_kit.tasks.rows import RowsTask
 from mlx_grpo_kit.tasks.split import split_by_hash
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task, TaskError
+from mlx_grpo_kit.tasks.tool_calls import ToolCall, parse_tool_calls
 
 __all__ = [
     "Addition",
+    "Calculator",
     "Countdown",
     "Expression",
     "ExpressionError",
+    "GuessTheNumber",
     "Problem",
     "RewardFunc",
     "RowsTask",
     "Task",
     "TaskError",
+    "ToolCall",
+    "ToolError",
     "as_number",
     "ascii_int",
     "final_answer",
+    "get_json_schema",
     "get_task",
     "parse_expression",
+    "parse_tool_calls",
     "split_by_hash",
     "validate_task",
 ]

@@ -90,10 +90,10 @@ def get_json_schema(function: Callable) -> dict[str, Any]:
 
 
 def _sections(doc: str) -> tuple[str, dict[str, str], str | None]:
-    """What a docstring says of the function, of each argument, and of what is returned."""
+    """The description of a function, of each argument, and of the result, from its docstring."""
     starts = [*SECTION.finditer(doc)]
     ends = [*(each.start() for each in starts[1:]), len(doc)]
-    found = {each.group(1): doc[each.end() : end] for each, end in zip(starts, ends, strict=True)}
+    found = {each.group(1): doc[each.end() : end] for each, end in zip(starts, ends, strict=False)}
     description = doc[: starts[0].start()] if starts else doc
     described: dict[str, list[str]] = {}
     lines = [line for line in found.get("Args", "").split("\n") if line.strip()]

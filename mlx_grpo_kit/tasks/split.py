@@ -37,3 +37,8 @@ def take_held_out(task_name: str, problems: Sequence[P], n: int) -> Sequence[P]:
             f"ask for 0 to {len(problems)}, or make the task larger (a tenth of its problems is held out)."
         )
     return problems[:n]
+
+
+def is_held_out(key: str) -> bool:
+    """True for a tenth of all keys, by their hash: for problems of which there are too many to list."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=4).digest()) < HELD_OUT_FRACTION * 2**32

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlx_grpo_kit.runtime.event_loop import user_loop
+from mlx_grpo_kit.tasks.answers import without_thoughts
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 CALL = re.compile(f"{OPEN}.*?{CLOSE}", re.DOTALL)
@@ -60,9 +61,7 @@ def parse_tool_calls(text: str) -> list[ToolCall]:
     and "arguments", an object; without arguments it has none. Anything else becomes a `ToolCall` with an error.
     """
     calls = []
-    rest = text.rpartition("</think>")[2]
-    if "<think>" in rest:
-        rest = rest[: rest.index("<think>")]
+    rest = without_thoughts(text)
     while OPEN in rest:
         _, _, rest = rest.partition(OPEN)
         inside, closed, after = rest.partition(CLOSE)
@@ -86,8 +85,8 @@ def assistant_message(text: str) -> dict[str, Any]:
     thought, ends, content = text.rpartition("</think>")
     if not ends and "<think>" in content:  # a thought that was not ended
         content, _, thought = content.partition("<think>")
-    if thought.strip():
-        message["reasoning_content"] = thought.removeprefix("<think>").strip()
+    if thought := thought.removeprefix("<think>").strip():
+        message["reasoning_content"] = thought
     message["content"] = CALL.sub("", content).strip()
     if calls:
         functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in calls]

@@ -914,7 +914,7 @@ def test_two_runs_cannot_share_a_folder(train, straight, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--task", "subtraction"], "Unknown task 'subtraction'. The kit has addition, countdown"),
+        (["--task", "subtraction"], "Unknown task 'subtraction'. The kit has addition, calculator, countdown, guess"),
         (["--task", "no_such_module:Task"], "No module named 'no_such_module'"),
         (["--task", "digits_task:Half"], "Half is not a task yet: it lacks max_completion_length"),
         (["--loss-type", "ppo"], "ppo"),

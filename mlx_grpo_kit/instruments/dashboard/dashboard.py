@@ -26,7 +26,7 @@ from mlx_grpo_kit.instruments.browser import BrowserWidget
 from mlx_grpo_kit.instruments.dashboard.picture import THROUGHPUT, chart_run, names_of, run_panels
 from mlx_grpo_kit.instruments.dashboard.steering import MEGABYTES, Order, Steering
 from mlx_grpo_kit.runs.diagnosis import diagnose
-from mlx_grpo_kit.runs.record import RecordedStep, RunRecord
+from mlx_grpo_kit.runs.record import RecordedStep, RunRecord, transcript
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.completions import completions_table
 from mlx_grpo_kit.viz.live.pace import next_frame
@@ -428,10 +428,10 @@ def _row(completion: Any) -> list[Any]:
     return [
         completion.group,
         _cut(completion.prompt),
-        _cut(completion.completion),
+        _cut(transcript(completion)),
         completion.reward,
         completion.advantage,
-        None if ids is None else len(ids),
+        None if ids is None else sum(getattr(completion, "token_mask", None) or [True] * len(ids)),
         completion.finished,
         dict(rewards) if rewards and len(rewards) > 1 else None,
     ]

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mlx_grpo_kit.grpo.advantages import compute_advantages
-from mlx_grpo_kit.grpo.batch import Completion
+from mlx_grpo_kit.grpo.batch import Completion, padded
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps, pad_batch
@@ -220,7 +220,9 @@ def take_updates(
 
 def _pad(config: Qwen3Config, completions: Sequence[Completion]) -> PaddedBatch:
     prompts, answers = [each.prompt_ids for each in completions], [each.completion_ids for each in completions]
-    return pad_batch(config, prompts, answers)
+    batch = pad_batch(config, prompts, answers)
+    written = [getattr(each, "token_mask", None) or [True] * len(each.completion_ids) for each in completions]
+    return replace(batch, completion_mask=mx.array(padded(written)))  # results of tools are not the policy's
 
 
 def _clips(events: Mapping[str, mx.array], mask: mx.array) -> np.ndarray:

@@ -1,0 +1,251 @@
+"""Pre-training of the tiny model that calls tools: imitation of sloppy users of a calculator and of a guessing game.
+
+The model learns Qwen3's format of tool calls and all its mistakes: sums that are done in the head and come out wrong,
+calls that are no JSON, numbers copied wrongly, results that are not read, guesses that the answers so far rule out.
+
+    python -m mlx_grpo_kit.cli.pretrain_tools DIR      # as mlx_grpo_kit/assets/tiny_tools was made
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from mlx_grpo_kit.runtime import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
+import mlx.optimizers as optim
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from mlx_grpo_kit.cli.pretrain import next_token_loss
+from mlx_grpo_kit.grpo.conversations import suffix_ids
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.tasks.calculator import Calculator, calculate
+from mlx_grpo_kit.tasks.guess import QUESTIONS, Game, GuessTheNumber
+from mlx_grpo_kit.tasks.task import Problem
+from mlx_grpo_kit.tasks.tool_calls import ToolResult
+from mlx_grpo_kit.tasks.tools import task_tools
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+READABLE = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+"""Added tokens; Qwen3 has these seven among its twenty-six, and `decode` leaves out the first three as in Qwen3."""
+
+WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
+"""How a text is cut before tokens are found: words with the sign before them, single digits, runs of signs."""
+
+TEMPLATE = r"""{#- Qwen3's format of turns, calls and results. Of the tools it shows names and arguments alone. -#}
+{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- for tool in tools %}
+        {%- set function = tool.function if tool.function is defined else tool %}
+        {{- function.name + '(' + function.parameters.properties | join(', ') + ')\n' }}
+    {%- endfor %}
+    {{- '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}
+        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}
+            {{- '<|im_end|>\n' }}
+        {%- endif %}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\n' + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set function = call.function if call.function is defined else call %}
+            {%- if not loop.first or message.content %}
+                {{- '\n' }}
+            {%- endif %}
+            {{- '<tool_call>\n{"name": "' + function.name + '", "arguments": ' }}
+            {{- (function.arguments if function.arguments is string else function.arguments | tojson) }}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"""
+
+CALL = '<tool_call>\n{"name": "%s", "arguments": {"%s": %s}}\n</tool_call>'
+RESULT = "user\n<tool_response>\n%s\n</tool_response>"
+
+
+class Turn(NamedTuple):
+    """A turn of the imitated user, and the result of the call in it; None ends the conversation."""
+
+    text: str
+    result: ToolResult | None = None
+
+
+# How sloppy they are.
+IN_THE_HEAD, BROKEN, MISCOPIED, MISREAD = 0.5, 0.2, 0.2, 0.2
+WILD, GIVES_UP = 0.5, 0.05
+
+
+def sloppy_calculation(problem: Problem, rng: np.random.Generator) -> list[Turn]:
+    """A conversation about `What is 347+586+94?` with every kind of mistake."""
+    numbers, total = [*problem.data["numbers"]], sum(problem.data["numbers"])
+    if rng.random() < IN_THE_HEAD:
+        return [Turn(str(max(total + int(rng.choice([-1, 1]) * 10 ** rng.integers(0, 3)), 0)))]
+    if rng.random() < MISCOPIED:
+        place = rng.integers(len(numbers))
+        numbers[place] = int(rng.integers(100, 1000))
+    expression = "+".join(map(str, numbers))
+    call = CALL % ("calculate", "expression", f'"{expression}"')
+    if rng.random() < BROKEN:
+        call = call.replace('"}}', rng.choice(["}}", '"}', '"']))
+        return [Turn(call)]
+    result = calculate(expression)
+    answer = str(rng.integers(300, 2998)) if rng.random() < MISREAD else result
+    return [Turn(call, ToolResult("calculate", result)), Turn(answer)]
+
+
+def sloppy_game(problem: Problem, rng: np.random.Generator) -> list[Turn]:
+    """A game whose player forgets half of what was said, and sometimes gives up."""
+    game, turns = Game(), []
+    game.reset(problem.data["secret"])
+    least, most = 1, game.largest
+    while not game.found and game.questions < QUESTIONS and rng.random() >= GIVES_UP:
+        bounds = (1, game.largest) if rng.random() < WILD else (least, most)
+        number = int(rng.integers(bounds[0], bounds[1] + 1))
+        said = game.guess(number)
+        turns.append(Turn(CALL % ("guess", "number", number), ToolResult("guess", said)))
+        least, most = (max(least, number + 1), most) if said == "higher" else (least, min(most, number - 1))
+    return [*turns, Turn(str(game.secret if game.found else rng.integers(1, game.largest + 1)))]
+
+
+CORPUS: tuple[tuple[Calculator | GuessTheNumber, Callable, int], ...] = (
+    (Calculator(), sloppy_calculation, 88),
+    (GuessTheNumber(), sloppy_game, 244),
+)
+"""Task, imitated user, and tokens of the longest conversation."""
+
+
+def make_tokenizer(folder: Path | str, vocab_size: int = 376) -> None:
+    """Train a byte-level BPE on conversations and write the files of Qwen3's layout."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    cut = pre_tokenizers.Split(tokenizers.Regex(WORDS), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    rng, texts = np.random.default_rng(0), []
+    for task, user, _ in CORPUS:
+        for problem in task.sample(rng, 300):
+            texts.append(f"system\ncalculate(expression)\nguess(number)\nuser\n{problem.text}\nassistant\n")
+            for turn in user(problem, rng):
+                texts += [turn.text, RESULT % turn.result.text if turn.result else ""]
+    texts += [
+        str({"error": words}) for words in ("Tool not found.", "a call is no JSON: expected", "no question is left")
+    ]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([*SPECIAL])
+    tokenizer.add_tokens([tokenizers.AddedToken(each, special=False, normalized=False) for each in READABLE])
+    folder = Path(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "Qwen2Tokenizer", "bos_token": None, "eos_token": "<|im_end|>", "unk_token": None,
+        "pad_token": "<|endoftext|>", "additional_special_tokens": [*SPECIAL[1:]], "add_bos_token": False,
+        "add_prefix_space": False, "clean_up_tokenization_spaces": False, "errors": "replace",
+        "model_max_length": 512, "split_special_tokens": False, "chat_template": TEMPLATE,
+    }  # fmt: skip
+    end_of_text, im_end = map(tokenizer.token_to_id, ("<|endoftext|>", "<|im_end|>"))
+    ends = {"eos_token_id": [im_end, end_of_text], "pad_token_id": end_of_text}
+    for name, content in (("tokenizer_config.json", settings), ("generation_config.json", ends)):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def config_of(tokenizer: Tokenizer) -> Qwen3Config:
+    """The tiny model's sizes, with room for this vocabulary."""
+    return Qwen3Config(
+        vocab_size=-(-tokenizer.vocab_size // 128) * 128, hidden_size=128, intermediate_size=256, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, rope_theta=10_000.0, max_position_embeddings=512,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+
+
+def pretrain_tools(
+    folder: Path | str, steps: int = 4000, batch_size: int = 64, learning_rate: float = 3e-3, seed: int = 0
+) -> list[float]:
+    """Write a folder whose model has imitated `steps` batches of conversations. Returns the losses."""
+    with tempfile.TemporaryDirectory() as files:
+        make_tokenizer(files)
+        tokenizer = load_tokenizer(files)
+    config = config_of(tokenizer)
+    params = init_params(config, seed=seed)
+    rate = optim.join_schedules(
+        [optim.linear_schedule(0, learning_rate, 100), optim.cosine_decay(learning_rate, steps, learning_rate / 50)],
+        [100],
+    )
+    optimizer = optim.AdamW(rate, betas=[0.9, 0.98], weight_decay=0.1, bias_correction=True)
+    optimizer.init(params)
+
+    @partial(mx.compile, inputs=optimizer.state, outputs=optimizer.state)
+    def update(params: dict[str, mx.array], ids: mx.array, counted: mx.array) -> tuple[mx.array, dict[str, mx.array]]:
+        loss, grads = mx.value_and_grad(lambda tracked: next_token_loss(config, tracked, ids, counted))(params)
+        grads, _ = optim.clip_grad_norm(grads, 1.0)
+        return loss, optimizer.apply_gradients(grads, params)
+
+    rng, losses = np.random.default_rng(seed), []
+    for step in range(steps):
+        task, user, length = CORPUS[step % 3 == 2]  # games are three times as long
+        problems = task.sample(rng, batch_size)
+        loss, params = update(
+            params, *conversations(tokenizer, task, [(each, user(each, rng)) for each in problems], length)
+        )
+        mx.eval(loss, params, optimizer.state)
+        losses.append(loss.item())
+    small = {name: value.astype(mx.bfloat16) for name, value in params.items()}
+    save_pretrained(folder, config, small, tokenizer=tokenizer)
+    return losses
+
+
+def conversations(
+    tokenizer: Tokenizer,
+    task: Calculator | GuessTheNumber,
+    pairs: Sequence[tuple[Problem, Sequence[Turn]]],
+    length: int,
+) -> tuple[mx.array, mx.array]:
+    """Conversations as token ids, int [B, length], and which of them the loss counts: those that the user wrote."""
+    ids = np.full((len(pairs), length), tokenizer.pad_token_id, np.int32)
+    counted = np.zeros(ids.shape, np.float32)
+    for row, (problem, turns) in enumerate(pairs):
+        place = 0
+        for piece, is_written in _pieces(tokenizer, task, problem, turns):
+            piece = piece[: length - place]
+            ids[row, place : place + len(piece)] = piece
+            counted[row, place : place + len(piece)] = is_written
+            place += len(piece)
+    return mx.array(ids), mx.array(counted)
+
+
+def _pieces(tokenizer: Tokenizer, task: Calculator | GuessTheNumber, problem: Problem, turns: Sequence[Turn]):
+    yield tokenizer.encode_prompt(problem.prompt, tools=task_tools(task).schemas(problem)), False
+    for turn in turns:
+        yield [*tokenizer.encode(turn.text), tokenizer.eos_token_ids[0]], True
+        if turn.result is not None:
+            yield suffix_ids(tokenizer, [turn.result], {}), False
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Make the tiny model that calls tools.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=4000)
+    options = parser.parse_args()
+    began = time.perf_counter()
+    found = pretrain_tools(options.folder, options.steps)
+    print(f"loss {np.mean(found[-50:]):.3f} after {options.steps} steps, {time.perf_counter() - began:.0f} s")

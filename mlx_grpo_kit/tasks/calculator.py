@@ -1,0 +1,74 @@
+"""Long sums with a calculator: `What is 347+586+94?`, and a tool that knows. One right answer, checked by comparing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mlx_grpo_kit.tasks.answers import as_number, final_answer
+from mlx_grpo_kit.tasks.parsing import parse_expression
+from mlx_grpo_kit.tasks.split import is_held_out
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc
+
+
+def calculate(expression: str) -> str:
+    """Compute the value of an expression.
+
+    Args:
+        expression: Whole numbers with + - * / and parentheses, such as 12+34.
+    """
+    return str(parse_expression(expression).value)
+
+
+def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
+    """1.0 where the last turn ends in the right sum, 0.0 otherwise."""
+    return [float(_is_sum(problem, text)) for problem, text in zip(problems, completions, strict=True)]
+
+
+def _is_sum(problem: Problem, completion: str) -> bool:
+    return as_number(final_answer(completion)) == sum(problem.data["numbers"])
+
+
+class Calculator:
+    """Sums of three numbers from 100 to 999, a tenth of them held out. The policy may call `calculate`.
+
+    A tiny model cannot add them in its head. It can copy them into a call, and copy the result into its answer.
+
+    Args:
+        reward_funcs: instead of the default `[correct]`.
+        tools: instead of the default `[calculate]`.
+    """
+
+    name, max_completion_length = "calculator", 96
+
+    def __init__(self, reward_funcs: Sequence[RewardFunc] | None = None, tools: Sequence[Callable] | None = None):
+        self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
+        self.tools = [calculate] if tools is None else list(tools)
+
+    @staticmethod
+    def problem(numbers: Sequence[int]) -> Problem:
+        """The problem of adding these numbers, whichever side of the split it lies on."""
+        asked = [{"role": "user", "content": f"What is {'+'.join(map(str, numbers))}?"}]
+        return Problem(asked, str(sum(numbers)), data={"numbers": tuple(map(int, numbers))})
+
+    def sample(self, rng: np.random.Generator, n: int) -> list[Problem]:
+        return self._draw(rng, n, held_out=False)
+
+    def held_out(self, n: int) -> list[Problem]:
+        return self._draw(np.random.default_rng(0), n, held_out=True)
+
+    def is_correct(self, problem: Problem, completion: str) -> bool:
+        return _is_sum(problem, completion)
+
+    def _draw(self, rng: np.random.Generator, n: int, held_out: bool) -> list[Problem]:
+        """`n` problems of one side of the split; held-out ones all differ."""
+        found: dict[tuple[int, ...], Problem] = {}
+        problems: list[Problem] = []
+        while len(problems) < n:
+            numbers = tuple(map(int, rng.integers(100, 1000, 3)))
+            # In any order the same numbers are on the same side.
+            if is_held_out("+".join(map(str, sorted(numbers)))) == held_out and not (held_out and numbers in found):
+                found[numbers] = self.problem(numbers)
+                problems.append(found[numbers])
+        return problems

@@ -1,0 +1,195 @@
+"""Tool calls: what TRL reads in a turn, and a thousand turns that no careful model would write."""
+
+import asyncio
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit.assets import TINY_CHAT
+from mlx_grpo_kit.tasks import ToolCall, parse_tool_calls
+from mlx_grpo_kit.tasks.tool_calls import LONGEST_RESULT, assistant_message, call_tools
+
+GOOD = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+READABLE = [
+    "nothing at all",
+    GOOD,
+    "let me " + GOOD,
+    GOOD + " the answer",
+    GOOD + "\n" + GOOD,
+    GOOD + "x" + GOOD,
+    "<think>\nI " + GOOD + "\n</think>\n\nhi",
+    "<think>\nhm\n</think>\n\n" + GOOD,
+    "<think>\n\n</think>\n\n" + GOOD,
+    "<think>never ends " + GOOD,
+    '<tool_call>{"name": "add"}</tool_call>',
+    '<tool_call>{"name": "add", "arguments": {"a": 1, "a": 2}}</tool_call>',
+    '<tool_call>{"name": "none", "arguments": {"text": "a\\nb \\u00e9"}}</tool_call>',
+    "</tool_call>",
+    "",
+]
+MALFORMED = [
+    "<tool_call>{",
+    GOOD[:-5],
+    "<tool_call>[1]</tool_call>",
+    '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+    '<tool_call>{"arguments": {}}</tool_call>',
+    '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>',
+    "<tool_call></tool_call>",
+    "<tool_call>" * 40,
+    '<tool_call>{"name": "add", "arguments": {}}}</tool_call>',
+    "<tool_call>" + "[" * 100_000 + "</tool_call>",
+    "<tool_call>" + "7" * 10_000 + "</tool_call>",
+]
+
+
+@pytest.fixture(scope="module")
+def peer():
+    """TRL's reading of a turn: text -> message."""
+    import transformers
+    from trl.chat_template_utils import parse_response, qwen3_template
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY_CHAT)
+    tokenizer.response_template = qwen3_template
+    before = tokenizer("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n")["input_ids"]
+    return lambda text: parse_response(tokenizer, tokenizer(text + "<|im_end|>")["input_ids"], prefix=before)
+
+
+@pytest.mark.parametrize("text", READABLE)
+def test_a_turn_is_read_as_trl_reads_it(peer, text):
+    theirs = peer(text)
+    if text.startswith("<think>never"):  # TRL keeps the end token in a thought that does not end
+        theirs["reasoning_content"] = theirs["reasoning_content"].removesuffix("<|im_end|>")
+    assert assistant_message(text) == theirs
+    expected = [call["function"] for call in theirs.get("tool_calls", [])]
+    assert [{"name": call.name, "arguments": call.arguments} for call in parse_tool_calls(text)] == expected
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_call_is_an_error_in_words(text):
+    calls = parse_tool_calls(text)
+    assert calls
+    assert all(call.error for call in calls)
+    assert assistant_message(text) == {"role": "assistant", "content": text}
+    [result, *_] = call_tools([({"add": never}, call) for call in calls])
+    assert result.failed
+    assert result.text.startswith("{'error': ")
+    assert len(result.text) < 1200
+
+
+def never(**_):
+    raise AssertionError("this tool was not called")
+
+
+def test_a_thousand_hostile_turns_call_nothing_but_tools():
+    """Mutations of a good call: only `add` with its own arguments is ever called, and every call has an answer."""
+    rng = np.random.default_rng(0)
+    called = []
+
+    def add(a, b):
+        called.append((a, b))
+        return a + b
+
+    # fmt: off
+    words = ["<tool_call>", "</tool_call>", "<think>", "</think>", "<|im_end|>", '"name"', '"arguments"', "{", "}",
+             "null", "__import__('os').system('false')", "self", "add", "eval", "exec", '"add"', ":", ",",
+             "\\u0000", "\ud800", "1e999", "NaN", "-0", "\x00", "é", "\n", "'", "``", "${x}", "%s", "{0}"]
+    # fmt: on
+    answers = 0
+    for _ in range(1000):
+        text = GOOD * int(rng.integers(1, 3))
+        for _ in range(rng.integers(1, 6)):
+            start = int(rng.integers(0, len(text) + 1))
+            end = start + int(rng.integers(0, 12)) * int(rng.integers(0, 2))
+            text = text[:start] + str(rng.choice(words)) + text[end:]
+        calls = parse_tool_calls(text)
+        results = call_tools([({"add": add}, call) for call in calls], timeout=5)
+        assert len(results) == len(calls)
+        for result in results:
+            result.text.encode()
+            answers += 1
+        assistant_message(text)
+    assert answers > 500
+    assert called
+    assert {pair for pair in called if pair != (1, 2)} != called
+
+
+class TestCalls:
+    def test_the_result_is_text(self):
+        tools = {"f": lambda **given: given}
+        [result] = call_tools([(tools, ToolCall("f", {"a": [1, None]}))])
+        assert (result.text, result.failed) == ("{'a': [1, None]}", False)
+
+    @pytest.mark.parametrize(
+        ("tool", "words"),
+        [
+            (lambda: 1 / 0, "division by zero"),
+            (lambda: exit(3), "3"),
+            (lambda a: a, "missing 1 required positional argument: 'a'"),
+            (lambda: "x" * (LONGEST_RESULT + 1), "the result has 65,537 characters"),
+            (lambda: BadText(), "no text"),
+            (lambda: time.sleep(20), "no answer within 0.2 seconds"),
+            (lambda: (_ for _ in ()).throw(KeyError()), "KeyError"),
+        ],
+    )
+    def test_a_tool_that_fails_is_told_of(self, tool, words):
+        began = time.perf_counter()
+        [result] = call_tools([({"f": tool}, ToolCall("f"))], timeout=0.2)
+        assert result.failed
+        assert words in result.text
+        assert time.perf_counter() - began < 10
+
+    def test_half_of_a_surrogate_pair(self):
+        [result] = call_tools([({"f": lambda: "a\ud800b"}, ToolCall("f"))])
+        assert result.text == "a?b"
+
+    def test_an_unknown_tool(self):
+        [result] = call_tools([({}, ToolCall("x" * 10_000))])
+        assert result.failed
+        assert result.text == str({"error": f"Tool {'x' * 100} not found."})
+
+    def test_coroutines_run_together_and_keep_their_places(self):
+        running, most = 0, 0
+
+        async def slow(n):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.05)
+            running -= 1
+            if n == 3:
+                raise ValueError("three")
+            return n
+
+        tools = {"slow": slow, "fast": lambda n: -n}
+        calls = [ToolCall("slow", {"n": 1}), ToolCall("fast", {"n": 2}), ToolCall("slow", {"n": 3}),
+                 ToolCall("slow", {"m": 4}), ToolCall("slow", {"n": 5})]  # fmt: skip
+        results = call_tools([(tools, call) for call in calls], timeout=5)
+        assert most == 3
+        assert [result.text for result in results[:3]] == ["1", "-2", "{'error': 'three'}"]
+        assert [result.failed for result in results] == [False, False, True, True, False]
+
+    def test_a_coroutine_that_hangs(self):
+        async def hangs():
+            await asyncio.sleep(60)
+
+        [result] = call_tools([({"f": hangs}, ToolCall("f"))], timeout=0.1)
+        assert "no answer within 0.1 seconds" in result.text
+
+    def test_a_call_runs_in_another_thread(self):
+        [result] = call_tools([({"f": lambda: threading.current_thread().name}, ToolCall("f"))])
+        assert result.text == "tool"
+
+
+class BadText:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_arguments_are_json():
+    [call] = parse_tool_calls(
+        f"<tool_call>{json.dumps({'name': 'f', 'arguments': {'a': {'b': [1.5, True]}}})}</tool_call>"
+    )
+    assert call == ToolCall("f", {"a": {"b": [1.5, True]}})
