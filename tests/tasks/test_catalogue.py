@@ -21,7 +21,7 @@ def test_names():
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match=r"Unknown task 'adition'.*addition, calculator, countdown, guess.*module:Class"):
+    with pytest.raises(ValueError, match=r"Unknown task 'adition'.*calculator, countdown, guess.*module:Class"):
         get_task("adition")
 
 
