@@ -118,7 +118,7 @@ class RunDisplay:
         if not self._live and (measured or now - self._line_at >= SECONDS_A_LINE):
             self.console.print(self._line(metrics), markup=False, soft_wrap=True)
             self._line_at = now
-        self._monitor.add(step.step, metrics, step.completions)
+        self._monitor.add(step.step, metrics, step.completions, step.changes)
         if now - self._diagnosed_at >= SECONDS_A_DIAGNOSIS:
             self._diagnose()
             self._diagnosed_at = now

@@ -13,7 +13,8 @@ from mlx_grpo_kit.files.manifest import sha256_of
 
 COURSE = Path(__file__).parents[1] / "course" / "notebooks"
 FIRST = "00_start_here.ipynb"
-# JupyterLab fetches no news, looks for no updates, and does not ask the reader whether it may.
+# JupyterLab fetches no news, looks for no updates, and does not ask the reader whether it may. Widgets talk to the
+# kernel without subshells: after a reload of the page JupyterLab deletes the subshell that a widget still uses.
 SETTINGS = Path(__file__).with_name("jupyter")
 
 

@@ -68,15 +68,23 @@ class History:
                     break
         return first
 
-    def commonest(self) -> tuple[str, float, int, bool]:
-        """(text, its share of the latest completions, different prompts, whether the right answers differ)."""
+    def commonest(self) -> tuple[str, float, int, bool | None]:
+        """(text, its share of the latest completions, different prompts, whether the right answers differ).
+
+        The last is None where no right answers are known.
+        """
         latest = (c for record in reversed(self.recent) for c in completions_of(record))
         each = list(islice(latest, MOST_TEXTS))
         if not each:
-            return "", 0.0, 0, False
+            return "", 0.0, 0, None
         text, times = Counter(field_of(c, "completion") for c in each).most_common(1)[0]
         answers = {answer_of(c) for c in each} - {None}
-        return text, times / len(each), len({field_of(c, "prompt") for c in each}), len(answers) > 1
+        return (
+            text,
+            times / len(each),
+            len({field_of(c, "prompt") for c in each}),
+            len(answers) > 1 if answers else None,
+        )
 
     @property
     def solved(self) -> bool:

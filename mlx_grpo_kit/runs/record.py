@@ -42,6 +42,7 @@ class RecordedCompletion:
     Attributes:
         group: which of the step's groups of completions it belongs to, from 0.
         correct: whether the task accepts it.
+        answer: the problem's right answer, where it has one.
         token_mask: False for tokens that tools returned; None where the policy wrote every token.
         messages: the turns of a completion that called tools, as a chat.
     """
@@ -57,6 +58,7 @@ class RecordedCompletion:
     reward: float | None = None
     advantage: float | None = None
     correct: bool | None = None
+    answer: str | None = None
     token_mask: Sequence[bool] | None = None
     messages: Sequence[Mapping[str, Any]] | None = None
 
@@ -321,6 +323,9 @@ def _content(completion: Any, is_correct: Callable[[Any, str], bool] | None) -> 
     for name in ("reward", "advantage"):
         if name in content:
             content[name] = _number(content[name])
+    answer = getattr(getattr(completion, "problem", None), "answer", None)
+    if isinstance(answer, str | int | float) and answer != "":
+        content["answer"] = str(answer)
     if all(content.get("token_mask", ())):
         content.pop("token_mask", None)
     if is_correct is not None:
@@ -336,6 +341,7 @@ def _completion(content: dict[str, Any]) -> RecordedCompletion:
     rewards, mask, messages = (known.get(name) for name in ("rewards", "token_mask", "messages"))
     if not (
         all(isinstance(text, str) for text in texts)
+        and isinstance(known.get("answer"), str | None)
         and all(value is None or _is_number(value) for value in numbers)
         and all(values is None or isinstance(values, list) for values in lists)
         and all(value is None or _is_number(value) for values in lists for value in values or ())

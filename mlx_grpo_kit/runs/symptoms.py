@@ -56,8 +56,15 @@ def collapse(run: History) -> str:
     text, share, prompts, answers_differ = run.commonest()
     if prompts < FEW_PROMPTS or share < (0.5 if run.is_tied else 0.9):
         return ""
-    if run.has_learned and not answers_differ:
-        return ""  # it may be the one right answer
+    if run.has_learned and answers_differ is False:
+        return ""  # the one right answer
+    if run.has_learned:
+        return (
+            f"{_percent(share)} of the latest completions are the same text, {_quoted(text)}, to {prompts} different "
+            f"prompts, and the mean reward is {_short(run.now('reward', SOON))}. Unless this is the right answer to "
+            "all of them, the reward does not look at the answer: the policy has found a text that always pays. "
+            "Correct the reward, and start again from a checkpoint from before."
+        )
     return (
         f"{_percent(share)} of the latest completions are the same text, {_quoted(text)}, to {prompts} different "
         f"prompts: the policy has collapsed to one answer (reward {_short(run.now('reward', SOON))}). All of a group "

@@ -24,6 +24,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import sync_playwright
 
 from mlx_grpo_kit.cli.doctor import find_browser
+from mlx_grpo_kit.cli.lab import SETTINGS
 from mlx_grpo_kit.course import record
 from mlx_grpo_kit.course.catalogue import find
 
@@ -56,13 +57,10 @@ def lab(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = home / "settings" / "@jupyterlab" / "apputils-extension"
-    settings.mkdir(parents=True)
-    no_news = '{"fetchNews": "false", "checkForUpdates": false}'  # JupyterLab would ask, and look for updates
-    (settings / "notification.jupyterlab-settings").write_text(no_news)
     environment = {
         **os.environ,
         "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_CONFIG_PATH": str(SETTINGS),
         "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),

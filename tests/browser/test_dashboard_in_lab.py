@@ -22,6 +22,7 @@ trainer = FakeTrainer(seconds=0.03, text={HOSTILE!r})
 dashboard = Dashboard(trainer, max_steps=2000, title="A slow run", rewards=rewards)
 """
 )
+TIMES = 2  # that a page is loaded again
 START = "run = dashboard.start()"
 AWAIT = "await run\nprint(run)"
 
@@ -234,6 +235,33 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
     assert board.cell.locator(".kit-abandoned").count() == 8
     board.click("Resume")
     board.wait_until_done(5)
+    board.click("Stop")
+    board.wait_for("stopped")
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_page_loaded_again_while_the_run_goes_on_shows_it_in_its_cell(open_notebook, awaited):
+    notebook = open_notebook(f"reloaded_running_{awaited}", SETUP, START, AWAIT)
+    if awaited:
+        notebook.run_all()
+    else:
+        notebook.run_cell(0)
+        notebook.run_cell(1)
+    board, page = Board(notebook), notebook.page
+    board.wait_until_done(12)
+    notebook.save()
+    for _ in range(TIMES):
+        done = board.done
+        page.reload()
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        board.wait_until_done(done + 5)
+        expect(board.curves).to_have_count(9)
+        assert not board.cell.locator(".kit-still").is_visible()
+        board.click("Pause")
+        board.wait_for("paused")
+        board.wait_for_rows(32)
+        board.click("Resume")
+        board.wait_for("running")
     board.click("Stop")
     board.wait_for("stopped")
 

@@ -233,8 +233,8 @@ def test_completions_go_along_with_the_newest_steps_and_the_others_are_asked_for
     found = dashboard.answer({"completions": [7, 8, 99]})["completions"]
     assert found.keys() == {"7", "8"}
     assert len(found["7"]) == 32
-    group, prompt, completion, reward, advantage, tokens, finished, rewards = found["7"][9]
-    assert (group, prompt, completion, tokens, finished, rewards) == (1, "7+1=", "1", 2, True, None)
+    group, prompt, completion, reward, advantage, tokens, finished, rewards, answer = found["7"][9]
+    assert (group, prompt, completion, tokens, finished, rewards, answer) == (1, "7+1=", "1", 2, True, None, None)
     assert advantage == reward - 0.5
 
 

@@ -152,11 +152,12 @@ def test_one_answer_that_does_not_end_is_told_by_what_came_first(begins, cause):
 def test_the_only_right_answer_is_no_collapse_and_is_one_where_right_answers_differ():
     metrics = {"reward": lambda s: min(1, s / 20), "reward_std": 0.0, "frac_reward_zero_std": lambda s: float(s > 20)}
     run = steps(60, lambda step: ["yes"] * 16, **metrics)
-    assert diagnose(run) == []
-    for step in run:
-        for row, completion in enumerate(step.completions):
-            completion.problem = SimpleNamespace(answer=str(row))
-    assert names(run) == ["collapse"]
+    for answer, expected in ((lambda row: None, ["collapse"]), (lambda row: "yes", []), (str, ["collapse"])):
+        for step in run:
+            for row, completion in enumerate(step.completions):
+                completion.problem = SimpleNamespace(answer=answer(row))
+        assert names(run) == expected
+    assert "the reward does not look at the answer" in diagnose(run)[0]
 
 
 def test_a_penalty_that_nobody_gets_is_no_empty_reward():
@@ -236,3 +237,58 @@ def test_one_reward_that_fell_is_named_unless_another_made_up_for_it():
     (words,) = diagnose(steps(60, reward=lambda s: 0.6 if s < 20 else 0.35, **fell))
     assert words.startswith("Reward 'exact' has fallen from 0.4 around step")
     assert diagnose(steps(60, reward=0.6, **fell)) == []
+
+
+def ill_after(step, changes, at):
+    """A run in which the reward collapses at `step`, with changes of settings before the steps `at`."""
+    run = steps(80, reward=lambda s: 0.6 if s < step else 0.0, learning_rate=0.001)
+    for number, change in zip(at, changes, strict=True):
+        run[number - 1].changes = change
+    return run
+
+
+def test_the_change_before_a_collapse_comes_first():
+    rate = {"learning_rate": 0.05, "rewound_from": 44}
+    said = diagnose(ill_after(45, [rate], [41]))
+    assert said[0].startswith("Before step 41 you changed learning_rate from 0.001 to 0.05, ")
+    assert "Rewind to step 40" in said[0]
+    assert said[1].startswith("The mean reward has fallen")
+    rewards = {"reward_funcs": ["short", "format"]}
+    assert "the reward functions (now short, format)" in diagnose(ill_after(45, [rewards], [41]))[0]
+
+
+@pytest.mark.parametrize(
+    ("ill", "changes", "at", "blamed"),
+    [
+        (45, [{"beta": 0.1}], [70], ""),  # afterwards, as a cure
+        (45, [{"beta": 0.1}, {"temperature": 2.0}], [42, 70], "beta"),
+        (45, [{"beta": 0.1}, {"temperature": 2.0}], [20, 42], "temperature"),
+        (45, [{"rewound_from": 60}], [42], ""),
+        (45, [{}], [42], ""),
+    ],
+)
+def test_only_a_change_that_came_before_is_blamed(ill, changes, at, blamed):
+    first = diagnose(ill_after(ill, changes, at))[0]
+    assert (f"you changed {blamed} to" if blamed else "The mean reward has fallen") in first
+
+
+def test_a_change_long_before_the_trouble_is_not_blamed():
+    for after, expected in ((50, ["changed", "reward_fell"]), (300, ["reward_fell"])):
+        run = steps(500, reward=lambda s, after=after: 0.6 if s < 100 + after else 0.0)
+        run[99].changes = {"learning_rate": 0.002}
+        assert names(run) == expected
+
+
+def test_a_monitor_remembers_a_change():
+    run = steps(1500, reward=lambda s: 0.6 if s < 740 else 0.0)
+    run[699].changes = {"learning_rate": 0.05}
+    monitor = Monitor()
+    for step in run:
+        monitor.add(step.step, step.metrics, step.completions, getattr(step, "changes", None))
+    assert [finding.name for finding in monitor.findings()] == ["changed", "reward_fell"]
+
+
+def test_lines_of_a_file_say_the_change_too():
+    run = ill_after(45, [{"learning_rate": 0.05}], [41])
+    lines = [{"step": s.step, **s.metrics} | ({"changes": s.changes} if hasattr(s, "changes") else {}) for s in run]
+    assert diagnose(lines)[0] == diagnose(run)[0]

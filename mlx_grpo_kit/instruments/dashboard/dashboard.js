@@ -210,6 +210,7 @@ class Completions {
       {title: "group", of: row => row[0], words: row => isNumber(row[0]) ? String(row[0] + 1) : ""},
       {title: "prompt", of: row => row[1], text: true},
       {title: "completion", of: row => row[2], text: true},
+      ...(rows.some(row => isNumber(row[8])) ? [{title: "right answer", of: row => row[8] ?? "", text: true}] : []),
       {title: "reward", of: row => row[3], words: row => threeDigits(row[3])},
       ...functions.map(name => ({title: name, of: row => row[7]?.[name], words: row => threeDigits(row[7]?.[name])})),
       {title: "advantage", of: row => row[4], words: row => !isNumber(row[4]) ? "–" :

@@ -423,7 +423,7 @@ def _setting(trainer: Any, name: str, default: Any) -> Any:
 
 
 def _row(completion: Any) -> list[Any]:
-    """group, prompt, completion, reward, advantage, tokens, finished, rewards by function."""
+    """group, prompt, completion, reward, advantage, tokens, finished, rewards by function, right answer."""
     ids, rewards = completion.completion_ids, completion.rewards
     return [
         completion.group,
@@ -434,6 +434,7 @@ def _row(completion: Any) -> list[Any]:
         None if ids is None else sum(getattr(completion, "token_mask", None) or [True] * len(ids)),
         completion.finished,
         dict(rewards) if rewards and len(rewards) > 1 else None,
+        None if completion.answer is None else _cut(completion.answer),
     ]
 
 

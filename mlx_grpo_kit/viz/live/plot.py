@@ -82,8 +82,16 @@ class LivePlot:
 
     # -- feeding ------------------------------------------------------------------------------------------------------
 
-    def update(self, metrics: Mapping[str, float], step: int | None = None, completions: Iterable[Any] = ()) -> None:
+    def update(
+        self,
+        metrics: Mapping[str, float],
+        step: int | None = None,
+        completions: Iterable[Any] = (),
+        changes: Mapping[str, Any] | None = None,
+    ) -> None:
         """Add one step's metrics. `step` counts on from the last one where it is not given.
+
+        `changes` has the new values of the settings that were changed right before the step.
 
         Raises:
             TypeError: a value is not a Python number; an MLX array would keep its whole computation alive.
@@ -101,7 +109,7 @@ class LivePlot:
         for name, series in self.history.items():
             series.append(values.get(name, math.nan))
         completions = list(completions)
-        self._monitor.add(step, values, completions)
+        self._monitor.add(step, values, completions, changes)
         if self.completions:
             self._latest = _one_for_each_prompt(completions, self.completions) or self._latest
         self.state = "running"
@@ -118,7 +126,8 @@ class LivePlot:
         state = "stopped"  # what leaving the loop early leaves here
         try:
             for record in steps:
-                self.update(record.metrics, record.step, getattr(record, "completions", ()))
+                extras = (getattr(record, "completions", ()), getattr(record, "changes", None))
+                self.update(record.metrics, record.step, *extras)
                 yield record
             state = "finished"
         except KeyboardInterrupt:
