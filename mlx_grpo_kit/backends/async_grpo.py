@@ -42,6 +42,7 @@ from mlx_grpo_kit.grpo.state import TrainStep
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems
 from mlx_grpo_kit.tasks.task import Task
+from mlx_grpo_kit.tasks.tools import task_tools
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -89,10 +90,13 @@ async def train_async(
         wait_time: seconds that the backend had nothing to learn from; 0 is the best that there is.
         step_time: seconds since the last step was done.
 
-    Raises ValueError for settings out of range. In the loop: TaskError and RewardError as the trainer does, and what
+    Raises ValueError for settings out of range and for a task with tools. In the loop: TaskError and RewardError as the
+    trainer does, and what
     backend and engines raise.
     """
     _check(engines, max_lag=max_lag, num_prompts=num_prompts, num_generations=num_generations)
+    if task_tools(task) is not None:
+        raise ValueError("The task has tools, and engines write one turn. Train it with GRPOTrainer.")
     args = GRPOConfig(
         num_generations=num_generations,
         per_device_train_batch_size=num_prompts * num_generations,

@@ -1,4 +1,4 @@
-"""The kit in a terminal: `python -m mlx_grpo_kit train | generate | fuse | pretrain | lab | doctor`, each with --help.
+"""The kit in a terminal: `python -m mlx_grpo_kit COMMAND`, and each command's --help.
 
 Exit status: 0, 1 when a run failed, 2 for bad input, 130 and 143 when Ctrl-C or SIGTERM ended it. An error is one line.
 """
@@ -86,8 +86,7 @@ def _train(options: argparse.Namespace) -> int:
         return _train_in_processes(options)
     from mlx_grpo_kit.cli.training_run import train
 
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does: a task of one's own may lie in the current folder
+    _find_tasks_here()
     names = [setting.name for group in SETTINGS.values() for setting in group]
     args = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if options.enable_thinking is not None:
@@ -116,6 +115,19 @@ def _generate(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.generation import run
 
     return run(options)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from mlx_grpo_kit.cli.evaluation import run
+
+    _find_tasks_here()
+    return run(options)
+
+
+def _find_tasks_here() -> None:
+    """Let a task of one's own lie in the current folder, as with `python -m`."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def _fuse(options: argparse.Namespace) -> int:
@@ -154,6 +166,7 @@ def _doctor(options: argparse.Namespace) -> int:
 COMMANDS = {
     "train": _train,
     "generate": _generate,
+    "evaluate": _evaluate,
     "fuse": _fuse,
     "pretrain": _pretrain,
     "lab": _lab,

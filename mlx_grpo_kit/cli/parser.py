@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from mlx_grpo_kit.cli.settings import SETTINGS
-from mlx_grpo_kit.cli.values import amount, count, name, named_value, number, seed, whole_number
+from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, seed, whole_number
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
 
@@ -30,6 +30,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands; each has its own --help")
     _add_train(commands)
     _add_generate(commands)
+    _add_evaluate(commands)
     _add_fuse(commands)
     _add_lab(commands)
     words = "make the tiny model again"
@@ -135,6 +136,44 @@ def _add_generate(commands: Any) -> None:
     words = "tokens to stop after (default 256, or as many as the model has positions for)"
     generate.add_argument("--max-new-tokens", type=count, metavar="N", help=words)
     generate.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, other samples (default 0)")
+
+
+def _add_evaluate(commands: Any) -> None:
+    parser = commands.add_parser(
+        "evaluate",
+        help="measure how well a model answers the problems of a task or of a file",
+        description="Measure how well a model answers the problems of a task or of a file: accuracy with a 95% "
+        "confidence interval, rewards, and with several completions of each problem pass@k.",
+        epilog="examples:\n"
+        "  python -m mlx_grpo_kit evaluate --model outputs/addition/policy\n"
+        "  python -m mlx_grpo_kit evaluate --model models/Qwen3-0.6B --data test.jsonl --num-samples 8\n",
+    )
+    words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat, tiny-tools"
+    parser.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=words)
+    words = "addition (default), countdown, calculator, guess, or file.py:Class (module:Class) for a task of your own"
+    parser.add_argument("--task", type=name, metavar="NAME", help=words)
+    words = "a file of JSON lines, with a question and an answer in each; all of them are asked"
+    parser.add_argument("--data", type=name, metavar="FILE", help=words)
+    words = "with --data: ask only the problems that training on this file holds back"
+    parser.add_argument("--held-out", action="store_true", help=words)
+    words = "arguments of the task, such as num_numbers=4"
+    parser.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
+    words = "ask as chats (default: if the model's folder has a chat template and the task allows it)"
+    parser.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=words)
+    words = "whether the model thinks first (default: it does not)"
+    parser.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
+    words = f"problems (default {EVAL_PROBLEMS}; with --data all of them)"
+    parser.add_argument("--num-problems", type=count, metavar="N", help=words)
+    words = "completions of each problem (default 1); several also give pass@k"
+    parser.add_argument("--num-samples", type=count, default=1, metavar="N", help=words)
+    words = "1 (default) samples from the model itself, 0 takes the likeliest token"
+    parser.add_argument("--temperature", type=number, default=1.0, metavar="N", help=words)
+    words = "tokens of a completion (default: the task's own number)"
+    parser.add_argument("--max-completion-length", type=count, metavar="N", help=words)
+    words = "texts, with commas between, each of which ends a completion"
+    parser.add_argument("--stop-strings", type=names, metavar="TEXTS", help=words)
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, other samples (default 0)")
+    parser.add_argument("--output", type=name, metavar="FILE", help="a JSON file to write the numbers to")
 
 
 def _add_fuse(commands: Any) -> None:

@@ -2,32 +2,126 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.grpo.advantages import weighted_sum
+from mlx_grpo_kit.grpo.checks import check_whole
 from mlx_grpo_kit.grpo.metrics import mean
 from mlx_grpo_kit.grpo.policy import Policy
-from mlx_grpo_kit.grpo.rewards import TaskRewards
+from mlx_grpo_kit.grpo.rewards import TaskRewards, reward_name
 from mlx_grpo_kit.grpo.sampler import PolicySampler
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems
 from mlx_grpo_kit.tasks.task import TaskError
 
+Z95 = 1.959964
+"""A normal variable lies within this many standard deviations of its mean in 95 of 100 cases."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Completions of held-out problems as numbers: P problems with K completions each.
+
+    Attributes:
+        correct: bool [P, K], what the task's `is_correct` accepts.
+        rewards: float64 [P, K], weighted sums of the reward functions' scores.
+        scores: float64 [P, K, F], the F functions' own scores; NaN for None.
+        names: of the functions.
+        lengths: int [P, K], tokens that the policy drew.
+        finished: bool [P, K], False for what was cut off.
+    """
+
+    correct: np.ndarray
+    rewards: np.ndarray
+    scores: np.ndarray
+    names: tuple[str, ...]
+    lengths: np.ndarray
+    finished: np.ndarray
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means under their names, as `GRPOTrainer.evaluate` returns them."""
+        found = {"eval/accuracy": mean(self.correct), "eval/reward": mean(self.rewards)}
+        if len(self.names) > 1:
+            found |= {f"eval/rewards/{name}": mean(self.scores[..., i]) for i, name in enumerate(self.names)}
+        num_samples = self.correct.shape[1]
+        ks = [2**i for i in range(1, num_samples.bit_length()) if 2**i < num_samples]
+        return found | {f"eval/pass@{k}": pass_at(k, self.correct) for k in [*ks, num_samples] if k > 1}
+
+    @property
+    def accuracy_interval(self) -> tuple[float, float]:
+        """A 95% confidence interval of the accuracy on all problems like these.
+
+        Wilson's interval (1927). K completions of one problem are alike, so they count as fewer than K trials: as many
+        as give the problems' means the variance that was measured (Kish's effective sample size).
+        """
+        problems, num_samples = self.correct.shape
+        share, trials = float(self.correct.mean()), float(problems)
+        if num_samples > 1 and problems > 1:
+            variance = self.correct.mean(axis=1).var(ddof=1) / problems
+            if variance > 0:
+                trials = min(max(share * (1 - share) / variance, problems), problems * num_samples)
+        middle = (share + Z95**2 / (2 * trials)) / (1 + Z95**2 / trials)
+        half = Z95 * math.sqrt(share * (1 - share) / trials + (Z95 / (2 * trials)) ** 2) / (1 + Z95**2 / trials)
+        return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def pass_at(k: int, correct: np.ndarray) -> float:
+    """The chance that at least one of k completions is right, from n >= k of each problem.
+
+    `correct` is bool [P, n]. The mean over problems of 1 - C(n - c, k) / C(n, k), for c right ones of n: the estimate
+    without bias of Chen et al. 2021, https://arxiv.org/abs/2107.03374.
+    """
+    n = correct.shape[1]
+    return float(np.mean([1 - math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(axis=1).tolist()]))
+
 
 def evaluate(
-    policy: Policy, sampler: PolicySampler, rewards: TaskRewards, num_problems: int, seed: int
-) -> dict[str, float]:
-    """`GRPOTrainer.evaluate`, whichever sampler trains."""
-    task, world, results = sampler.task, sampler.world, np.zeros([0, 2])
+    policy: Policy,
+    sampler: PolicySampler,
+    rewards: TaskRewards,
+    num_problems: int,
+    seed: int,
+    num_samples: int = 1,
+    temperature: float = 1.0,
+) -> Evaluation:
+    """`GRPOTrainer.evaluate` with all its numbers, whichever sampler trains. Processes share the problems."""
+    check_whole("num_problems", num_problems, at_least=1)
+    check_whole("num_samples", num_samples, at_least=1)
+    sampling = SamplingConfig(sampler.max_completion_length, temperature)
+    if temperature == 0 and num_samples > 1:
+        raise ValueError(
+            f"num_samples is {num_samples} and temperature is 0, which completes a problem in one way. "
+            "Give a temperature above 0, or one sample."
+        )
+    names = tuple(map(reward_name, rewards.reward_funcs))
+    task, world = sampler.task, sampler.world
+    results = np.zeros([0, num_samples, 4 + len(names)])
     own = world.part(num_problems)
     with world.together(TaskError, ValueError):
         problems = held_out_problems(task, num_problems)[own.start : own.stop]
         if problems:
-            sampling = SamplingConfig(sampler.max_completion_length)
-            completions = sampler.complete(
-                policy, problems, sampler.encode(problems), sampling, seed, own.start, num_problems
-            )
-            sums = weighted_sum(rewards.of_functions(completions).values, rewards.args.reward_weights)
-            results = np.column_stack([are_correct(task, problems, completions.texts), sums])
-    accuracies, sums = world.concatenate(results).T
-    return {"eval/accuracy": mean(accuracies), "eval/reward": mean(sums)}
+            rows = [problem for problem in problems for _ in range(num_samples)]
+            numbers = own.start * num_samples, num_problems * num_samples
+            completions = sampler.complete(policy, rows, sampler.encode(rows), sampling, seed, *numbers)
+            scores = rewards.of_functions(completions).values
+            columns = [
+                are_correct(task, rows, completions.texts),
+                weighted_sum(scores, rewards.args.reward_weights),
+                completions.drawn_lengths,
+                completions.finished,
+                *scores.T,
+            ]
+            results = np.column_stack(columns).reshape(len(problems), num_samples, -1)
+    correct, sums, lengths, finished, *scores = np.moveaxis(world.concatenate(results), -1, 0)
+    return Evaluation(
+        correct.astype(bool), sums, _stacked(scores, sums), names, lengths.astype(int), finished.astype(bool)
+    )
+
+
+def _stacked(scores: Sequence[np.ndarray], like: np.ndarray) -> np.ndarray:
+    return np.stack(scores, axis=-1) if scores else np.zeros([*like.shape, 0])

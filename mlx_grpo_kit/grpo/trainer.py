@@ -19,7 +19,6 @@ from typing import Any
 from mlx_grpo_kit.generation.batching import TokenIds
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from mlx_grpo_kit.grpo.checks import check_whole
 from mlx_grpo_kit.grpo.config import MAY_CHANGE, GRPOConfig, check_changes
 from mlx_grpo_kit.grpo.evaluation import evaluate
 from mlx_grpo_kit.grpo.habits import names_habits
@@ -218,18 +217,22 @@ class GRPOTrainer:
         args = self.args
         return scheduled_rate(args.learning_rate, args.lr_scheduler_type, self.step, max_steps, args.warmup_steps)
 
-    def evaluate(self, num_problems: int = 256, seed: int = 0) -> dict[str, float]:
-        """Answer held-out problems once each, sampled at temperature 1 without filters.
+    def evaluate(
+        self, num_problems: int = 256, seed: int = 0, *, num_samples: int = 1, temperature: float = 1.0
+    ) -> dict[str, float]:
+        """Answer held-out problems, `num_samples` times each, without filters. Training is unaffected.
 
-        Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". Training is unaffected.
+        Returns "eval/accuracy" (the share that `task.is_correct` accepts), "eval/reward", with several reward functions
+        the mean of each as "eval/rewards/NAME", and with several samples "eval/pass@k" for k = 2, 4, ... num_samples.
         Several processes share the problems: all of them have to call this alike, and all get the same.
 
-        Raises TaskError and RewardError as `train` does, and ValueError for fewer than one problem.
+        Raises TaskError and RewardError as `train` does, and ValueError for numbers out of range, or for several
+        samples at temperature 0.
         """
-        check_whole("num_problems", num_problems, at_least=1)
         with self._turns.turn():
             sampler = task_sampler(self.tokenizer, self.task, self.args, self.world)
-            return evaluate(self.policy, sampler, self.parts.rewards, num_problems, seed)
+            numbers = num_problems, seed, num_samples, temperature
+            return evaluate(self.policy, sampler, self.parts.rewards, *numbers).metrics
 
     def change(self, *, reward_funcs: Sequence[Callable] | None = None, **settings: Any) -> None:
         """Go on with other settings or other reward functions from the next step on.

@@ -61,7 +61,7 @@ for number, args in enumerate(runs):
     for step in one.train(3):
         rows = [[c.prompt, c.completion_ids, c.advantage, c.reward] for c in step.completions]
         steps.append({"metrics": step.metrics, "rows": rows})
-        steps[-1]["evaluated"] = [one.evaluate(n) for n in (1, 2, 3, 7)]
+        steps[-1]["evaluated"] = [one.evaluate(n, num_samples=k) for n, k in ((1, 1), (2, 1), (3, 3), (7, 2))]
     end = {k: np.array(v) for k, v in one.policy.trained.items()}
     np.savez(f"{folder}/{world.size}-{number}-{world.rank}.npz", **start, **end)
     with open(f"{folder}/{world.size}-{number}-{world.rank}.json", "w") as file:

@@ -1,0 +1,65 @@
+"""`evaluate`: the numbers are the trainer's, a file is asked whole or as training holds it back, bad input is told."""
+
+import json
+
+import pytest
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.cli import main
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from mlx_grpo_kit.tasks import Addition, RowsTask
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "sums.jsonl"
+    lines = [{"question": f"{a}+{b}=", "answer": str(a + b)} for a in range(10, 20) for b in range(20, 26)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def numbers(capsys, *options):
+    assert main(["evaluate", *map(str, options)]) == 0
+    return capsys.readouterr().out
+
+
+def test_its_numbers_are_the_trainers(capsys, tmp_path):
+    config, params = load_pretrained(TINY)
+    trainer = GRPOTrainer(config, params, load_tokenizer(TINY), Addition(), GRPOConfig())
+    out = numbers(capsys, "--num-problems", 50, "--num-samples", 4, "--seed", 3, "--output", tmp_path / "found.json")
+    expected = trainer.evaluate(50, 3, num_samples=4)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["metrics"] == expected
+    assert sum(found["correct"]) == round(200 * expected["eval/accuracy"])
+    low, high = found["accuracy_interval"]
+    assert f"accuracy  {expected['eval/accuracy']:.3f}   95% interval {low:.3f} to {high:.3f}" in out
+    assert f"pass@4    {expected['eval/pass@4']:.3f}" in out
+    assert out.startswith("tiny on addition: 50 problems, 4 completions each at temperature 1, ")
+
+
+def test_a_file_is_asked_whole_or_as_training_holds_it_back(capsys, rows):
+    settings = ["--data", rows, "--max-completion-length", 4]
+    assert "sums: 60 problems, one completion each" in numbers(capsys, *settings)
+    held_out = RowsTask.from_file(rows).num_held_out
+    assert 1 <= held_out < 20
+    assert f"sums: {held_out} problems" in numbers(capsys, *settings, "--held-out", "--num-problems", held_out)
+    assert "sums: 7 problems" in numbers(capsys, *settings, "--num-problems", 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--temperature", "0", "--num-samples", "3"], "in one way"),
+        (["--model", "nope"], "There is no folder nope"),
+        (["--output", "/nowhere/found.json"], "there is no folder /nowhere"),
+        (["--output", "/"], "is a folder"),
+        (["--task", "nope"], "Unknown task 'nope'"),
+        (["--enable-thinking"], "are for chats"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(capsys, options, words):
+    assert main(["evaluate", "--num-problems", "4", *options]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
