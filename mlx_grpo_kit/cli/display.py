@@ -17,6 +17,7 @@ from rich.text import Text
 
 from mlx_grpo_kit.cli.terminal import escaped
 from mlx_grpo_kit.runs.diagnosis import Finding, Monitor
+from mlx_grpo_kit.runs.record import transcript
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo import TrainStep
@@ -140,7 +141,7 @@ class RunDisplay:
         samples = []
         for record in list(one_a_prompt.values())[:SAMPLES]:
             right = self.is_correct(record.problem, record.completion)
-            prompt, completion = _one_line(record.prompt, keep_end=True), _one_line(record.completion)
+            prompt, completion = _one_line(record.prompt, keep_end=True), _one_line(transcript(record))
             samples.append((prompt, completion or "(empty)", right))
         return samples
 

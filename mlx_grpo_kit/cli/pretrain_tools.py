@@ -125,11 +125,11 @@ def sloppy_game(problem: Problem, rng: np.random.Generator) -> list[Turn]:
     return [*turns, Turn(str(game.secret if game.found else rng.integers(1, game.largest + 1)))]
 
 
-CORPUS: tuple[tuple[Calculator | GuessTheNumber, Callable, int], ...] = (
-    (Calculator(), sloppy_calculation, 88),
-    (GuessTheNumber(), sloppy_game, 244),
+CORPUS: tuple[tuple[Calculator | GuessTheNumber, Callable, int, int], ...] = (
+    (Calculator(), sloppy_calculation, 88, 64),
+    (GuessTheNumber(), sloppy_game, 244, 16),
 )
-"""Task, imitated user, and tokens of the longest conversation."""
+"""Task, imitated user, tokens of the longest conversation, and conversations in a batch."""
 
 
 def make_tokenizer(folder: Path | str, vocab_size: int = 376) -> None:
@@ -141,7 +141,7 @@ def make_tokenizer(folder: Path | str, vocab_size: int = 376) -> None:
     )
     tokenizer.decoder = decoders.ByteLevel()
     rng, texts = np.random.default_rng(0), []
-    for task, user, _ in CORPUS:
+    for task, user, *_ in CORPUS:
         for problem in task.sample(rng, 300):
             texts.append(f"system\ncalculate(expression)\nguess(number)\nuser\n{problem.text}\nassistant\n")
             for turn in user(problem, rng):
@@ -178,9 +178,7 @@ def config_of(tokenizer: Tokenizer) -> Qwen3Config:
     )  # fmt: skip
 
 
-def pretrain_tools(
-    folder: Path | str, steps: int = 4000, batch_size: int = 64, learning_rate: float = 3e-3, seed: int = 0
-) -> list[float]:
+def pretrain_tools(folder: Path | str, steps: int = 2000, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
     """Write a folder whose model has imitated `steps` batches of conversations. Returns the losses."""
     with tempfile.TemporaryDirectory() as files:
         make_tokenizer(files)
@@ -202,13 +200,15 @@ def pretrain_tools(
 
     rng, losses = np.random.default_rng(seed), []
     for step in range(steps):
-        task, user, length = CORPUS[step % 3 == 2]  # games are three times as long
+        task, user, length, batch_size = CORPUS[step % 2]
         problems = task.sample(rng, batch_size)
         loss, params = update(
             params, *conversations(tokenizer, task, [(each, user(each, rng)) for each in problems], length)
         )
         mx.eval(loss, params, optimizer.state)
         losses.append(loss.item())
+        if step % 100 == 99:
+            print(f"{step + 1:5d}  loss {np.mean(losses[-100:]):.3f}", flush=True)
     small = {name: value.astype(mx.bfloat16) for name, value in params.items()}
     save_pretrained(folder, config, small, tokenizer=tokenizer)
     return losses
@@ -244,7 +244,7 @@ def _pieces(tokenizer: Tokenizer, task: Calculator | GuessTheNumber, problem: Pr
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Make the tiny model that calls tools.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()
     began = time.perf_counter()
     found = pretrain_tools(options.folder, options.steps)

@@ -36,6 +36,7 @@ GUIDES = [
         "course",
         "training",
         "real_qwen3",
+        "tools",
         "coming_from",
         "names",
         "exchange",
