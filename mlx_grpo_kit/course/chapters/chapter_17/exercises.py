@@ -395,7 +395,7 @@ RMS_NORM = Exercise(
 
 
 def rope_backward(grad, offset, theta):
-    """Every pair of the gradient [B, heads, T, D] turned back by the angle it was turned by."""
+    """Turn every pair of the gradient [B, heads, T, D] back by its angle."""
     half = grad.shape[-1] // 2
     positions = offset + mx.arange(grad.shape[-2])
     angles = positions[:, None] * theta ** (-mx.arange(half) / half)
@@ -1031,7 +1031,7 @@ BLOCK = Exercise(
 
 ZEROS = Exercise(
     "17.9",
-    "Who gets exactly 0?",
+    "Which gradients are exactly 0?",
     "The row is '7+7=14', six tokens; the model reads the first five and should predict the last five. Its vocabulary "
     "has 64 tokens. Answer with four numbers, in a tuple `(a, b, c, d)`. In the *untied* model, how many of the 64 "
     "rows of `embedding.weight` get a gradient of exactly 0 (a), and how many of the 64 rows of `lm_head.weight` (b)? "
@@ -1085,7 +1085,7 @@ ZEROS = Exercise(
 
 
 def clip_by_norm(grads, max_norm):
-    """(the gradients, shortened together to max_norm if longer, and how long they were)."""
+    """(the gradients, shortened together to max_norm if longer, and their norm before)."""
     norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))
     scale = min(1.0, max_norm / norm) if norm > 0 else 1.0
     return {name: grad * scale for name, grad in grads.items()}, norm

@@ -186,7 +186,7 @@ def _as_numbers(function, prompts, completions):
     if end < 0:
         return Told(f"arrays of shapes {', '.join(str(each.shape) for each in arrays)}")
     if ids.dtype.kind not in "iu":
-        return Told(f"ids of {ids.dtype}, where the model looks up rows by whole numbers")
+        return Told(f"ids of {ids.dtype}, but the model looks up rows by whole numbers")
     seen = seen.astype(int)
     seen[:, end:] |= counted.astype(int) == 0  # no token that counts looks there
     return mx.array(ids.astype(np.int32)), mx.array(seen.astype(np.int32)), mx.array(counted.astype(np.int32))
@@ -248,7 +248,7 @@ BATCH = Exercise(
                 "zeros counted as padding",
                 "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
                 "+ is_token = rows != 0",
-                message="0 is a token like the others. Only the lengths tell which places are padding.",
+                message="0 is a token like the others. Only the lengths say which places are padding.",
                 hint=2,
             ),
             Slip(
@@ -724,7 +724,7 @@ def _quiz(function, quiz, num_problems, batch_size):
 
 ACCURACY = Exercise(
     "18.6",
-    "How good is it by now?",
+    "How good is it now?",
     "Write `accuracy(task, write, num_problems, batch_size)`: the share, from 0 to 1, that the policy solves of "
     "`num_problems` problems **that training never sees**. `task.held_out(n)` returns the first `n` of these "
     "problems; each has a `.prompt`. `write(prompts)` returns the policy's answers to a list of prompts, as texts; "

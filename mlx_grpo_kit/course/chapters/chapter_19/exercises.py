@@ -152,7 +152,7 @@ GDPO_ADVANTAGES = Exercise(
 
 
 def token_weight(lengths, loss_type, longest):
-    """What one token of each completion weighs, [B]."""
+    """The weight of one token of each completion, [B]."""
     lengths = np.array(lengths, float)
     if loss_type == "grpo":
         return 1 / (len(lengths) * lengths)

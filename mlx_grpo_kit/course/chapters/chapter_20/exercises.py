@@ -429,7 +429,7 @@ def nothing_added(rewards, group):
 
 ADVANTAGES = Exercise(
     "20.3",
-    "Groups that tell",
+    "Groups that expose mistakes",
     "Write `advantages_are_right(advantages)`. `advantages(rewards, group)` takes an array of rewards [B], in which "
     "the `group` rewards of one prompt come one after the other, and returns [B] numbers: the distance from the "
     "group's mean, divided by the group's standard deviation (dividing by n - 1) plus 1e-4. Return True or False; "
@@ -723,7 +723,7 @@ def counted_as_constants(logps, old_logps, ref_logps, advantages, mask):
 
 SILENT = Exercise(
     "20.5",
-    "What must not be heard",
+    "What must not matter",
     "Write `masked_places_are_silent(policy_loss)`. `policy_loss(logps, old_logps, ref_logps, advantages, mask)` "
     "takes three arrays [B, T], advantages [B] and a mask of True and False [B, T], and returns the loss. Where the "
     "mask is False, the values of `old_logps` and `ref_logps` must change neither the loss nor its gradient for "
@@ -1127,7 +1127,7 @@ def _in_place(keep_reference):
 
 REFERENCE = Exercise(
     "20.8",
-    "Who stays behind?",
+    "Does the reference stay?",
     "Write `reference_stays(keep_reference)`. `keep_reference(params)` gets the policy's dictionary of parameters "
     "before the first step and returns the reference: the same numbers, in a dictionary (or something like it) of the "
     "same names. The loop then replaces all of the policy's parameters, `params[name] = ...`. Return True if the "
