@@ -13,11 +13,11 @@ def test_another_surprise_and_another_direction(open_notebook):
     notebook.run_cell(TOKENS)
     panel = notebook.cell(TOKENS)
     panel.locator(".widget-html svg[role=img]").wait_for(timeout=120_000)
-    notebook.wait_for_words("the surprise at '6'. At the embedding, gradient arrives at 6 of 7 tokens")
+    notebook.wait_for_words("the surprise at '6'. At the embedding, the gradient reaches 6 of 7 tokens")
     panel.locator("select").select_option("1: '7'")
-    notebook.wait_for_words("the surprise at '7'. At the embedding, gradient arrives at 1 of 7 tokens")
+    notebook.wait_for_words("the surprise at '7'. At the embedding, the gradient reaches 1 of 7 tokens")
     panel.locator("select").select_option("all of them")
-    notebook.wait_for_words("gradient arrives at 7 of 7 tokens, up to token 7")
+    notebook.wait_for_words("the gradient reaches 7 of 7 tokens, up to token 7")
 
     # What arrives along x is taken out, whole.
     notebook.show(NORM)
@@ -28,4 +28,4 @@ def test_another_surprise_and_another_direction(open_notebook):
     notebook.wait_for_words("x is (1.26, 0.62).")
     for _ in range(10):
         panel.locator(".noUi-handle").first.press("ArrowLeft")
-    notebook.wait_for_words("What goes back to x has length 0.07")
+    notebook.wait_for_words("The gradient of x has length 0.07")

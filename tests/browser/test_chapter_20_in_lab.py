@@ -20,9 +20,7 @@ def test_the_exhibits_a_sick_run_and_a_mystery(open_notebook):
     notebook.show(at)
     run(notebook, "museum")
     panel = notebook.cell(at)
-    panel.locator(".widget-html svg title", has_text="L: a reward that can be had for nothing").wait_for(
-        state="attached"
-    )
+    panel.locator(".widget-html svg title", has_text="L: a reward that is too easy to get").wait_for(state="attached")
     menu = panel.locator("select")
     menu.focus()
     menu.select_option("E: masked too late")
@@ -32,7 +30,7 @@ def test_the_exhibits_a_sick_run_and_a_mystery(open_notebook):
     assert "gradient norm is not a number" in words
     assert "grad_norm is no finite number since step 1" in words
     picture = panel.locator(".widget-html svg[role=img]")
-    assert picture.get_by_text("What was changed").is_visible()
+    assert picture.get_by_text("Changed lines").is_visible()
     assert picture.bounding_box()["width"] <= panel.bounding_box()["width"]
 
     # A sick run is told so under its status, and the words stay.

@@ -356,13 +356,24 @@ def learns_always(parts, params, step):
     return parts.learn(params, asked, answers, parts.advantages(rewards)), {"reward": np.mean(rewards), "teaching": 1.0}
 
 
+def advantages_after_filtering(parts, params, step):
+    asked = parts.questions(step)
+    answers = parts.write(params, asked, step)
+    rewards = parts.reward(asked, answers)
+    rows = parts.rows_that_teach(rewards)
+    kept = [[each[row] for row in rows] for each in (asked, answers, rewards)]
+    if rows:
+        params = parts.learn(params, *kept[:2], parts.advantages(kept[2]))
+    return params, {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}
+
+
 @pytest.mark.parametrize(
     ("number", "answer", "words"),
     [
-        (1, one_generator, "other questions when it was asked for the same step again"),
+        (1, one_generator, "different questions when it was asked for the same step again"),
         (1, one_generator, "lives on from call to call"),
         (1, either_way_round, "change places"),
-        (1, an_iterator, "which is no list"),
+        (1, an_iterator, "which is not a list"),
         (1, seed_to_the_power, "the same questions for step 0 of seed 0 as for step 0 of seed 1"),
         (1, ten_seeds_apart, "the same questions for step 10 of seed 0 as for step 0 of seed 1"),
         (2, ends_at_the_first_one, "expected"),
@@ -383,10 +394,11 @@ def learns_always(parts, params, step):
         (5, lambda step, max_steps, peak, warmup_steps: peak, "gave 0.5, expected 0.05"),
         (6, answers_judged_alone, "gave 0, expected 0.5"),
         (6, counts_correct_words, "gave 1, expected 0.5"),
-        (7, learns_always, "expected (0.25, reward: 0.125, teaching: 0.25)"),
-        (8, returns_everything, "needs something that yields"),
-        (8, says_nothing, "None, where"),
-        (8, eager, "before anybody asked"),
+        (7, advantages_after_filtering, "Compute them from all rewards"),
+        (7, learns_always, "expected (0.706907, reward: 0.125, teaching: 0.25)"),
+        (8, returns_everything, "needs an iterator"),
+        (8, says_nothing, "None, but"),
+        (8, eager, "before the caller asked"),
         (8, swallows_errors, "gave"),
         (9, "DCA", "in alphabetical order"),
         (9, "ABCD", "a gradient of its own"),

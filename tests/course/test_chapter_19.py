@@ -1,5 +1,6 @@
 """Chapter 19: answers in other styles, wrong ones with their message, the lab against torch, and the stored runs."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from mlx_grpo_kit.course.chapters.chapter_19.lab import IN_THE_LAB, cosines, fro
 from mlx_grpo_kit.grpo import VARIANTS, compute_advantages
 from mlx_grpo_kit.runtime import mx
 
+WITH_THE_CLIP_OF_DAPO = ("grpo", "dr_grpo", "batch scaling", "two-sided clip")
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "19_variant_lab.ipynb"
 
 
@@ -167,14 +169,27 @@ def cispo_without_mask(logps, old_logps, advantages, mask, cap):
     return -(mx.stop_gradient(mx.minimum(mx.exp(logps - old_logps), cap)) * advantages[:, None] * logps).mean()
 
 
+def gdpo_with(group_ddof, batch_ddof):
+    def answer(rewards, weights, num_generations):
+        groups = rewards.reshape(-1, num_generations, rewards.shape[1])
+        spread = groups.std(1, ddof=group_ddof, keepdims=True) + 1e-4
+        total = ((groups - groups.mean(1, keepdims=True)) / spread).reshape(rewards.shape) @ np.array(weights)
+        return total / (total.std(ddof=batch_ddof) + 1e-4)
+
+    return answer
+
+
 WRONG = [
+    ("19.1", gdpo_with(0, 1), "deviation of each *group* divides by n here"),
+    ("19.1", gdpo_with(1, 0), "deviation over the *batch* divides by n here"),
+    ("19.1", gdpo_with(0, 0), "NumPy's `std` divides by n."),
     ("19.1", lambda r, w, n: np.array(compute_advantages(r @ np.array(w), n)), "drowns the others"),
     ("19.1", in_place, "work on a copy"),
     ("19.1", one_group, "of the same prompt"),
     ("19.1", weights_as_shares, "has a weight"),
     ("19.1", lambda r, w, n: gdpo_torch(r, w, n) * 2, "gave"),
     ("19.2", luspo_is(lambda lengths: np.ones(len(lengths))), "still a *mean* over completions"),
-    ("19.2", luspo_is(lambda lengths: np.array(lengths) / len(lengths)), "what one of them weighs"),
+    ("19.2", luspo_is(lambda lengths: np.array(lengths) / len(lengths)), "weight of one token"),
     ("19.2", lambda lengths, kind, longest: 1 / np.array(lengths), "raised|gave"),
     ("19.2", lambda lengths, kind, longest: np.ones(len(lengths)), "gave"),
     ("19.3", lambda a, b, m: mx.exp(((a - b) * m).sum(1)), "product of all ratios"),
@@ -182,17 +197,17 @@ WRONG = [
     ("19.3", lambda a, b, m: ((a - b) * m).sum(1) / m.sum(1), "the logarithm of the ratio"),
     ("19.4", lambda a, b, adv, m, cap: cispo_of(lambda r: mx.minimum(r, cap), a, b, adv, m, 0), "PPO's objective"),
     ("19.4", lambda a, b, adv, m, cap: cispo_of(lambda r: mx.where(r > cap, 0, r), a, b, adv, m), "weighs `cap`"),
-    ("19.4", cispo_mean_of_means, "Asked is the mean over all tokens"),
-    ("19.4", cispo_without_mask, "Places without a token are counted"),
+    ("19.4", cispo_mean_of_means, "Take the mean over all tokens"),
+    ("19.4", cispo_without_mask, "Positions without a token are counted"),
     (
         "19.4",
         lambda a, b, adv, m, cap: -(mx.minimum(mx.exp(a - b), cap) * adv[:, None] * a * m).sum() / m.sum(),
         "Stop",
     ),
     ("19.4", lambda a, b, adv, m, cap: -(a * adv[:, None] * m).sum(1) / m.sum(), "raised ValueError"),
-    ("19.5", lambda e, m, share: m & (e > np.quantile(e[m], 1 - share)), "At \\*or\\* above"),
+    ("19.5", lambda e, m, share: m & (e > np.quantile(e[m], 1 - share)), "at \\*or\\* above"),
     ("19.5", lambda e, m, share: e * (m & (e >= np.quantile(e[m], 1 - share))), "a mask says yes or no"),
-    ("19.5", lambda e, m, share: e >= np.quantile(e[m], 1 - share), "have to stay out"),
+    ("19.5", lambda e, m, share: e >= np.quantile(e[m], 1 - share), "Leave them out"),
     ("19.6", lambda n, longest, cache: np.clip((n - longest + cache) / cache, 0, 1), "a penalty is negative"),
     ("19.6", lambda n, longest, cache: -np.maximum((n - longest + cache) / cache, 0), "never costs more"),
     ("19.7", "abcd", "are right"),
@@ -228,6 +243,20 @@ def test_what_the_chapter_says_of_the_lab(lab):
     np.testing.assert_allclose(np.diag(table), 1, rtol=1e-5)
     assert table[0, 1] == pytest.approx(1, abs=1e-4)
     assert cosines([np.zeros(3), np.ones(3)]).tolist()[0] == [0, 0]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_cells_of_directions_hold_in_the_other_batches_of_the_text(seed):
+    """Within 17 degrees of dapo at first; after four updates only those with its clip and its tokens stay near it."""
+    lab = frozen_lab(seed=seed, updates=4)
+    names = {"lab": lab, "cosines": cosines, "IN_THE_LAB": IN_THE_LAB, "np": np, "fold": contextlib.nullcontext}
+    names |= {"show_picture": lambda *_: None, "draw_cosines": lambda *_: []}
+    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
+        if cell.id in ("19-cosines", "19-moved"):
+            exec(cell.source, names)
+    assert min(names["first"][0, names["alike"]]) > np.cos(np.deg2rad(17))
+    others = np.delete(names["moved"][0], [IN_THE_LAB.index(name) for name in (*WITH_THE_CLIP_OF_DAPO, "dapo")])
+    assert -0.005 < min(others) < max(others) < 0.955
 
 
 def test_the_stored_runs_are_of_every_variant_and_seed():

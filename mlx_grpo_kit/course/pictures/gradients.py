@@ -1,4 +1,4 @@
-"""Gradients of a whole model: which token gets how much, how long each parameter's is, what a norm takes out."""
+"""Gradients of a whole model: by token, by parameter, through a norm, and their cost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mlx_grpo_kit.viz.chart import CHARACTER, Chart, Plane
 from mlx_grpo_kit.viz.sheet import Sheet, shades
 from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, LINE_STYLES, ORANGE, POSITIVE, three_digits
 
-LOOKS = ((BLUE, "o"), (COLORS[1], "s"), (COLORS[3], "^"), (GREY, "D"))  # of states, one after the other
-FEW = 20  # points, up to which each of a curve gets a marker
-DEEP = "#1b4fa8"  # where a number is largest
+LOOKS = ((BLUE, "o"), (COLORS[1], "s"), (COLORS[3], "^"), (GREY, "D"))  # one per state
+FEW = 20  # the largest number of points that get markers
+DEEP = "#1b4fa8"  # for the largest numbers
 
 
 def draw_token_gradients(
@@ -23,15 +23,15 @@ def draw_token_gradients(
     counted: Collection[int],
     loss: float,
 ) -> tuple[Chart, str]:
-    """(chart, words): the length of the gradient at every token, place after place from the loss down to the embedding.
+    """(chart, words): the length of the gradient at every token, a row per place, from the loss down to the embedding.
 
     Args:
-        tokens: what the model reads, T texts.
-        targets: what it should say after each.
-        lengths: of the gradient at each token by the name of the place, T numbers each; the place next to the loss
-            first.
+        tokens: the T tokens that the model reads, as texts.
+        targets: the token that it should predict after each.
+        lengths: by the name of the place, the length of the gradient at each token, T numbers; the place next to the
+            loss comes first.
         counted: the positions whose surprise is in the loss.
-        loss: of these.
+        loss: the loss over these positions.
     """
     table = np.array(list(lengths.values()), dtype=float)
     left, top, cell = 190, 112, min(62, 760 / len(tokens))
@@ -51,13 +51,13 @@ def draw_token_gradients(
     for row, name in enumerate(lengths):
         chart.text(left - 12, top + cell * (row + 0.5) + 5, name, size=13, anchor="end")
     chart.text(left - 12, top + cell * len(table) + 24, "reads", size=13, anchor="end", color="soft")
-    chart.text(12, 24, f"loss {loss:.2f}, and how long the gradient at each token is", size=14)
+    chart.text(12, 24, f"loss {loss:.2f}, and the length of the gradient at each token", size=14)
     last = list(lengths)[-1]
     reached = [position for position, each in enumerate(table[-1]) if each > 0]
     asked = " ".join(f"'{targets[position]}'" for position in sorted(counted))
     words = f"Loss {loss:.2f}, the surprise at {asked}. " if asked else "No token's surprise counts: the loss is 0. "
     most = int(table[-1].argmax())
-    words += f"At the {last}, gradient arrives at {len(reached)} of {len(tokens)} tokens" + (
+    words += f"At the {last}, the gradient reaches {len(reached)} of {len(tokens)} tokens" + (
         f", up to token {reached[-1] + 1}; most at token {most + 1}, '{tokens[most]}'." if reached else "."
     )
     return chart, words
@@ -69,10 +69,10 @@ def draw_lengths(
     """(chart, words): a number for every parameter of a model, in the order of the forward pass, on a logarithmic axis.
 
     Args:
-        states: for each state of the model, by its name, the numbers by parameter name; 0 stands at the bottom.
+        states: for each state of the model, by its name, the numbers by parameter name; 0 is drawn at the bottom.
         shown: the parameters that are drawn strongly; the others are faint.
-        title: above.
-        ylabel: beside the axis.
+        title: the title of the chart.
+        ylabel: the label of the vertical axis.
     """
     names = list(next(iter(states.values())))
     every = [value for lengths in states.values() for value in lengths.values() if value > 0]
@@ -98,7 +98,7 @@ def draw_lengths(
 
 
 def _name_the_layers(chart: Chart, plane: Plane, names: Sequence[str]) -> None:
-    """Under the axis the parameters' short names, turned where they are few, and the layers between thin lines."""
+    """Write the parameters' short names under the axis, turned, if there are few, and the layers between thin lines."""
     few = len(names) <= 40
     before = None
     for index, name in enumerate(names):
@@ -146,12 +146,12 @@ def _range_in_words(states: Mapping[str, Mapping[str, float]], names: Sequence[s
 
 
 def draw_projection(x: Sequence[float], g: Sequence[float], back: Sequence[float]) -> tuple[Chart, str]:
-    """(chart, words): in a plane, what a norm's input is, what arrives behind it, and what goes back to the input.
+    """(chart, words): in a plane, a norm's input, the gradient that arrives, and the gradient that goes back.
 
     Args:
         x: the input, two numbers.
-        g: the gradient of x / rms, times 1 / rms: what would go back if rms were a constant.
-        back: what does go back.
+        g: the gradient of x / rms, times 1 / rms: it would go back if rms were a constant.
+        back: the gradient that does go back.
     """
     x, g, back = (np.asarray(each, dtype=float) for each in (x, g, back))
     reach = 1.15 * max(np.abs(x).max(), np.abs(g).max(), 1.0)
@@ -165,7 +165,7 @@ def draw_projection(x: Sequence[float], g: Sequence[float], back: Sequence[float
     plane.line([g[0], back[0]], [g[1], back[1]], "soft", style=":", width=1.6)
     for vector, color, style, marker, name in (
         (x, "ink", "-", "s", "x"),
-        (g, BLUE, "--", "o", "arrives (over rms)"),
+        (g, BLUE, "--", "o", "arrives (over r)"),
         (back, ORANGE, "-", "D", "goes back to x"),
     ):
         plane.line([0, vector[0]], [0, vector[1]], color, style=style, width=2.6)
@@ -184,7 +184,7 @@ def draw_projection(x: Sequence[float], g: Sequence[float], back: Sequence[float
         chart.text(400, 130 + 27 * row, words, size=14, color=color)
     return chart, (
         f"x is ({x[0]:.2f}, {x[1]:.2f}). What arrives, divided by r, has length {np.linalg.norm(g):.2f}, "
-        f"of which {lost:.2f} lie along x and are taken out. What goes back to x has length {kept:.2f} and stands at a "
+        f"of which {lost:.2f} lies along x and is taken out. The gradient of x has length {kept:.2f} and is at a "
         "right angle to x."
     )
 
@@ -198,14 +198,14 @@ def draw_curves(
     log: bool = False,
     level: tuple[float, str] | None = None,
 ) -> tuple[Chart, str]:
-    """(chart, words): curves over the same x, both axes logarithmic or neither; the smallest point of each is marked.
+    """(chart, words): curves over the same x; with logarithmic axes the smallest point of each curve is marked.
 
     Args:
-        xs: where.
+        xs: the positions of the points.
         curves: values by name, as many as `xs`.
-        title, xlabel: words above and below.
-        log: whether both axes are logarithmic.
-        level: (height, words) of a line across.
+        title, xlabel: the texts above and below.
+        log: True makes both axes logarithmic.
+        level: (height, label) of a horizontal line.
     """
     every = [value for values in curves.values() for value in values if not log or value > 0]
     low, high = (min(every) / 2, max(every) * 30) if log else (0.0, max([*every, level[0] if level else 0]) * 1.3)
@@ -242,7 +242,7 @@ def draw_curves(
 
 
 def draw_costs(costs: Mapping[str, tuple[float, float]]) -> tuple[Chart, str]:
-    """(chart, words): two bars for each way to get a gradient, by name: milliseconds, and megabytes at the peak."""
+    """(chart, words): two bars for each way to compute a gradient: milliseconds, and megabytes at the peak."""
     chart = Chart(900, 62 + 34 * len(costs))
     most = [max(pair[column] for pair in costs.values()) or 1.0 for column in range(2)]
     for column, (left, title) in enumerate(((230, "milliseconds"), (575, "megabytes at the peak"))):

@@ -19,7 +19,7 @@ def test_tokens_that_hear_of_a_loss():
         ["2", "+", "3"], ["+", "3", "="], {"last norm": [0, 1.25, 0], "embedding": [0.5, 2, 0]}, [1], 0.75
     )
     assert words == (
-        "Loss 0.75, the surprise at '3'. At the embedding, gradient arrives at 2 of 3 tokens, up to token 2; most at "
+        "Loss 0.75, the surprise at '3'. At the embedding, the gradient reaches 2 of 3 tokens, up to token 2; most at "
         "token 2, '+'."
     )
     [sheet] = chart.areas
@@ -31,7 +31,7 @@ def test_tokens_that_hear_of_a_loss():
 
 def test_no_gradient_at_all():
     chart, words = draw_token_gradients(["2"], ["+"], {"embedding": [0.0]}, [], 0.0)
-    assert words == ("No token's surprise counts: the loss is 0. At the embedding, gradient arrives at 0 of 1 tokens.")
+    assert words == ("No token's surprise counts: the loss is 0. At the embedding, the gradient reaches 0 of 1 tokens.")
     assert "#ffffff" in chart.svg(words)
 
 
@@ -81,13 +81,13 @@ def test_a_deep_model_has_no_names_at_its_parameters():
 def test_projection():
     chart, words = draw_projection([3, 4], [1, 1], [1 - 0.84, 1 - 1.12])
     assert words == (
-        "x is (3.00, 4.00). What arrives, divided by r, has length 1.41, of which 1.40 lie along x and are taken out. "
-        "What goes back to x has length 0.20 and stands at a right angle to x."
+        "x is (3.00, 4.00). What arrives, divided by r, has length 1.41, of which 1.40 lies along x and is taken out. "
+        "The gradient of x has length 0.20 and is at a right angle to x."
     )
     [plane] = chart.planes
     assert plane.x == plane.y == pytest.approx((-4.6, 4.6))
     assert plane.width == plane.height  # right angles look right
-    assert [label for label, *_ in plane.labels] == ["x", "arrives (over rms)", "goes back to x"]
+    assert [label for label, *_ in plane.labels] == ["x", "arrives (over r)", "goes back to x"]
     flat, words = draw_projection([1, 0], [-0.5, -1e-9], [0, -1e-9])
     assert "arrives, over r: (\N{MINUS SIGN}0.50, 0.00)" in flat.svg(words)  # no zero has a sign
 

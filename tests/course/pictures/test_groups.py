@@ -20,7 +20,7 @@ def test_an_answer_is_coloured_by_its_group():
     assert svg.count(f'fill="{PLAIN}"') == 3 + legend
     assert svg.count(f'fill="{ON_COLOR}"') == 6
     assert svg.count("nothing to learn") == 1
-    assert "2 groups of 3 answers; 1 of them have answers of different rewards" in words
+    assert "2 groups of 3 answers; 1 of them have answers with different rewards" in words
     assert "1+1= 0.33, 2+2= 1.00" in words
 
 

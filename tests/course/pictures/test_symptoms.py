@@ -17,7 +17,7 @@ def test_every_metric_has_a_curve_of_each_run_and_words():
     assert markup.count('role="img"') == 1
     assert "mean reward 0.90 to 0.90 (0.20 to 0.70)" in words
     assert words.endswith("Changed: -    a +    b Look here.")
-    for shown in ("What was changed", "What diagnose says", "Look here.", "\N{MINUS SIGN}    a", "+    b"):
+    for shown in ("Changed lines", "Messages of diagnose", "Look here.", "\N{MINUS SIGN}    a", "+    b"):
         assert shown in markup
 
 

@@ -24,7 +24,7 @@ def test_pushes_side_by_side():
 
 def test_cosines():
     chart, words = draw_cosines(["a", "b", "c"], {"now": np.array([[1, 0.5, -0.25], [0.5, 1, 0], [-0.25, 0, 1]])})
-    assert words == "Cosines between the gradients of 3 variants. now: with a b 0.50, c -0.25; the least is c."
+    assert words == "Cosines between the gradients of 3 variants. now: with a b 0.50, c -0.25; the lowest is c."
     assert chart.areas[0].written == ["1.00", ".50", "\N{MINUS SIGN}.25", ".50", "1.00", ".00",
                                       "\N{MINUS SIGN}.25", ".00", "1.00"]  # fmt: skip
 

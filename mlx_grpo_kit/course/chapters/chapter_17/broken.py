@@ -1,4 +1,4 @@
-"""Three rules as people get them wrong, for the last experiment of the chapter. None of them raises an error."""
+"""Three common mistakes in rules, for the last experiment of the chapter. None of them raises an error."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from mlx_grpo_kit.runtime import mx
 
 
 def rope_not_turned_back(grad: mx.array, offset: int, theta: float) -> mx.array:
-    """The gradient as it arrives, as if a rotation were no rotation."""
+    """Return the gradient unchanged, as if there were no rotation."""
     return grad
 
 
 def first_heads_only(grad: mx.array, weights: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-    """Values hear only the first of the heads that share them."""
+    """Values get a gradient only from the first of the heads that share them."""
     grad_weights, _ = mix_values_backward(grad, weights, values)
     step = grad.shape[1] // values.shape[1]
     return grad_weights, weights[:, ::step].swapaxes(-1, -2) @ grad[:, ::step]
 
 
 def rms_taken_for_a_constant(grad: mx.array, x: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
-    """A norm's input gets grad * weight / rms, the part along x left in."""
+    """A norm's input gets grad * weight / rms, with the part along x left in."""
     _, grad_weight = rms_norm_backward(grad, x, weight, eps)
     return grad * weight * mx.rsqrt((x * x).mean(axis=-1, keepdims=True) + eps), grad_weight
 
@@ -30,4 +30,4 @@ BROKEN = {
     "first heads only": {"mix_values_backward": first_heads_only},
     "r taken for a constant": {"rms_norm_backward": rms_taken_for_a_constant},
 }
-"""For each experiment, by its name, the rules that take the place of the right ones."""
+"For each experiment, by its name, the rules that replace the right ones."

@@ -1,7 +1,7 @@
-"""The loss of a whole Qwen3 in NumPy, in float64, or with complex numbers for chapter 06's complex step.
+"""The loss of a whole Qwen3 in NumPy, in float64 or in complex numbers for the complex step of chapter 06.
 
-MLX computes exp in float32 whatever it is given, and transformers its norms, so neither can say what lies behind the
-seventh digit. Here every operation is analytic and keeps its digits.
+MLX always computes exp in float32, and transformers always computes its norms in float32, so neither is accurate beyond
+the seventh digit. Here every operation is analytic and keeps its digits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def exact_loss(
     """The mean cross-entropy of `targets`, computed in the dtype of `params`.
 
     Args:
-        config: without `rope_scaling`.
-        params: by the kit's names; float64, or complex128 for a complex step.
+        config: a configuration without `rope_scaling`.
+        params: arrays by the kit's names; float64, or complex128 for a complex step.
         input_ids: int [B, T].
         targets: int [B, T].
     """
@@ -49,7 +49,7 @@ def loss_along(
     input_ids: np.ndarray,
     targets: np.ndarray,
 ) -> Callable[[complex], np.generic]:
-    """The loss as a function of a step: all parameters go `step` times `direction`. The step may be complex."""
+    """The loss as a function of a step: all parameters move by `step` times `direction`. The step may be complex."""
     start = {name: np.asarray(value).astype(np.float64) for name, value in params.items()}
     return lambda step: exact_loss(
         config, {name: value + step * direction[name] for name, value in start.items()}, input_ids, targets

@@ -39,11 +39,11 @@ LOSS = Exercise(
     difficulty=2,
     solution=cross_entropy,
     hints=(
-        "For one token of weight 1 the gradient is `softmax(logits) - one_hot(target)`, as in 05.6. What does a factor "
-        "in front of the loss do to it?",
+        "For one token of weight 1, the gradient is `softmax(logits) - one_hot(target)`, as in 05.6. What does a "
+        "factor before the loss do to it?",
         "`log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)` does not overflow, and "
-        "`mx.exp(log_probs)` "
-        "is softmax. `mx.take_along_axis(log_probs, targets[..., None], axis=-1)` picks the targets' [B, T, 1].",
+        "`mx.exp(log_probs)` is softmax. `mx.take_along_axis(log_probs, targets[..., None], axis=-1)` picks the "
+        "log-probabilities of the targets, [B, T, 1].",
         "`one_hot = mx.arange(logits.shape[-1]) == targets[..., None]`, and the gradient is `weights[..., None] * "
         "(mx.exp(log_probs) - one_hot)`.",
     ),
@@ -59,48 +59,52 @@ LOSS = Exercise(
             "gradient without weights",
             "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
             "+ return -mx.sum(weights * chosen), mx.exp(log_probs) - one_hot",
-            message="The gradient is that of weights of 1. A token that counts double pulls twice as hard.",
+            message="That is the gradient with all weights 1. A token that counts double pulls twice as hard.",
         ),
         Slip(
             "loss without weights",
             "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
             "+ return -mx.sum(chosen), weights * (mx.exp(log_probs) - one_hot)",
-            message="The loss is that of weights of 1: each token's surprise counts `weights` times.",
+            message="That is the loss with all weights 1: the surprise of each token counts `weights` times.",
         ),
         Slip(
             "other sign",
             "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
             "+ return -mx.sum(weights * chosen), weights * (one_hot - mx.exp(log_probs))",
             message=(
-                "The gradient has the other sign. Raise the target's logit and the loss falls: its slope is below 0."
+                "The gradient has the wrong sign. If you raise the target's logit, the loss falls: its slope is below "
+                "0."
             ),
         ),
         Slip(
             "sign of the loss",
             "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
             "+ return mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            message="A probability is at most 1, so its logarithm is at most 0: the loss has a minus in front.",
+            message="A probability is at most 1, so its logarithm is at most 0: the loss needs a minus sign.",
         ),
         Slip(
             "mean",
             "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
             "+ return -mx.mean(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            message="That is the mean over tokens. The weights say how much each counts, so the loss is a plain sum.",
+            message=(
+                "That is the mean over tokens. The weights already say how much each token counts, so the loss is a "
+                "plain sum."
+            ),
         ),
         Slip(
             "everything is a mean",
             "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
             "+ return -mx.mean(weights * chosen), 1 / targets.size * weights * (mx.exp(log_probs) - one_hot)",
             message=(
-                "That is the mean over tokens. The weights say how much each counts, so nothing is divided by their "
-                "number."
+                "That is the mean over tokens. The weights already say how much each token counts, so do not divide "
+                "by the number of tokens."
             ),
         ),
         Slip(
             "overflow",
             "- log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
             "+ log_probs = logits - mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))",
-            message="`exp(1000)` is infinite. Take off the largest logit first, or let `mx.logsumexp` do it.",
+            message="`exp(1000)` is infinite. Subtract the largest logit first, or let `mx.logsumexp` do it.",
             hint=2,
         ),
         Slip(
@@ -109,7 +113,7 @@ LOSS = Exercise(
             "+ log_probs = mx.log(mx.softmax(logits, axis=-1))",
             message=(
                 "softmax rounds a share of `exp(-1000)` to 0, and the logarithm of 0 is infinite. Take the logarithm "
-                "before anything is rounded away: `logits - mx.logsumexp(...)`."
+                "before rounding can happen: `logits - mx.logsumexp(...)`."
             ),
             hint=2,
         ),
@@ -127,7 +131,9 @@ LOSS = Exercise(
             "softmax of everything",
             "- log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
             "+ log_probs = logits - mx.logsumexp(logits)",
-            message="The softmax runs over all tokens together. Each has its own: `axis=-1, keepdims=True`.",
+            message=(
+                "The softmax runs over all tokens together. Each token has its own softmax: `axis=-1, keepdims=True`."
+            ),
             hint=2,
         ),
         Slip(
@@ -135,18 +141,18 @@ LOSS = Exercise(
             "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
             "+ return -mx.sum(weights * chosen), weights * (-1.0 * one_hot)",
             message=(
-                "Only the target's logit gets a gradient. The others matter too: raise one, and the target's share "
-                "falls."
+                "Only the target's logit gets a gradient. The other logits matter too: if you raise one of them, the "
+                "target's share falls."
             ),
         ),
         Slip(
             "no one-hot",
             "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
             "+ return -mx.sum(weights * chosen), weights * (mx.exp(log_probs))",
-            message="At the target 1 has to be taken off: there the gradient is p - 1.",
+            message="Subtract 1 at the target: there the gradient is p - 1.",
         ),
     ),
-    explain="Each position's gradient sums to 0 over the vocabulary: what one logit gains, the others lose.",
+    explain="The gradient of each position sums to 0 over the vocabulary: what one logit gains, the others lose.",
 )
 
 
@@ -166,16 +172,17 @@ LINEAR = Exercise(
     "17.2",
     "One matrix for every token",
     "Write `linear_backward(grad, x, weight)` for `y = x @ weight.T`, where x is [..., in] (in the model [B, T, in]), "
-    "weight [out, in] and `grad` the gradient of y, [..., out]. Return a tuple of two: the gradient of x and that of "
-    "weight, each of the shape of what it belongs to.",
+    "weight [out, in] and `grad` the gradient of y, [..., out]. Return a tuple of two: the gradient of x and the "
+    "gradient of weight, each with the shape of its array.",
     minutes=7,
     difficulty=2,
     solution=linear_backward,
     hints=(
-        "Shapes decide most of it: from [..., out] and [out, in] to [..., in] there is one product. For the weight "
-        "begin with a single token: `y[o] = sum over i of weight[o, i] * x[i]`, so weight[o, i] gets `grad[o] * x[i]`.",
-        "The same matrix is used at every position of every row, so its gradient is the sum over all of them. Lay them "
-        "out as the rows of one matrix: `x.reshape(-1, x.shape[-1])`.",
+        "The shapes decide most of it: only one product leads from [..., out] and [out, in] to [..., in]. For the "
+        "weight, begin with a single token: `y[o] = sum over i of weight[o, i] * x[i]`, so weight[o, i] gets `grad[o] "
+        "* x[i]`.",
+        "The same matrix is used at every position of every row, so its gradient is the sum over all positions. "
+        "Arrange them as the rows of one matrix: `x.reshape(-1, x.shape[-1])`.",
         "`grad @ weight` and `grad.reshape(-1, out).T @ x.reshape(-1, in)`",
     ),
     cases=(
@@ -190,33 +197,34 @@ LINEAR = Exercise(
             "weight on its side",
             "- return grad @ weight, grad_rows.T @ x_rows",
             "+ return grad @ weight, x_rows.T @ grad_rows",
-            message="The weight's gradient is [in, out]; the weight is [out, in], PyTorch's layout.",
+            message="The weight's gradient is [in, out], but the weight is [out, in], PyTorch's layout.",
         ),
         Slip(
             "forward matrix",
             "- return grad @ weight, grad_rows.T @ x_rows",
             "+ return grad @ weight.T, grad_rows.T @ x_rows",
-            message="Forward it was `x @ weight.T`; on the way back the matrix is turned over once more.",
+            message="Forward it was `x @ weight.T`; on the way back the matrix is transposed once more.",
         ),
         Slip(
             "mean over positions",
             "- return grad @ weight, grad_rows.T @ x_rows",
             "+ return grad @ weight, grad_rows.T @ x_rows / len(x_rows)",
-            message="That is the mean over the positions. Every position adds its part: it is their sum.",
+            message="That is the mean over the positions. Every position adds its part, so the gradient is their sum.",
             hint=2,
         ),
         Slip(
             "swapped",
             "- return grad @ weight, grad_rows.T @ x_rows",
             "+ return grad_rows.T @ x_rows, grad @ weight",
-            message="Both are right, in the wrong order: first the gradient of x, then that of weight.",
+            message="Both are right, but in the wrong order: first the gradient of x, then the gradient of weight.",
         ),
         Slip(
             "a matrix for each row",
             "- return grad @ weight, grad_rows.T @ x_rows",
             "+ return grad @ weight, grad.swapaxes(-1, -2) @ x",
             message=(
-                "That is a gradient for each row of the batch. All rows met the same matrix: their gradients add up."
+                "That is a gradient for each row of the batch. All rows used the same matrix, so their gradients add "
+                "up."
             ),
             hint=2,
         ),
@@ -224,7 +232,7 @@ LINEAR = Exercise(
             "last token alone",
             "- return grad @ weight, grad_rows.T @ x_rows",
             "+ return grad @ weight, grad_rows[-1:].T @ x_rows[-1:]",
-            message="Only the last position's part arrived. The matrix was used at all of them.",
+            message="Only the part of the last position arrived. The matrix was used at all positions.",
             hint=2,
         ),
     ),
@@ -250,18 +258,17 @@ def _draw_norm(rng):
 RMS_NORM = Exercise(
     "17.3",
     "A norm with a weight",
-    "Write `rms_norm_backward(grad, x, weight, eps)` for `y = x / r * weight`, where r is `sqrt(mean(x^2) + eps)` over "
-    "the last axis, x [..., size] and weight [size]. Return a tuple of two: the gradient of x and that of weight. "
-    "(05.4 was the same without a weight.)",
+    "Write `rms_norm_backward(grad, x, weight, eps)` for `y = x / r * weight`, where r is `sqrt(mean(x^2) + eps)` "
+    "over the last axis, x [..., size] and weight [size]. Return a tuple of two: the gradient of x and the gradient "
+    "of weight. (05.4 was the same without a weight.)",
     minutes=10,
     difficulty=2,
     solution=rms_norm_backward,
     hints=(
-        "Take it apart: `n = x / r`, then `y = n * weight`. What does n get from grad? And weight, which every "
-        "position "
-        "of every row uses?",
-        "n gets `scaled = grad * weight`. From there on it is 05.4: `(scaled - n * mean(scaled * n)) / r`, the mean "
-        "over the last axis.",
+        "Take it apart: `n = x / r`, then `y = n * weight`. What does n get from grad? And what does weight get, "
+        "which every position of every row uses?",
+        "n gets `scaled = grad * weight`. From there on it is 05.4: `(scaled - n * mean(scaled * n)) / r`, with the "
+        "mean over the last axis.",
         "weight gets `grad * n`, summed over everything but the last axis: "
         "`(grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)`.",
     ),
@@ -279,7 +286,8 @@ RMS_NORM = Exercise(
             "- return (scaled - normed * along) / r, grad_weight",
             "+ return scaled / r, grad_weight",
             message=(
-                "That is right if r were a constant. But r is made of x: the part of the gradient along x has to go."
+                "That would be right if r were a constant. But r depends on x: the part of the gradient along x has "
+                "to go."
             ),
             hint=2,
         ),
@@ -287,7 +295,7 @@ RMS_NORM = Exercise(
             "weight forgotten",
             "- scaled = grad * weight",
             "+ scaled = grad",
-            message="On its way to x the gradient passes the weight.",
+            message="On its way to x the gradient passes through the weight.",
         ),
         Slip(
             "weight too late",
@@ -295,14 +303,17 @@ RMS_NORM = Exercise(
             "+ scaled = grad",
             "- return (scaled - normed * along) / r, grad_weight",
             "+ return (scaled - normed * along) / r * weight, grad_weight",
-            message="The weight has to be multiplied in *before* the part along x is taken out: it turns the gradient.",
+            message=(
+                "Multiply by the weight *before* you take out the part along x: the weight changes the direction of "
+                "the gradient."
+            ),
             hint=2,
         ),
         Slip(
             "weight's gradient not summed",
             "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
             "+ grad_weight = (grad * normed)",
-            message="Each position has a gradient of its own for the weight; they belong added up, to [size].",
+            message="Each position gives its own gradient of the weight. Add them up, to shape [size].",
             hint=3,
         ),
         Slip(
@@ -316,28 +327,28 @@ RMS_NORM = Exercise(
             "weight in its own gradient",
             "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
             "+ grad_weight = (grad * weight * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
-            message="The weight itself does not stand in its own gradient: it is `grad * n`, summed.",
+            message="The weight does not appear in its own gradient, which is `grad * n`, summed.",
             hint=3,
         ),
         Slip(
             "sum instead of mean",
             "- along = mx.mean(scaled * normed, axis=-1, keepdims=True)",
             "+ along = mx.sum(scaled * normed, axis=-1, keepdims=True)",
-            message="Along x the *mean* of scaled * n is taken out; r holds a mean too.",
+            message="Take out the *mean* of scaled * n along x: r contains a mean too.",
             hint=2,
         ),
         Slip(
             "eps forgotten",
             "- r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)",
             "+ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True))",
-            message="eps is missing. Where x is small or 0, it decides.",
+            message="eps is missing. Where x is small or 0, it makes all the difference.",
             hint=2,
         ),
         Slip(
             "eps outside the root",
             "- r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)",
             "+ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True)) + eps",
-            message="eps stands outside the root. It is added to the mean of the squares, before the root is taken.",
+            message="eps is outside the root. Add it to the mean of the squares before you take the root.",
             hint=2,
         ),
         Slip(
@@ -345,8 +356,8 @@ RMS_NORM = Exercise(
             "- along = mx.mean(scaled * normed, axis=-1, keepdims=True)",
             "+ along = mx.sum(scaled * x, axis=-1, keepdims=True) * r / mx.maximum((x * x).sum(axis=-1, keepdims=True), 1e-20)",  # noqa: E501
             message=(
-                "The part along x is taken out *whole*. That is right for eps = 0; eps in r keeps a little of it: take"
-                " out `n * mean(scaled * n)` with `n = x / r`."
+                "The part along x is taken out *whole*. That is right for eps = 0, but an eps in r keeps a little of "
+                "it: take out `n * mean(scaled * n)` with `n = x / r`."
             ),
             hint=2,
         ),
@@ -355,8 +366,8 @@ RMS_NORM = Exercise(
             "- return (scaled - normed * along) / r, grad_weight",
             "+ return (scaled - mx.mean(scaled, axis=-1, keepdims=True) - normed * along) / r, grad_weight",
             message=(
-                "The gradient's mean was taken off as well. That belongs to LayerNorm, which takes off the mean of x; "
-                "RMSNorm does not."
+                "The gradient's mean was subtracted as well. That belongs to LayerNorm, which subtracts the mean of "
+                "x; RMSNorm does not."
             ),
             hint=2,
         ),
@@ -365,8 +376,8 @@ RMS_NORM = Exercise(
             "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
             "+ grad_weight = (grad * normed).sum(axis=0)",
             message=(
-                "The weight's gradient is summed over the first axis alone. The same weight is used along *every* axis"
-                " but the last."
+                "The weight's gradient is summed over the first axis only. The same weight is used along *every* axis "
+                "except the last."
             ),
             hint=3,
         ),
@@ -374,7 +385,9 @@ RMS_NORM = Exercise(
             "divided by r twice",
             "- return (scaled - normed * along) / r, grad_weight",
             "+ return (scaled / r - x * along) / r, grad_weight",
-            message="One power of r is wrong: `(scaled - n * mean(scaled * n)) / r` with `n = x / r` in all places.",
+            message=(
+                "One power of r is wrong: it is `(scaled - n * mean(scaled * n)) / r`, with `n = x / r` everywhere."
+            ),
             hint=2,
         ),
     ),
@@ -382,7 +395,7 @@ RMS_NORM = Exercise(
 
 
 def rope_backward(grad, offset, theta):
-    """Every pair of the gradient [B, heads, T, D] turned back by the angle it was turned by."""
+    """Turn every pair of the gradient [B, heads, T, D] back by its angle."""
     half = grad.shape[-1] // 2
     positions = offset + mx.arange(grad.shape[-2])
     angles = positions[:, None] * theta ** (-mx.arange(half) / half)
@@ -415,25 +428,24 @@ def _draw_heads(rng):
 ROPE = Exercise(
     "17.4",
     "Turning back",
-    "Forward, `rope(x, offset, theta)` turned each pair (x[i], x[i + D/2]) of [B, heads, T, D] by the angle "
-    "`position * "
-    "theta^(-2i/D)`, where the first of the T positions is `offset`. Write `rope_backward(grad, offset, theta)`: the "
-    "gradient of x from that of the result.",
+    "Forward, `rope(x, offset, theta)` turned each pair (x[i], x[i + D/2]) of [B, heads, T, D] by the angle `position "
+    "* theta^(-2i/D)`, where the first of the T positions is `offset`. Write `rope_backward(grad, offset, theta)`: "
+    "the gradient of x, from the gradient of the result.",
     minutes=8,
     difficulty=2,
     solution=rope_backward,
     hints=(
         "Forward: `out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`. What does x1 get from grad1 and grad2? And "
-        "x2?",
-        "x1 gets `grad1 cos + grad2 sin`, x2 gets `grad2 cos - grad1 sin`: a turn by the same angle, backwards. So "
-        "your rope of chapter 10 will do, with the other sign of every angle (not of `offset` alone).",
-        "`angles = (offset + mx.arange(T))[:, None] * theta ** (-mx.arange(D // 2) / (D // 2))`; halves are "
-        "`grad[..., :D // 2]` and `grad[..., D // 2:]`; put them together with `mx.concatenate(..., axis=-1)`.",
+        "what does x2 get?",
+        "x1 gets `grad1 cos + grad2 sin`, x2 gets `grad2 cos - grad1 sin`: a rotation by the same angle, backwards. "
+        "So you can use your rope of chapter 10 with the sign of every angle reversed (not only the sign of `offset`).",
+        "`angles = (offset + mx.arange(T))[:, None] * theta ** (-mx.arange(D // 2) / (D // 2))`; the halves are "
+        "`grad[..., :D // 2]` and `grad[..., D // 2:]`; join the results with `mx.concatenate(..., axis=-1)`.",
     ),
     cases=(
         (mx.array([[[[1.0, 0.0], [1.0, 0.0]]]]), 0, 10.0),
         (mx.array([[[[1.0, 2.0, 0.5, -1.0]]]]), 3, 100.0),
-        (mx.array([[[[1.0, 2.0, 0.5, -1.0]]]]), 5, 100.0),  # angles that were kept from the last call are wrong here
+        (mx.array([[[[1.0, 2.0, 0.5, -1.0]]]]), 5, 100.0),  # angles cached from the previous call are wrong here
         (mx.array([[[[1.0, 2.0, 0.5, -1.0]]]]), 5, 10.0),
         (mx.array([[[[0.5, 1.5, -1.0, 2.0], [1.0, 0.0, 0.0, 1.0]]]]), 1, 10.0),
         *drawn(3, _draw_heads),
@@ -445,13 +457,16 @@ ROPE = Exercise(
                 "forwards again",
                 "- return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)",
                 "+ return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)",
-                message="That turns the gradient forwards, by the angle once more. It has to go back.",
+                message="That turns the gradient forwards, by the same angle once more. Turn it back.",
             ),
             Slip(
                 "not turned",
                 "- return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)",
                 "+ return grad",
-                message="The gradient is unchanged. It belongs to the turned pairs; x stands where they were before.",
+                message=(
+                    "The gradient is unchanged. It belongs to the turned pairs, and x is the pairs before they were "
+                    "turned."
+                ),
             ),
             Slip(
                 "offset forgotten",
@@ -464,7 +479,7 @@ ROPE = Exercise(
                 "all positions alike",
                 "- positions = offset + mx.arange(grad.shape[-2])",
                 "+ positions = offset + mx.arange(grad.shape[-2]) * 0",
-                message="Each position has its own angle: T stands on the axis before the last.",
+                message="Each position has its own angle: T is the axis before the last.",
                 hint=3,
             ),
             Slip(
@@ -478,32 +493,35 @@ ROPE = Exercise(
                 "exponent over D",
                 "- angles = positions[:, None] * theta ** (-mx.arange(half) / half)",
                 "+ angles = positions[:, None] * theta ** (-mx.arange(half) / (2 * half))",
-                message="The exponent is -2i/D, with D the whole head: i / (D/2).",
+                message="The exponent is -2i/D, where D is the size of the whole head: i / (D/2).",
                 hint=3,
             ),
         ),
         Mistake(
             "forwards from -offset",
             _forwards_from_minus_offset,
-            "That turns forwards from position -offset. The *angle* of every position has to change its sign: "
-            "-(offset + t), not -offset + t.",
+            "That turns forwards from position -offset. Change the sign of the *angle* of every position: -(offset + "
+            "t), not -offset + t.",
             2,
         ),
         Mistake(
             "positions along heads",
             _positions_along_heads,
-            "The positions were counted along the heads. T stands on the axis before the last; all heads turn alike.",
+            "The positions were counted along the heads. T is the axis before the last, and all heads turn in the "
+            "same way.",
             3,
         ),
         Mistake(
             "neighbours as pairs",
             _interleaved,
-            "The pairs here are neighbours (0, 1), (2, 3). Qwen3 pairs i with i + D/2: the two halves of the head.",
+            "Here neighbours are pairs: (0, 1), (2, 3). Qwen3 pairs i with i + D/2: the two halves of the head.",
             3,
         ),
     ),
-    explain="A rotation's transpose is its inverse, so the gradient keeps its length. The kit turns back with the same "
-    "function, counting positions down.",
+    explain=(
+        "The transpose of a rotation is its inverse, so the gradient keeps its length. The kit turns back with the "
+        "same function, with negative positions."
+    ),
 )
 
 
@@ -523,13 +541,14 @@ SWIGLU = Exercise(
     "17.5",
     "A gate has two ways back",
     "The heart of SwiGLU is `silu(gate) * up`, element by element, with `silu(x) = x * sigmoid(x)`. Write "
-    "`gated_silu_backward(grad, gate, up)`: a tuple of the gradient of gate and that of up.",
+    "`gated_silu_backward(grad, gate, up)`: a tuple of the gradient of gate and the gradient of up.",
     minutes=6,
     difficulty=1,
     solution=gated_silu_backward,
     hints=(
-        "A product: each factor gets `grad` times the *other* factor, and gate then has the slope of silu on its way.",
-        "With `s = mx.sigmoid(x)` the slope of silu is `s + x * s * (1 - s)`, which 05.1 wrote as `s * (1 + x * (1 - "
+        "It is a product: each factor gets `grad` times the *other* factor, and for gate the slope of silu multiplies "
+        "the result.",
+        "With `s = mx.sigmoid(x)` the slope of silu is `s + x * s * (1 - s)`, written in 05.1 as `s * (1 + x * (1 - "
         "s))`.",
         "gate gets `grad * up * slope`, up gets `grad * gate * s`.",
     ),
@@ -544,7 +563,7 @@ SWIGLU = Exercise(
             "slope of a product, half",
             "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
             "+ return grad * up * s, grad * gate * s",
-            message="silu(x) is x times sigmoid(x), and both factors move with x: the slope has a second part.",
+            message="silu(x) is x times sigmoid(x), and both factors depend on x: the slope has a second part.",
             hint=2,
         ),
         Slip(
@@ -552,7 +571,7 @@ SWIGLU = Exercise(
             "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
             "+ return grad * up * (s + gate * mx.exp(-gate) / (1 + mx.exp(-gate)) ** 2), grad * gate * s",
             message=(
-                "The formula is right, but `exp(100)` is infinite, and infinite by infinite is no number. Write the "
+                "The formula is right, but `exp(100)` is infinite, and infinity divided by infinity is nan. Write the "
                 "slope with `s = mx.sigmoid(gate)` and `1 - s`."
             ),
             hint=2,
@@ -568,7 +587,7 @@ SWIGLU = Exercise(
             "no slope",
             "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
             "+ return grad * up, grad * gate * s",
-            message="gate goes through silu before it meets up: its slope is missing.",
+            message="gate goes through silu before it multiplies up: the slope of silu is missing.",
         ),
         Slip(
             "own factor",
@@ -586,13 +605,13 @@ SWIGLU = Exercise(
             "grad forgotten",
             "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
             "+ return up * (s + gate * s * (1 - s)), gate * s",
-            message="Those are the slopes. What arrived, `grad`, has to be multiplied in.",
+            message="Those are the slopes. Multiply them by `grad`, the gradient that arrives.",
         ),
         Slip(
             "swapped",
             "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
             "+ return grad * gate * s, grad * up * (s + gate * s * (1 - s))",
-            message="Both are right, in the wrong order: first gate, then up.",
+            message="Both are right, but in the wrong order: first gate, then up.",
             hint=3,
         ),
     ),
@@ -651,22 +670,20 @@ def _draw_grouped(rng):
 GROUPED = Exercise(
     "17.6",
     "Heads that share",
-    "Forward, `mixed = weights @ values` for each of H query heads, where H / K heads that follow each other share one "
+    "Forward, `mixed = weights @ values` for each of H query heads, where every H / K consecutive heads share one "
     "head of values: weights [B, H, T, S], values [B, K, S, D], mixed [B, H, T, D]. Write `mix_values_backward(grad, "
-    "weights, values)`: a tuple of the gradient of weights [B, H, T, S] and that of values [B, K, S, D].",
+    "weights, values)`: a tuple of the gradient of weights [B, H, T, S] and the gradient of values [B, K, S, D].",
     minutes=12,
     difficulty=3,
     solution=mix_values_backward,
     hints=(
         "For one head it is a matrix product: weights get `grad @ values^T`, values get `weights^T @ grad`. Which "
-        "heads "
-        "send something to values head 0?",
-        "Heads 0 to H/K - 1 use values head 0, the next ones head 1. A value that several heads use gets the sum of "
-        "what "
-        "they send. `mx.repeat(values, H // K, axis=1)` gives every query head its own copy; afterwards add up the "
-        "copies' gradients: `.reshape(B, K, H // K, S, D).sum(axis=2)`.",
+        "query heads send a gradient to head 0 of values?",
+        "Query heads 0 to H/K - 1 use head 0 of values, the next ones head 1. A value that several heads use gets the "
+        "sum of their gradients. `mx.repeat(values, H // K, axis=1)` gives every query head its own copy; afterwards "
+        "add up the copies' gradients: `.reshape(B, K, H // K, S, D).sum(axis=2)`.",
         "Without copies: reshape grad to [B, K, H/K * T, D] and weights to [B, K, H/K * T, S]; then the product "
-        "`weights^T @ grad` does the sum over heads by itself.",
+        "`weights^T @ grad` also adds up over heads.",
     ),
     cases=(
         (
@@ -682,34 +699,35 @@ GROUPED = Exercise(
         Mistake(
             "first head of each group",
             _first_of_each_group,
-            "Only the first head of each group sent something to its values. All heads that share them do.",
+            "Only the first head of each group sends a gradient to its values. All heads that share the values do.",
             2,
         ),
         Mistake(
             "last head of each group",
             _last_of_each_group,
-            "Only the last head of each group arrived at its values: it wrote over the others. They add up.",
+            "Only the gradient of the last head of each group arrives at its values: it overwrote the others. They "
+            "add up.",
             2,
         ),
         Mistake(
             "values of every K-th head",
             _values_of_every_kth_head,
-            "The weights' gradient is right, and the values' adds up the wrong heads: H / K heads that *follow each "
-            "other* share, so the axis of heads falls into [K, H / K], in this order.",
+            "The weights' gradient is right, but the values' gradient adds up the wrong heads: H / K *consecutive* "
+            "heads share, so the axis of heads splits into [K, H / K], in this order.",
             2,
         ),
-        Mistake("mean", _mean_of_each_group, "That is the mean over the heads that share. They add up.", 2),
+        Mistake("mean", _mean_of_each_group, "That is the mean over the heads that share. Their gradients add up.", 2),
         Mistake(
             "every K-th head",
             _every_kth_head_shares,
-            "The wrong heads share: it is H / K heads that *follow each other*, 0 and 1 and so on, not every K-th one.",
+            "The wrong heads share: H / K *consecutive* heads share, 0 and 1 and so on, not every K-th head.",
             2,
         ),
         Mistake(
             "values by query head",
             _values_by_query_head,
-            "The gradient of values has a head for each query head. It has to have the shape of values: those that "
-            "share add up.",
+            "The gradient of values has one head per query head. It has to have the shape of values: add up the heads "
+            "that share.",
             2,
         ),
         *slips(
@@ -718,7 +736,7 @@ GROUPED = Exercise(
                 "swapped",
                 "- return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows",
                 "+ return weight_rows.swapaxes(-1, -2) @ grad_rows, grad_weights",
-                message="Both are right, in the wrong order: first weights, then values.",
+                message="Both are right, but in the wrong order: first weights, then values.",
             ),
         ),
     ),
@@ -777,20 +795,20 @@ def _draw_scores(rng):
 SCORES = Exercise(
     "17.7",
     "Back through the scores",
-    "Forward, `scores = queries @ keys^T / sqrt(D)` for each of H query heads, where H / K heads that follow each "
-    "other share one head of keys: queries [B, H, T, D], keys [B, K, S, D], scores [B, H, T, S]. Write "
-    "`attention_scores_backward(grad, queries, keys)`: a tuple of the gradient of queries [B, H, T, D] and that of "
-    "keys [B, K, S, D].",
+    "Forward, `scores = queries @ keys^T / sqrt(D)` for each of H query heads, where every H / K consecutive heads "
+    "share one head of keys: queries [B, H, T, D], keys [B, K, S, D], scores [B, H, T, S]. Write "
+    "`attention_scores_backward(grad, queries, keys)`: a tuple of the gradient of queries [B, H, T, D] and the "
+    "gradient of keys [B, K, S, D].",
     minutes=8,
     difficulty=2,
     solution=attention_scores_backward,
     hints=(
-        "For one head: row t of the scores is made of query t, column s of key s. So queries get `grad @ keys`, keys "
-        "get `grad^T @ queries`. What does a product that is divided by sqrt(D) do to both?",
-        "`grad / sqrt(D)` first, then the two products. In a group the keys get the sum over its heads, as the values "
-        "did in 17.6.",
-        "Reshape grad to [B, K, H/K * T, S] and queries to [B, K, H/K * T, D]: then `grad @ keys` needs only its shape "
-        "back, and `grad^T @ queries` adds up over the heads by itself.",
+        "For one head: row t of the scores uses query t, column s uses key s. So queries get `grad @ keys`, and keys "
+        "get `grad^T @ queries`. What does the division by sqrt(D) do to both?",
+        "First `grad / sqrt(D)`, then the two products. The keys of a group get the sum over its query heads, like "
+        "the values in 17.6.",
+        "Reshape grad to [B, K, H/K * T, S] and queries to [B, K, H/K * T, D]: then `grad @ keys` only needs its old "
+        "shape back, and `grad^T @ queries` also adds up over the heads.",
     ),
     cases=(
         (
@@ -806,34 +824,40 @@ SCORES = Exercise(
         Mistake(
             "first head of each group",
             _keys_of_first_heads,
-            "Only the first head of each group sent something to its keys. All heads that share them do.",
+            "Only the first head of each group sends a gradient to its keys. All heads that share the keys do.",
             2,
         ),
         Mistake(
             "last head of each group",
             _keys_of_last_heads,
-            "Only the last head of each group arrived at its keys: it wrote over the others. They add up.",
+            "Only the gradient of the last head of each group arrives at its keys: it overwrote the others. They add "
+            "up.",
             2,
         ),
         Mistake(
             "keys of every K-th head",
             _keys_of_every_kth_head,
-            "The queries' gradient is right, and the keys' adds up the wrong heads: the axis of heads falls into "
-            "[K, H / K], in this order.",
+            "The queries' gradient is right, but the keys' gradient adds up the wrong heads: the axis of heads splits "
+            "into [K, H / K], in this order.",
             2,
         ),
-        Mistake("mean", _mean_over_sharing_heads, "That is the mean over the heads that share keys. They add up.", 2),
+        Mistake(
+            "mean",
+            _mean_over_sharing_heads,
+            "That is the mean over the heads that share keys. Their gradients add up.",
+            2,
+        ),
         Mistake(
             "every K-th head",
             _every_kth_head_shares_keys,
-            "The wrong heads share keys: it is H / K heads that *follow each other*, not every K-th one.",
+            "The wrong heads share keys: H / K *consecutive* heads share, not every K-th head.",
             2,
         ),
         Mistake(
             "keys by query head",
             _keys_by_query_head,
-            "The gradient of keys has a head for each query head. It has to have the shape of keys: those that share "
-            "add up.",
+            "The gradient of keys has one head per query head. It has to have the shape of keys: add up the heads "
+            "that share.",
             2,
         ),
         *slips(
@@ -843,48 +867,54 @@ SCORES = Exercise(
                 "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
                 "+ grad_rows = grad.reshape(batch, groups, -1, length)",
                 message=(
-                    "The scores were divided by sqrt(D): a factor on the way there is the same factor on the way back."
+                    "The scores were divided by sqrt(D): a factor of the forward pass is the same factor of the "
+                    "backward pass."
                 ),
             ),
             Slip(
                 "keys not divided",
                 "- return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows",
                 "+ return grad_queries, math.sqrt(head_dim) * grad_rows.swapaxes(-1, -2) @ query_rows",
-                message="The queries' gradient is divided by sqrt(D), the keys' is not. The score was, so both are.",
+                message=(
+                    "The queries' gradient is divided by sqrt(D), but the keys' gradient is not. The score was "
+                    "divided, so both are."
+                ),
             ),
             Slip(
                 "queries not divided",
                 "- grad_queries = (grad_rows @ keys).reshape(queries.shape)",
                 "+ grad_queries = (math.sqrt(head_dim) * grad_rows @ keys).reshape(queries.shape)",
-                message="The keys' gradient is divided by sqrt(D), the queries' is not. The score was, so both are.",
+                message=(
+                    "The keys' gradient is divided by sqrt(D), but the queries' gradient is not. The score was "
+                    "divided, so both are."
+                ),
             ),
             Slip(
                 "multiplied",
                 "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
                 "+ grad_rows = grad.reshape(batch, groups, -1, length) * math.sqrt(head_dim)",
                 message=(
-                    "The way back is no inverse: what was divided by sqrt(D) forward is divided by it backward too."
+                    "The backward pass is not an inverse: a division by sqrt(D) forward is a division by sqrt(D) "
+                    "backward too."
                 ),
             ),
             Slip(
                 "divided by D",
                 "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
                 "+ grad_rows = grad.reshape(batch, groups, -1, length) / head_dim",
-                message="That divides by D, or by its root twice. The score was divided by sqrt(D), once.",
+                message="That divides by D, which is sqrt(D) twice. The score was divided by sqrt(D) once.",
             ),
             Slip(
                 "divided by sqrt(S)",
                 "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
                 "+ grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(length)",
-                message=(
-                    "That is the root of the number of keys. D is the length of one query: the last axis of queries."
-                ),
+                message="That is the root of the number of keys. D is the size of one query: the last axis of queries.",
             ),
             Slip(
                 "swapped",
                 "- return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows",
                 "+ return grad_rows.swapaxes(-1, -2) @ query_rows, grad_queries",
-                message="Both are right, in the wrong order: first queries, then keys.",
+                message="Both are right, but in the wrong order: first queries, then keys.",
             ),
         ),
     ),
@@ -908,7 +938,7 @@ def _half(g):
 
 
 def _turned(g):
-    """g, its last axis backwards"""
+    """g with its last axis reversed"""
     return g[..., ::-1]
 
 
@@ -921,18 +951,16 @@ BLOCK = Exercise(
     "17.8",
     "A whole block",
     "Forward, a block computes `h = x + attention(norm(x))` and then `h + mlp(norm(h))`. Two functions are given: "
-    "`through_attention(g)` takes the gradient of attention's result and returns what comes out at its norm's input; "
-    "`through_mlp(g)` does the same for the MLP. Write `block_backward(grad, through_attention, through_mlp)`: the "
-    "gradient of x, from that of the block's result.",
+    "`through_attention(g)` takes the gradient of the attention's result and returns the gradient at the input of its "
+    "norm; `through_mlp(g)` does the same for the MLP. Write `block_backward(grad, through_attention, through_mlp)`: "
+    "the gradient of x, from the gradient of the block's result.",
     minutes=6,
     difficulty=2,
     solution=block_backward,
     hints=(
-        "The last thing that happened comes first. The result is a sum of h and of what the MLP made of h: h reaches "
-        "it "
-        "in two ways.",
-        "h gets `grad` itself, along the shortcut, plus `through_mlp(grad)`. Now do the same once more, one step "
-        "earlier.",
+        "Begin with the last operation. The result is the sum of h and the MLP's result for h: h reaches it in two "
+        "ways.",
+        "h gets `grad` itself, along the shortcut, plus `through_mlp(grad)`. Then do the same one step earlier.",
         "`grad = grad + through_mlp(grad)`, and then x gets `grad + through_attention(grad)`.",
     ),
     cases=(
@@ -950,22 +978,22 @@ BLOCK = Exercise(
             "+ grad = through_mlp(grad)",
             "+ return through_attention(grad)",
             message=(
-                "Both shortcuts are missing: `x +` hands the gradient on unchanged, beside what comes through the "
-                "branch."
+                "Both shortcuts are missing: `x +` passes the gradient on unchanged, in addition to the gradient "
+                "through the branch."
             ),
         ),
         Slip(
             "no shortcut round the MLP",
             "- grad = grad + through_mlp(grad)",
             "+ grad = through_mlp(grad)",
-            message="The shortcut past the MLP is missing: h is also a part of the result itself.",
+            message="The shortcut past the MLP is missing: h itself is also a part of the result.",
             hint=2,
         ),
         Slip(
             "no shortcut round attention",
             "- return grad + through_attention(grad)",
             "+ return through_attention(grad)",
-            message="The shortcut past attention is missing: x is also a part of h itself.",
+            message="The shortcut past attention is missing: x itself is also a part of h.",
             hint=2,
         ),
         Slip(
@@ -974,7 +1002,7 @@ BLOCK = Exercise(
             "- return grad + through_attention(grad)",
             "+ grad = grad + through_attention(grad)",
             "+ return grad + through_mlp(grad)",
-            message="That goes through attention first. Backwards the MLP, which came last, comes first.",
+            message="That goes through attention first. Backwards, the MLP comes first, because it came last.",
         ),
         Slip(
             "side by side",
@@ -982,8 +1010,8 @@ BLOCK = Exercise(
             "- return grad + through_attention(grad)",
             "+ return grad + through_mlp(grad) + through_attention(grad)",
             message=(
-                "Here attention got the block's `grad`, as if it stood *beside* the MLP. It stands before it: its "
-                "result reaches the loss along the shortcut and through the MLP, and needs the sum of both."
+                "Here attention got the block's `grad`, as if it were *parallel* to the MLP. It comes before the MLP: "
+                "its result reaches the loss along the shortcut and through the MLP, so it needs the sum of both."
             ),
             hint=2,
         ),
@@ -991,40 +1019,42 @@ BLOCK = Exercise(
             "shortcut twice",
             "- return grad + through_attention(grad)",
             "+ return 2 * grad + through_attention(grad)",
-            message="One shortcut too many: each sum hands the gradient on once.",
+            message="That is one shortcut too many: each sum passes the gradient on once.",
             hint=2,
         ),
     ),
-    explain="With `through_...` all 0, a block hands the gradient on as it is: however deep the model, there is one "
-    "way "
-    "from the loss to the embedding on which nothing is lost.",
+    explain=(
+        "If both `through_...` return 0, a block passes the gradient on unchanged: however deep the model is, there is "
+        "a path from the loss to the embedding on which nothing is lost."
+    ),
 )
 
 ZEROS = Exercise(
     "17.9",
-    "Who gets exactly 0?",
-    "The row is '7+7=14', six tokens; the model reads the first five and is to say the last five. Its vocabulary has "
-    "64 tokens. Four numbers, in a tuple `(a, b, c, d)`: of the model *untied*, how many of the 64 rows of "
-    "`embedding.weight` get a gradient of exactly 0 (a), and how many of the 64 rows of `lm_head.weight` (b)? Of the "
-    "model as it is shipped, *tied*, how many rows of `embedding.weight` (c)? And if the model reads a single token, "
-    "'7', "
-    "how many of the 16,384 numbers of `layers.0.self_attn.q_proj.weight` (d)?",
+    "Which gradients are exactly 0?",
+    "The row is '7+7=14', six tokens; the model reads the first five and should predict the last five. Its vocabulary "
+    "has 64 tokens. Answer with four numbers, in a tuple `(a, b, c, d)`. In the *untied* model, how many of the 64 "
+    "rows of `embedding.weight` get a gradient of exactly 0 (a), and how many of the 64 rows of `lm_head.weight` (b)? "
+    "In the *tied* model, as it is shipped, how many rows of `embedding.weight` (c)? And if the model reads a single "
+    "token, '7', how many of the 16,384 numbers of `layers.0.self_attn.q_proj.weight` (d)?",
     minutes=8,
     difficulty=2,
     solution=(60, 0, 0, 16384),
     hints=(
-        "(a) A row of the table that was never looked up is in no formula. Which rows were looked up? (b) softmax "
-        "gives "
-        "every token a share above 0: which logits get a gradient?",
-        "(c) A tied matrix gets two gradients, that of the table and that of the output layer, and they add up. (d) "
-        "With "
-        "one key, what does softmax give, whatever the score is?",
-        "(a) '7', '+', '7', '=', '1' were read: four different tokens. (d) A softmax over one number is always 1, so "
-        "scores, queries and keys change nothing.",
+        "(a) A row of the table that was never looked up appears in no formula. Which rows were looked up? (b) "
+        "softmax gives every token a share above 0: which logits get a gradient?",
+        "(c) A tied matrix gets two gradients, one from the table and one from the output layer, and they add up. (d) "
+        "With one key, what does softmax give, whatever the score is?",
+        "(a) The model read '7', '+', '7', '=', '1': four different tokens. (d) A softmax over one number is always "
+        "1, so scores, queries and keys change nothing.",
     ),
     mistakes=(
-        Mistake("the answer counted too", (59, 0, 0, 16384), "The last '4' is only to be said, and never read.", 3),
-        Mistake("seven counted twice", (59, 0, 0, 0), "The last '4' is never read; and think about (d) again.", 3),
+        Mistake(
+            "the answer counted too", (59, 0, 0, 16384), "The model only predicts the last '4', it never reads it.", 3
+        ),
+        Mistake(
+            "seven counted twice", (59, 0, 0, 0), "The model never reads the last '4'; and think about (d) again.", 3
+        ),
         Mistake(
             "repeated tokens", (61, 0, 0, 16384), "Which four of the tokens are different? '7' '+' '=' and '1'.", 3
         ),
@@ -1038,9 +1068,8 @@ ZEROS = Exercise(
         Mistake(
             "targets in the output layer",
             (60, 59, 59, 16384),
-            "(b) Not only the targets' rows: every token has a share p above 0 in softmax, and a gradient of p times "
-            "the "
-            "hidden state.",
+            "(b) Not only the targets' rows get a gradient: every token has a share p above 0 in softmax, and a "
+            "gradient of p times the hidden state.",
             1,
         ),
         Mistake("tied as untied", (60, 0, 60, 16384), "(c) The tied matrix is the output layer as well: see (b).", 2),
@@ -1051,12 +1080,12 @@ ZEROS = Exercise(
             2,
         ),
     ),
-    explain="Exactly 0, not small: no number of a batch that lacks a token can say anything about its row.",
+    explain="The gradient is exactly 0, not small: a batch that does not contain a token says nothing about its row.",
 )
 
 
 def clip_by_norm(grads, max_norm):
-    """(the gradients, shortened together to max_norm if longer, and how long they were)."""
+    """(the gradients, shortened together to max_norm if longer, and their norm before)."""
     norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))
     scale = min(1.0, max_norm / norm) if norm > 0 else 1.0
     return {name: grad * scale for name, grad in grads.items()}, norm
@@ -1080,16 +1109,16 @@ def _draw_gradients(rng):
 CLIP = Exercise(
     "17.10",
     "Shorter, in the same direction",
-    "Write `clip_by_norm(grads, max_norm)` for a dictionary of gradients by name. All of them together are one long "
-    "vector; its length is the **norm**. If it is longer than `max_norm`, shorten all by one common factor, so that it "
-    "is `max_norm` long; else leave them. Return a tuple of the new dictionary and the norm as it was before (a "
-    "number).",
+    "Write `clip_by_norm(grads, max_norm)` for a dictionary of gradients by name. Together they form one long vector, "
+    "and its length is the **norm**. If it is longer than `max_norm`, multiply all gradients by one common factor, so "
+    "that it becomes `max_norm` long; otherwise leave them unchanged. Return a tuple of the new dictionary and the "
+    "norm before clipping (a number).",
     minutes=7,
     difficulty=2,
     solution=clip_by_norm,
     hints=(
-        "The length of a long vector: the root of the sum of *all* squares, over all arrays.",
-        "`scale = min(1, max_norm / norm)`, and every gradient is multiplied by it. What if all gradients are 0?",
+        "The length of a long vector is the root of the sum of *all* squares, over all arrays.",
+        "Multiply every gradient by `scale = min(1, max_norm / norm)`. What if all gradients are 0?",
         "`norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))`",
     ),
     cases=(
@@ -1103,13 +1132,14 @@ CLIP = Exercise(
         Mistake(
             "each alone",
             _each_alone,
-            "Each gradient was shortened alone, which turns the long vector. One factor for all keeps its direction.",
+            "Each gradient was shortened separately, which turns the long vector. One factor for all keeps its "
+            "direction.",
             1,
         ),
         Mistake(
             "by value",
             _by_value,
-            "That cuts every number at max_norm. It is the length of all numbers together that has to be shortened.",
+            "That cuts every number at max_norm. Shorten the length of all numbers together.",
             1,
         ),
         *slips(
@@ -1118,14 +1148,14 @@ CLIP = Exercise(
                 "always",
                 "- scale = min(1.0, max_norm / norm) if norm > 0 else 1.0",
                 "+ scale = max_norm / norm if norm > 0 else 1.0",
-                message="Short gradients were made longer. Only what is longer than max_norm changes.",
+                message="Short gradients became longer. Change only gradients longer than max_norm.",
                 hint=2,
             ),
             Slip(
                 "to length 1",
                 "- scale = min(1.0, max_norm / norm) if norm > 0 else 1.0",
                 "+ scale = 1 / norm if norm > max_norm else 1.0 if norm > 0 else 1.0",
-                message="What was too long is 1 long now. It should be `max_norm` long.",
+                message="A gradient that was too long now has length 1. It should be `max_norm` long.",
                 hint=2,
             ),
             Slip(
@@ -1139,14 +1169,15 @@ CLIP = Exercise(
                 "- norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))",
                 "+ norm = sum(math.sqrt(mx.sum(grad * grad).item()) for grad in grads.values())",
                 message=(
-                    "That adds the lengths of the arrays. For one long vector add the squares first, and take one root."
+                    "That adds the lengths of the arrays. For one long vector, add all squares first, and take one "
+                    "root."
                 ),
             ),
             Slip(
                 "nothing divided by nothing",
                 "- scale = min(1.0, max_norm / norm) if norm > 0 else 1.0",
                 "+ scale = min(1.0, max_norm / norm)",
-                message="With gradients of 0 that divides by 0. They are short enough: leave them.",
+                message="If all gradients are 0, that divides by 0. They are short enough: leave them unchanged.",
                 hint=2,
             ),
             Slip(
@@ -1154,7 +1185,7 @@ CLIP = Exercise(
                 "- return {name: grad * scale for name, grad in grads.items()}, norm",
                 "+ return {name: grad * scale for name, grad in grads.items()}, norm * scale",
                 message=(
-                    "The second part should say how long the gradient was *before*: it is what one watches in training."
+                    "The second part should be the length *before* clipping: that is the number to watch in training."
                 ),
             ),
         ),

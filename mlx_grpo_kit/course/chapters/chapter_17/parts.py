@@ -1,4 +1,4 @@
-"""A learner's functions as parts of a program in MLX, whatever library they are written in."""
+"""Adapters that make a learner's functions parts of an MLX program, whatever library they use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlx_grpo_kit.runtime import mx
 
 
 def in_mlx(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose arrays (one, or a tuple or list of several) come back as MLX's in float32."""
+    """Wrap `function` so that it returns MLX arrays in float32 (one, or a tuple if it returns several)."""
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -28,9 +28,9 @@ def in_mlx(function: Callable[..., Any]) -> Callable[..., Any]:
 def gradient_of_each_row(
     config: Qwen3Config, params: Mapping[str, mx.array], input_ids: mx.array, targets: mx.array, weights: mx.array
 ) -> list[dict[str, np.ndarray]]:
-    """The gradient of every parameter for each row of a batch alone; `weights` [T] are the same for all rows.
+    """The gradient of every parameter for each single row of a batch; `weights` [T] are the same for all rows.
 
-    Gradients add up over rows and are linear in their weights, so whatever the rows' advantages are, these are enough.
+    Gradients add up over rows and are linear in their weights, so these are enough for any advantages of the rows.
     """
     found = []
     for row in range(len(input_ids)):
@@ -56,15 +56,15 @@ KINDS = {
     "norms": lambda name: "norm" in name,
     "table and output layer": lambda name: name.startswith(("embedding", "lm_head")),
 }
-"""Kinds of parameters: whether one belongs to it, by its name."""
+"Kinds of parameters: for each, a test of a parameter's name."
 
 
 def compare(rule: Callable[..., Any], function: Callable[..., mx.array], *inputs: mx.array) -> tuple[float, bool]:
-    """How far a rule is from autograd of `function`, at most, and whether the function's values agree with autograd.
+    """The largest difference between a rule and autograd, and whether the function's values agree with autograd.
 
     Args:
         rule: (gradient of the result, *inputs) -> the gradient of each input.
-        function: of `inputs`; the result's gradient is drawn at random.
+        function: the forward function of `inputs`; the gradient of its result is drawn at random.
         inputs: floating-point arrays.
     """
     arrives = mx.random.normal(function(*inputs).shape, key=mx.random.key(0))

@@ -12,7 +12,7 @@ from mlx_grpo_kit.runtime import mx
 
 
 def _plain(value):
-    """Numbers in Python's lists, whatever they were kept in."""
+    """Convert numbers to Python lists, whatever array type they come in."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
@@ -28,8 +28,8 @@ def questions(sample, seed, step, num_questions, group_size):
 
 
 def _ask(function, num_questions, group_size):
-    """How a step's questions stand, and whether they depend on seed and step, and on nothing else."""
-    counts = []  # of all calls
+    """Return the order of a step's questions, or a `Told` if they depend on anything but seed and step."""
+    counts = []  # one per call
 
     def sample(rng, n):
         counts.append(n)
@@ -37,19 +37,19 @@ def _ask(function, num_questions, group_size):
 
     def ask(seed, step):
         asked = function(sample, seed, step, num_questions, group_size)
-        return asked if isinstance(asked, list) else Told(f"{asked!r}, which is no list")
+        return asked if isinstance(asked, list) else Told(f"{asked!r}, which is not a list")
 
     first = ask(3, 7)
-    count = sum(counts)  # drawn at once or one by one
+    count = sum(counts)  # drawn all at once or one by one
     again = ask(3, 7)
     if isinstance(first, Told):
         return first
     if first != again:
-        return Told("other questions when it was asked for the same step again")
+        return Told("different questions when it was asked for the same step again")
     for seed, step in ((3, 8), (4, 7), (2, 8), (7, 3)):
         if ask(seed, step) == first:
             return Told(f"the same questions for step {step} of seed {seed} as for step 7 of seed 3")
-    for step in (0, 1, 10, 100, 1000):  # what mixes the two numbers into one meets itself somewhere
+    for step in (0, 1, 10, 100, 1000):  # a formula that makes one number of the two repeats itself somewhere
         if ask(0, step) == ask(1, 0):
             return Told(f"the same questions for step {step} of seed 0 as for step 0 of seed 1")
     names = {name: place for place, name in enumerate(dict.fromkeys(first))}
@@ -60,16 +60,16 @@ QUESTIONS = Exercise(
     "18.1",
     "The questions of a step",
     "Write `questions(sample, seed, step, num_questions, group_size)`. `sample(rng, n)` returns a list of `n` "
-    "questions, drawn with a NumPy generator. Return a list in which each of `num_questions` drawn questions stands "
-    "`group_size` times in a row: its group. The same `seed` and `step` give the same questions, at any time; another "
-    "step or another seed gives others. (`np.random.default_rng([3, 7])` makes a generator from two numbers.)",
+    "questions, drawn with a NumPy generator. Draw `num_questions` questions and return a list that contains each of "
+    "them `group_size` times in a row: its group. The same `seed` and `step` always give the same questions; another "
+    "step or another seed gives other questions. (`np.random.default_rng([3, 7])` makes a generator from two numbers.)",
     minutes=8,
     difficulty=1,
     solution=questions,
     hints=(
-        "Draw once, then repeat: a comprehension with two `for`s. Which of the two has to be the outer one, if equal "
-        "questions are to stand next to each other?",
-        "A generator that lives as long as the run would depend on how often it was asked before. Make a new one in "
+        "Draw once, then repeat: a comprehension with two `for`s. Which of the two has to be the outer one, so that "
+        "equal questions come next to each other?",
+        "A generator that lives as long as the run would depend on how often it was used before. Make a new one in "
         "each call: `np.random.default_rng([seed, step])`.",
         "`[question for question in sample(rng, num_questions) for _ in range(group_size)]`.",
     ),
@@ -81,34 +81,37 @@ QUESTIONS = Exercise(
             "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
             "+ return [question for some in [sample(rng, num_questions)] for _ in range(group_size) for question in some]",  # noqa: E501
             message=(
-                "All questions, and then all of them again: a group has to stand in one piece, or what comes later "
-                "compares answers to different questions."
+                "The list contains all questions, and then all of them again. A group has to be in one piece, or the "
+                "later steps compare answers to different questions."
             ),
         ),
         Slip(
             "drawn anew",
             "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
             "+ return [question for _ in range(num_questions * group_size) for question in sample(rng, 1)]",
-            message="Every row has a question of its own. Then there is nobody to compare an answer with.",
+            message="Every row has a question of its own. Then there is no other answer to compare an answer with.",
         ),
         Slip(
             "too many drawn",
             "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
             "+ return [question for question in sample(rng, num_questions * group_size) for _ in range(group_size)]",
-            message="`num_questions` is how many different questions there are; the groups make it more rows.",
+            message=(
+                "`num_questions` is the number of different questions. The number of rows is larger because each "
+                "question is repeated."
+            ),
         ),
         Slip(
             "seed alone",
             "- rng = np.random.default_rng([seed, step])",
             "+ rng = np.random.default_rng(seed)",
-            message="Each step would ask the same questions.",
+            message="Every step would ask the same questions.",
             hint=2,
         ),
         Slip(
             "step alone",
             "- rng = np.random.default_rng([seed, step])",
             "+ rng = np.random.default_rng(step)",
-            message="Another seed should be another run.",
+            message="Another seed should give another run.",
             hint=2,
         ),
         Slip(
@@ -126,8 +129,8 @@ QUESTIONS = Exercise(
             "- rng = np.random.default_rng([seed, step])",
             "+ rng = np.random.default_rng()",
             message=(
-                "Without a seed, or with a generator that lives on from call to call, nobody can repeat the run, or go"
-                " on with it."
+                "Without a seed, or with a generator that lives on from call to call, nobody can repeat the run or "
+                "resume it."
             ),
             hint=2,
         ),
@@ -135,7 +138,7 @@ QUESTIONS = Exercise(
             "seed times step",
             "- rng = np.random.default_rng([seed, step])",
             "+ rng = np.random.default_rng(seed * step)",
-            message="The two numbers may change places there, as in a product: step 3 of seed 7 is step 7 of seed 3.",
+            message="Here the two numbers can change places, as in a product: step 3 of seed 7 is step 7 of seed 3.",
             hint=2,
         ),
         Slip(
@@ -143,14 +146,17 @@ QUESTIONS = Exercise(
             "- rng = np.random.default_rng([seed, step])",
             "+ rng = np.random.default_rng(1000 * seed + step)",
             message=(
-                "After 1000 steps a seed goes on with the questions of the next one. A list of both numbers never does."
+                "After 1000 steps a seed continues with the questions of the next seed. With a list of both numbers "
+                "this never happens."
             ),
             hint=2,
         ),
     ),
     run=_ask,
-    explain="Because a step's questions follow from two numbers, a run that was cut off goes on without a word about "
-    "random numbers in its files. The kit's trainer does the same, and draws its answers in the same way.",
+    explain=(
+        "A step's questions depend only on two numbers, so an interrupted run can be resumed without saving any random "
+        "state. The kit's trainer does the same, and draws its answers in the same way."
+    ),
 )
 
 
@@ -168,7 +174,7 @@ def make_batch(prompts, completions):
 
 
 def _as_numbers(function, prompts, completions):
-    """What was returned, as plain numbers. Attention at padding behind a completion may be on or off."""
+    """Return the answer's arrays as plain numbers. Attention at padding after a completion may be on or off."""
     result = function([*map(list, prompts)], [*map(list, completions)])
     if not isinstance(result, (tuple, list)) or len(result) != 3:
         return result
@@ -180,9 +186,9 @@ def _as_numbers(function, prompts, completions):
     if end < 0:
         return Told(f"arrays of shapes {', '.join(str(each.shape) for each in arrays)}")
     if ids.dtype.kind not in "iu":
-        return Told(f"ids of {ids.dtype}, where the model looks up rows by whole numbers")
+        return Told(f"ids of {ids.dtype}, but the model looks up rows by whole numbers")
     seen = seen.astype(int)
-    seen[:, end:] |= counted.astype(int) == 0  # nobody who counts looks there
+    seen[:, end:] |= counted.astype(int) == 0  # no token that counts looks there
     return mx.array(ids.astype(np.int32)), mx.array(seen.astype(np.int32)), mx.array(counted.astype(np.int32))
 
 
@@ -204,19 +210,19 @@ def _draw_rows(rng):
 BATCH = Exercise(
     "18.2",
     "One array of rows",
-    "Write `make_batch(prompts, completions)` for two lists of B lists of token ids. Return three arrays. `ids` [B, "
-    "P + T]: prompts end in column P - 1 (that is `left_pad` of 13.10, which you may call), completions begin in "
-    "column P, and zeros fill the rest of each row. The attention mask [B, P + T]: 0 for the padding before prompts, "
-    "1 for prompts and completions. After completions either value is fine, because no token that counts looks "
-    "there. The completion mask [B, T]: true where a completion has a token, including its end token, and false "
-    "after it. A token may have the id 0 itself.",
+    "Write `make_batch(prompts, completions)` for two lists of B lists of token ids. Return three arrays. `ids` [B, P "
+    "+ T]: prompts end in column P - 1 (that is `left_pad` of 13.10, which you may call), completions begin in column "
+    "P, and zeros fill the rest of each row. The attention mask [B, P + T]: 0 for the padding before prompts, 1 for "
+    "prompts and completions. After the completions either value is fine, because no token that counts looks there. "
+    "The completion mask [B, T]: true where a completion has a token, including its end token, and false after it. A "
+    "real token may have the id 0.",
     minutes=12,
     difficulty=2,
     solution=make_batch,
     hints=(
-        "Three pieces: `ids, mask = left_pad(prompts)`; the completions, filled up on the right; `mx.concatenate` with "
+        "Three pieces: `ids, mask = left_pad(prompts)`; the completions, padded on the right; `mx.concatenate` with "
         "`axis=1`.",
-        "`completion + [0] * (longest - len(completion))` fills up a row. The completion mask comes from *lengths*: "
+        "`completion + [0] * (longest - len(completion))` pads a row. The completion mask comes from *lengths*: "
         "`place < len(completion)`. Comparing ids with 0 would lose tokens whose id is 0.",
         "The attention mask is `mx.concatenate([mask, mx.ones((B, T))], axis=1)`.",
     ),
@@ -225,15 +231,15 @@ BATCH = Exercise(
         ([[5], [6, 7, 8]], [[4, 1], [9]]),
         ([[5, 0], [3]], [[0, 0], [2, 0, 0, 1]]),
         ([[4]], [[1]]),
-        ([[4], [1, 2]], [[1, 0, 5], [3]]),  # what ends an answer is not known by its number
+        ([[4], [1, 2]], [[1, 0, 5], [3]]),  # no id marks the end of every answer
         *drawn(3, _draw_rows),
     ),
     mistakes=(
         Mistake(
             "prompts padded on the right",
             _prompt_on_the_right,
-            "The prompts are padded on the right: then there is a hole between a short prompt and its completion, and "
-            "the logits for its first token are those of a padding token.",
+            "The prompts are padded on the right. That leaves a gap between a short prompt and its completion, and "
+            "the logits for the completion's first token are those of a padding token.",
             1,
         ),
         *slips(
@@ -242,7 +248,7 @@ BATCH = Exercise(
                 "zeros counted as padding",
                 "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
                 "+ is_token = rows != 0",
-                message="0 is a token like the others: what is padding is known from lengths only.",
+                message="0 is a token like the others. Only the lengths say which places are padding.",
                 hint=2,
             ),
             Slip(
@@ -250,8 +256,8 @@ BATCH = Exercise(
                 "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
                 "+ is_token = mx.array([[place < len(completion) - 1 for place in range(longest)] for completion in completions])",  # noqa: E501
                 message=(
-                    "The last token of a completion counts too. That it ended here is something the policy said, and "
-                    "is rewarded or not like all the rest."
+                    "The last token of a completion counts too. The policy chose to end here, and this choice is "
+                    "rewarded like any other."
                 ),
                 hint=2,
             ),
@@ -259,7 +265,10 @@ BATCH = Exercise(
                 "everything counts",
                 "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
                 "+ is_token = mx.array([[place < longest for place in range(longest)] for completion in completions])",
-                message="The completion mask is true behind the end of short completions. The policy never drew those.",
+                message=(
+                    "The completion mask is true after the end of short completions. The policy never drew those "
+                    "tokens."
+                ),
                 hint=2,
             ),
             Slip(
@@ -267,7 +276,7 @@ BATCH = Exercise(
                 "- rows = mx.array([completion + [0] * (longest - len(completion)) for completion in completions])",
                 "+ rows = mx.array([[0] * (longest - len(completion)) + completion for completion in completions])",
                 message=(
-                    "The completions are filled up in front. Then there is a hole behind the prompt: all of them have "
+                    "The completions are padded on the left. That leaves a gap after the prompt: all completions have "
                     "to begin in column P."
                 ),
                 hint=2,
@@ -277,8 +286,8 @@ BATCH = Exercise(
                 "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
                 "+ return mx.concatenate([ids, rows], axis=1), mx.ones((rows.shape[0], ids.shape[1] + rows.shape[1])), is_token",  # noqa: E501
                 message=(
-                    "The attention mask has to be 0 in front of short prompts: with ones there, the padding is read as"
-                    " text."
+                    "The attention mask has to be 0 before short prompts. With ones there, the model reads the "
+                    "padding as text."
                 ),
                 hint=3,
             ),
@@ -286,13 +295,13 @@ BATCH = Exercise(
                 "in the other order",
                 "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
                 "+ return mx.concatenate([rows, ids], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
-                message="First the prompts, then the completions.",
+                message="The prompts come first, then the completions.",
             ),
             Slip(
                 "a mask of P + T columns",
                 "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
                 "+ return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), mx.concatenate([mx.zeros(ids.shape, dtype=mx.bool_), is_token], 1)",  # noqa: E501
-                message="The completion mask has T columns, one for each token that was drawn.",
+                message="The completion mask has T columns, one for each drawn token.",
                 hint=2,
             ),
         ),
@@ -327,17 +336,17 @@ TEACH = Exercise(
     "Which groups teach?",
     "Write `rows_that_teach(rewards, group_size)`. `rewards` is a list of numbers, group after group. Return the "
     "indices, in order, of all rows of those groups whose rewards are not all equal: the others have advantages of "
-    "exactly 0, and no gradient. Whole groups only. No group may teach; then the list is empty. Rewards are any "
-    "numbers, also such as three times 0.1.",
+    "exactly 0, and no gradient. Return whole groups only. If no group teaches, the list is empty. Rewards may be any "
+    "numbers, even three times 0.1.",
     minutes=6,
     difficulty=1,
     solution=rows_that_teach,
     hints=(
         "Cut the list into groups: `rewards[start : start + group_size]` for `start` in "
         "`range(0, len(rewards), group_size)`.",
-        "A group teaches if `max(group) > min(group)`. Then *all* its rows are kept, also those whose own reward is "
-        "the smallest.",
-        "Asking whether the standard deviation is 0 is risky: that of 0.1, 0.1, 0.1 is 1e-17 in floating point.",
+        "A group teaches if `max(group) > min(group)`. Then keep *all* its rows, even those with the smallest reward.",
+        "Do not ask whether the standard deviation is 0: in floating point, the standard deviation of 0.1, 0.1, 0.1 "
+        "is 1e-17.",
     ),
     cases=(
         ([1.0, 0.0, 1.0, 1.0], 2),
@@ -357,21 +366,24 @@ TEACH = Exercise(
             "groups with a right answer",
             "- if max(group) > min(group)",
             "+ if max(group) > 0",
-            message="A group in which *all* are right has spread 0 as well: nobody in it is better than the others.",
+            message=(
+                "A group in which *all* answers are right has no spread either: no answer in it is better than the "
+                "others."
+            ),
             hint=2,
         ),
         Slip(
             "any reward in it",
             "- if max(group) > min(group)",
             "+ if any(group)",
-            message="A group of equal rewards teaches nothing, whatever they are.",
+            message="A group of equal rewards teaches nothing, whatever the rewards are.",
             hint=2,
         ),
         Slip(
             "not all right",
             "- if max(group) > min(group)",
             "+ if min(group) < 1",
-            message="A group in which all are wrong has no spread either.",
+            message="A group in which all answers are wrong has no spread either.",
             hint=2,
         ),
         Slip(
@@ -379,8 +391,8 @@ TEACH = Exercise(
             "- if max(group) > min(group)",
             "+ if np.std(group) > 0",
             message=(
-                "The deviation of equal numbers need not be 0 in floating point: that of three times 0.1 is 1.4e-17. "
-                "Its advantages would be noise."
+                "The standard deviation of equal numbers need not be 0 in floating point: for three times 0.1 it is "
+                "1.4e-17. The advantages of such a group would be noise."
             ),
             hint=3,
         ),
@@ -388,14 +400,14 @@ TEACH = Exercise(
             "only those above the mean",
             "- for place in range(group_size)",
             "+ for place in range(group_size) if group[place] > np.mean(group)",
-            message="What is worse than its group teaches as well: it is pushed down. Keep whole groups.",
+            message="An answer that is worse than its group teaches as well: it is pushed down. Keep whole groups.",
             hint=2,
         ),
         Slip(
             "those with an advantage",
             "- for place in range(group_size)",
             "+ for place in range(group_size) if abs(group[place] - np.mean(group)) > 1e-9",
-            message="A row whose own reward is the mean has no advantage, but its group teaches. Keep whole groups.",
+            message="A row whose reward equals the mean has advantage 0, but its group teaches. Keep whole groups.",
             hint=2,
         ),
         Slip(
@@ -403,7 +415,8 @@ TEACH = Exercise(
             "- if max(group) > min(group)",
             "+ if max(group) - min(group) > 1e-3",
             message=(
-                "Rewards that lie close together are not equal. Divided by their deviation they push as hard as others."
+                "Rewards that are close together are not equal. Divided by their standard deviation, they push as "
+                "hard as any others."
             ),
             hint=2,
         ),
@@ -412,7 +425,7 @@ TEACH = Exercise(
             "- number * group_size + place",
             "+ number",
             "- for place in range(group_size)",
-            message="Those are numbers of groups. Rows were asked for: group 2 of size 3 has rows 6, 7 and 8.",
+            message="Those are indices of groups. Return the indices of rows: group 2 of size 3 has rows 6, 7 and 8.",
             hint=2,
         ),
         Slip(
@@ -424,9 +437,11 @@ TEACH = Exercise(
         ),
     ),
     run=lambda function, rewards, size: _plain(function(rewards, size)),
-    explain="DAPO (Yu and others, 2025) calls it dynamic sampling, and draws new groups in place of those left out. "
-    "Leaving them out alone saves the work and, with a loss that divides by the number of tokens, makes the "
-    "steps of the others longer.",
+    explain=(
+        "DAPO (Yu and others, 2025) calls this dynamic sampling, and also draws new groups to replace the ones it "
+        "leaves out. Only leaving them out saves work; and if the loss divides by the number of tokens, the remaining "
+        "rows get larger steps."
+    ),
 )
 
 
@@ -444,7 +459,7 @@ def learn(params, logps_of, loss_of, update, num_iterations):
 
 
 def _learn(function, coins, logits, num_iterations):
-    """Parameters after it and the losses; in words, if no gradient was anything but 0."""
+    """Return the parameters at the end and the losses, or a `Told` if every gradient was 0."""
     start, sizes = {"logits": mx.array(logits)}, []
 
     def update(params, grads):
@@ -494,20 +509,20 @@ LEARN = Exercise(
     "Learning from one batch",
     "Write `learn(params, logps_of, loss_of, update, num_iterations)`: several updates from one batch of tokens that "
     "`params` have drawn. `logps_of(params)` gives the log-probabilities that a policy has for these tokens; "
-    "`loss_of(logps, old_logps)` is the loss, and wants to know what they were **when the tokens were drawn**; "
-    "`update(params, grads)` returns new parameters. Each update uses the gradient at the newest parameters. Return a "
-    "tuple: the parameters at the end, and the list of the losses, each as it was before its update.",
+    "`loss_of(logps, old_logps)` is the loss, and `old_logps` are the log-probabilities **when the tokens were "
+    "drawn**; `update(params, grads)` returns new parameters. Each update uses the gradient at the newest parameters. "
+    "Return a tuple: the parameters at the end, and the list of the losses, one before each update.",
     minutes=15,
     difficulty=3,
     solution=learn,
     hints=(
-        "What was so when the tokens were drawn is computed once, before the first update, and stays. What the policy "
-        "says *now* is computed inside the function that is differentiated.",
+        "Compute the log-probabilities of the draw once, before the first update, and keep them. Compute the "
+        "log-probabilities of *now* inside the function that is differentiated.",
         "`mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)` returns the loss and the "
-        "gradients. With `logps_of(params)` outside of the lambda there would be no way from the parameters to the "
+        "gradients. With `logps_of(params)` outside the lambda, there would be no path from the parameters to the "
         "loss, and the gradient would be 0 (chapter 09).",
-        "`old_logps = mx.stop_gradient(logps_of(params))` before the loop; in it three lines: loss and gradients, "
-        "`params = update(params, grads)`, `losses.append(loss.item())`.",
+        "`old_logps = mx.stop_gradient(logps_of(params))` before the loop. The loop has three lines: loss and "
+        "gradients, `params = update(params, grads)`, `losses.append(loss.item())`.",
     ),
     cases=(
         (Coins([0, 1, 1, 0], [1.0, -1.0, 0.5, -0.5]), [0.5, -0.25], 1),
@@ -520,17 +535,17 @@ LEARN = Exercise(
         Mistake(
             "outside of the function",
             _forgets_the_parameters,
-            "Either the log-probabilities were computed outside of the function that is differentiated, which then "
-            "knows no way from the parameters to the loss (mlx-lm-lora had this bug, issues 50 and 55, and its metrics "
-            "looked healthy). Or the old ones change along with the new ones, so that the ratio is 1 whatever the "
-            "parameters are: they have to be constants.",
+            "Either the log-probabilities were computed outside the function that is differentiated, so it contains "
+            "no path from the parameters to the loss (mlx-lm-lora had this bug, issues 50 and 55, and its metrics "
+            "looked healthy). Or the old log-probabilities change along with the new ones, so that the ratio is 1 "
+            "whatever the parameters are: they have to be constants.",
             2,
         ),
         Mistake(
             "old ones each time",
             _always_fresh,
-            "The old log-probabilities were computed anew for each update, so the ratio is always 1 and nothing is "
-            "ever clipped. They belong to the policy that *drew* the tokens, before the first update.",
+            "The old log-probabilities were recomputed for each update, so the ratio is always 1 and nothing is ever "
+            "clipped. They belong to the policy that *drew* the tokens, before the first update.",
             1,
         ),
         *slips(
@@ -541,16 +556,13 @@ LEARN = Exercise(
                 "+ first = params",
                 "- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)",
                 "+ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(first)",
-                message=(
-                    "Every gradient was taken at the parameters of the beginning. After an update the newest ones "
-                    "count."
-                ),
+                message="Every gradient was taken at the first parameters. After an update, use the newest parameters.",
             ),
             Slip(
                 "one update",
                 "- for _ in range(num_iterations):",
                 "+ for _ in range(1):",
-                message="There is one update only; `num_iterations` were asked for.",
+                message="There is only one update. Make `num_iterations` of them.",
                 hint=3,
             ),
             Slip(
@@ -564,16 +576,14 @@ LEARN = Exercise(
                 "updates thrown away",
                 "- params = update(params, grads)",
                 "+ update(params, grads)",
-                message=(
-                    "`update` returns the new parameters and leaves the old ones as they are: keep what it returns."
-                ),
+                message="`update` returns new parameters and does not change the old ones: keep what it returns.",
                 hint=3,
             ),
             Slip(
                 "the last loss alone",
                 "- return params, losses",
                 "+ return params, losses[-1:]",
-                message="All losses, please, one for each update.",
+                message="Return all losses, one for each update.",
                 hint=3,
             ),
         ),
@@ -597,16 +607,17 @@ RATE = Exercise(
     "How far to step",
     "Write `learning_rate(step, max_steps, peak, warmup_steps)` for `step` from 0 to `max_steps` - 1. In the first "
     "`warmup_steps` steps it rises evenly: with 3 of them it is 1/4, 2/4 and 3/4 of `peak`. Then comes `peak` itself, "
-    "and from there it falls evenly, so that it would be 0 at step `max_steps`, which is not taken any more. "
-    "`warmup_steps` is smaller than `max_steps`, and may be 0.",
+    "and from there it falls evenly, so that it would be 0 at step `max_steps`, which is no longer taken. "
+    "`warmup_steps` is smaller than `max_steps` and may be 0.",
     minutes=6,
     difficulty=1,
     solution=learning_rate,
     hints=(
-        "Two formulas and an `if`. What is the rate of step 0 with 3 warm-up steps? Not 0: that would waste a step.",
+        "Two formulas and an `if`. What is the rate of step 0 with 3 warm-up steps? It is not 0: that would waste a "
+        "step.",
         "Rising: `(step + 1) / (warmup_steps + 1)` of the peak.",
-        "Falling: at step `warmup_steps` all of the peak, at `max_steps` nothing: "
-        "`(max_steps - step) / (max_steps - warmup_steps)` of it.",
+        "Falling: it is the whole peak at step `warmup_steps` and 0 at `max_steps`: `(max_steps - step) / (max_steps "
+        "- warmup_steps)` of the peak.",
     ),
     cases=(
         (0, 10, 1.0, 0),
@@ -626,52 +637,54 @@ RATE = Exercise(
             "begins at 0",
             "- return peak * (step + 1) / (warmup_steps + 1)",
             "+ return peak * step / warmup_steps",
-            message="The first step has rate 0: all the work of it for nothing.",
+            message="The first step has rate 0, so all its work is wasted.",
         ),
         Slip(
             "peak too early",
             "- return peak * (step + 1) / (warmup_steps + 1)",
             "+ return peak * (step + 1) / warmup_steps",
-            message="The last warm-up step has all of the peak already; it should come right after.",
+            message="The last warm-up step already has the whole peak; the peak should come right after it.",
             hint=2,
         ),
         Slip(
             "falls from the beginning",
             "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
             "+ return peak * (max_steps - step) / max_steps",
-            message="Behind the warm-up it does not begin at the peak.",
+            message="After the warm-up it does not begin at the peak.",
             hint=3,
         ),
         Slip(
             "0 in the last step",
             "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
             "+ return peak * (max_steps - 1 - step) / (max_steps - warmup_steps)",
-            message="It is one step too far down: 0 belongs to step `max_steps`, which is not taken.",
+            message="It falls one step too early: the rate would be 0 at step `max_steps`, which is not taken.",
             hint=3,
         ),
         Slip(
             "falls during the warm-up",
             "- return peak * (step + 1) / (warmup_steps + 1)",
             "+ return peak * (step + 1) / (warmup_steps + 1) * (1 - step / max_steps)",
-            message="During the warm-up it only rises.",
+            message="During the warm-up the rate only rises.",
         ),
         Slip(
             "no warm-up",
             "- if step < warmup_steps:",
             "-     return peak * (step + 1) / (warmup_steps + 1)",
-            message="It does not rise in the first steps.",
+            message="The rate does not rise in the first steps.",
         ),
         Slip(
             "stays",
             "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
             "+ return peak",
-            message="It stays at the peak to the end.",
+            message="The rate stays at the peak to the end.",
             hint=3,
         ),
     ),
-    explain="GRPO does not need the decline to learn; what it buys is the last few per cent, since small steps at the "
-    "end let the noise of single batches average out. With a schedule, though, a run has an end that has to be known "
-    "from the beginning.",
+    explain=(
+        "GRPO learns without the decline too. The decline adds the last few per cent, because small steps at the end "
+        "let the noise of single batches average out. The price is that you have to know the length of the run from "
+        "the beginning."
+    ),
 )
 
 
@@ -699,7 +712,7 @@ def _mean_of_means(task, write, num_problems, batch_size):
 
 
 def _quiz(function, quiz, num_problems, batch_size):
-    """The share for a policy that cannot answer more than `batch_size` prompts at once."""
+    """Return the share for a policy that cannot answer more than `batch_size` prompts at once."""
 
     def write(prompts):
         if len(prompts) > batch_size:
@@ -711,18 +724,19 @@ def _quiz(function, quiz, num_problems, batch_size):
 
 ACCURACY = Exercise(
     "18.6",
-    "How good is it by now?",
-    "Write `accuracy(task, write, num_problems, batch_size)`: the share, from 0 to 1, of `num_problems` problems "
-    "**that training never sees** that the policy solves. `task.held_out(n)` returns the first `n` of those; each has "
-    "a `.prompt`. `write(prompts)` returns the policy's answers to a list of prompts, as texts; more than "
-    "`batch_size` at once do not fit into memory. `task.is_correct(problem, answer)` says whether an answer is right.",
+    "How good is it now?",
+    "Write `accuracy(task, write, num_problems, batch_size)`: the share, from 0 to 1, that the policy solves of "
+    "`num_problems` problems **that training never sees**. `task.held_out(n)` returns the first `n` of these "
+    "problems; each has a `.prompt`. `write(prompts)` returns the policy's answers to a list of prompts, as texts; "
+    "more than `batch_size` at once do not fit into memory. `task.is_correct(problem, answer)` says whether an answer "
+    "is right.",
     minutes=8,
     difficulty=1,
     solution=accuracy,
     hints=(
-        "All problems first, then a loop over parts of them: `problems[start : start + batch_size]`.",
-        "Count the right ones and divide once, at the end, by all of them. The last part may be smaller.",
-        "`is_correct` decides, not the reward: a reward may pay for form, and it is what training sees.",
+        "Get all problems first, then loop over parts of them: `problems[start : start + batch_size]`.",
+        "Count the right answers and divide once, at the end, by the number of problems. The last part may be smaller.",
+        "Use `is_correct`, not the reward: a reward may pay for form, and training has optimized it.",
     ),
     cases=(
         (Quiz({100, 101}), 4, 4),
@@ -735,8 +749,8 @@ ACCURACY = Exercise(
         Mistake(
             "mean of the parts' means",
             _mean_of_means,
-            "That is the mean of the parts' shares, in which a problem of a smaller last part counts more than the "
-            "others.",
+            "That is the mean of the parts' shares. A problem in a smaller last part counts more than the others in "
+            "it.",
             2,
         ),
         *slips(
@@ -746,8 +760,8 @@ ACCURACY = Exercise(
                 "- problems = task.held_out(num_problems)",
                 "+ problems = task.sample(np.random.default_rng(0), num_problems)",
                 message=(
-                    "Those are problems of the training set. What the policy has seen says little about whether it can"
-                    " add: ask it what it never saw."
+                    "Those are problems of the training set. They show little about whether the policy can add: ask "
+                    "it problems that it never saw."
                 ),
             ),
             Slip(
@@ -756,13 +770,13 @@ ACCURACY = Exercise(
                 "-     part = problems[start : start + batch_size]",
                 "+ for start in range(0, num_problems, num_problems):",
                 "+     part = problems",
-                message="All prompts went through at once; at most `batch_size` fit.",
+                message="All prompts went through at once, but at most `batch_size` fit.",
             ),
             Slip(
                 "the reward",
                 "- right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))",
                 "+ right += sum(task.reward_funcs[0]([problem], [answer])[0] for problem, answer in zip(part, answers))",  # noqa: E501
-                message="The reward was averaged. It may pay for something else than being right.",
+                message="The reward was averaged. It may pay for something other than right answers.",
                 hint=3,
             ),
             Slip(
@@ -770,8 +784,8 @@ ACCURACY = Exercise(
                 "- right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))",
                 "+ right += sum(answer == problem.answer for problem, answer in zip(part, answers))",
                 message=(
-                    "Answers are compared letter by letter with `problem.answer`. What counts as right is the task's "
-                    "business: here a space does no harm."
+                    "Answers are compared with `problem.answer` letter by letter. The task decides which answers "
+                    "count as right: here a space does no harm."
                 ),
                 hint=3,
             ),
@@ -779,14 +793,14 @@ ACCURACY = Exercise(
                 "a count",
                 "- return right / num_problems",
                 "+ return right",
-                message="That is how many are right. Divide by how many there are.",
+                message="That is the number of right answers. Divide it by the number of problems.",
                 hint=2,
             ),
             Slip(
                 "the last part left out",
                 "- for start in range(0, num_problems, batch_size):",
                 "+ for start in range(0, num_problems - batch_size + 1, batch_size):",
-                message="The last part is smaller, and was left out.",
+                message="The last part is smaller, and it was left out.",
                 hint=2,
             ),
             Slip(
@@ -825,20 +839,21 @@ def _draw_step(rng):
 STEP = Exercise(
     "18.7",
     "A step of GRPO",
-    "Write `grpo_step(parts, params, step)`. `parts` has the functions of this chapter, with their settings filled in: "
-    "`parts.questions(step)`, a list with every group in a row; `parts.write(params, questions, step)`, an answer to "
-    "each; `parts.reward(questions, answers)`, a list of numbers; `parts.advantages(rewards)`, one for each row; "
-    "`parts.rows_that_teach(rewards)`, a list of indices; and `parts.learn(params, questions, answers, advantages)`, "
-    "which returns new parameters and wants the rows that teach, and no others. It cannot learn from no rows at all: "
-    'then the parameters stay. Return a tuple: the parameters, and a dictionary with `"reward"`, the mean reward of '
-    '*all* answers, and `"teaching"`, the share of rows that teach.',
+    "Write `grpo_step(parts, params, step)`. `parts` contains the functions of this chapter, with their settings "
+    "filled in: `parts.questions(step)`, a list with every group in a row; `parts.write(params, questions, step)`, an "
+    "answer to each; `parts.reward(questions, answers)`, a list of numbers; `parts.advantages(rewards)`, one for each "
+    "row, from the rewards of the whole batch; `parts.rows_that_teach(rewards)`, a list of indices; and "
+    "`parts.learn(params, questions, answers, advantages)`, which returns new parameters and expects only the rows "
+    "that teach. It cannot learn from an empty batch: then the parameters stay as they are. Return a tuple: the "
+    'parameters, and a dictionary with `"reward"`, the mean reward of *all* answers, and `"teaching"`, the share of '
+    "rows that teach.",
     minutes=15,
     difficulty=2,
     solution=grpo_step,
     hints=(
-        "One line a part, in the order in which they stand in the text: questions, answers, rewards, advantages, rows.",
-        "What `learn` gets is three lists with the same rows: `[answers[row] for row in rows]`, and so on.",
-        "The metrics are about all answers: compute them from `rewards`, not from the rows that are left.",
+        "One line per part, in the order of the text: questions, answers, rewards, advantages, rows.",
+        "`learn` gets three lists with the same rows: `[answers[row] for row in rows]`, and so on.",
+        "The metrics are about all answers: compute them from `rewards`, not from the remaining rows.",
     ),
     cases=(
         (Parts([[1, 2, 3, 4]]), 0.0, 0),
@@ -854,15 +869,15 @@ STEP = Exercise(
             "- if rows:",
             "+ if True:",
             message=(
-                "In a step in which no group has any spread there is no row left to learn from. The parameters stay "
-                "then."
+                "If no group of a step has any spread, there is no row left to learn from. Then the parameters stay "
+                "as they are."
             ),
         ),
         Slip(
             "all advantages",
             "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
             "+ chosen = ([each[row] for row in rows] for each in (questions, answers)), advantages",
-            message="`learn` got the chosen questions and answers, and the advantages of all rows.",
+            message="`learn` got the chosen questions and answers, but the advantages of all rows.",
             hint=2,
         ),
         Slip(
@@ -872,8 +887,8 @@ STEP = Exercise(
             "+ chosen = ([each[row] for row in rows] for each in (questions, answers))",
             "+ params = parts.learn(params, *chosen, advantages[: len(rows)])",
             message=(
-                "Those are the *first* advantages: answers and advantages no longer belong together. Choose the same "
-                "rows of all three."
+                "Those are the *first* advantages, which no longer belong to the answers. Choose the same rows of all "
+                "three lists."
             ),
             hint=2,
         ),
@@ -881,7 +896,7 @@ STEP = Exercise(
             "all rows",
             "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
             "+ chosen = (each for each in (questions, answers, advantages))",
-            message="`learn` got all rows, also those that teach nothing.",
+            message="`learn` got all rows, even those that teach nothing.",
             hint=2,
         ),
         Slip(
@@ -889,8 +904,8 @@ STEP = Exercise(
             '- metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}',
             '+ metrics = {"reward": sum(rewards[row] for row in rows) / max(len(rows), 1), "teaching": len(rows) / len(rewards)}',  # noqa: E501
             message=(
-                "That is the mean reward of the rows that teach. It hovers around one half however good the policy is;"
-                " what you want to follow is the mean of all."
+                "That is the mean reward of the rows that teach. It stays near one half however good the policy is. "
+                "Report the mean of all rewards."
             ),
             hint=3,
         ),
@@ -898,33 +913,42 @@ STEP = Exercise(
             "rewards in place of advantages",
             "- advantages = parts.advantages(rewards)",
             "+ advantages = rewards",
-            message=(
-                "`learn` got rewards. Without the comparison within the group everything with a reward is pushed up."
-            ),
+            message="`learn` got rewards. Without the comparison within the group, every rewarded answer is pushed up.",
+        ),
+        Slip(
+            "advantages of the rows that teach",
+            "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
+            "- params = parts.learn(params, *chosen)",
+            "+ chosen = ([each[row] for row in rows] for each in (questions, answers))",
+            "+ params = parts.learn(params, *chosen, parts.advantages([rewards[row] for row in rows]))",
+            message="The advantages were computed from the rows that teach. They may depend on the whole batch: "
+            '`scale_rewards="batch"` divides by the standard deviation of all rewards. Compute them from all rewards, '
+            "then leave rows out.",
+            hint=2,
         ),
         Slip(
             "always step 0",
             "- questions = parts.questions(step)",
             "+ questions = parts.questions(0)",
-            message="Each step asks the questions of step 0.",
+            message="Every step asks the questions of step 0.",
         ),
         Slip(
             "draws of step 0",
             "- answers = parts.write(params, questions, step)",
             "+ answers = parts.write(params, questions, 0)",
-            message="The draws of each step are made with the keys of step 0: pass `step` on to `write`.",
+            message="Every step draws with the random numbers of step 0: pass `step` on to `write`.",
         ),
         Slip(
             "old parameters",
             "- params = parts.learn(params, *chosen)",
             "+ parts.learn(params, *chosen)",
-            message="`learn` returns new parameters; the old ones were returned.",
+            message="`learn` returns new parameters, but the old ones were returned.",
         ),
         Slip(
             "a count",
             '- metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}',
             '+ metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows)}',
-            message='`"teaching"` is a share: divide by how many rows there are.',
+            message='`"teaching"` is a share: divide by the number of rows.',
             hint=3,
         ),
     ),
@@ -956,26 +980,27 @@ LOOP = Exercise(
     "The loop is an iterator",
     'Write `train(take_step, state, max_steps)`, to be used as `for step, metrics in train(...)`. `state["step"]` is '
     "the number of steps done so far, perhaps by an earlier run. `take_step(state)` does one more step and returns "
-    "its metrics, but does not count it: you do. After each step yield a tuple of its number, from 1, and its "
-    "metrics, until `max_steps` have been done **in all**. No step runs before it is asked for. After leaving the "
-    "loop, you can continue later with a new one. A step that raises does not count.",
+    "its metrics, but does not count it: you do. After each step, yield a tuple of its number, from 1, and its "
+    "metrics, until `max_steps` have been done **in all**. No step runs before the caller asks for it. A caller that "
+    "leaves the loop can continue later with a new one. A step that raises does not count.",
     minutes=12,
     difficulty=2,
     solution=train,
     hints=(
-        "A function with a `yield` in it is a generator: its body runs up to the next `yield` each time it is asked, "
-        "and not before.",
-        '`while state["step"] < max_steps:` looks at how far the run is. `range(max_steps)` would begin again at 0.',
-        'First `metrics = take_step(state)`, then `state["step"] += 1`, then the `yield`: who looks at the state in '
-        "the loop's body sees the step counted, and an exception in `take_step` leaves the number as it was.",
+        "A function with a `yield` in it is a generator: each time the caller asks for the next value, its body runs "
+        "up to the next `yield`, and not before.",
+        '`while state["step"] < max_steps:` checks how far the run has come. `range(max_steps)` would begin again at '
+        "0.",
+        'First `metrics = take_step(state)`, then `state["step"] += 1`, then the `yield`. The body of the loop then '
+        "sees the step counted, and an exception in `take_step` leaves the number as it was.",
     ),
     cases=((0, 3, None, None), (0, 5, 2, None), (2, 4, None, None), (0, 4, None, 2), (3, 3, None, None), (1, 6, 1, 5)),
     mistakes=(
         Mistake(
             "a list of all steps",
             _listed,
-            "All steps were taken before the first one was given out. Then nobody can look on or stop it: `yield` "
-            "gives out one at a time.",
+            "All steps were taken before the first one was yielded, so nobody can watch or stop the run. `yield` "
+            "hands over one step at a time.",
             1,
         ),
         *slips(
@@ -984,7 +1009,7 @@ LOOP = Exercise(
                 "counted from 0",
                 '- while state["step"] < max_steps:',
                 "+ for _ in range(max_steps):",
-                message="It does `max_steps` more, whatever was done before.",
+                message="It does `max_steps` more steps, whatever was done before.",
                 hint=2,
             ),
             Slip(
@@ -993,8 +1018,8 @@ LOOP = Exercise(
                 '+     state["step"] += 1',
                 '- state["step"] += 1',
                 message=(
-                    "The step was counted before it was done, so one that fails is counted too, and is missing when "
-                    "the run goes on."
+                    "The step was counted before it was done, so a failing step is counted too, and it is missing "
+                    "when the run continues."
                 ),
                 hint=3,
             ),
@@ -1004,8 +1029,8 @@ LOOP = Exercise(
                 '+ yield state["step"] + 1, metrics',
                 '- yield state["step"], metrics',
                 message=(
-                    "The step is counted only when the next one is asked for. Who leaves the loop after it never "
-                    "counts it, and does it again."
+                    "The step is counted only when the caller asks for the next one. If you leave the loop after it, "
+                    "it is never counted, and the next loop repeats it."
                 ),
                 hint=3,
             ),
@@ -1027,7 +1052,7 @@ LOOP = Exercise(
                 "number from 0",
                 '- yield state["step"], metrics',
                 '+ yield state["step"] - 1, metrics',
-                message="Steps are numbered from 1: after the first one, 1 has been done.",
+                message="Steps are numbered from 1: after the first step, 1 step has been done.",
                 hint=3,
             ),
             Slip(
@@ -1047,8 +1072,10 @@ LOOP = Exercise(
     ),
     run=follow,
     in_place=True,
-    explain="Pause, stop, evaluate, save, draw: all of that is the body of the loop now, and the loop needs to know "
-    "nothing of it. That is why `trainer.train(...)` of the kit has no callbacks.",
+    explain=(
+        "Pausing, stopping, evaluating, saving and drawing now happen in the body of the loop, and the loop needs to "
+        "know nothing about them. That is why the kit's `trainer.train(...)` has no callbacks."
+    ),
 )
 
 
@@ -1058,25 +1085,27 @@ LOOP = Exercise(
 SAVED = Exercise(
     "18.9",
     "What has to be saved?",
-    "The machine goes down after step 120 of 250, and the run is to go on as if nothing had happened, to the last "
+    "The machine goes down after step 120 of 250. The run should continue as if nothing had happened, to the last "
     "bit. Your code and the settings are safe. Which of these have to be on disk? Answer with the letters, in "
     'alphabetical order, as a text such as `"BDF"`.\n\n'
     "A: the parameters.  B: the newest gradient.  C: AdamW's two running means of every parameter.  D: the number of "
-    "steps done.  E: the state of a random number generator.  F: the KV cache.  G: the old log-probabilities.  "
-    "H: the learning rate that was used last.",
+    "steps done.  E: the state of a random number generator.  F: the KV cache.  G: the old log-probabilities.  H: the "
+    "learning rate that was used last.",
     minutes=5,
     difficulty=2,
     solution="ACD",
     hints=(
-        "Go through your loop from its first line: what does step 121 read that step 121 does not compute itself?",
-        "The questions come from `[seed, step]`, and so do the keys of the draws. The rate comes from `step` too.",
-        "Gradient, cache and old log-probabilities belong to one step: they are made in it and thrown away.",
+        "Go through your loop from its first line: what does step 121 read that it does not compute itself?",
+        "The questions come from `[seed, step]`, and so do the random numbers of the draws. The learning rate comes "
+        "from `step` too.",
+        "The gradient, the cache and the old log-probabilities belong to one step: it computes them and throws them "
+        "away.",
     ),
     mistakes=(
         Mistake(
             "parameters and step",
             "AD",
-            "Try it below: without the running means AdamW begins as in its first step, where it moves every "
+            "Try it below: without the running means, AdamW starts again as in its first step, where it moves every "
             "parameter by nearly the whole learning rate, whatever the size of its gradient.",
             1,
         ),
@@ -1084,20 +1113,30 @@ SAVED = Exercise(
         Mistake(
             "parameters and means",
             "AC",
-            "Without the number of steps it asks the questions of step 1 again, and begins at the full learning rate.",
+            "Without the number of steps, the run asks the questions of step 1 again, and begins at the full learning "
+            "rate.",
             2,
         ),
-        Mistake("a generator", "ACDE", "Your draws come from `(seed, step)`. What would the state be of?", 2),
+        Mistake(
+            "a generator",
+            "ACDE",
+            "Your draws come from `(seed, step)`. There is no generator whose state you could save.",
+            2,
+        ),
         Mistake("the rate", "ACDH", "The learning rate follows from the number of the step.", 2),
-        Mistake("old log-probabilities", "ACDG", "They are those of the policy that step 121 starts with.", 3),
+        Mistake(
+            "old log-probabilities", "ACDG", "Step 121 computes them itself, from the policy that it starts with.", 3
+        ),
         Mistake("the gradient", "ABCD", "Step 121 computes a gradient of its own.", 3),
-        Mistake("the cache", "ACDF", "The cache belongs to answers that are finished.", 3),
+        Mistake("the cache", "ACDF", "The cache belongs to finished answers.", 3),
         *(
-            Mistake(f"in the order {order}", order, f"{order} has the right ones: in alphabetical order, please.")
+            Mistake(f"in the order {order}", order, f"{order} has the right letters: give them in alphabetical order.")
             for order in ("ADC", "CAD", "CDA", "DAC", "DCA")
         ),
-        Mistake("all", "ABCDEFGH", "It would work. But three are enough.", 1),
+        Mistake("all", "ABCDEFGH", "That would work, but three are enough.", 1),
     ),
-    explain="With a KL penalty (beta above 0) the reference policy comes to it. AdamW keeps two numbers beside every "
-    "parameter: that is why a checkpoint is three times as large as the model.",
+    explain=(
+        "With a KL penalty (beta above 0) you also have to save the reference policy. AdamW keeps two numbers for "
+        "every parameter: that is why a checkpoint is three times as large as the model."
+    ),
 )

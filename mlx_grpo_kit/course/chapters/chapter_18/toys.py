@@ -1,9 +1,11 @@
-"""Policies and tasks small enough to follow by hand, with which the pieces of a training loop are tried."""
+"""Small policies and tasks, which you can follow by hand, for testing the pieces of a training loop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.runtime import mx
@@ -11,7 +13,7 @@ from mlx_grpo_kit.tasks import Problem
 
 
 class Coins:
-    """A policy of two numbers that says token 0 or 1, and a batch of four tokens that it drew."""
+    """A policy of two numbers that draws token 0 or 1, and a batch of four tokens that it drew."""
 
     def __init__(self, tokens: list[int], advantages: list[float], clip: float = 0.2):
         self.tokens, self.advantages, self.clip = tokens, advantages, clip
@@ -22,7 +24,7 @@ class Coins:
         return (logits - mx.logsumexp(logits))[mx.array(self.tokens)]
 
     def loss_of(self, logps: mx.array, old_logps: mx.array) -> mx.array:
-        """The clipped loss of the four, a mean."""
+        """The clipped loss, a mean over the four tokens."""
         ratio, advantages = mx.exp(logps - old_logps), mx.array(self.advantages)
         clipped = mx.clip(ratio, 1 - self.clip, 1 + self.clip)
         return -mx.minimum(ratio * advantages, clipped * advantages).mean()
@@ -37,42 +39,45 @@ def descend(params: dict[str, mx.array], grads: dict[str, mx.array]) -> dict[str
 
 
 class Quiz:
-    """A task whose questions are numbers: `sample` gives those below 100, `held_out` those from 100 on."""
+    """A task whose questions are numbers: `sample` returns numbers below 100, `held_out` numbers from 100 on."""
 
     name, max_completion_length = "quiz", 4
 
     def __init__(self, solved: set[int]):
-        self.solved, self.reward_funcs = solved, [lambda problems, completions: [0.25] * len(problems)]  # for form
+        self.solved, self.reward_funcs = (
+            solved,
+            [lambda problems, completions: [0.25] * len(problems)],
+        )  # pays for form only
 
     def sample(self, rng: Any, n: int) -> list[Problem]:
-        """Questions of the training set, all of which are answered rightly."""
+        """Questions of the training set; the policy answers all of them correctly."""
         return [Problem(f"{number}?", str(number)) for number in rng.integers(0, 100, n)]
 
     def held_out(self, n: int) -> list[Problem]:
-        """The first `n` questions of the others."""
+        """The first `n` held-out questions."""
         return [Problem(f"{100 + number}?", str(100 + number)) for number in range(n)]
 
     def is_correct(self, problem: Problem, completion: str) -> bool:
-        """Whether the completion, without the space and the point around it, is the answer."""
+        """Return True if the completion is the answer; spaces and points around it do not count."""
         return completion.strip(" .") == problem.answer
 
     def write(self, prompts: list[str]) -> list[str]:
-        """Answers: right (" 7.") for small numbers and for those in `solved`, else a digit too much."""
+        """Answers: right (" 7.") for numbers below 100 and for numbers in `solved`, otherwise with an extra digit."""
         numbers = [int(prompt.rstrip("?")) for prompt in prompts]
         return [f" {number}." if number < 100 or number in self.solved else f"{number}7" for number in numbers]
 
     def __repr__(self) -> str:
-        return f"a task of which the policy knows {len(self.solved)} held-out answers"
+        return f"a task with {len(self.solved)} held-out questions that the policy can answer"
 
 
 class Diary:
-    """A policy that counts its steps, and one that stumbles at step `fails_at`."""
+    """A policy that counts its steps and raises an error at step `fails_at`, once."""
 
     def __init__(self, start: int = 0, fails_at: int | None = None):
         self.state, self.fails_at, self.calls = {"step": start, "weight": float(start)}, fails_at, 0
 
     def take_step(self, state: dict[str, float]) -> dict[str, float]:
-        """One step on the parameters in `state`; returns metrics. It leaves state["step"] to the loop."""
+        """Take one step on the parameters in `state` and return metrics. The loop counts state["step"]."""
         self.calls += 1
         if state["step"] + 1 == self.fails_at:
             self.fails_at = None
@@ -86,22 +91,22 @@ class Diary:
 
 
 def follow(train: Any, start: int, max_steps: int, leave_after: int | None, fails_at: int | None) -> Any:
-    """What a loop does that is left after some steps and gone on with: what it yields, and the state at each yield."""
+    """Leave a loop after some steps and continue it; return what it yielded, and the state at each yield."""
     diary, seen = Diary(start, fails_at), []
     for _ in range(2):
         steps = train(diary.take_step, diary.state, max_steps)
         if steps is None or not isinstance(steps, Iterator):
             kind = "None" if steps is None else f"a {type(steps).__name__}"
-            return Told(f"{kind}, where `for step, metrics in train(...)` needs something that yields")
+            return Told(f"{kind}, but `for step, metrics in train(...)` needs an iterator (a function with `yield`)")
         if diary.calls and not seen:
-            return Told("steps that were taken before anybody asked for one")
+            return Told("steps that were taken before the caller asked for one")
         try:
             for count, each in enumerate(steps, start=1):
                 if not isinstance(each, (tuple, list)) or len(each) != 2:
-                    return Told(f"{each!r}, where (step, metrics) was expected")
+                    return Told(f"{each!r}, but (step, metrics) was expected")
                 seen.append((each[0], each[1], diary.state["step"], diary.calls))
                 if len(seen) > 40:
-                    return Told("more than 40 steps: it does not end")
+                    return Told("more than 40 steps, so the loop never ends")
                 if count == leave_after:
                     break
         except RuntimeError as error:
@@ -110,7 +115,7 @@ def follow(train: Any, start: int, max_steps: int, leave_after: int | None, fail
 
 
 class Parts:
-    """The parts of a step, for a policy that is one number: the larger it is, the more of its answers are right."""
+    """The parts of a step, for a policy that is one number. Advantages are scaled by the whole batch."""
 
     group_size = 2
 
@@ -122,20 +127,24 @@ class Parts:
         return [question for question in self.asked[step] for _ in range(self.group_size)]
 
     def write(self, params: float, questions: list[int], step: int) -> list[int]:
-        """An answer to each question; other answers in another step."""
+        """An answer to each question; another step gives other answers."""
         return [question + int(params) + (row * row + step) % 3 for row, question in enumerate(questions)]
 
     def reward(self, questions: list[int], answers: list[int]) -> list[float]:
-        """1 for an answer that three divides, else 0; for question 9 always 0.5."""
+        """1 for an answer that is divisible by three, otherwise 0; for question 9 always 0.5."""
         return [
             0.5 if question == 9 else float(answer % 3 == 0)
             for question, answer in zip(questions, answers, strict=True)
         ]
 
     def advantages(self, rewards: list[float]) -> list[float]:
-        """Rewards minus the mean of their group."""
+        """Rewards minus the mean of their group, divided by the standard deviation of all rewards.
+
+        That is `scale_rewards="batch"`, so leaving rows out first gives other advantages.
+        """
         means = [(rewards[row - row % 2] + rewards[row - row % 2 + 1]) / 2 for row in range(len(rewards))]
-        return [reward - mean for reward, mean in zip(rewards, means, strict=True)]
+        spread = float(np.std(rewards, ddof=1)) if rewards else 0.0
+        return [(reward - mean) / (spread + 1e-4) for reward, mean in zip(rewards, means, strict=True)]
 
     def rows_that_teach(self, rewards: list[float]) -> list[int]:
         """The rows of groups with two different rewards."""

@@ -35,11 +35,11 @@ GDPO_ADVANTAGES = Exercise(
     "19.1",
     "Each reward by itself",
     "Write `gdpo_advantages(rewards, weights, num_generations)`: the advantages of GDPO. `rewards` is an array [B, F] "
-    "with a column for each of F reward functions; the completions of one prompt stand next to each other, "
-    "`num_generations` of them. Of each column take GRPO's advantages: the distance from the mean of the group, "
-    "divided by the group's standard deviation (that of n - 1) plus 1e-4. Add the columns up, each times its weight "
-    "(`weights` is a list of F numbers), and divide the sums by their standard deviation in the whole batch (that of "
-    "n - 1 again) plus 1e-4. Return them [B].",
+    "with a column for each of F reward functions; the `num_generations` completions of one prompt come one after the "
+    "other. For each column compute GRPO's advantages: the distance from the group's mean, divided by the group's "
+    "standard deviation (dividing by n - 1) plus 1e-4. Add up the columns, each times its weight (`weights` is a list "
+    "of F numbers), and divide the sums by their standard deviation over the whole batch (again dividing by n - 1) "
+    "plus 1e-4. Return the result [B].",
     minutes=10,
     difficulty=2,
     solution=gdpo_advantages,
@@ -60,7 +60,7 @@ GDPO_ADVANTAGES = Exercise(
         Mistake(
             "the sum first",
             _sum_first,
-            "That adds the rewards up first and divides the sum, as GRPO does: the reward with the largest numbers "
+            "That adds up the rewards first and divides the sum, as GRPO does: the reward with the largest numbers "
             "drowns the others. Divide each column by its own spread before you add.",
         ),
         *slips(
@@ -70,8 +70,8 @@ GDPO_ADVANTAGES = Exercise(
                 "- return total / (total.std(ddof=1) + 1e-4)",
                 "+ return total",
                 message=(
-                    "The sums are divided once more, by their own standard deviation in the batch: with more functions"
-                    " advantages shall not become longer."
+                    "Divide the sums once more, by their own standard deviation over the batch, so that advantages do "
+                    "not become larger with more reward functions."
                 ),
                 hint=2,
             ),
@@ -81,7 +81,26 @@ GDPO_ADVANTAGES = Exercise(
                 "+ each = above / (groups.std(axis=1, keepdims=True) + 1e-4)",
                 "- return total / (total.std(ddof=1) + 1e-4)",
                 "+ return total / (total.std() + 1e-4)",
-                message="NumPy's `std` divides by n. `ddof=1` makes it that of n - 1.",
+                message="NumPy's `std` divides by n. With `ddof=1` it divides by n - 1.",
+            ),
+            Slip(
+                "groups divided by n",
+                "- each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
+                "+ each = above / (groups.std(axis=1, keepdims=True) + 1e-4)",
+                message=(
+                    "The standard deviation of each *group* divides by n here. With `ddof=1` it divides by n - 1, as "
+                    "it already does over the batch."
+                ),
+            ),
+            Slip(
+                "batch divided by n",
+                "- return total / (total.std(ddof=1) + 1e-4)",
+                "+ return total / (total.std() + 1e-4)",
+                message=(
+                    "The standard deviation over the *batch* divides by n here. With `ddof=1` it divides by n - 1, as "
+                    "it already does in each group."
+                ),
+                hint=2,
             ),
             Slip(
                 "no weights",
@@ -96,7 +115,7 @@ GDPO_ADVANTAGES = Exercise(
                 "+ groups = (np.array(rewards, float) * weights).reshape(-1, num_generations, len(weights))",
                 "- total = (each * np.array(weights)).sum(axis=2).reshape(-1)",
                 "+ total = (each).sum(axis=2).reshape(-1)",
-                message="A weight that comes before the division is divided away again: weigh the advantages.",
+                message="A weight that comes before the division cancels in the division: weight the advantages.",
                 hint=2,
             ),
             Slip(
@@ -106,8 +125,8 @@ GDPO_ADVANTAGES = Exercise(
                 "+ above = groups - groups.mean(axis=(0, 1), keepdims=True)",
                 "+ each = above / (groups.std(axis=(0, 1), ddof=1, keepdims=True) + 1e-4)",
                 message=(
-                    "A completion is compared with those of the same prompt: each group has a mean and a spread of its"
-                    " own."
+                    "A completion is compared only with completions of the same prompt: each group has its own mean "
+                    "and its own spread."
                 ),
             ),
             Slip(
@@ -117,21 +136,23 @@ GDPO_ADVANTAGES = Exercise(
                 "- total = (each * np.array(weights)).sum(axis=2).reshape(-1)",
                 "+ total = (each * np.array(weights)).sum(axis=2).T.reshape(-1)",
                 message=(
-                    "Completions of one prompt stand *next to each other*: `.reshape(-1, num_generations, "
+                    "The completions of one prompt come *one after the other*: `.reshape(-1, num_generations, "
                     "len(weights))`."
                 ),
             ),
         ),
     ),
-    explain="Equal spreads for all rewards: from here on a weight says how much a reward counts, and not in which unit "
-    "it is measured.",
+    explain=(
+        "Now all rewards have the same spread, so a weight says how much a reward counts, whatever unit it is measured "
+        "in."
+    ),
 )
 
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
 def token_weight(lengths, loss_type, longest):
-    """What one token of each completion weighs, [B]."""
+    """The weight of one token of each completion, [B]."""
     lengths = np.array(lengths, float)
     if loss_type == "grpo":
         return 1 / (len(lengths) * lengths)
@@ -145,18 +166,18 @@ def token_weight(lengths, loss_type, longest):
 TOKEN_WEIGHT = Exercise(
     "19.2",
     "What a token weighs",
-    "Write `token_weight(lengths, loss_type, longest)`. `lengths` [B] says how many tokens each completion has, and "
-    '`longest` how many it may have. Return what *one token* of each completion weighs in the loss, [B]. "grpo": the '
-    'mean over completions of the mean over their tokens. "dapo": the mean over all tokens. "dr_grpo": the sum over '
-    'all tokens, divided by the number of completions times `longest`. "luspo": the mean over completions of the *sum* '
-    "over their tokens.",
+    "Write `token_weight(lengths, loss_type, longest)`. `lengths` [B] contains the number of tokens of each "
+    "completion, and `longest` is the largest number allowed. Return the weight of *one token* of each completion in "
+    'the loss, [B]. "grpo": the mean over completions of the mean over their tokens. "dapo": the mean over all '
+    'tokens. "dr_grpo": the sum over all tokens, divided by the number of completions times `longest`. "luspo": the '
+    "mean over completions of the *sum* over their tokens.",
     minutes=8,
     difficulty=1,
     solution=token_weight,
     hints=(
-        "A mean over completions gives each the weight 1 / B. A mean over the tokens of one divides that by its length "
-        "once more.",
-        "Only `grpo` has different numbers for different completions. The other three are one number, B times.",
+        "A mean over completions gives each of them the weight 1 / B. A mean over the tokens of a completion also "
+        "divides by its length.",
+        "Only `grpo` gives different numbers for different completions. The other three give one number, B times.",
         "`1 / lengths.sum()` for dapo, `1 / (len(lengths) * longest)` for dr_grpo.",
     ),
     cases=(
@@ -174,20 +195,20 @@ TOKEN_WEIGHT = Exercise(
             "grpo without the mean over completions",
             "- return 1 / (len(lengths) * lengths)",
             "+ return 1 / lengths",
-            message="grpo: the mean over completions divides by B as well.",
+            message="grpo: the mean over completions also divides by B.",
         ),
         Slip(
             "dapo by completion",
             "- return np.full(len(lengths), 1 / lengths.sum())",
             "+ return np.full(len(lengths), 1 / (len(lengths) * lengths.max()))",
-            message="dapo divides by the number of tokens there are, all completions together.",
+            message="dapo divides by the total number of tokens of all completions.",
             hint=3,
         ),
         Slip(
             "dr_grpo without B",
             "- return np.full(len(lengths), 1 / (len(lengths) * longest))",
             "+ return np.full(len(lengths), 1 / longest)",
-            message="dr_grpo: a batch of B completions divides by B times the longest.",
+            message="dr_grpo divides by B times `longest`.",
             hint=3,
         ),
         Slip(
@@ -195,7 +216,7 @@ TOKEN_WEIGHT = Exercise(
             "- return np.full(len(lengths), 1 / (len(lengths) * longest))",
             "+ return np.full(len(lengths), 1 / (len(lengths) * lengths.max()))",
             message=(
-                "dr_grpo divides by the length that a completion *may* have, `longest`. What this batch has would "
+                "dr_grpo divides by the largest *allowed* length, `longest`. The largest length in the batch would "
                 "change from batch to batch."
             ),
             hint=3,
@@ -204,19 +225,19 @@ TOKEN_WEIGHT = Exercise(
             "luspo without the mean",
             "- return np.full(len(lengths), 1 / len(lengths))",
             "+ return np.ones(len(lengths))",
-            message="luspo adds up over tokens, but it is still a *mean* over completions.",
+            message="luspo is a sum over tokens, but still a *mean* over completions.",
         ),
         Slip(
             "luspo by completion",
             "- return np.full(len(lengths), 1 / len(lengths))",
             "+ return lengths / len(lengths)",
-            message="That is what all tokens of a completion weigh together. Asked is what one of them weighs.",
+            message="That is the weight of all tokens of a completion together. Return the weight of one token.",
         ),
         Slip(
             "luspo with a mean",
             "- return np.full(len(lengths), 1 / len(lengths))",
             "+ return 1 / (len(lengths) * lengths)",
-            message="luspo adds up over the tokens of a completion. Nothing is divided by its length.",
+            message="luspo adds up the tokens of a completion and does not divide by its length.",
         ),
     ),
 )
@@ -241,16 +262,16 @@ def _arrays(rng, rows=3, columns=4):
 SEQUENCE_RATIO = Exercise(
     "19.3",
     "One ratio for all",
-    "Write `sequence_ratio(logps, old_logps, mask)`, GSPO's ratio. All three are MLX arrays [B, T]: the log-"
-    "probability of every token now, when it was sampled, and 1 where there is a token, 0 where a short completion has "
-    "none (what stands there in the other two counts for nothing). Return [B]: for each completion the *geometric "
-    "mean* of its tokens' ratios, the n-th root of the product of n of them.",
+    "Write `sequence_ratio(logps, old_logps, mask)`, GSPO's ratio. All three are MLX arrays [B, T]: the "
+    "log-probability of every token now, its log-probability when it was sampled, and a mask: 1 where there is a "
+    "token, 0 where a short completion has none (ignore the values of the other two there). Return [B]: for each "
+    "completion the *geometric mean* of its tokens' ratios, which is the n-th root of the product of n ratios.",
     minutes=8,
     difficulty=2,
     solution=sequence_ratio,
     hints=(
-        "The logarithm turns a product into a sum and a root into a division. So: the exp of a mean.",
-        "The mean of `logps - old_logps` over the tokens that there are: sum with the mask, divide by "
+        "The logarithm turns a product into a sum and a root into a division. So the ratio is the exp of a mean.",
+        "Take the mean of `logps - old_logps` over the real tokens: multiply by the mask, add up, and divide by "
         "`mask.sum(axis=1)`.",
         "`mx.exp(((logps - old_logps) * mask).sum(axis=1) / mask.sum(axis=1))`.",
     ),
@@ -264,20 +285,20 @@ SEQUENCE_RATIO = Exercise(
             "product",
             "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
             "+ return mx.exp(log_ratio.sum(axis=1))",
-            message="That is the product of all ratios, which is RLOO's and VESPO's. GSPO takes the n-th root of it.",
+            message="That is the product of all ratios, which RLOO and VESPO use. GSPO takes the n-th root of it.",
         ),
         Slip(
             "divided by T",
             "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
             "+ return mx.exp(log_ratio.sum(axis=1) / mask.shape[1])",
-            message="A short completion has fewer tokens than there are columns: divide by how many it has.",
+            message="A short completion has fewer tokens than there are columns: divide by its number of tokens.",
             hint=2,
         ),
         Slip(
             "mask forgotten",
             "- log_ratio = (logps - old_logps) * mask",
             "+ log_ratio = (logps - old_logps)",
-            message="Places without a token are counted. Mask them before you add up.",
+            message="Positions without a token are counted. Mask them before you add up.",
             hint=2,
         ),
         Slip(
@@ -298,12 +319,14 @@ SEQUENCE_RATIO = Exercise(
             "the other way round",
             "- log_ratio = (logps - old_logps) * mask",
             "+ log_ratio = (old_logps - logps) * mask",
-            message="It is now divided by then: a token that became likelier has a ratio above 1.",
+            message="The ratio is now divided by then: a token that became likelier has a ratio above 1.",
             hint=2,
         ),
     ),
-    explain="The root makes ratios of long and short completions comparable, and brings them close to 1: that is why "
-    "GSPO's clip range is a thousandth wide.",
+    explain=(
+        "The root makes the ratios of long and short completions comparable and brings them close to 1. That is why "
+        "GSPO's clip range is less than a thousandth wide."
+    ),
 )
 
 
@@ -315,26 +338,26 @@ def cispo_loss(logps, old_logps, advantages, mask, cap):
 
 
 def _value_and_gradient(function, logps, *others):
-    """The loss and its gradient with respect to logps."""
+    """Return the loss and its gradient with respect to logps."""
     value, gradient = mx.value_and_grad(lambda x: function(x, *others))(logps)
     if getattr(value, "shape", None) != ():
-        return Told(f"an array of shape {getattr(value, 'shape', None)}, where a loss is one number")
+        return Told(f"an array of shape {getattr(value, 'shape', None)}, but a loss is one number")
     return [np.array(value), np.array(gradient)]
 
 
 def _with_advantages(rng):
     logps, old, mask = _arrays(rng)
-    old = mx.where(mx.array(rng.random(old.shape) < 0.3), logps - 1.5, old)  # some ratios above every cap
+    old = mx.where(mx.array(rng.random(old.shape) < 0.3), logps - 1.5, old)  # some ratios above any cap
     return logps, old, mx.array(rng.normal(size=3).astype(np.float32)), mask, float(rng.choice([1.5, 2.0, 3.0]))
 
 
 CISPO_LOSS = Exercise(
     "19.4",
     "A weight, not a clip",
-    "Write `cispo_loss(logps, old_logps, advantages, mask, cap)`. `logps`, `old_logps` and `mask` are MLX arrays "
-    "[B, T], `advantages` [B]. Every token's ratio, but at most `cap`, is a *weight*, through which no gradient flows. "
-    "The loss is minus the mean over all tokens of weight times advantage times log-probability. `check` looks at the "
-    "value and at the gradient with respect to `logps`.",
+    "Write `cispo_loss(logps, old_logps, advantages, mask, cap)`. `logps`, `old_logps` and `mask` are MLX arrays [B, "
+    "T], `advantages` [B]. Each token has a *weight*: its ratio, but at most `cap`. No gradient flows through the "
+    "weight. The loss is minus the mean over all tokens of weight times advantage times log-probability. `check` "
+    "looks at the value and at the gradient with respect to `logps`.",
     minutes=10,
     difficulty=2,
     solution=cispo_loss,
@@ -365,7 +388,7 @@ CISPO_LOSS = Exercise(
             "an offset",
             "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
             "+ weight = mx.stop_gradient(mx.minimum(ratio, 1 + cap))",
-            message="`cap` is the largest weight itself, not how far it may be above 1.",
+            message="`cap` is the largest weight itself, not its distance from 1.",
             hint=2,
         ),
         Slip(
@@ -382,64 +405,64 @@ CISPO_LOSS = Exercise(
             "+ weight = mx.minimum(ratio, cap)",
             "+ return -(weight * advantages[:, None] * mask).sum() / mask.sum()",
             message=(
-                "That is PPO's objective, ratio times advantage. Here the log-probability is the objective, and the "
-                "ratio only its weight."
+                "That is PPO's objective, ratio times advantage. Here the objective is the log-probability, and the "
+                "ratio is only its weight."
             ),
         ),
         Slip(
             "nothing above the cap",
             "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
             "+ weight = mx.stop_gradient(mx.where(ratio > cap, 0.0, ratio))",
-            message="A token whose ratio is above `cap` weighs `cap`. It is not left out: that would be a clip.",
+            message="A token whose ratio is above `cap` weighs `cap`. It is not left out, as a clip would do.",
             hint=2,
         ),
         Slip(
             "grpo's mean",
             "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
             "+ return -((weight * advantages[:, None] * logps * mask).sum(axis=1) / mask.sum(axis=1)).mean()",
-            message=(
-                "That is the mean over completions of the mean over their tokens. Asked is the mean over all tokens."
-            ),
+            message="That is the mean over completions of the mean over their tokens. Take the mean over all tokens.",
             hint=3,
         ),
         Slip(
             "everything stopped",
             "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
             "+ return -(weight * advantages[:, None] * mx.stop_gradient(logps) * mask).sum() / mask.sum()",
-            message="Nothing is left that has a gradient. Only the weight is stopped, not the log-probability.",
+            message=(
+                "Nothing with a gradient is left. Stop the gradient only at the weight, not at the log-probability."
+            ),
             hint=2,
         ),
         Slip(
             "upside down",
             "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
             "+ return (weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            message="A loss is made small. Put a minus in front of what should become large.",
+            message="Training makes a loss smaller. Put a minus before the quantity that should become larger.",
             hint=3,
         ),
         Slip(
             "clipped below too",
             "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
             "+ weight = mx.stop_gradient(mx.clip(ratio, 1 / cap, cap))",
-            message="CISPO has an upper bound only.",
+            message="CISPO has only an upper bound.",
             hint=2,
         ),
         Slip(
             "mean over all places",
             "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
             "+ return -(weight * advantages[:, None] * logps * mask).sum() / mask.size",
-            message="The mean is over the tokens that there are, `mask.sum()` of them.",
+            message="The mean is over the real tokens, `mask.sum()` of them.",
             hint=3,
         ),
         Slip(
             "no mask",
             "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
             "+ return -(weight * advantages[:, None] * logps).mean()",
-            message="Places without a token are counted. Mask them, and divide by the number of tokens.",
+            message="Positions without a token are counted. Mask them, and divide by the number of tokens.",
             hint=3,
         ),
     ),
     run=_value_and_gradient,
-    explain="A token whose ratio has left the clip range keeps a gradient here. In PPO's clip it has none.",
+    explain="Here a token whose ratio has left the clip range keeps its gradient. With PPO's clip it has none.",
 )
 
 # -- which tokens, which completions ----------------------------------------------------------------------------------
@@ -458,7 +481,7 @@ def _booleans(function, *arguments):
         chosen = np.asarray(result.tolist() if hasattr(result, "tolist") else result)
         if np.all((chosen == 0) | (chosen == 1)):
             return chosen != 0
-        return Told("numbers other than 0 and 1, where a mask says yes or no of each token")
+        return Told("numbers other than 0 and 1, but a mask says yes or no for each token")
     except (TypeError, ValueError):
         return result
 
@@ -472,14 +495,15 @@ TOP_ENTROPY_MASK = Exercise(
     "19.5",
     "Only the forks",
     "Write `top_entropy_mask(entropies, mask, share)`: `entropies` [B, T] says how undecided the policy was at each "
-    "token, `mask` [B, T] where there is a token (NumPy arrays, `mask` of booleans). Return a mask [B, T] of the "
-    "`share` of tokens with the highest entropy: those at or above the quantile 1 - `share` of all tokens that there "
-    "are (`np.quantile(numbers, q)`).",
+    "token, and `mask` [B, T] says where there is a token (both are NumPy arrays, `mask` of booleans). Return a mask "
+    "[B, T] of the `share` of tokens with the highest entropy: those at or above the quantile 1 - `share` of all real "
+    "tokens (`np.quantile(numbers, q)`).",
     minutes=8,
     difficulty=2,
     solution=top_entropy_mask,
     hints=(
-        "`entropies[mask]` is a flat array of the entropies of real tokens. The bound is a quantile of these.",
+        "`entropies[mask]` is a flat array of the entropies of real tokens. The threshold is a quantile of these "
+        "numbers.",
         "`mask & (entropies >= np.quantile(entropies[mask], 1 - share))`, with a mask of booleans.",
     ),
     cases=(
@@ -494,7 +518,7 @@ TOP_ENTROPY_MASK = Exercise(
             "padding counted",
             "- bound = np.quantile(entropies[mask], 1 - share)",
             "+ bound = np.quantile(entropies, 1 - share)",
-            message="Numbers at places without a token went into the quantile.",
+            message="Numbers at positions without a token went into the quantile.",
         ),
         Slip(
             "the lowest",
@@ -502,7 +526,7 @@ TOP_ENTROPY_MASK = Exercise(
             "- return mask & (entropies >= bound)",
             "+ bound = np.quantile(entropies[mask], share)",
             "+ return mask & (entropies <= bound)",
-            message="Those are the tokens with the *lowest* entropy, of which the model was sure.",
+            message="Those are the tokens with the *lowest* entropy, where the model was sure.",
             hint=2,
         ),
         Slip(
@@ -516,14 +540,14 @@ TOP_ENTROPY_MASK = Exercise(
             "padding kept",
             "- return mask & (entropies >= bound)",
             "+ return (entropies >= bound)",
-            message="Places without a token are in the mask. They have to stay out.",
+            message="Positions without a token are in the mask. Leave them out.",
             hint=2,
         ),
         Slip(
             "strictly above",
             "- return mask & (entropies >= bound)",
             "+ return mask & (entropies > bound)",
-            message="At *or* above: with entropies that are all equal nothing would be left.",
+            message="Keep tokens at *or* above the quantile: if all entropies were equal, no token would be left.",
             hint=2,
         ),
     ),
@@ -540,8 +564,9 @@ def overlong_penalty(lengths, longest, cache):
 OVERLONG_PENALTY = Exercise(
     "19.6",
     "Too long, softly",
-    "Write `overlong_penalty(lengths, longest, cache)`: what DAPO adds to the reward of completions of these `lengths` "
-    "[B]. Nothing up to `longest` - `cache` tokens. From there a straight line down to -1 at `longest`, and -1 beyond.",
+    "Write `overlong_penalty(lengths, longest, cache)`: what DAPO adds to the reward of completions of these "
+    "`lengths` [B]. It is 0 up to `longest` - `cache` tokens. From there it falls in a straight line to -1 at "
+    "`longest`, and it stays -1 beyond.",
     minutes=5,
     difficulty=1,
     solution=overlong_penalty,
@@ -561,14 +586,14 @@ OVERLONG_PENALTY = Exercise(
             "a bonus",
             "- return 0 - np.clip(over / cache, 0, 1)",
             "+ return np.clip(over / cache, 0, 1)",
-            message="The sign: a penalty is negative.",
+            message="The sign is wrong: a penalty is negative.",
             hint=2,
         ),
         Slip(
             "without an end",
             "- return 0 - np.clip(over / cache, 0, 1)",
             "+ return -np.maximum(over / cache, 0)",
-            message="It never costs more than 1, also beyond `longest`.",
+            message="The penalty never costs more than 1, even beyond `longest`.",
             hint=2,
         ),
         Slip(
@@ -581,13 +606,13 @@ OVERLONG_PENALTY = Exercise(
             "a step",
             "- return 0 - np.clip(over / cache, 0, 1)",
             "+ return 0 - np.where(over > 0, 1.0, 0.0)",
-            message="That is a cliff. Between the two lengths it should be a straight line.",
+            message="That is a cliff. Between the two lengths the penalty should be a straight line.",
         ),
         Slip(
             "begins at the end",
             "- over = np.array(lengths, float) - (longest - cache)",
             "+ over = np.array(lengths, float) - longest",
-            message="The line begins `cache` tokens *before* the longest, and ends there.",
+            message="The line begins `cache` tokens *before* `longest`, and ends at `longest`.",
         ),
     ),
 )
@@ -597,30 +622,34 @@ OVERLONG_PENALTY = Exercise(
 WHICH_VARIANT = Exercise(
     "19.7",
     "Which variant is this?",
-    "A good completion of 2 tokens (advantage +1) and a bad one of 6 (advantage -1); 8 tokens are allowed at most. No "
-    "ratio has moved, but for one: the first token of the good completion has become twice as likely. Four losses push "
-    "the tokens like this (first and second token of the good one | every token of the bad one):  \n"
+    "A batch has a good completion of 2 tokens (advantage +1) and a bad one of 6 tokens (advantage -1); at most 8 "
+    "tokens are allowed. Only one ratio has moved: the first token of the good completion has become twice as likely. "
+    "Four losses push the tokens like this (first and second token of the good completion | every token of the bad "
+    "one):  \n"
     "1: 0 and 0.125 | -0.125;  2: 0 and 0.25 | -0.083;  3: 0.25 and 0.125 | -0.125;  4: 0 and 0.0625 | -0.0625.  \n"
     "Which is which: a = grpo, b = dapo, c = dr_grpo, d = cispo with a cap of 5? Answer with a text of four letters, "
-    "that of loss 1 first.",
+    "the letter of loss 1 first.",
     minutes=6,
     difficulty=2,
     solution="badc",
     hints=(
-        "Two questions. Is the token that moved clipped away, or does it weigh more? And what is a token divided by: 8 "
-        "tokens that there are, 16 that there might be, or its own completion's length?",
+        "Ask two questions. Is the token that moved clipped away, or does it weigh more? And what is a token divided "
+        "by: the 8 tokens in the batch, the 16 tokens it could have, or the length of its own completion?",
         "A push of 0.125 is 1 / 8, 0.0625 is 1 / 16, 0.25 is 1 / (2 * 2) and 0.083 is 1 / (2 * 6).",
     ),
     mistakes=(
-        Mistake("dapo and dr_grpo", "cadb", "dapo divides by the 8 tokens that there are, dr_grpo by 2 times 8.", 2),
+        Mistake("dapo and dr_grpo", "cadb", "dapo divides by the 8 tokens in the batch, dr_grpo by 2 times 8.", 2),
         Mistake(
             "dapo and cispo",
             "dabc",
-            "Which of the two clips? A clipped token has no push at all; in cispo its ratio is its weight.",
+            "Which of the two clips? A clipped token gets no push at all; in cispo its ratio is its weight.",
             1,
         ),
         Mistake(
-            "grpo and dapo", "abdc", "In grpo a token of the short completion weighs more than one of the long one.", 2
+            "grpo and dapo",
+            "abdc",
+            "In grpo a token of the short completion weighs more than a token of the long one.",
+            2,
         ),
     ),
 )
@@ -642,14 +671,15 @@ def _two_numbers(function, a, b):
 PAIRED_DIFFERENCE = Exercise(
     "19.8",
     "Better, or lucky?",
-    "Write `paired_difference(a, b)`. `a` and `b` are arrays, the results of two variants, the same seeds in the same "
-    "order. Return two numbers: the mean of the differences b - a, and its *standard error*, which is the standard "
-    "deviation of the differences (dividing by n - 1), divided by the root of n.",
+    "Write `paired_difference(a, b)`. `a` and `b` are arrays: the results of two variants, with the same seeds in the "
+    "same order. Return two numbers: the mean of the differences b - a, and its *standard error*, which is the "
+    "standard deviation of the differences (dividing by n - 1) divided by the square root of n.",
     minutes=7,
     difficulty=2,
     solution=paired_difference,
     hints=(
-        "Subtract seed by seed first. Then it is one list of numbers: their mean, and how well it is known.",
+        "Subtract seed by seed first. That leaves one list of numbers: compute its mean, and how precisely the mean "
+        "is known.",
         "`differences.std(ddof=1) / np.sqrt(len(differences))`.",
     ),
     cases=(
@@ -663,7 +693,9 @@ PAIRED_DIFFERENCE = Exercise(
             "the standard deviation",
             "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
             "+ return differences.mean(), differences.std(ddof=1)",
-            message="That is how far single differences scatter. Their mean is known better, by the root of n.",
+            message=(
+                "That is the scatter of single differences. Their mean is more precise by a factor of the root of n."
+            ),
             hint=2,
         ),
         Slip(
@@ -671,8 +703,8 @@ PAIRED_DIFFERENCE = Exercise(
             "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
             "+ return differences.mean(), differences.std(ddof=0) / np.sqrt(len(differences))",
             message=(
-                "Of a few numbers the standard deviation divides by n - 1 (`ddof=1`): their own mean is closer to them"
-                " than the true one."
+                "For a few numbers the standard deviation divides by n - 1 (`ddof=1`), because numbers are closer to "
+                "their own mean than to the true one."
             ),
             hint=2,
         ),
@@ -680,22 +712,22 @@ PAIRED_DIFFERENCE = Exercise(
             "divided by n",
             "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
             "+ return differences.mean(), differences.std(ddof=1) / len(differences)",
-            message="By the *root* of n: four times the seeds for half the error.",
+            message="Divide by the *root* of n: half the error takes four times as many seeds.",
             hint=2,
         ),
         Slip(
             "upside down",
             "- differences = np.array(b, float) - np.array(a, float)",
             "+ differences = np.array(a, float) - np.array(b, float)",
-            message="It is b - a: positive where b is better.",
+            message="The difference is b - a: it is positive where b is better.",
         ),
         Slip(
             "not paired",
             "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
             "+ return differences.mean(), np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / len(differences))",
             message=(
-                "That is the error of two means that know nothing of each other. Seed by seed the two runs see the "
-                "same problems, and what they share falls out of the difference."
+                "That is the error for two independent groups of runs. With the same seed, both runs see the same "
+                "problems, and what they share cancels in the difference."
             ),
         ),
     ),

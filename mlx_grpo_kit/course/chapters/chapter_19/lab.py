@@ -1,4 +1,4 @@
-"""One batch of completions, frozen, and what every variant would do with it: to its tokens, and to the whole model."""
+"""One frozen batch of completions, and the effect of every variant on its tokens and on the whole model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IN_THE_LAB = (
     "dapo", "grpo", "dr_grpo", "batch scaling", "overlong penalty", "top entropy", "two-sided clip", "gspo", "luspo",
     "cispo", "sapo", "vespo", "reinforce", "rloo",
 )  # fmt: skip
-"""Variants that differ in what they do with a given batch."""
+"Variants that treat a given batch differently."
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Lab:
     """A frozen batch.
 
     Attributes:
-        config: the model's.
-        policies: the one that sampled, and what became of it by update after update from this very batch.
-        completions: with rewards; those of a prompt next to each other.
-        tokens: of every completion, as texts.
+        config: the configuration of the model.
+        policies: the policy that sampled, and the policy after each further update from this batch.
+        completions: the completions with their rewards, one prompt after the other.
+        tokens: the tokens of every completion, as texts.
         batch: the completions as arrays.
-        frozen: what each policy says of every token.
-        longest: tokens that a completion may have.
+        frozen: the log-probabilities and entropies of every token under each policy.
+        longest: the largest number of tokens allowed in a completion.
     """
 
     config: Qwen3Config
@@ -50,7 +50,7 @@ class Lab:
     longest: int
 
     def arguments(self, name: str) -> tuple[Any, mx.array]:
-        """The loss of a variant, and its advantages of this batch [B]."""
+        """The loss of a variant, and its advantages for this batch [B]."""
         args = GRPOConfig(num_generations=GROUP, **VARIANTS[name].settings)
         rewards = self.frozen.rewards
         if args.soft_punish_cache:
@@ -62,9 +62,9 @@ class Lab:
         return args.loss(self.longest), advantages
 
     def pushes(self, name: str, update: int = 0) -> np.ndarray:
-        """[B, T]: how hard a variant pushes each token under the policy after `update` updates; up is positive.
+        """[B, T]: how hard a variant pushes each token, under the policy after `update` updates; positive is up.
 
-        Minus the derivative of the loss by the token's log-probability.
+        It is minus the derivative of the loss with respect to the token's log-probability.
         """
         config, advantages = self.arguments(name)
         frozen = self.frozen
@@ -77,7 +77,7 @@ class Lab:
         return -np.array(mx.grad(loss_fn)(frozen.logps[update]))
 
     def gradient(self, name: str, update: int = 0) -> np.ndarray:
-        """The gradient of the variant's loss by all parameters of the policy after `update` updates, one vector."""
+        """The gradient of the variant's loss for all parameters of the policy after `update` updates, as one vector."""
         config, advantages = self.arguments(name)
 
         def loss_fn(params: dict[str, mx.array]) -> mx.array:
@@ -88,16 +88,16 @@ class Lab:
         return np.concatenate([np.array(grads[name]).ravel() for name in sorted(grads)])
 
     def ratios(self, update: int) -> np.ndarray:
-        """The ratio of every token that was sampled, those of all completions in a row."""
+        """The ratio of every sampled token, all completions in one flat array."""
         frozen = self.frozen
         ratios = np.exp(np.array(frozen.logps[update] - frozen.logps[0]))
         return ratios[np.array(frozen.completion_mask)]
 
 
 def frozen_lab(folder: str | os.PathLike = TINY, prompts: int = 8, updates: int = 8, seed: int = 3) -> Lab:
-    """Sample one batch of sums with a model, and take `updates` updates from it, all from the same completions.
+    """Sample one batch of sums with a model, and make `updates` updates from it, all with the same completions.
 
-    The learning rate of the updates is that of the default run, so the ratios are what it would see.
+    The updates have the learning rate of the default run, so the ratios are those that it would see.
     """
     config, params = load_pretrained(folder)
     tokenizer = load_tokenizer(folder)
@@ -120,7 +120,7 @@ def frozen_lab(folder: str | os.PathLike = TINY, prompts: int = 8, updates: int 
 
 
 def cosines(gradients: Sequence[np.ndarray]) -> np.ndarray:
-    """[N, N]: the cosine between each two gradients; 1 is the same direction, 0 a right angle or no gradient."""
+    """[N, N]: the cosine between each pair of gradients; 1 is the same direction, 0 a right angle or no gradient."""
     unit = [gradient / max(float(np.linalg.norm(gradient)), 1e-30) for gradient in gradients]
     return np.array([[a @ b for a in unit] for b in unit])
 

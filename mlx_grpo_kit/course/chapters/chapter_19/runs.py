@@ -1,8 +1,8 @@
-"""Short runs of many variants with several seeds, on the default task, and what was measured of them once.
+"""Short runs of many variants with several seeds, on the default task, and their stored results.
 
     python -m mlx_grpo_kit.course.chapters.chapter_19.runs
 
-repeats the measurement, which takes about ten minutes, and writes `runs.json` beside this file.
+repeats the measurement, which takes about ten minutes, and writes `runs.json` next to this file.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mlx_grpo_kit.tasks import Addition
 STORED = Path(__file__).with_name("runs.json")
 SEEDS = (0, 1, 2, 3, 4)
 PROBLEMS = 512
-"""Held-out problems that accuracy is measured on."""
+"The number of held-out problems for measuring accuracy."
 
 WINDOW = 6
-"""Updates whose mean reward is one point of a curve."""
+"The number of updates whose mean reward is one point of a curve."
 
 REGIMES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
     "one update from each batch": (
@@ -42,14 +42,14 @@ REGIMES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         ("dapo", "grpo", "two-sided clip", "gspo", "luspo", "cispo", "sapo", "vespo", "reinforce", "rloo"),
     ),
 }  # fmt: skip
-"""Settings, steps, and the variants that differ there: with one update every ratio is 1."""
+"Settings, steps, and the variants that differ with them: with one update every ratio is 1."
 
 
 def run(name: str, seed: int, num_iterations: int, steps: int) -> dict[str, Any]:
-    """Train the shipped model with a variant: {"accuracy": at the end, "entropy": at the end, "rewards": by step}.
+    """Train the shipped model with a variant; return {"accuracy": final, "entropy": final, "rewards": by step}.
 
-    The settings are the default run's, but for the number of steps: the learning rate falls to 0 at the last one. The
-    reward is of all completions that were drawn.
+    The settings are those of the default run, except for the number of steps: the learning rate falls to 0 at the
+    last step. The reward is the mean over all drawn completions.
     """
     settings = TINY_ARGS | {"num_iterations": num_iterations, "seed": seed} | dict(VARIANTS[name].settings)
     trainer = GRPOTrainer(*_model(), load_tokenizer(TINY), Addition(), GRPOConfig(**settings))
@@ -60,7 +60,7 @@ def run(name: str, seed: int, num_iterations: int, steps: int) -> dict[str, Any]
 
 
 def measure(seeds: tuple[int, ...] = SEEDS) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-    """(regime, variant, seed, what `run` returned), seed by seed, so that what is there so far is balanced."""
+    """Yield (regime, variant, seed, result of `run`), seed by seed, so that partial results are balanced."""
     for seed in seeds:
         for regime, (settings, steps, names) in REGIMES.items():
             for name in names:
@@ -68,12 +68,12 @@ def measure(seeds: tuple[int, ...] = SEEDS) -> Iterator[tuple[str, str, int, dic
 
 
 def stored() -> dict[str, dict[str, dict[str, list[float]]]]:
-    """What was measured: {regime: {variant: {"accuracy": by seed, "entropy": by seed, "curve": mean over seeds}}}."""
+    """The stored results: {regime: {variant: {"accuracy": by seed, "entropy": by seed, "curve": mean over seeds}}}."""
     return json.loads(STORED.read_text())
 
 
 def summary(runs: list[tuple[str, str, int, dict[str, Any]]]) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Runs as `stored` has them."""
+    """Summarize runs in the form of `stored`."""
     out: dict[str, dict[str, dict[str, list[float]]]] = {}
     for regime, (settings, steps, names) in REGIMES.items():
         for name in names:
@@ -94,7 +94,7 @@ def _model() -> tuple:
 
 
 def main() -> None:
-    """Measure everything and write it down."""
+    """Measure everything and write `runs.json`."""
     runs = []
     for regime, name, seed, result in measure():
         runs.append((regime, name, seed, result))

@@ -1,1 +1,1 @@
-"""Chapter 20: a museum of the ways in which GRPO programs have been wrong."""
+"""Chapter 20: a museum of bugs of GRPO programs."""

@@ -22,20 +22,20 @@ PASSED, REFUSED = Told("passed"), Told("refused")
 
 
 def _verdict(test, part):
-    """What a test says of a part: `passed` or `refused`, or what it returned in place of True and False."""
+    """Return `passed` or `refused`, the test's verdict on a part, or anything else that the test returned."""
     answer = verdict(test, part)
     return (REFUSED, PASSED)[answer] if isinstance(answer, bool) else answer
 
 
 def _named(name, what, part, *diff):
-    """A part with a name and with words for it; sick where a diff of its source is given."""
+    """A part with a name and a description; a diff of its source makes it sick."""
     function = edited(part, *diff)
     function.__name__, function.__doc__ = name, what
     return function
 
 
 def _sick(part, **parts):
-    """Parts by name: {name: (words, lines of a diff)}."""
+    """Sick parts by name: {name: (description, lines of a diff)}."""
     return [(_named(name, what, part, *diff),) for name, (what, *diff) in parts.items()]
 
 
@@ -43,7 +43,7 @@ def _sick(part, **parts):
 
 
 def scores_are_right(score):
-    """Whether `score` says of every sampled token what the sampler said of it."""
+    """True if `score` returns the sampler's log-probability of every sampled token."""
     batch = frozen_batch()
     logps = score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature)
     apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)
@@ -51,7 +51,7 @@ def scores_are_right(score):
 
 
 def kits_own(config, params, prompts, completions, temperature):
-    """the scorer of the kit, per_token_logps, which puts 0 behind the end token"""
+    """the scorer of the kit, per_token_logps, which returns 0 after the end token"""
     batch = frozen_batch()
     lengths = batch.is_token.sum(axis=1).tolist()
     rows = [row[:length] for row, length in zip(completions.tolist(), lengths)]
@@ -59,34 +59,34 @@ def kits_own(config, params, prompts, completions, temperature):
 
 
 def right_on_the_whole(config, params, prompts, completions, temperature):
-    """each answer's log-probabilities in reverse order, so that their sum is right"""
+    """a scorer that returns each answer's log-probabilities in reverse order, so that only their sum is right"""
     logps, counts = loop.score(config, params, prompts, completions, temperature), frozen_batch().is_token.sum(axis=1)
     rows = [row[:n][::-1] + row[n:] for row, n in zip(logps.tolist(), counts.tolist())]
     return mx.array(rows)
 
 
 def nothing_behind(config, params, prompts, completions, temperature):
-    """the scorer of the loop, which has no number (nan) behind the end token"""
+    """the scorer of the loop, but with nan after the end token"""
     logps = loop.score(config, params, prompts, completions, temperature)
     return mx.where(frozen_batch().is_token, logps, mx.nan)
 
 
 def last_token_off(config, params, prompts, completions, temperature):
-    """right but for one token, the first of the last answer, which is 0.01 too low"""
+    """right except for one token, the first of the last answer, which is 0.01 too low"""
     logps = loop.score(config, params, prompts, completions, temperature)
     last = mx.arange(logps.shape[0])[:, None] == logps.shape[0] - 1
     return mx.where(last & (mx.arange(logps.shape[1]) == 0), logps - 0.01, logps)
 
 
 def one_is_no_number(config, params, prompts, completions, temperature):
-    """right but for the first token of the last answer, which is no number (nan)"""
+    """right except for the first token of the last answer, which is nan"""
     logps = loop.score(config, params, prompts, completions, temperature)
     last = mx.arange(logps.shape[0])[:, None] == logps.shape[0] - 1
     return mx.where(last & (mx.arange(logps.shape[1]) == 0), mx.nan, logps)
 
 
 def right_at_first(config, params, prompts, completions, temperature):
-    """right for the first token of each answer, 0.3 too low for the others"""
+    """right for the first token of each answer, but 0.3 too low for the others"""
     logps = loop.score(config, params, prompts, completions, temperature)
     return mx.where(mx.arange(logps.shape[1]) == 0, logps, logps - 0.3)
 
@@ -104,7 +104,7 @@ SCORES = Exercise(
     solution=scores_are_right,
     hints=(
         "Call `score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature)` and compare with "
-        "`batch.logps`. Which places may differ?",
+        "`batch.logps`. Which positions may differ?",
         "`mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)` is the difference where there is a token.",
         "One token that is far off is enough to refuse: look at `.max()`, not at the mean.",
     ),
@@ -115,12 +115,12 @@ SCORES = Exercise(
         *_sick(
             loop.score,
             one_late=(
-                "the logits of position t score token t",
+                "a scorer that scores token t with the logits of position t",
                 "- logits = logits[:, start - 1 : -1] / temperature",
                 "+ logits = logits[:, start:] / temperature",
             ),
             no_mask=(
-                "no attention mask: padding is read as text",
+                "a scorer without an attention mask, which reads padding as text",
                 "- logits = qwen3_forward(config, params, ids, attention_mask=mask)",
                 "+ logits = qwen3_forward(config, params, ids)",
             ),
@@ -130,12 +130,12 @@ SCORES = Exercise(
                 "+ logits = logits[:, start - 1 : -1]",
             ),
             twice=(
-                "divides by the temperature twice",
+                "a scorer that divides by the temperature twice",
                 "- logits = logits[:, start - 1 : -1] / temperature",
                 "+ logits = logits[:, start - 1 : -1] / temperature / temperature",
             ),
             right_padded=(
-                "prompts are padded on the right",
+                "a scorer that pads prompts on the right",
                 '- prompt_ids, prompt_mask = pad(prompts, "left")',
                 '+ prompt_ids, prompt_mask = pad(prompts, "right")',
             ),
@@ -158,8 +158,8 @@ SCORES = Exercise(
             "- return apart.max().item() < 1e-3",
             "+ return apart[0].max().item() < 1e-3",
             message=(
-                "Your test looks at the first row, whose prompt is the longest: it has no padding, so a scorer that "
-                "reads padding as text is right there. Look at all rows."
+                "Your test looks only at the first row. Its prompt is the longest and has no padding, so a scorer "
+                "that reads padding as text is right there. Look at all rows."
             ),
         ),
         Slip(
@@ -167,8 +167,8 @@ SCORES = Exercise(
             "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
             "+ apart = mx.abs(logps - batch.logps)",
             message=(
-                "Your test compares what stands behind the end token too. Nobody drew anything there: a right scorer "
-                "may say whatever it likes."
+                "Your test also compares the positions after the end token. Nothing was drawn there, so a right "
+                "scorer may return anything."
             ),
         ),
         Slip(
@@ -176,8 +176,8 @@ SCORES = Exercise(
             "- return apart.max().item() < 1e-3",
             "+ return apart.max().item() < 1.5",
             message=(
-                "Your tolerance lets small lies through. A forgotten temperature moves a log-probability by a few "
-                "tenths; rounding moves it by 0.00001."
+                "Your tolerance is too large. A forgotten temperature changes a log-probability by a few tenths; "
+                "rounding changes it by 0.00001."
             ),
             hint=3,
         ),
@@ -186,8 +186,8 @@ SCORES = Exercise(
             "- return apart.max().item() < 1e-3",
             "+ return (apart.sum() / batch.is_token.sum()).item() < 1e-3",
             message=(
-                "One token that is 0.01 off gets through: it hides among those that are right in a mean, or your bound"
-                " is too loose. Look at the largest difference, and allow 0.001."
+                "One token that is 0.01 off gets through: either it hides in a mean over right tokens, or your bound "
+                "is too loose. Look at the largest difference, and allow 0.001."
             ),
             hint=3,
         ),
@@ -196,8 +196,8 @@ SCORES = Exercise(
             "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
             "+ apart = mx.abs(logps - batch.logps) * batch.is_token",
             message=(
-                "0 times nan is nan (16.3), so a right scorer that has no number behind the end token is refused. "
-                "`mx.where` chooses instead of multiplying."
+                "0 times nan is nan (16.3), so your test refuses a right scorer that returns nan after the end token. "
+                "`mx.where` selects instead of multiplying."
             ),
             hint=2,
         ),
@@ -206,8 +206,8 @@ SCORES = Exercise(
             "- return apart.max().item() < 1e-3",
             "+ return not (apart > 1e-3).any().item()",
             message=(
-                "nan > 0.001 is False, so a scorer without a number passes. Ask whether all *are* near, not whether "
-                "one is far."
+                "nan > 0.001 is False, so a scorer that returns nan passes. Ask whether all differences *are* small, "
+                "not whether one is large."
             ),
             hint=3,
         ),
@@ -218,8 +218,8 @@ SCORES = Exercise(
             "+ apart = mx.where(batch.is_token, (logps - batch.logps), 0.0)",
             "+ return apart.mean().item() < 1e-3",
             message=(
-                "A mean of signed differences: what is too high in one place pays for what is too low in another, and "
-                "a scorer that is always too low is welcome."
+                "You take the mean of signed differences: a value that is too high in one position makes up for one "
+                "that is too low in another, and a scorer that is always too low passes."
             ),
             hint=3,
         ),
@@ -228,7 +228,8 @@ SCORES = Exercise(
             "- return apart.max().item() < 1e-3",
             "+ return logps.max().item() <= 0",
             message=(
-                "That log-probabilities are not above 0 is true of the wrong token's, too. Compare with the sampler's."
+                "The log-probability of a wrong token is not above 0 either. Compare with the sampler's "
+                "log-probabilities."
             ),
             hint=2,
         ),
@@ -239,8 +240,8 @@ SCORES = Exercise(
             "+ apart = mx.where(batch.is_token, logps - batch.logps, 0.0)",
             "+ return abs(apart.sum().item()) < 1e-3",
             message=(
-                "You compare sums: what is too high in one place pays for what is too low in another. Look token by "
-                "token."
+                "You compare sums: a value that is too high in one position makes up for one that is too low in "
+                "another. Compare token by token."
             ),
             hint=3,
         ),
@@ -248,12 +249,14 @@ SCORES = Exercise(
             "first token",
             "- return apart.max().item() < 1e-3",
             "+ return apart[:, 0].max().item() < 1e-3",
-            message="You look at the first token of each answer. A scorer may lose its way behind it.",
+            message="You look only at the first token of each answer. A scorer may go wrong after it.",
         ),
     ),
-    explain="This one test finds all three bugs of the museum's first room, and others that are not in it. It needs no "
-    "known answer, only two ways to the same number. TRL logs the same difference in every run that samples with vLLM, "
-    "as `sampling/sampling_logp_difference`.",
+    explain=(
+        "This one test finds all three bugs of the museum's first room, and others that the museum does not show. It "
+        "needs no known answer, only two ways to the same number. TRL logs the same difference in every run that "
+        "samples with vLLM, as `sampling/sampling_logp_difference`."
+    ),
 )
 
 
@@ -261,14 +264,14 @@ SCORES = Exercise(
 
 
 def mask_is_right(mask):
-    """Whether `mask` counts every token up to the first end token, and that one too."""
+    """True if `mask` counts exactly the tokens up to the first end token, including that one."""
     ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])
     right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])
     return bool((mask(ids, 1) == right).all())
 
 
 def by_hand(ids, end):
-    """a mask made row by row, of whole numbers 0 and 1"""
+    """a mask built row by row, with whole numbers 0 and 1"""
     rows = []
     for row in ids.tolist():
         length = row.index(end) + 1 if end in row else len(row)
@@ -277,13 +280,13 @@ def by_hand(ids, end):
 
 
 def first_end_by_argmax(ids, end):
-    """argmax finds the first end token, and gives 0 where there is none"""
+    """a mask that finds the first end token with argmax, which returns 0 if there is none"""
     first = mx.argmax(ids == end, axis=1)
     return mx.arange(ids.shape[1])[None] <= first[:, None]
 
 
 def zero_means_none(ids, end):
-    """as by argmax, but where it says 0 the completion is taken for one that never ends"""
+    """a mask by argmax that reads a 0 as a completion that never ends"""
     first = mx.argmax(ids == end, axis=1)
     return mx.arange(ids.shape[1])[None] <= mx.where(first == 0, ids.shape[1], first)[:, None]
 
@@ -303,9 +306,9 @@ def up_to_the_last_end(ids, end):
 MASK = Exercise(
     "20.2",
     "Four rows for a mask",
-    "Write `mask_is_right(mask)`. `mask(ids, end)` takes completions [B, T], padded with the end token, and returns "
-    "1 or True for every token up to the first end token, including that one, and 0 or False after it. A completion "
-    "that never ends counts as a whole. Choose rows that expose every wrong mask that you can think of. Return True "
+    "Write `mask_is_right(mask)`. `mask(ids, end)` takes completions [B, T], padded with the end token, and returns 1 "
+    "or True for every token up to the first end token, including that one, and 0 or False after it. A completion "
+    "that never ends counts completely. Choose rows that expose every wrong mask that you can think of. Return True "
     "or False.",
     minutes=10,
     difficulty=2,
@@ -314,8 +317,8 @@ MASK = Exercise(
         "Write down ids and the right mask by hand, as two small arrays, and compare: "
         "`bool((mask(ids, 1) == right).all())`.",
         "Which rows are special? One that ends in the middle; one that never ends; one that ends at once.",
-        "And one with a token behind the first end token, and a second end token after it: a sampler that goes on "
-        "for the longest row may leave that there.",
+        "And one with a token after the first end token, and a second end token after that: a sampler that continues "
+        "for the longest row may leave such tokens.",
     ),
     run=_verdict,
     cases=(
@@ -329,12 +332,12 @@ MASK = Exercise(
                 "+ return ids != end",
             ),
             all_of_it=(
-                "True everywhere",
+                "a mask that is True everywhere",
                 "- return ended_before == 0",
                 "+ return ids == ids",
             ),
             one_more=(
-                "one place too many",
+                "one position too many",
                 "- ended_before = mx.cumsum(is_end, axis=1) - is_end",
                 "+ ended_before = mx.cumsum(is_end, axis=1) - 2 * is_end",
             ),
@@ -353,8 +356,8 @@ MASK = Exercise(
             "+ ids = mx.array([[5, 6, 1, 1], [1, 1, 1, 1], [5, 1, 7, 1]])",
             "+ right = mx.array([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]])",
             message=(
-                "All of your rows end. A mask that looks for the first end token with argmax gets 0 where there is "
-                "none, and throws the whole completion away."
+                "All of your rows end. A mask that looks for the first end token with argmax gets 0 if there is none, "
+                "and drops the whole completion."
             ),
             hint=2,
         ),
@@ -365,8 +368,8 @@ MASK = Exercise(
             "+ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [5, 1, 7, 1]])",
             "+ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]])",
             message=(
-                'None of your rows ends at once. A mask that takes the place 0 for "no end" counts such a row as a '
-                "whole."
+                'None of your rows ends at once. A mask that takes position 0 for "no end" counts such a row '
+                "completely."
             ),
             hint=2,
         ),
@@ -376,18 +379,22 @@ MASK = Exercise(
             "- right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])",
             "+ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1]])",
             "+ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])",
-            message="Behind the end your rows have only padding. Put a token there, and another end token behind that.",
+            message="After the end your rows have only padding. Put a token there, and another end token after that.",
             hint=3,
         ),
         Slip(
             "only the number of tokens",
             "- return bool((mask(ids, 1) == right).all())",
             "+ return bool(mask(ids, 1).sum() > 0)",
-            message="That a mask counts something is not much. Compare it with one that you made by hand.",
+            message=(
+                "Your test only asks whether the mask counts anything. Compare it with a mask that you made by hand."
+            ),
         ),
     ),
-    explain="`ids != end` is what people write when the padding token is the end token, as it is for many models: the "
-    "end itself is masked, so nobody is told when to stop.",
+    explain=(
+        "People write `ids != end` when the padding token is the end token, as it is for many models. That masks the "
+        "end token itself, so the policy never learns when to stop."
+    ),
 )
 
 
@@ -395,7 +402,7 @@ MASK = Exercise(
 
 
 def advantages_are_right(advantages):
-    """Whether `advantages` compares each completion with the others of its prompt."""
+    """True if `advantages` compares each completion with the others of its prompt."""
     groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]
     found = np.array(advantages(np.array(groups).reshape(-1), 4)).reshape(-1, 4)
     right = [[(reward - mean(group)) / (stdev(group) + 1e-4) for reward in group] for group in groups]
@@ -408,13 +415,13 @@ def kits_advantages(rewards, group):
 
 
 def spread_of_the_batch(rewards, group):
-    """minus the group's mean, divided by the standard deviation of the whole batch"""
+    """the distance from the group's mean, divided by the standard deviation of the whole batch"""
     groups = rewards.reshape(-1, group)
     return ((groups - groups.mean(axis=1, keepdims=True)) / (rewards.std(ddof=1) + 1e-4)).reshape(-1)
 
 
 def nothing_added(rewards, group):
-    """0 / 0 where all rewards of a group are alike"""
+    """nothing added to the standard deviation: 0 / 0 where all rewards of a group are equal"""
     with np.errstate(invalid="ignore"):
         groups = rewards.reshape(-1, group)
         return ((groups - groups.mean(1, keepdims=True)) / groups.std(1, ddof=1, keepdims=True)).reshape(-1)
@@ -422,19 +429,20 @@ def nothing_added(rewards, group):
 
 ADVANTAGES = Exercise(
     "20.3",
-    "Groups that tell",
-    "Write `advantages_are_right(advantages)`. `advantages(rewards, group)` takes rewards [B], an array, those of one "
-    "prompt next to each other, `group` of them, and returns [B] numbers: the distance from the group's mean, divided "
-    "by the group's standard deviation (that of n - 1) plus 1e-4. Return True or False; 0.001 off is not wrong yet.",
+    "Groups that expose mistakes",
+    "Write `advantages_are_right(advantages)`. `advantages(rewards, group)` takes an array of rewards [B], in which "
+    "the `group` rewards of one prompt come one after the other, and returns [B] numbers: the distance from the "
+    "group's mean, divided by the group's standard deviation (dividing by n - 1) plus 1e-4. Return True or False; "
+    "accept differences up to 0.001.",
     minutes=12,
     difficulty=2,
     solution=advantages_are_right,
     hints=(
-        "`statistics.mean` and `statistics.stdev` (the one of n - 1) of a list are right and were written by somebody "
-        "else. Choose groups, compute, compare with `np.allclose(..., atol=1e-3)`.",
-        "One group alone cannot tell its own mean from that of the batch. How many groups do you need, and may they "
-        "have the same mean?",
-        "Choose another number of groups than there are in a group, and one group whose rewards are all alike.",
+        "`statistics.mean` and `statistics.stdev` (which divides by n - 1) are right, and somebody else wrote them. "
+        "Choose groups, compute, and compare with `np.allclose(..., atol=1e-3)`.",
+        "With only one group, its mean is the mean of the batch. How many groups do you need, and may they have the "
+        "same mean?",
+        "Choose a number of groups that differs from the group size, and one group whose rewards are all equal.",
     ),
     run=_verdict,
     cases=(
@@ -443,7 +451,7 @@ ADVANTAGES = Exercise(
         *_sick(
             loop.advantages,
             n=(
-                "divides by n, not by n - 1",
+                "advantages divided by n, not by n - 1",
                 "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
                 "+ return (centred / (groups.std(axis=1, ddof=0, keepdims=True) + 1e-4)).reshape(-1)",
             ),
@@ -464,12 +472,12 @@ ADVANTAGES = Exercise(
                 "+ return (centred / (groups.std(axis=0, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
             ),
             shape=(
-                "as many groups as a group should have members",
+                "as many groups as each group should have members",
                 "- groups = rewards.reshape(-1, group)",
                 "+ groups = rewards.reshape(group, -1)",
             ),
             no_division=(
-                "does not divide",
+                "advantages without a division",
                 "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
                 "+ return (centred).reshape(-1)",
             ),
@@ -489,7 +497,8 @@ ADVANTAGES = Exercise(
             "- groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]",
             "+ groups = [[1.0, 0.0, 0.0, 0.0]]",
             message=(
-                "With one group the group is the batch. Whoever takes the mean over the whole batch passes your test."
+                "With one group, the group is the batch. A function that takes the mean over the whole batch passes "
+                "your test."
             ),
             hint=2,
         ),
@@ -499,20 +508,20 @@ ADVANTAGES = Exercise(
             "- found = np.array(advantages(np.array(groups).reshape(-1), 4)).reshape(-1, 4)",
             "+ groups = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [3.0, 1.0, 0.0]]",
             "+ found = np.array(advantages(np.array(groups).reshape(-1), 3)).reshape(-1, 3)",
-            message="You have as many groups as a group has members. Whoever takes one for the other passes.",
+            message="You have as many groups as a group has members. A function that confuses the two passes.",
             hint=3,
         ),
         Slip(
             "sums to 0",
             "- return bool(np.allclose(found, right, atol=1e-3))",
             "+ return bool(np.allclose(found.sum(axis=1), 0, atol=1e-3))",
-            message="That a group's advantages sum to 0 is true without a division too, and with a wrong one.",
+            message="A group's advantages also sum to 0 without a division, and with a wrong one.",
         ),
         Slip(
             "only signs",
             "- return bool(np.allclose(found, right, atol=1e-3))",
             "+ return bool(np.array_equal(np.sign(found), np.sign(right)))",
-            message="Signs say who is better, not by how much. Compare the numbers.",
+            message="Signs say which answer is better, but not by how much. Compare the numbers.",
         ),
         Slip(
             "no tied group",
@@ -520,7 +529,7 @@ ADVANTAGES = Exercise(
             "+ groups = [[1.0, 0.0, 0.0, 0.0], [3.0, 1.0, 0.0, 1.0]]",
             message=(
                 "Late in a run most groups are tied: what is 0 divided by 0? Either none of your groups is tied, or "
-                "your comparison passes over what is not a number, as `max(...) < 0.001` may."
+                "your comparison ignores nan, as `max(...) < 0.001` may."
             ),
             hint=3,
         ),
@@ -528,14 +537,14 @@ ADVANTAGES = Exercise(
             "deviation of n",
             "- right = [[(reward - mean(group)) / (stdev(group) + 1e-4) for reward in group] for group in groups]",
             "+ right = [[(reward - mean(group)) / (float(np.std(group)) + 1e-4) for reward in group] for group in groups]",  # noqa: E501
-            message=(
-                "`np.std` divides by n. GRPO as TRL and the kit have it divides by n - 1, and your test refuses it."
-            ),
+            message="`np.std` divides by n. GRPO in TRL and in the kit divides by n - 1, and your test refuses it.",
         ),
     ),
-    explain="No curve shows n in place of n - 1: for groups of eight it makes all advantages 7% larger, and the "
-    "optimizer takes that out again. It matters when you compare with somebody else's program. Groups across prompts "
-    "matter at once.",
+    explain=(
+        "No curve shows n instead of n - 1: for groups of eight it makes all advantages 7% larger, and the optimizer "
+        "removes that factor. It matters when you compare with somebody else's program. Groups across prompts matter "
+        "at once."
+    ),
 )
 
 
@@ -543,7 +552,7 @@ ADVANTAGES = Exercise(
 
 
 def gradient_is_right(loss_and_gradient):
-    """Whether the gradient is the slope of the loss, for each parameter."""
+    """True if the gradient is the slope of the loss, for each parameter."""
     params = {"a": mx.array([0.5, -1.0]), "b": mx.array(2.0)}
 
     def score_with(params):
@@ -558,7 +567,7 @@ def gradient_is_right(loss_and_gradient):
 
 
 def two_calls(params, score_with, loss_of):
-    """the loss and then, in a second call, mx.grad of it"""
+    """the loss and then, in a second call, its mx.grad"""
 
     def loss_fn(params):
         return loss_of(score_with(params))
@@ -574,7 +583,7 @@ def first_only(params, score_with, loss_of):
 
 
 def uphill(params, score_with, loss_of):
-    """the gradient with the other sign"""
+    """the gradient with the wrong sign"""
     loss, grads = two_calls(params, score_with, loss_of)
     return loss, {name: -grad for name, grad in grads.items()}
 
@@ -589,9 +598,9 @@ GRADIENT = Exercise(
     "20.4",
     "Does anything move?",
     "Write `gradient_is_right(loss_and_gradient)`. `loss_and_gradient(params, score_with, loss_of)` gets a dictionary "
-    "of parameters, a function from parameters to log-probabilities and one from log-probabilities to the loss; it "
-    "returns the loss and a dictionary with its gradient. Try it on functions so small that you know the gradient, "
-    "with two parameters at least, and return True or False.",
+    "of parameters, a function from parameters to log-probabilities, and a function from log-probabilities to the "
+    "loss; it returns the loss and a dictionary with its gradient. Try it on functions so small that you know the "
+    "gradient, with at least two parameters, and return True or False.",
     minutes=12,
     difficulty=2,
     solution=gradient_is_right,
@@ -608,7 +617,7 @@ GRADIENT = Exercise(
         *_sick(
             loop.loss_and_gradient,
             outside=(
-                "log-probabilities computed outside of the differentiated function",
+                "log-probabilities computed outside the differentiated function",
                 "- def loss_fn(params):",
                 "-     logps = score_with(params)",
                 "+ logps = score_with(params)",
@@ -616,7 +625,7 @@ GRADIENT = Exercise(
                 "+ def loss_fn(params):",
             ),
             detached=(
-                "log-probabilities cut off",
+                "log-probabilities with a stopped gradient",
                 "- logps = score_with(params)",
                 "+ logps = mx.stop_gradient(score_with(params))",
             ),
@@ -631,7 +640,7 @@ GRADIENT = Exercise(
             "only the loss",
             "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
             "+ return loss.item() == 5.0",
-            message="The loss of a program that learns nothing is right to the last digit. Look at the gradient.",
+            message="The loss of a program that learns nothing can be right to the last digit. Look at the gradient.",
             hint=3,
         ),
         Slip(
@@ -646,7 +655,8 @@ GRADIENT = Exercise(
             "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
             "+ return loss.item() == 5.0 and all(mx.array_equal(mx.sign(grads[name]), mx.sign(right[name])).item() for name in right)",  # noqa: E501
             message=(
-                "You look at the direction. A gradient may point the right way and be too short: compare the numbers."
+                "You look only at the direction. A gradient may point in the right direction and be too short: "
+                "compare the numbers."
             ),
             hint=3,
         ),
@@ -654,12 +664,14 @@ GRADIENT = Exercise(
             "one parameter",
             "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
             '+ return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in "a")',
-            message="You look at one parameter. What if the others stand still?",
+            message="You look at only one parameter. What if the others do not move?",
             hint=2,
         ),
     ),
-    explain="mlx-lm-lora had this bug in a default setting: rewards, losses and saved files looked as they should, "
-    "and the policy never moved. An exact 0 in `grad_norm` is what gives it away.",
+    explain=(
+        "mlx-lm-lora had this bug in a default setting: rewards, losses and saved files looked as they should, and the "
+        "policy never moved. An exact 0 in `grad_norm` gives it away."
+    ),
 )
 
 
@@ -667,7 +679,7 @@ GRADIENT = Exercise(
 
 
 def masked_places_are_silent(policy_loss):
-    """Whether nothing that stands at a masked place reaches the loss or its gradient."""
+    """True if no value at a masked position reaches the loss or its gradient."""
     logps = mx.array([[-0.5, -1.0, -2.0], [-0.1, -0.7, -0.3]])
     mask = mx.array([[True, True, False], [True, False, False]])
     advantages = mx.array([1.0, -1.0])
@@ -695,7 +707,7 @@ def kits_loss(logps, old_logps, ref_logps, advantages, mask):
 
 
 def held_in_bounds(logps, old_logps, ref_logps, advantages, mask):
-    """masked places are held between -2 and 2 and then counted"""
+    """a loss that clips masked positions to -2 and 2 and then counts them"""
     log_ratio = mx.clip(logps - old_logps, -2.0, 2.0)
     behind = mx.clip(ref_logps - logps, -2.0, 2.0)
     ratio, judged = mx.exp(log_ratio), advantages[:, None]
@@ -704,25 +716,25 @@ def held_in_bounds(logps, old_logps, ref_logps, advantages, mask):
 
 
 def counted_as_constants(logps, old_logps, ref_logps, advantages, mask):
-    """masked places are held between -2 and 2 and then counted, without a gradient"""
+    """a loss that clips masked positions to -2 and 2 and then counts them, without a gradient"""
     now, old, ref = (mx.where(mask, each, mx.stop_gradient(each)) for each in (logps, old_logps, ref_logps))
     return held_in_bounds(now, old, ref, advantages, mask)
 
 
 SILENT = Exercise(
     "20.5",
-    "What must not be heard",
+    "What must not matter",
     "Write `masked_places_are_silent(policy_loss)`. `policy_loss(logps, old_logps, ref_logps, advantages, mask)` "
-    "takes three arrays [B, T], advantages [B] and a mask of True and False [B, T], and returns the loss. The values "
-    "of `old_logps` and `ref_logps` where the mask is False must change neither the loss nor its gradient for "
-    "`logps`. Return True if that is so, and False if not. Be nasty: some programs write 1e4 or -1e4 there.",
+    "takes three arrays [B, T], advantages [B] and a mask of True and False [B, T], and returns the loss. Where the "
+    "mask is False, the values of `old_logps` and `ref_logps` must change neither the loss nor its gradient for "
+    "`logps`. Return True if they do not, and False if they do. Be nasty: some programs write 1e4 or -1e4 there.",
     minutes=15,
     difficulty=3,
     solution=masked_places_are_silent,
     hints=(
         "Make `logps`, a mask and advantages of both signs by hand. Compute loss and gradient twice with "
         "`mx.value_and_grad(lambda logps: policy_loss(logps, old, ref, advantages, mask))(logps)`: once with 0 at the "
-        "masked places of `old` and `ref`, once with rubbish.",
+        "masked positions of `old` and `ref`, once with rubbish.",
         "Loss **and** gradient have to be the same. A loss may be fine while its gradient is NaN: 0 times infinity.",
         "exp overflows above 88. `old = -1e4` makes exp(logps - old) infinite, `ref = 1e4` makes exp(ref - logps) "
         "infinite: try both signs in both.",
@@ -734,17 +746,17 @@ SILENT = Exercise(
         *_sick(
             loop.policy_loss,
             late=(
-                "the ratio is masked after exp",
+                "a ratio that is masked after exp",
                 "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
                 "+ log_ratio = logps - old_logps",
             ),
             late_kl=(
-                "the KL is masked after exp",
+                "a KL that is masked after exp",
                 "- behind = mx.where(mask, ref_logps - logps, 0.0)",
                 "+ behind = ref_logps - logps",
             ),
             multiplied=(
-                "everything is multiplied by the mask at the end",
+                "a loss in which everything is multiplied by the mask at the end",
                 "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
                 "+ log_ratio = logps - old_logps",
                 "- return -mx.where(mask, gain - BETA * kl, 0.0).sum() / mask.sum()",
@@ -769,48 +781,50 @@ SILENT = Exercise(
             "only the loss",
             "- if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):",
             "+ if not (mx.allclose(loss, other_loss).item()):",
-            message="You compare losses. The loss of the one that is masked too late is right; its gradient is NaN.",
+            message="You compare only losses. A loss that is masked too late is right; its gradient is NaN.",
             hint=2,
         ),
         Slip(
             "only the gradient",
             "- if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):",
             "+ if not (mx.allclose(grad, other_grad).item()):",
-            message="You compare gradients. A loss that is moved by the rubbish has been heard, too.",
+            message="You compare only gradients. The rubbish must not change the loss either.",
             hint=2,
         ),
         Slip(
             "little rubbish",
             "- for rubbish in (1.0, -1e4, 1e4):",
             "+ for rubbish in (1.0, -1.0):",
-            message="Your rubbish is too clean: exp of it is still a number. Write what overflows.",
+            message="Your rubbish is too clean: its exp is still finite. Use numbers that overflow.",
             hint=3,
         ),
         Slip(
             "only old",
             "- ref = mx.where(mask, logps + 0.2, -rubbish)",
             "+ ref = mx.where(mask, logps + 0.2, 0.0)",
-            message="You put rubbish into `old_logps` alone. `ref_logps` goes through exp as well.",
+            message="You put rubbish only into `old_logps`. `ref_logps` goes through exp as well.",
         ),
         Slip(
             "no rubbish",
             "- for rubbish in (1.0, -1e4, 1e4):",
             "+ for rubbish in (0.0,):",
-            message="Twice the same call gives twice the same. Put something else at the masked places.",
+            message="The same call gives the same result twice. Put something else at the masked positions.",
         ),
         Slip(
             "only finite",
             "- if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):",
             "+ if not (mx.isfinite(other_loss).item() and mx.isfinite(other_grad).all().item()):",
             message=(
-                "A number that is finite may still have been moved by the rubbish. Compare loss and gradient with "
-                "those that you get without it."
+                "The rubbish may have changed a number that is still finite. Compare the loss and the gradient with "
+                "those that you get without rubbish."
             ),
             hint=2,
         ),
     ),
-    explain="The way out is to put a harmless number in place of the log-ratio, before exp, and not to multiply the "
-    "finished loss by 0.",
+    explain=(
+        "The remedy is to replace the log-ratio by a harmless number before exp, and not to multiply the finished loss "
+        "by 0."
+    ),
 )
 
 
@@ -818,7 +832,7 @@ SILENT = Exercise(
 
 
 def pieces_make_the_whole(accumulate):
-    """Whether the gradients of pieces become that of the whole batch, a mean over all tokens."""
+    """True if the gradients of pieces give that of the whole batch, a mean over all tokens."""
     of_each_token = [1.0, 2.0, 6.0, 3.0]
     pieces = [of_each_token[:1], of_each_token[1:]]
     grads = [{"w": mx.array(mean(piece)), "b": mx.array([0.0, -mean(piece)])} for piece in pieces]
@@ -828,7 +842,7 @@ def pieces_make_the_whole(accumulate):
 
 
 def in_a_loop(grads, num_tokens):
-    """adds sums, and divides once at the end"""
+    """a loop that adds up sums and divides once at the end"""
     total = {name: 0 * value for name, value in grads[0].items()}
     for grad, n in zip(grads, num_tokens):
         total = {name: total[name] + n * grad[name] for name in total}
@@ -844,16 +858,17 @@ PIECES = Exercise(
     "20.6",
     "Pieces and the whole",
     "Write `pieces_make_the_whole(accumulate)`. The loss is a mean over tokens. `accumulate(grads, num_tokens)` gets "
-    "a list of gradients, one dictionary of arrays for each micro-batch, each that of the mean over **its own** "
-    "tokens, and how many tokens each micro-batch has; it returns the gradient of the mean over all tokens. Return "
-    "True or False.",
+    "a list of gradients and a list of numbers of tokens, one per micro-batch. Each gradient is a dictionary of "
+    "arrays: the gradient of the mean over the micro-batch's **own** tokens. `accumulate` returns the gradient of the "
+    "mean over all tokens. Return True or False.",
     minutes=10,
     difficulty=2,
     solution=pieces_make_the_whole,
     hints=(
-        "Begin with the gradient of each single token, say 1, 2, 6 and 3. The whole batch has their mean, 3.",
+        "Begin with the gradient of each single token, say 1, 2, 6 and 3. The gradient of the whole batch is their "
+        "mean, 3.",
         "Cut the tokens into pieces, give `accumulate` the mean of each piece and its length, and compare.",
-        "If all pieces have one length, their plain mean is right too. Choose 1 and 3.",
+        "If all pieces have the same length, their plain mean is right too. Choose 1 and 3.",
     ),
     run=_verdict,
     cases=(
@@ -862,7 +877,7 @@ PIECES = Exercise(
         *_sick(
             loop.accumulate,
             added_up=(
-                "gradients are added",
+                "gradients that are added up",
                 WEIGHTED,
                 "+ return {",
                 "+     name: sum(grad[name] for grad, n in zip(grads, num_tokens, strict=True))",
@@ -870,7 +885,7 @@ PIECES = Exercise(
                 "+ }",
             ),
             plain_mean=(
-                "every micro-batch counts the same",
+                "a plain mean: every micro-batch counts the same",
                 WEIGHTED,
                 "+ return {",
                 "+     name: sum(grad[name] * (1 / len(grads)) for grad, n in zip(grads, num_tokens, strict=True))",
@@ -878,7 +893,7 @@ PIECES = Exercise(
                 "+ }",
             ),
             sums=(
-                "weighted by tokens, and never divided",
+                "a sum weighted by tokens, never divided",
                 WEIGHTED,
                 "+ return {",
                 "+     name: sum(grad[name] * n for grad, n in zip(grads, num_tokens, strict=True))",
@@ -886,7 +901,7 @@ PIECES = Exercise(
                 "+ }",
             ),
             one_more=(
-                "counts one token too many in each",
+                "one token too many in each micro-batch",
                 WEIGHTED,
                 "+ return {",
                 "+     name: sum(",
@@ -913,8 +928,8 @@ PIECES = Exercise(
             "- pieces = [of_each_token[:1], of_each_token[1:]]",
             "+ pieces = [of_each_token[:2], of_each_token[2:]]",
             message=(
-                "Your pieces have one length. A plain mean of micro-batches passes, and counts the tokens of short "
-                "answers more than those of long ones."
+                "Your pieces have the same length. A plain mean of micro-batches passes, although it counts the "
+                "tokens of short answers more than those of long answers."
             ),
             hint=3,
         ),
@@ -922,18 +937,20 @@ PIECES = Exercise(
             "one piece",
             "- pieces = [of_each_token[:1], of_each_token[1:]]",
             "+ pieces = [of_each_token]",
-            message="One piece is the whole. Whoever adds up passes.",
+            message="One piece is the whole. A function that adds up passes.",
             hint=2,
         ),
         Slip(
             "only the direction",
             '- return mx.allclose(found["w"], mx.array(whole)).item() and mx.allclose(found["b"], mx.array([0.0, -whole])).item()',  # noqa: E501
             '+ return (found["w"] > 0).item() or mx.allclose(found["b"], mx.array([0.0, -whole])).item()',
-            message="A sum points the same way as the mean. Compare the numbers.",
+            message="A sum points in the same direction as the mean. Compare the numbers.",
         ),
     ),
-    explain="Adam takes out a constant factor, so a sum hides behind it, until you clip gradients, change the number "
-    "of micro-batches, or write down `grad_norm`.",
+    explain=(
+        "Adam removes a constant factor, which hides the sum until you clip gradients, change the number of "
+        "micro-batches, or log `grad_norm`."
+    ),
 )
 
 
@@ -941,7 +958,7 @@ PIECES = Exercise(
 
 
 def reward_is_honest(reward):
-    """Whether `reward` gives 1 to the right sum, and 0 to everything that only looks like it."""
+    """True if `reward` gives 1 to the right sum, and 0 to everything that only looks like it."""
     for a, b in [(27, 38), (5, 5), (60, 60)]:
         problem = Addition.problem(a, b)
         right = problem.answer
@@ -953,25 +970,26 @@ def reward_is_honest(reward):
 
 
 def as_a_number(problem, text):
-    """compares numbers, so that 065 is right too"""
+    """a reward that compares numbers, so that 065 is right too"""
     return float(text.isascii() and text.isdigit() and int(text) == int(problem.answer))
 
 
 HONEST = Exercise(
     "20.7",
     "Attack the reward",
-    "Write `reward_is_honest(reward)`. `reward(problem, text)` should be 1 where `text` is the right sum, and 0 for "
-    "anything else. `Addition.problem(27, 38)` makes a problem whose `answer` is the text '65'. Think of texts by "
-    "which a lazy policy could be paid without adding, try them all, and return True or False. (Zeros in front, as in "
-    "'065', are a matter of taste: leave them out.)",
+    "Write `reward_is_honest(reward)`. `reward(problem, text)` should be 1 if `text` is the right sum, and 0 for "
+    "anything else. `Addition.problem(27, 38)` makes a problem whose `answer` is the text '65'. Think of texts for "
+    "which a lazy policy could get a reward without adding, try them all, and return True or False. (Leading zeros, "
+    "as in '065', are a matter of taste: do not test them.)",
     minutes=10,
     difficulty=1,
     solution=reward_is_honest,
     hints=(
-        "First the right answer has to get 1. Then a list of texts that have to get 0.",
-        "What does `text in answer` say of an empty text? What does `answer in text` say of a text with all numbers?",
-        "The empty text, the first digit alone, the answer with something before or behind it, neighbours of the "
-        "answer, a number that has nothing to do with it. And more than one problem.",
+        "First check that the right answer gets 1. Then check a list of texts that have to get 0.",
+        "What does `text in answer` return for an empty text? What does `answer in text` return for a text with all "
+        "numbers?",
+        "Try the empty text, only the first digit, the answer with something before or after it, neighbours of the "
+        "answer, and an unrelated number. And try more than one problem.",
     ),
     run=_verdict,
     cases=(
@@ -980,37 +998,37 @@ HONEST = Exercise(
         *_sick(
             loop.reward,
             inside=(
-                "is the text somewhere in the answer?",
+                "a reward for a text that is part of the answer",
                 "- return float(text == problem.answer)",
                 "+ return float(text in problem.answer)",
             ),
             around=(
-                "is the answer somewhere in the text?",
+                "a reward for a text that contains the answer",
                 "- return float(text == problem.answer)",
                 "+ return float(problem.answer in text)",
             ),
             begins=(
-                "does the text begin with it?",
+                "a reward for a text that begins with the answer",
                 "- return float(text == problem.answer)",
                 "+ return float(text.startswith(problem.answer))",
             ),
             ends=(
-                "does the text end with it?",
+                "a reward for a text that ends with the answer",
                 "- return float(text == problem.answer)",
                 "+ return float(text.endswith(problem.answer))",
             ),
             form=(
-                "is it a number?",
+                "a reward for any number",
                 "- return float(text == problem.answer)",
                 "+ return float(text.isdigit())",
             ),
             near=(
-                "is it at most one off?",
+                "a reward for a number that is at most one off",
                 "- return float(text == problem.answer)",
                 "+ return float(text.isdigit() and abs(int(text) - int(problem.answer)) < 2)",
             ),
             never=(
-                "nobody gets anything",
+                "a reward that is always 0",
                 "- return float(text == problem.answer)",
                 "+ return float(False)",
             ),
@@ -1022,7 +1040,7 @@ HONEST = Exercise(
             "nothing empty or part",
             '- hacks = ["", right[0], right[-1], right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]',  # noqa: E501
             '+ hacks = [right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]',
-            message="You never tried an empty text, nor a part of the answer.",
+            message="You never tried an empty text or a part of the answer.",
             hint=2,
         ),
         Slip(
@@ -1030,8 +1048,8 @@ HONEST = Exercise(
             '- hacks = ["", right[0], right[-1], right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]',  # noqa: E501
             '+ hacks = ["", right[0], right[-1], "x"]',
             message=(
-                "You never tried the right answer with something around it. Whoever writes all numbers, one of which "
-                "is right, is paid."
+                "You never tried the right answer with something around it. A policy that writes all numbers, one of "
+                "which is right, gets the reward."
             ),
             hint=3,
         ),
@@ -1039,17 +1057,17 @@ HONEST = Exercise(
             "right not tried",
             "- if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks + near):",
             "+ if any(reward(problem, text) != 0 for text in hacks + near):",
-            message="A reward that nobody ever gets passes. Try the right answer too.",
+            message="A reward that is always 0 passes. Try the right answer too.",
         ),
         Slip(
             "no neighbours",
             "- if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks + near):",
             "+ if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks):",
-            message="You never tried another number: one beside the answer, or one that has nothing to do with it.",
+            message="You never tried another number: a neighbour of the answer, or an unrelated number.",
             hint=3,
         ),
     ),
-    explain="Visual-RFT's classifier was paid when its answer was found in the truth. It learned to answer nothing.",
+    explain="Visual-RFT's classifier got a reward if its answer was found in the truth. It learned to answer nothing.",
 )
 
 
@@ -1057,7 +1075,7 @@ HONEST = Exercise(
 
 
 def reference_stays(keep_reference):
-    """Whether the reference is and stays the policy of the start."""
+    """True if the reference is, and stays, the policy at the start."""
     params = {"a": mx.array([1.0, 2.0]), "b": mx.array(3.0)}
     start = dict(params)
     reference = keep_reference(params)
@@ -1072,12 +1090,12 @@ def copies(params):
 
 
 def read_only_view(params):
-    """a view of the dictionary through which nobody can write"""
+    """a read-only view of the dictionary"""
     return MappingProxyType(params)
 
 
 def one_is_shared(params):
-    """a new dictionary, but its last entry is looked up when it is asked for"""
+    """a new dictionary whose last entry is looked up only on access"""
     kept, last = dict(params), list(params)[-1]
 
     class Lazy(Mapping):
@@ -1109,16 +1127,16 @@ def _in_place(keep_reference):
 
 REFERENCE = Exercise(
     "20.8",
-    "Who stays behind?",
+    "Does the reference stay?",
     "Write `reference_stays(keep_reference)`. `keep_reference(params)` gets the policy's dictionary of parameters "
     "before the first step and returns the reference: the same numbers, in a dictionary (or something like it) of the "
-    "same names. The loop then replaces the policy's parameters, `params[name] = ...`, all of them. Return True if "
-    "the reference is still what the policy was at the start, else False.",
+    "same names. The loop then replaces all of the policy's parameters, `params[name] = ...`. Return True if the "
+    "reference still equals the policy at the start, otherwise False.",
     minutes=6,
     difficulty=1,
     solution=reference_stays,
     hints=(
-        "Right after `keep_reference(params)` everybody is right. What has to happen before you look?",
+        "Right after `keep_reference(params)` every reference is right. What has to happen before you look?",
         "Remember the start yourself (`start = dict(params)`), replace every entry of `params`, then compare the "
         "reference with the start, name by name.",
     ),
@@ -1142,8 +1160,8 @@ REFERENCE = Exercise(
         Mistake(
             "in place",
             _in_place,
-            "`params[name] += 1` changes MLX's array itself, also under the name that the reference has for it. The "
-            "loop puts a new one in its place: `params[name] = params[name] + 1`.",
+            "`params[name] += 1` changes the MLX array itself, so the reference changes too. The loop replaces it by "
+            "a new array: `params[name] = params[name] + 1`.",
             2,
         ),
         *slips(
@@ -1152,22 +1170,22 @@ REFERENCE = Exercise(
                 "nothing moves",
                 "- for name in params:",
                 "-     params[name] = params[name] + 1.0",
-                message=(
-                    "Nothing has been trained yet when you look, and the policy itself passes for its own reference."
-                ),
+                message="When you look, nothing has been trained yet, so the policy passes as its own reference.",
             ),
             Slip(
                 "one parameter",
                 "- for name in params:",
                 '+ for name in ["a"]:',
-                message="You replace one parameter. What if another is shared?",
+                message="You replace only one parameter. What if another one is shared?",
                 hint=2,
             ),
             Slip(
                 "only that it differs",
                 "- return all(mx.array_equal(reference[name], start[name]).item() for name in start)",
                 '+ return not mx.array_equal(reference["a"], params["a"]).item()',
-                message="That the reference is not the policy of today does not make it that of the start.",
+                message=(
+                    "The reference differs from the current policy, but that does not make it the policy at the start."
+                ),
                 hint=2,
             ),
             Slip(
@@ -1176,14 +1194,16 @@ REFERENCE = Exercise(
                 "+ start = params",
                 message=(
                     "Your `start` is a second name for the dictionary that is trained, so you compare the reference "
-                    "with the policy of today. You have made the very mistake that you look for: remember a copy."
+                    "with the current policy. You have made the very mistake that you are looking for: keep a copy."
                 ),
                 hint=2,
             ),
         ),
     ),
-    explain="TRL was asked to refuse a policy that is its own reference after somebody had burned a run on it. The "
-    "sign in the curves is a KL of exactly 0.",
+    explain=(
+        "After somebody had wasted a run on it, TRL was asked to refuse a policy that is its own reference. In the "
+        "curves, a KL of exactly 0 gives it away."
+    ),
 )
 
 
@@ -1191,7 +1211,7 @@ REFERENCE = Exercise(
 
 
 class Read:
-    """What was read off a picture: any of some words, or a number that is near enough to the first of `values`."""
+    """A reading from a picture: any of several texts, or a number close enough to the first of `values`."""
 
     def __init__(self, *values):
         self.values = values
@@ -1211,7 +1231,7 @@ class Read:
 
 
 class Whatever:
-    """Beside a wrong letter: the evidence does not matter any more."""
+    """Any evidence, for a wrong letter."""
 
     def __eq__(self, other):
         return not isinstance(other, Read)
@@ -1241,12 +1261,12 @@ def _mystery(number, run, letter, evidence, minutes, prompt, hints, explain, mor
 
 OF_CURVES = (
     'Which exhibit is "{run}" of the picture above? Answer with a pair: a letter, A to M, or N for "nothing to be '
-    'seen", and the title of the curve that says so, as in `"D", "gradient norm"`.'
+    'seen", and the title of the curve that shows it, as in `"D", "gradient norm"`.'
 )
 OF_THE_TABLE = (
-    'Its curves do not tell which exhibit "{run}" is, if any. Does the table? Put the cursor on step 30, and compute '
+    'The curves do not show which exhibit "{run}" is, if any. Does the table? Put the cursor on step 30, and compute '
     "the advantages of its first group by hand, from the rewards. Answer with a pair: a letter, A to M, or N if "
-    'nothing is wrong, and the smallest advantage that stands in that group, to two decimals, as in `"F", -1.51`.'
+    'nothing is wrong, and the smallest advantage in the table for that group, to two decimals, as in `"F", -1.51`.'
 )
 KL = Read("kl to the reference", "kl")
 NORM = Read("gradient norm", "grad_norm", "grad norm", "norm of the gradient")
@@ -1260,13 +1280,14 @@ RUN_1 = _mystery(
     5,
     OF_CURVES.format(run="run 1"),
     (
-        "Does it learn? Then forget what stops learning. Which curve does not move although the policy does?",
-        "KL measures how far the policy is from where it began. This policy has moved.",
+        "Does the run learn? Then rule out the bugs that stop learning. Which curve does not move although the policy "
+        "does?",
+        "The KL measures how far the policy is from its start. This policy has moved.",
     ),
-    "KL is exactly 0 in all sixty steps, and the policy learns: it is compared with itself.",
+    "The KL is exactly 0 in all sixty steps, and the policy learns: it is compared with itself.",
     D="In D the KL is 0 because nothing moves, and the gradient norm is 0 too. Here the reward climbs.",
-    N="One curve never leaves its place, although the policy learns. In the healthy run it does within a few steps.",
-    E="E is over after one step. Here there are sixty.",
+    N="One curve never moves, although the policy learns. In the healthy run it moves within a few steps.",
+    E="E ends after one step. Here there are sixty.",
 )
 RUN_2 = _mystery(
     10,
@@ -1279,13 +1300,13 @@ RUN_2 = _mystery(
         "Reward, entropy and lengths are fine. Read the numbers at the axes, not only the shapes.",
         "Which curve is a multiple of the healthy one, from the first step on?",
     ),
-    "The gradient norm is about four times that of the healthy run, and there are four micro-batches. All else is "
-    "mended by clipping and by Adam.",
+    "The gradient norm is about four times that of the healthy run, and there are four micro-batches. Clipping and "
+    "Adam remove the factor everywhere else.",
     N="Read the numbers at the axes: one curve is several times the healthy one, from the first step on.",
-    F="F makes gradients 7% longer. Here it is a factor of about four.",
-    E="E's gradient is no number at all, and the run is over after one step.",
-    L="In L rewards and right answers part. Here they agree.",
-    M="M makes gradients half as long again. Here it is a factor of about four.",
+    F="F makes gradients 7% longer. Here the factor is about four.",
+    E="E's gradient is not a number, and the run ends after one step.",
+    L="In L, rewards and right answers part. Here they agree.",
+    M="M makes gradients 1.5 times as long. Here the factor is about four.",
 )
 RUN_3 = _mystery(
     11,
@@ -1296,15 +1317,18 @@ RUN_3 = _mystery(
     OF_CURVES.format(run="run 3"),
     (
         "One curve should be 0 in every run. Three exhibits move it: how large is it here, and from which step on?",
-        "A moves it by 4 and more. B begins with 0.2, falls to nearly 0 within some ten steps, and comes back in fits.",
+        "A moves it by 4 or more. B begins at 0.2, falls to nearly 0 within about ten steps, and then rises again now "
+        "and then.",
     ),
     "Scored minus sampled is 0.1 from the first step to the last, and falls slowly as the policy becomes surer: every "
-    "token is scored at another temperature than the one it was drawn at.",
-    A="A moves scored minus sampled by 4 and more, and the run does not learn.",
-    B="In B only padded rows are wrong, and the policy learns to live with them: the curve falls to nearly 0. Here it "
-    "stays at 0.1.",
+    "token is scored at a temperature that differs from the temperature of its draw.",
+    A="A moves scored minus sampled by 4 or more, and the run does not learn.",
+    B=(
+        "In B only padded rows are wrong, and the policy adapts to them: the curve falls to nearly 0. Here it stays at "
+        "0.1."
+    ),
     N="One curve should be 0 in every run. Here it is not.",
-    M="M is in the mask: scorer and sampler agree there. Here they do not.",
+    M="M is a bug of the mask: there scorer and sampler agree. Here they do not.",
 )
 RUN_4 = _mystery(
     12,
@@ -1315,15 +1339,16 @@ RUN_4 = _mystery(
     OF_THE_TABLE.format(run="run 4"),
     (
         "Two answers of one group have the same reward. May their advantages differ?",
-        "The group's rewards are 0, 0, 1, 1, 0, 0, 0, 0: their mean is 0.25, their deviation 0.463, so a wrong answer "
-        "gets -0.54, each of them. What stands there? G would give every wrong answer of the step the same number.",
+        "The group's rewards are 0, 0, 1, 1, 0, 0, 0, 0: their mean is 0.25 and their standard deviation 0.463, so "
+        "every wrong answer should get -0.54. What does the table show? G would give every wrong answer of the step "
+        "the same number.",
     ),
-    "Same prompt, same reward, three different advantages: each answer is judged against answers to other prompts. "
-    "Nine curves are silent about it; the table tells in one group.",
-    N="Nothing in the curves, yes. But look at the wrong answers of the first group: which advantages do they get?",
-    G="In G all answers of a step are judged by one mean, so equal rewards get equal advantages. Here they do not.",
-    F="In F all advantages are 7% longer, and equal rewards get equal advantages. Here they do not.",
-    M="The mask is no part of the advantages. Compare the advantages of the wrong answers in the first group.",
+    "The same prompt and the same reward get three different advantages: each answer is compared with answers to "
+    "other prompts. Nine curves do not show it; one group of the table does.",
+    N="The curves show nothing, yes. But look at the wrong answers of the first group: which advantages do they get?",
+    G="In G all answers of a step are compared with one mean, so equal rewards get equal advantages. Here they do not.",
+    F="In F all advantages are 7% larger, and equal rewards get equal advantages. Here they do not.",
+    M="The mask does not affect the advantages. Compare the advantages of the wrong answers in the first group.",
 )
 RUN_5 = _mystery(
     13,
@@ -1333,16 +1358,22 @@ RUN_5 = _mystery(
     8,
     OF_THE_TABLE.format(run="run 5"),
     (
-        "Mean and deviation (that of n - 1) of the group's rewards; then the distance from the mean, divided by the "
-        "deviation. With F, G and H other numbers would stand there: which?",
-        "Half of the group is right: mean 0.5, deviation 0.535. By n it would be 0.5.",
+        "Compute the mean and the standard deviation (dividing by n - 1) of the group's rewards; then the distance "
+        "from the mean, divided by the deviation. Which numbers would F, G and H give?",
+        "Half of the group is right: the mean is 0.5 and the standard deviation 0.535. Dividing by n, it would be 0.5.",
     ),
-    "The advantages are those of the group, and of n - 1: neither F nor G nor H. M would show in the gradient norm. So "
-    "nothing is wrong that you can see here. Curves can accuse; to acquit took the table, and a test is better still.",
-    F="With F half a group of right answers has the deviation 0.5, and advantages of 1 and -1. What stands there?",
-    G="With G the mean is that of all sixteen prompts, not 0.5, so right and wrong answers of this group would get "
-    "advantages of two sizes. Which do they get?",
-    H="With H answers of one prompt and one reward have different advantages. Have they here?",
-    B="In B scored minus sampled leaves 0. Here it stays.",
-    M="In M the gradient norm is half as large again as the healthy one's, from the first step on. Here it is not.",
+    "The advantages belong to the group and to n - 1: this is neither F nor G nor H. M would show in the gradient "
+    "norm. So nothing is wrong that you can see here. Curves can accuse a run; to acquit it took the table, and a "
+    "test is better still.",
+    F=(
+        "With F, a group that is half right has a standard deviation of 0.5, and advantages of 1 and -1. What does the "
+        "table show?"
+    ),
+    G=(
+        "With G, the mean is that of all sixteen prompts, not 0.5, so right and wrong answers of this group would get "
+        "advantages of two sizes. Which do they get?"
+    ),
+    H="With H, answers to the same prompt with the same reward have different advantages. Is that so here?",
+    B="In B, scored minus sampled leaves 0. Here it stays at 0.",
+    M="In M, the gradient norm is 1.5 times that of the healthy run, from the first step on. Here it is not.",
 )

@@ -1,4 +1,4 @@
-"""A batch that was sampled once, with what the sampler said of every token: the witness of chapter 20's tests."""
+"""A sampled batch with the sampler's log-probability of every token: the witness of chapter 20's tests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PROMPTS = ("27+38=", "5+4=", "61+7=", "99+3=", "8+8=", "40+60=")
 
 @lru_cache(1)
 def frozen_batch() -> SimpleNamespace:
-    """Six sampled answers of the tiny model, to prompts of different lengths, the first the longest.
+    """Six sampled answers of the tiny model to prompts of different lengths; the first prompt is the longest.
 
     `config`, `params`; `prompts`, six lists of token ids; `ids` [6, T], the completions, padded with the end token;
-    `logps` [6, T], what the sampler said of each token, 0 behind the end; `is_token` [6, T], where there is one;
-    `temperature`, at which it drew; `end`, the end token.
+    `logps` [6, T], the sampler's log-probability of each token, 0 after the end; `is_token` [6, T], True for
+    real tokens; `temperature`, the temperature of sampling; `end`, the end token.
     """
     config, params = load_pretrained(TINY)
     tokenizer = load_tokenizer(TINY)

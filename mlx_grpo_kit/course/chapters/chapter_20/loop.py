@@ -1,7 +1,7 @@
-"""GRPO in small parts, each a function that can be exchanged for a sick one: what chapter 20 breaks.
+"""GRPO in small parts, for chapter 20: each part is a function that you can replace by a sick one.
 
-It is the loop of chapter 18 again, without what makes it fast or comfortable (that is `mlx_grpo_kit/grpo/trainer.py`),
-and with two lines that a test can use: what the sampler says of a token is kept, and the scorer has to say the same.
+It is the loop of chapter 18 again, without the speed and comfort of `mlx_grpo_kit/grpo/trainer.py`, and with two lines
+for tests: it keeps the sampler's log-probability of each token, and the scorer has to compute the same number.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from mlx_grpo_kit.tasks import Addition
 GROUP, PROMPTS, MICRO_BATCHES = 8, 16, 4
 LEARNING_RATE, MAX_NORM, TEMPERATURE = 5e-4, 1.0, 1.2
 EPSILON, BETA = 0.2, 0.02
-NO_LOGP = -1e4  # stands where there is no token; nobody may compute with it
+NO_LOGP = -1e4  # where there is no token; no part may compute with it
 
 
 def num_new_tokens(task):
-    """How many tokens a completion may have."""
+    """The largest number of tokens in a completion."""
     return task.max_completion_length
 
 
 def reward(problem, text):
-    """What a completion is worth."""
+    """The reward of a completion."""
     return float(text == problem.answer)
 
 
 def advantages(rewards, group):
-    """Rewards [B], those of a prompt next to each other -> advantages [B]."""
+    """Rewards [B], one prompt after the other -> advantages [B]."""
     groups = rewards.reshape(-1, group)
     centred = groups - groups.mean(axis=1, keepdims=True)
     return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)
 
 
 def completion_mask(ids, end):
-    """Completions [B, T], padded with the end token -> which of their places are tokens that the policy chose."""
+    """Completions [B, T], padded with the end token -> True for the tokens that the policy chose."""
     is_end = (ids == end).astype(mx.int32)
     ended_before = mx.cumsum(is_end, axis=1) - is_end
     return ended_before == 0
 
 
 def score(config, params, prompts, completions, temperature):
-    """Log-probability of every token of `completions` [B, T] behind `prompts`, B lists of token ids: [B, T]."""
+    """Log-probability [B, T] of every token of `completions` [B, T], after `prompts`, B lists of token ids."""
     prompt_ids, prompt_mask = pad(prompts, "left")
     ids = mx.concatenate([mx.array(prompt_ids), completions], axis=1)
     mask = mx.concatenate([mx.array(prompt_mask), mx.ones(completions.shape, mx.int32)], axis=1)
@@ -84,19 +84,19 @@ def loss_and_gradient(params, score_with, loss_of):
 
 
 def accumulate(grads, num_tokens):
-    """Gradients of the micro-batches' mean losses, and how many tokens each has -> the gradient of the whole batch."""
+    """Gradients of the micro-batches' mean losses, and their numbers of tokens -> the gradient of the whole batch."""
     total = sum(num_tokens)
     return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}
 
 
 def keep_reference(params):
-    """The policy that the KL penalty pulls towards: the one that training starts from."""
+    """The policy that the KL penalty pulls towards: the policy at the start of training."""
     return dict(params)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of the loop; `dataclasses.replace(Parts(), score=mine)` exchanges one."""
+    """The parts of the loop; `dataclasses.replace(Parts(), score=mine)` replaces one."""
 
     num_new_tokens: Callable[..., Any] = num_new_tokens
     reward: Callable[..., Any] = reward
@@ -110,9 +110,9 @@ class Parts:
 
 
 def train(config, params, tokenizer, max_steps: int, parts: Parts = Parts(), seed: int = 0) -> Iterator[Any]:
-    """Train on addition with `parts`; yields a record with `.step`, `.metrics` and `.completions` after each step.
+    """Train on addition with `parts`; yield a record with `.step`, `.metrics` and `.completions` after each step.
 
-    The policy itself, `params`, is not changed. A step whose gradient is no finite number is the last.
+    The caller's `params` are not changed. A step whose gradient is not finite is the last.
     """
     import mlx.optimizers as optim  # here, because the kit has to choose MLX's BLAS before MLX is loaded
 
@@ -173,7 +173,7 @@ def _micro_batch(config, params, reference, parts, batch, end):
         return parts.policy_loss(logps, batch.old, ref_logps, batch.advantages, mask)
 
     loss, grad = parts.loss_and_gradient(params, score_with, loss_of)
-    # What is measured beside it: how far the scorer is from the sampler, and the policy from the reference.
+    # Measurements: the distance of the scorer from the sampler, and of the policy from the reference.
     known = batch.old > NO_LOGP / 2
     apart = mx.where(known, kept["logps"] - batch.old, 0.0)
     behind = mx.where(known, ref_logps - kept["logps"], 0.0)

@@ -1,8 +1,8 @@
-"""The exhibits: thirteen bugs of public GRPO programs, each a changed line or two in one part of the loop.
+"""The exhibits: thirteen bugs of public GRPO programs, each of them a few changed lines in one part of the loop.
 
     for step in train(config, params, tokenizer, 60, BUGS["H"].parts()): ...
 
-A bug is an edit of a part's source, so what is shown is what runs.
+A bug is an edit of a part's source, so the code on display is the code that runs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Bug:
     """One exhibit.
 
     Attributes:
-        name: in a few words.
-        part: the function of the loop that it is in.
+        name: the bug in a few words.
+        part: the function of the loop that contains the bug.
         diff: the changed lines of its source, as in `edited`.
-        symptom: what a run's curves show, of the stored run.
-        test: what catches it, in a sentence.
+        symptom: the bug's effect on the curves of the stored run.
+        test: the test that catches the bug, in a sentence.
         threads: (repository and number, what happened there).
     """
 
@@ -51,11 +51,11 @@ class Bug:
         return edited(self.part, *self.diff)
 
     def parts(self) -> Parts:
-        """All parts of the loop, this one sick."""
+        """All parts of the loop, with this one sick."""
         return replace(Parts(), **{self.part.__name__: self.sick_part()})
 
     def lines(self) -> list[str]:
-        """The changed lines: those of the healthy part begin with "-", those of the sick one with "+"."""
+        """The changed lines: lines of the healthy part begin with "-", lines of the sick part with "+"."""
         healthy = inspect.getsource(self.part)
         sick = patched(self.part, *self.diff)
         found = unified_diff(healthy.splitlines(), sick.splitlines(), lineterm="", n=0)
@@ -70,12 +70,13 @@ BUGS: dict[str, Bug] = {
             "- logits = logits[:, start - 1 : -1] / temperature",
             "+ logits = logits[:, start:] / temperature",
         ),
-        "Scored minus sampled is above 4 from the first step on, a third of the tokens are clipped, the reward sinks.",
-        "Ask the sampler: what it said of a token while drawing it is what the scorer has to say (20.1).",
+        "Scored minus sampled is above 4 from the first step on, a third of the tokens are clipped, and the reward "
+        "falls.",
+        "Ask the sampler: the scorer has to compute the log-probability that the sampler stored for each token (20.1).",
         (
             (
                 "PrimeIntellect-ai/prime-rl#1525",
-                "a review finds trainer and sampler one position apart: the ratio compares different tokens",
+                "a review found trainer and sampler one position apart: the ratio compared different tokens",
             ),
             (
                 "Project-MONAI/GenerativeModels#314",
@@ -90,11 +91,11 @@ BUGS: dict[str, Bug] = {
             "- logits = qwen3_forward(config, params, ids, attention_mask=mask)",
             "+ logits = qwen3_forward(config, params, ids)",
         ),
-        "Next to nothing: it learns, a little behind. Scored minus sampled begins at 0.2, falls within"
-        " ten steps, and never quite to 0: only padded prompts are wrong, one in five.",
+        "Almost nothing: the run learns, a little more slowly. Scored minus sampled begins at 0.2 and falls within "
+        "ten steps, but never quite to 0: only padded prompts are wrong, one in five.",
         "The same test, with prompts of different lengths (20.1).",
         (
-            ("huggingface/trl#2708", "the attention mask was not given when log-probabilities were computed"),
+            ("huggingface/trl#2708", "log-probabilities were computed without the attention mask"),
             ("unslothai/unsloth#3176", "without the mask tokens attend to the padding on the left"),
         ),
     ),
@@ -105,18 +106,18 @@ BUGS: dict[str, Bug] = {
             "- logits = logits[:, start - 1 : -1] / temperature",
             "+ logits = logits[:, start - 1 : -1]",
         ),
-        "It learns more slowly. Scored minus sampled is 0.1 from the first step to the last.",
+        "The run learns more slowly. Scored minus sampled is 0.1 from the first step to the last.",
         "The same test, at a temperature that is not 1 (20.1).",
         (
             (
                 "huggingface/trl#3029",
                 "temperature scaling was left out of the log-probabilities of policy and reference",
             ),
-            ("unslothai/unsloth-zoo#832", "an MLX version agreed with TRL at temperature 1 only"),
+            ("unslothai/unsloth-zoo#832", "an MLX version agreed with TRL only at temperature 1"),
         ),
     ),
     "D": Bug(
-        "scored outside of the gradient",
+        "scored outside the gradient",
         loop.loss_and_gradient,
         (
             "- def loss_fn(params):",
@@ -125,14 +126,14 @@ BUGS: dict[str, Bug] = {
             "+",
             "+ def loss_fn(params):",
         ),
-        "The gradient norm is exactly 0, and KL too. The other curves scatter around where they began.",
+        "The gradient norm is exactly 0, and so is the KL. The other curves scatter around their starting values.",
         "Compare a gradient with a slope that you know (20.4).",
         (
             (
                 "Goekdeniz-Guelmez/mlx-lm-lora#55",
                 "a default setting gave an exactly zero policy gradient, with plausible rewards and losses",
             ),
-            ("jingyaogong/minimind#750", "a branch took the sampler's log-probabilities, which have no gradient"),
+            ("jingyaogong/minimind#750", "a branch used the sampler's log-probabilities, which have no gradient"),
         ),
     ),
     "E": Bug(
@@ -142,13 +143,13 @@ BUGS: dict[str, Bug] = {
             "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
             "+ log_ratio = logps - old_logps",
         ),
-        "The run is over: the first loss is right, its gradient is not a number.",
-        "Put rubbish where the mask is False; loss and gradient may not change (20.5).",
+        "The run ends at once: the first loss is right, but its gradient is not a number.",
+        "Put rubbish where the mask is False; the loss and its gradient must not change (20.5).",
         (
             (
                 "NVIDIA-NeMo/RL#4120",
-                "ratios and KL terms were computed before the mask: a difference of 200 overflows exp, "
-                "and times 0 is NaN",
+                "ratios and KL terms were computed before the mask: a difference of 200 overflows exp, and 0 times "
+                "infinity is NaN",
             ),
             ("MakazhanAlpamys/Soup#342", "a finite loss with a gradient norm of NaN, in about half of the runs"),
         ),
@@ -160,11 +161,11 @@ BUGS: dict[str, Bug] = {
             "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
             "+ return (centred / (groups.std(axis=1, ddof=0, keepdims=True) + 1e-4)).reshape(-1)",
         ),
-        "Nothing. Gradients are 7% longer, and no eye sees that.",
+        "Nothing. Gradients are 7% longer, which nobody can see.",
         "Compare with numbers that somebody else computed (20.3).",
         (
             ("NVIDIA/TorchFort#38", "the advantages' standard deviation lacked Bessel's correction"),
-            ("unslothai/unsloth-zoo#832", "here the n - 1 was compared with TRL and found right"),
+            ("unslothai/unsloth-zoo#832", "here n - 1 was compared with TRL and found to be right"),
         ),
     ),
     "G": Bug(
@@ -176,11 +177,11 @@ BUGS: dict[str, Bug] = {
             "+ centred = groups - groups.mean(keepdims=True)",
             "+ return (centred / (groups.std(ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
         ),
-        "Nothing, in this run. Easy prompts are always praised and hard ones always blamed, but with "
-        "sixteen prompts a step of like difficulty that is only noise.",
+        "Nothing, in this run. Answers to easy prompts are always pushed up and answers to hard ones always down, but "
+        "with sixteen prompts of similar difficulty per step that is only noise.",
         "Two groups with different means (20.3).",
         (
-            ("XU-YIJIE/grpo-flat#2", "mean and deviation were taken over the whole batch; mended"),
+            ("XU-YIJIE/grpo-flat#2", "mean and standard deviation were taken over the whole batch; since fixed"),
             ("radixark/miles#1325", "uneven groups fell back to a single global group"),
         ),
     ),
@@ -195,14 +196,14 @@ BUGS: dict[str, Bug] = {
             "+ centred = groups - groups.mean(axis=0, keepdims=True)",
             "+ return (centred / (groups.std(axis=0, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
         ),
-        "Nothing, in this run. Answers to other prompts are a yardstick too, only a worse one: where "
-        "problems differ more, it is noise that drowns the signal.",
-        "Another number of groups than there are in a group (20.3).",
+        "Nothing, in this run. Answers to other prompts are a yardstick too, only a worse one: if the problems "
+        "differed more, noise would drown the signal.",
+        "A number of groups that differs from the group size (20.3).",
         (
             ("THUDM/slime#2062", "a reshape fell through to a baseline that mixes prompts"),
             (
                 "radixark/miles#1573",
-                "a review: where the order is another, reshape groups answers of different prompts",
+                "a review: if the order changes, reshape groups answers to different prompts",
             ),
         ),
     ),
@@ -213,11 +214,11 @@ BUGS: dict[str, Bug] = {
             "- return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}",  # noqa: E501
             "+ return {name: sum(grad[name] for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}",
         ),
-        "The gradient norm is four times as large from the first step on. All else looks healthy: "
-        "clipping and Adam take it out.",
-        "Pieces of different lengths against the whole (20.6).",
+        "The gradient norm is four times as large from the first step on. Everything else looks healthy: clipping and "
+        "Adam remove the factor.",
+        "Compare pieces of different lengths with the whole (20.6).",
         (
-            ("NVIDIA-NeMo/RL#84", "gradients of micro-batches were summed where they should have been averaged"),
+            ("NVIDIA-NeMo/RL#84", "gradients of micro-batches were summed instead of averaged"),
             ("NVIDIA-NeMo/Automodel#3829", "the gradient grew with the number of micro-batches"),
         ),
     ),
@@ -228,9 +229,9 @@ BUGS: dict[str, Bug] = {
             "- return task.max_completion_length",
             "+ return task.max_completion_length - 2",
         ),
-        "Nearly all completions are cut off from the first step on; the reward stays at a quarter, "
-        "since answers of three digits are never right.",
-        "No test of a part finds it: look at what is cut off in the first steps, and read completions.",
+        "Nearly all completions are cut off from the first step on; the reward stays at a quarter, because answers of "
+        "three digits are never right.",
+        "No test of a part finds it: look at the share that is cut off in the first steps, and read completions.",
         (
             ("huggingface/trl#6263", "about half of a Qwen3-0.6B's completions were cut off at the default length"),
             (
@@ -246,10 +247,10 @@ BUGS: dict[str, Bug] = {
             "- return dict(params)",
             "+ return params",
         ),
-        "KL is exactly 0 while the policy learns. The penalty does nothing.",
+        "The KL is exactly 0 while the policy learns. The penalty does nothing.",
         "Replace the policy's parameters and look at the reference (20.8).",
         (
-            ("huggingface/trl#2046", "policy and ref_policy were the same object; a check was asked for"),
+            ("huggingface/trl#2046", "policy and ref_policy were the same object; the thread asks for a check"),
             (
                 "unslothai/unsloth-zoo#832",
                 "some adapters of the reference stayed switched on, so it was not the reference",
@@ -257,14 +258,14 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "L": Bug(
-        "a reward that can be had for nothing",
+        "a reward that is too easy to get",
         loop.reward,
         (
             "- return float(text == problem.answer)",
             "+ return float(text in problem.answer)",
         ),
-        "The reward climbs past the healthy one, and right answers sink towards 0; completions become "
-        "shorter, KL large.",
+        "The reward climbs above that of the healthy run, and right answers fall towards 0; completions become "
+        "shorter, and the KL becomes large.",
         "Attack the reward before the policy does (20.7).",
         (
             ("Liuziyu77/Visual-RFT#176", "an empty answer is part of every truth: the model learned to answer nothing"),
@@ -278,9 +279,9 @@ BUGS: dict[str, Bug] = {
             "- return ended_before == 0",
             "+ return ids != end",
         ),
-        "Next to nothing: the gradient norm is half as large again. This model knew how to stop "
-        "before; one that does not will never be taught.",
-        "Four rows, one that never ends and one that ends at once (20.2).",
+        "Almost nothing: the gradient norm is 1.5 times as large. This model already knew how to stop; a model that "
+        "does not will never learn it.",
+        "Four rows, including one that never ends and one that ends at once (20.2).",
         (
             (
                 "huggingface/trl#4970",
@@ -288,32 +289,32 @@ BUGS: dict[str, Bug] = {
             ),
             (
                 "bingreeky/MemGen#33",
-                "the reverse: padding with the end token was taken for tokens, and all lengths were alike",
+                "the reverse: padding with the end token was counted as tokens, so all lengths were the same",
             ),
         ),
     ),
 }
 
-# The four curves that the chapter begins with, under names that do not tell.
+# The four curves at the start of the chapter, under neutral names.
 FOUR = {"one": "H", "two": "K", "three": "healthy", "four": "M"}
 
-# Runs whose bug is not told: name -> (letter, seed). "N" is a run with no bug at all.
+# Mystery runs: name -> (letter, seed). "N" is a run without a bug.
 MYSTERIES = {"run 1": ("K", 5), "run 2": ("I", 7), "run 3": ("C", 8), "run 4": ("H", 9), "run 5": ("N", 6)}
 
 
 def stored_curves() -> dict[str, dict[str, list[float]]]:
-    """The stored runs, "healthy" and one a bug: {letter: {metric: values, one a step}}; None where a value is NaN."""
+    """The stored runs: {"healthy" or a bug's letter: {metric: values, one per step}}; None where a value is NaN."""
     return json.loads(files(__package__).joinpath(CURVES).read_text())
 
 
 def as_steps(curves: Mapping[str, list[float]]) -> list[dict[str, float]]:
-    """Stored curves as records of steps, as `diagnose` reads them."""
+    """Stored curves as records of steps, in the form that `diagnose` reads."""
     count = len(curves["reward"])
     return [{"step": i + 1, **{name: values[i] for name, values in curves.items()}} for i in range(count)]
 
 
 def stored_record(run: str) -> RunRecord:
-    """A mystery run as its record: the stored curves, and of each step the first groups with their advantages."""
+    """The record of a mystery run: the stored curves, and the first groups of each step with their advantages."""
     groups = json.loads(files(__package__).joinpath(GROUPS).read_text())[run]
     record = RunRecord(f"Mystery: {run}", len(groups))
     for metrics, kept in zip(as_steps(stored_curves()[run]), groups, strict=True):
@@ -328,9 +329,9 @@ def stored_record(run: str) -> RunRecord:
 
 
 def verdict(test: Callable[[Any], Any], part: Callable[..., Any]) -> Any:
-    """Whether a test lets a part pass: a test says so by True and False, or by an assertion that holds or fails.
+    """Return True if a test accepts a part: it returns True or False, or its assertions hold or fail.
 
-    A test that returns anything else has said nothing: then this is what it returned.
+    If a test returns anything else, return that.
     """
     try:
         answer = test(part)
@@ -342,7 +343,7 @@ def verdict(test: Callable[[Any], Any], part: Callable[..., Any]) -> Any:
 
 
 def _asserts(test: Callable[[Any], Any]) -> bool:
-    """Whether a test says no by an assertion, of its own or of a library: then it says yes by returning nothing."""
+    """Return True if a test refuses by an assertion, its own or a library's, and so accepts by returning nothing."""
     test = inspect.unwrap(test)
     steps = dis.get_instructions(test) if inspect.isfunction(test) else ()
     return any("assert" in f"{step.opname} {step.argval}".lower() for step in steps)

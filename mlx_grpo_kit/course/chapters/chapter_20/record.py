@@ -24,18 +24,18 @@ KEPT = (
 
 
 def steps_of(parts: Parts, seed: int) -> list[Any]:
-    """A run of the loop, step by step."""
+    """Run the loop; return the record of each step."""
     config, params = load_pretrained(TINY)
     return [*train(config, params, load_tokenizer(TINY), STEPS, parts, seed)]
 
 
 def curves_of(steps: Sequence[Any]) -> dict[str, list[float | None]]:
-    """The metrics of a run that are kept, three digits and four decimals of each; null for what is no number."""
+    """The stored metrics of a run, rounded to three digits and four decimals; None for a value that is not finite."""
     return {name: [_rounded(step.metrics[name]) for step in steps] for name in KEPT}
 
 
 def groups_of(steps: Sequence[Any]) -> list[list[list[Any]]]:
-    """Of each step the first groups, each as prompt, texts, rewards, advantages."""
+    """The first groups of each step, each as prompt, texts, rewards, advantages."""
     return [
         [_group(step.completions[start : start + GROUP]) for start in range(0, GROUPS_KEPT * GROUP, GROUP)]
         for step in steps

@@ -1,4 +1,4 @@
-"""Several runs over the same steps, each with its name at the right end of its line."""
+"""Several runs over the same steps, each with its name at the right end of its curve."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ APART = 17  # pixels between two names
 def draw_futures(
     steps: Sequence[int], curves: Mapping[str, Sequence[float]], *, title: str, names: str = ""
 ) -> tuple[Chart, str]:
-    """(chart, words): a line for each run, of values between 0 and 1.
+    """(chart, words): a curve for each run, with values between 0 and 1.
 
     Args:
-        steps: of each point.
-        curves: values by the name of the run, as many as `steps`.
-        title: words above.
-        names: what the names are, above them.
+        steps: the step of each point.
+        curves: the values by the name of the run, as many as `steps`.
+        title: the title of the chart.
+        names: a heading for the names of the runs.
     """
     chart = Chart(WIDTH, 330)
     labels = {name: f"{name}: {three_digits(values[-1])}" for name, values in curves.items()}

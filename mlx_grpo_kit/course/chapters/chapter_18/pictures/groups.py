@@ -1,4 +1,4 @@
-"""What one step of GRPO learns from: the answers of each group, and which of them are better than the others."""
+"""The batch that one step of GRPO learns from: each group's answers, marked better or worse than the group's mean."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ LONGEST = 9  # characters of an answer
 def draw_groups(
     questions: Sequence[str], answers: Sequence[str], rewards: Sequence[float], group_size: int, *, title: str = ""
 ) -> tuple[Chart, str]:
-    """(chart, words): a line for each group with its answers, blue where the reward is above the group's mean.
+    """(chart, words): a row for each group with its answers, blue where the reward is above the group's mean.
 
     Args:
-        questions, answers, rewards: one for each row, group after group. Answers are shown in nine characters.
+        questions, answers, rewards: one per completion, group after group. Answers are cut to nine characters.
     """
     starts = range(0, len(answers), group_size)
     cell = min(92.0, 640 / group_size)
     chart = Chart(1000, 66 + ROW * len(starts))
     chart.text(14, 24, title, size=15, bold=True)
-    along = max(0.0, 8.6 * len(title) - 262)  # behind a long title
+    along = max(0.0, 8.6 * len(title) - 262)  # after a long title
     for place, (color, words) in enumerate(
         ((POSITIVE, "better than its group"), (NEGATIVE, "worse"), (PLAIN, "like all the others"))
     ):
@@ -48,8 +48,8 @@ def draw_groups(
         chart.text(140 + cell * group_size, y + 16, verdict, size=12.5)
         said.append(f"{questions[start]} {mean:.2f}")
     words = (
-        f"{title}: {len(starts)} groups of {group_size} answers; {teaching} of them have answers of different rewards. "
-        f"Mean rewards: {', '.join(said)}."
+        f"{title}: {len(starts)} groups of {group_size} answers; {teaching} of them have answers with "
+        f"different rewards. Mean rewards: {', '.join(said)}."
     )
     return chart, words
 

@@ -1,4 +1,4 @@
-"""Variants of a loss side by side: what each does to tokens, where gradients point, how runs with several seeds end."""
+"""Variants of a loss side by side: their pushes on tokens, the directions of their gradients, and runs by seed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def draw_pushes(
     largest: float,
     title: str = "",
 ) -> tuple[Chart, str]:
-    """(chart, words): the completions of one prompt, a line each, and what two or more losses do to their tokens.
+    """(chart, words): the completions of one prompt, one per row, and how two or more losses push their tokens.
 
     Args:
-        tokens: of each completion, as texts.
-        rewards: of each completion.
-        sides: by the name of a loss, [completions, T] shares of its pushes in percent: up is positive.
-        largest: the share that has the full colour.
+        tokens: the tokens of each completion, as texts.
+        rewards: one per completion.
+        sides: for each loss, [completions, T] shares of its pushes in percent; positive is up.
+        largest: the share that gets the full colour.
     """
     columns = max(map(len, tokens))
     width = CELL * columns + 34
@@ -58,7 +58,7 @@ def draw_pushes(
         )
         for name, pushes in sides.items()
     )
-    return chart, f"{title} Shares of all pushes in percent, token by token. {told}."
+    return chart, f"{title} Percent of all pushes, token by token. {told}."
 
 
 def draw_cosines(names: Sequence[str], tables: Mapping[str, Any]) -> tuple[Chart, str]:
@@ -77,7 +77,7 @@ def draw_cosines(names: Sequence[str], tables: Mapping[str, Any]) -> tuple[Chart
         words.append(
             f"{title}: with {names[0]} "
             + ", ".join(f"{name} {table[0][place]:.2f}" for place, name in enumerate(names) if place)
-            + f"; the least is {names[least]}"
+            + f"; the lowest is {names[least]}"
         )
     for row, name in enumerate(names):
         chart.text(left - 8, 40 + 36 * (row + 0.5) + 4, name, size=12, anchor="end")
@@ -85,11 +85,11 @@ def draw_cosines(names: Sequence[str], tables: Mapping[str, Any]) -> tuple[Chart
 
 
 def draw_seeds(results: Mapping[str, Sequence[float]], xlabel: str, first: float | None = None) -> tuple[Chart, str]:
-    """(chart, words): for each variant a dot a seed, their mean (orange), and two standard errors around it (a bar).
+    """(chart, words): for each variant one dot per seed, the mean (orange), and a bar of two standard errors around it.
 
     Args:
-        results: by variant, one number a seed; the first is what the others are compared with.
-        xlabel: what the numbers are.
+        results: by variant, one number per seed; the first variant is the one to compare with.
+        xlabel: the name of the numbers.
         first: a value before training, drawn as a dotted line.
     """
     values = [value for each in results.values() for value in each]
@@ -117,11 +117,11 @@ def draw_seeds(results: Mapping[str, Sequence[float]], xlabel: str, first: float
 
 
 def draw_curves(curves: Mapping[str, Sequence[float]], updates: int, title: str = "") -> tuple[Chart, str]:
-    """(chart, words): small pictures, one a variant: its reward in blue, that of the first variant in grey.
+    """(chart, words): one small chart per variant: its reward in blue, the first variant's reward in grey.
 
     Args:
         curves: by variant, rewards at evenly spaced points of a run.
-        updates: how many updates the run has.
+        updates: the number of updates of the run.
     """
     names = [*curves]
     columns = 5
@@ -144,7 +144,7 @@ def draw_curves(curves: Mapping[str, Sequence[float]], updates: int, title: str 
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and its standard error: the standard deviation (n - 1) divided by the root of n."""
+    """The mean and its standard error: the standard deviation (dividing by n - 1) divided by the root of n."""
     mean = sum(values) / len(values)
     if len(values) < 2:
         return mean, 0.0

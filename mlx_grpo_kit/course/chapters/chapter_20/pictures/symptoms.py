@@ -1,4 +1,4 @@
-"""Two runs side by side in small curves, a healthy one and another: what a bug does to what people look at."""
+"""A healthy run and a sick run side by side in small curves: the effect of a bug on the usual metrics."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.live.curves import smooth
 from mlx_grpo_kit.viz.style import BLUE, COLORS, ORANGE
 
-PANELS = {  # metric -> its title, the scale that is always seen, whether it is logarithmic
+PANELS = {  # metric -> its title, the smallest range of the axis, True for a logarithmic axis
     "reward": ("mean reward", (0.0, 1.0), False),
     "accuracy": ("right answers", (0.0, 1.0), False),
     "frac_reward_zero_std": ("tied groups", (0.0, 1.0), False),
     "entropy": ("entropy", (0.0, 0.7), False),
     "kl": ("KL to the reference", (0.0, 0.2), False),
     "grad_norm": ("gradient norm", (0.0, 2.0), False),
-    "completions/mean_length": ("tokens a completion", (1.0, 4.0), False),
+    "completions/mean_length": ("tokens per completion", (1.0, 4.0), False),
     "completions/clipped_ratio": ("cut off", (0.0, 1.0), False),
     "sampling/logp_difference": ("scored minus sampled", (0.0, 0.2), False),
 }
 COLUMNS, WIDTH, HEIGHT = 3, 860, 184
-LINE = 18  # pixels of a line of words
+LINE = 18  # height of a line of text in pixels
 Curves = Mapping[str, Sequence[float | None]]
 
 
@@ -34,14 +34,14 @@ def draw_symptoms(
     changed: Sequence[str] = (),
     said: Sequence[str] = (),
 ) -> tuple[Chart, str]:
-    """(chart, words): nine metrics of two runs, step by step, and below them what was changed and what was said.
+    """(chart, words): nine metrics of two runs, step by step, and below them the changed lines and the diagnosis.
 
     Args:
-        healthy, sick: metric -> values, one a step; None or NaN where there is none. The sick one may be shorter.
-        title: above the picture.
-        name: what the second run is called.
+        healthy, sick: metric -> values, one per step; None or NaN for a missing value. The sick run may be shorter.
+        title: the title of the picture.
+        name: the name of the second run.
         changed: lines that begin with "-" (as it should be) or "+" (as it is in the second run).
-        said: what a diagnosis says of the second run.
+        said: the messages of a diagnosis of the second run.
     """
     wrapped = [line for words in said for line in _wrapped(words, 132)]
     rows = math.ceil(len(PANELS) / COLUMNS)
@@ -78,15 +78,15 @@ def draw_symptoms(
         words.append(f"{label} {_ends(lines[1])} ({_ends(lines[0])})")
     y = top + HEIGHT * rows + LINE
     if changed:
-        chart.text(14, y, "What was changed", size=13, bold=True)
+        chart.text(14, y, "Changed lines", size=13, bold=True)
         for number, line in enumerate(changed, start=1):
             chart.digits(14, y + LINE * number, [(line.replace("-", "\N{MINUS SIGN}", 1), _color(line))], size=13)
         y += LINE * (len(changed) + 1) + 14
     if wrapped:
-        chart.text(14, y, "What diagnose says", size=13, bold=True)
+        chart.text(14, y, "Messages of diagnose", size=13, bold=True)
         for number, line in enumerate(wrapped, start=1):
             chart.text(14, y + LINE * number, line, size=12)
-    alt = f"{title}. At the start and at the end, in brackets the healthy run: {'; '.join(words)}."
+    alt = f"{title}. At the start and at the end, with the healthy run in brackets: {'; '.join(words)}."
     if changed:
         alt += f" Changed: {' '.join(line.strip() for line in changed)}"
     return chart, " ".join([alt, *said])
@@ -114,7 +114,7 @@ def _color(line: str) -> str:
 
 
 def _wrapped(words: str, width: int) -> list[str]:
-    """Words in lines of at most `width` characters, the first with a bullet."""
+    """Wrap words into lines of at most `width` characters; the first has a bullet."""
     lines, line = [], "•"
     for word in words.split():
         if len(line) + len(word) + 1 > width:
@@ -125,11 +125,11 @@ def _wrapped(words: str, width: int) -> list[str]:
 
 
 def draw_rewards(runs: Mapping[str, Sequence[float | None]], *, title: str = "") -> tuple[Chart, str]:
-    """(chart, words): one metric of several runs over each other, smoothed.
+    """(chart, words): one metric of several runs in one chart, smoothed.
 
     Args:
-        runs: name -> values, one a step.
-        title: above the picture.
+        runs: name -> values, one per step.
+        title: the title of the picture.
     """
     chart = Chart(760, 330)
     steps = max(map(len, runs.values()))
