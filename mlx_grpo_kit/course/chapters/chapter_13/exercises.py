@@ -979,7 +979,7 @@ LOGPS = Exercise(
 
 
 class Cache:
-    """Keys and values of every layer for the positions so far; `length` is the number of positions."""
+    """Keys and values of every layer for the positions so far; `length` counts the positions."""
 
     def __init__(self, num_layers):
         """An empty cache."""
