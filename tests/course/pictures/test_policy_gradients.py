@@ -69,7 +69,7 @@ def test_groups_say_what_is_exact_and_what_was_measured():
         "picture. The true gradient is \N{MINUS SIGN}0.50 and +0.50."
     )
     svg = chart.svg(words)
-    assert "1 lie outside" in svg
+    assert "1 are outside" in svg
     cloud, plane = chart.planes
     assert cloud.title == "3 groups of 4"
     assert plane.lines["none"] == ([2, 4], [1.0, 0.5])
