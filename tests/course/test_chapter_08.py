@@ -1,4 +1,4 @@
-"""The solutions of chapter 08 against torch, and what the chapter says in prose that a reader could doubt."""
+"""The solutions of chapter 08 against torch, and the claims of its prose."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The solutions of chapter 09 against torch, answers in other styles, wrong ones, and what the prose claims."""
+"""The solutions of chapter 09 against torch, answers in other styles, wrong ones, and the claims of its prose."""
 
 import math
 
@@ -387,7 +387,7 @@ def test_an_evaluated_array_has_no_graph():
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_curvature_says_where_sgd_flies_out(seed):
-    """Up to 2 / curvature the loss of the digits falls; at four times that it climbs first, and stays behind."""
+    """Up to 2 / curvature the loss of the digits falls; at four times that it climbs first, and stays higher."""
     digits = load_digits(dtype=np.float32)
     x, y = mx.array(digits.train_images.reshape(-1, 64)), mx.array(digits.train_labels)
     keys = mx.random.split(mx.random.key(seed), 2)

@@ -1,4 +1,4 @@
-"""Chapter 15 against torch and enumeration, answers in other styles, and what the chapter says in prose."""
+"""Chapter 15 against torch and enumeration, answers in other styles, and the claims of its prose."""
 
 import itertools
 

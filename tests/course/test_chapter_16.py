@@ -1,4 +1,4 @@
-"""Chapter 16: answers in other styles, wrong ones that get a message, and what the chapter says in prose."""
+"""Chapter 16: answers in other styles, wrong ones that get a message, and the claims of its prose."""
 
 import math
 import re

@@ -962,7 +962,7 @@ AGGREGATE = Exercise(
 
 
 def grpo_loss(logps, old_logps, ref_logps, advantages, mask, settings):
-    """The GRPO loss of B completions, one number to make small."""
+    """The GRPO loss of B completions: one number, to be minimised."""
     old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
     ratio = token_ratios(logps, old_logps, mask)
     loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
