@@ -117,7 +117,8 @@ def read_idx(path: str | Path) -> np.ndarray:
     """The array of uint8 in an IDX file of unsigned bytes, such as those of MNIST, compressed with gzip or not.
 
     The format: two zero bytes, the type of the numbers, the number of axes, each axis's length in four bytes (the
-    highest first), and the numbers (LeCun, Cortes and Burges, yann.lecun.com/exdb/mnist). Raises ValueError for anything else.
+    highest first), and the numbers (LeCun, Cortes and Burges, yann.lecun.com/exdb/mnist). Raises ValueError for any
+    other file.
     """
     path = Path(path)
     content = path.read_bytes()
