@@ -1,4 +1,4 @@
-"""Handwritten digits for chapters 07 and 08: scikit-learn's small ones, or MNIST from files that the reader has."""
+"""Handwritten digits for chapters 07 and 08: scikit-learn's small ones, or MNIST from the reader's own files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-UNSIGNED_BYTES = 0x08  # the third byte of an IDX file: what kind of numbers follow
+UNSIGNED_BYTES = 0x08  # the third byte of an IDX file: the type of the numbers that follow
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Digits:
 def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.float64) -> Digits:
     """The digits that come with scikit-learn (8 x 8 pixels, 1,437 and 360 of them), or those of `folder`.
 
-    folder: holds MNIST's four IDX files, train-images-idx3-ubyte and so on, packed (.gz) or not.
-    Raises FileNotFoundError when one is missing, ValueError when one is not what its name says.
+    folder: contains MNIST's four IDX files, train-images-idx3-ubyte and so on, compressed (.gz) or not.
+    Raises FileNotFoundError if one is missing, and ValueError if the content of one does not match its name.
     """
     dtype = np.dtype(dtype)
     if dtype.kind != "f":
@@ -70,7 +70,7 @@ def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.
 
 
 def shifted(images: np.ndarray, down: int = 0, right: int = 0) -> np.ndarray:
-    """Images [..., H, W] moved by some pixels, up and left below 0: what leaves is lost, and paper, 0, comes in."""
+    """Images [..., H, W] moved down and right by some pixels (up and left below 0); paper, 0, fills the gap."""
     moved = np.zeros_like(images)
     height, width = images.shape[-2:]
     rows, columns = slice(max(down, 0), height + min(down, 0)), slice(max(right, 0), width + min(right, 0))
@@ -114,10 +114,11 @@ def _found(folder: Path, file: str) -> Path:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """An IDX file of unsigned bytes, as MNIST has them, packed with gzip or not: an array of uint8.
+    """The array of uint8 in an IDX file of unsigned bytes, such as those of MNIST, compressed with gzip or not.
 
-    The format: two zero bytes, the kind of numbers, the number of axes, each axis's length in four bytes (the highest
-    first), and the numbers (LeCun, Cortes and Burges, yann.lecun.com/exdb/mnist). Raises ValueError for anything else.
+    The format: two zero bytes, the type of the numbers, the number of axes, each axis's length in four bytes (the
+    highest first), and the numbers (LeCun, Cortes and Burges, yann.lecun.com/exdb/mnist). Raises ValueError for any
+    other file.
     """
     path = Path(path)
     content = path.read_bytes()

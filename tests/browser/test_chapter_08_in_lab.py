@@ -34,7 +34,7 @@ def test_a_kernel_slides_over_a_digit_by_hand_and_by_itself(open_notebook):
     text.press("Enter")
     digits = load_digits()
     three = digits.test_images[digits.test_labels == 3][0, 0]
-    notebook.wait_for_words(f"The output reaches from 0 to {2 * three[::2, ::2].max():.2f}.")
+    notebook.wait_for_words(f"The output ranges from 0 to {2 * three[::2, ::2].max():.2f}.")
 
     notebook.run_cell(PANEL)
     notebook.wait_for_words("at stop 15 of 36")

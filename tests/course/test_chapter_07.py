@@ -126,7 +126,7 @@ def forgets_afterwards(model, optimizer, x, y):
     [
         ("07.4", adam_that_rests, "after step 2"),
         ("07.4", adam_in_float32, "an array of float32"),
-        ("07.5", forgets_afterwards, "Forget before backward"),
+        ("07.5", forgets_afterwards, "Clear them before backward"),
     ],
 )
 def test_nearly_right_steps(number, answer, words):
@@ -314,7 +314,7 @@ def test_a_method_is_not_a_loss():
         chapter_07.train_step(model, optimizer, x, y)
         return T.cross_entropy(model(x), y).item
 
-    assert "gave a method, not what it returns (brackets are missing" in check("07.5", answer).text
+    assert "gave a method, not its result (call it with parentheses" in check("07.5", answer).text
 
 
 def test_an_array_is_not_a_plain_number():

@@ -1,4 +1,4 @@
-"""The solutions of chapter 08 against torch, and what the chapter says in prose that a reader could doubt."""
+"""The solutions of chapter 08 against torch, and the claims of its prose."""
 
 import numpy as np
 import pytest
@@ -440,14 +440,14 @@ def an_idle_parameter(count):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (lambda count: leaky_of_one(count)[:2], "and not three things: layer, twin and x"),
-        (lambda count: (Leak, *leaky_of_one(count)[1:]), "a layer that is a type and no nn.Module"),
-        (lambda count: (leaky_of_one(count)[0], Leak, noise(count, 4)), "a twin that is a type and no torch.nn.Module"),
-        (lambda count: (*leaky_of_one(count)[:2], noise(7, 4)), "has to count 2 examples"),
+        (lambda count: leaky_of_one(count)[:2], "instead of three things: layer, twin and x"),
+        (lambda count: (Leak, *leaky_of_one(count)[1:]), "a layer that is a type, not an nn.Module"),
+        (lambda count: (leaky_of_one(count)[0], Leak, noise(count, 4)), "a twin that is a type, not a torch.nn.Module"),
+        (lambda count: (*leaky_of_one(count)[:2], noise(7, 4)), "the first of length 2, one per example"),
         (lambda count: (*leaky_of_one(count)[:2], torch.zeros(count, 4)), "it has to be a NumPy array"),
         (lambda count: (*leaky_of_one(count)[:2], noise(count, 5000)), "an x of 10,000 numbers"),
         (lambda count: (nn.Sequential(T.relu), torch.nn.ReLU(), noise(count, 4)), "a layer without parameters"),
-        (without_operation, "a layer made of the kit's operations alone"),
+        (without_operation, "a layer made only of the kit's operations"),
         (broken(backward=lambda ctx, grad: (grad, grad * np.minimum(ctx.x, 0))), "a wrong gradient: for x["),
         (broken(backward=lambda ctx, grad: (Leak.backward(ctx, grad)[0], None)), "a wrong gradient: for slope[0]"),
         (broken(backward=lambda ctx, grad: grad), "raised AutogradError"),

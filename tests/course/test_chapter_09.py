@@ -1,4 +1,4 @@
-"""The solutions of chapter 09 against torch, answers in other styles, wrong ones, and what the prose claims."""
+"""The solutions of chapter 09 against torch, answers in other styles, wrong ones, and the claims of its prose."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.autograd import check_vjp, graph_text, hessian, hvp
+from mlx_grpo_kit.autograd import check_vjp, graph_text, hvp
 from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_09 import exercises as chapter
@@ -330,16 +330,16 @@ WRONG = [
     ("09.2", sgd_in_the_dictionary, "the right result, but also new numbers in what it was given"),
     ("09.2", lambda params, grads, lr: params, "expected"),
     ("09.3", loss_for_few_classes, "expected"),
-    ("09.3", lambda params, images, labels: mx.zeros(3), "a loss of shape (3,) (a gradient is taken of one number"),
+    ("09.3", lambda params, images, labels: mx.zeros(3), "a loss of shape (3,) (a gradient needs a single number"),
     ("09.3", lambda params, images, labels: chapter.digits_loss(params, images, labels)[None], "a loss of shape (1,)"),
     ("09.2", lambda params, grads, lr: {n: np.array(params[n] - lr * grads[n]) for n in params}, "of type ndarray"),
     ("09.2", lambda params, grads, lr: {n: (params[n] - lr * grads[n]).tolist() for n in params}, "of type list"),
     ("09.3", loss_of_probabilities, "A probability of exp(-200) is 0"),
-    ("09.3", loss_with_a_little_more, "Something small was added to a probability"),
+    ("09.3", loss_with_a_little_more, "You added something small to a probability"),
     ("09.4", train_every_third, "still waited when a step began"),
     ("09.4", train_every_other, "still waited when a step began"),
-    ("09.4", train_keeping_losses, "A loss that is kept for later waits too"),
-    ("09.4", train_without_a_list, "losses of type float (a list"),
+    ("09.4", train_keeping_losses, "A loss that you keep for later waits too"),
+    ("09.4", train_without_a_list, "losses of type float (return a list"),
     ("09.4", lambda step, params, batches: step(params, batches[0]), "still wait"),
     ("09.5", lambda model, params, x, y: lambda p: float((model(p, x) - y).square().mean()), "cut off from the param"),
     ("09.5", lambda model, params, x, y: lambda p: (model(p, x) - y).abs().mean(), "expected"),
@@ -347,7 +347,7 @@ WRONG = [
     ("09.6", momentum_with_a_global, "`LR`, a global that `momentum_with_a_global` uses"),
     ("09.6", momentum_that_remembers, "`MEMORY"),
     ("09.7", rule_summed, "gradients of shapes () and ()"),
-    ("09.7", rule_of_one, "a rule that returned array (a tuple of two gradients was asked for"),
+    ("09.7", rule_of_one, "a rule that returned array (return a tuple of two gradients"),
     ("09.7", rule_as_dictionary, "a rule that returned dict"),
     ("09.7", rule_in_numpy, "a gradient of type ndarray"),  # MLX itself would end the process
     ("09.7", lambda primals, cotangent, output: (None, cotangent), "a gradient of type NoneType"),
@@ -355,7 +355,7 @@ WRONG = [
     ("09.8", along_by_all_rows_at_once, "held an array of the size of the Hessian"),
     ("09.8", along_by_differences, "expected"),
     ("09.8", lambda loss_fn, x, v: mx.grad(loss_fn)(x) * v, "expected"),
-    ("09.8", lambda loss_fn, x, v: chapter.curvature_along(loss_fn, x, v).tolist(), "a list (the next cell needs"),
+    ("09.8", lambda loss_fn, x, v: chapter.curvature_along(loss_fn, x, v).tolist(), "a list (return an array"),
 ]
 
 
@@ -387,7 +387,7 @@ def test_an_evaluated_array_has_no_graph():
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_curvature_says_where_sgd_flies_out(seed):
-    """Up to 2 / curvature the loss of the digits falls; at four times that it climbs first, and stays behind."""
+    """Up to 2 / curvature the loss of the digits falls; at four times that it climbs first, and stays higher."""
     digits = load_digits(dtype=np.float32)
     x, y = mx.array(digits.train_images.reshape(-1, 64)), mx.array(digits.train_labels)
     keys = mx.random.split(mx.random.key(seed), 2)
@@ -414,23 +414,6 @@ def test_curvature_says_where_sgd_flies_out(seed):
     assert highest[1.0] < 1.1
     assert highest[4.0] > 1.5
     assert last[4.0] > 2 * last[1.0]
-
-
-def test_the_directions_of_most_and_least_curvature_in_the_banana():
-    """Above b = a² + 0.1 the least curvature is negative, nowhere else; on the floor at (1, 1) both are positive."""
-
-    def banana(p):
-        return (1 - p["a"]) ** 2 + 5 * (p["b"] - p["a"] ** 2) ** 2
-
-    def eigenvalues(a, b):
-        second = hessian(banana, {"a": mx.array(a), "b": mx.array(b)})
-        return np.linalg.eigvalsh([[second[i][j].item() for j in "ab"] for i in "ab"])
-
-    for a, b in ((0.0, 1.0), (0.0, 0.15), (0.8, 0.8), (-1.3, 1.8)):
-        assert eigenvalues(a, b)[0] < 0, (a, b)
-    for a, b in ((0.0, 0.05), (0.0, -0.8), (0.8, 0.7)):
-        assert eigenvalues(a, b)[0] > 0, (a, b)
-    assert eigenvalues(1.0, 1.0)[0] > 0
 
 
 def test_the_hessian_of_the_small_qwen3_needs_an_exabyte():

@@ -1,4 +1,4 @@
-"""Chapter 15 against torch and enumeration, answers in other styles, and what the chapter says in prose."""
+"""Chapter 15 against torch and enumeration, answers in other styles, and the claims of its prose."""
 
 import itertools
 
@@ -452,18 +452,18 @@ def step_by_word(table, words, rewards, learning_rate):
         ("15.6", only_whole_numbers, "expected"),
         ("15.6", normalized, "expected"),
         ("15.6", centred_in_place, "new numbers in what it was given"),
-        ("15.6", lambda r, n: r - r.reshape(-1, n).mean(1).repeat(n), "Leave it out"),
+        ("15.6", lambda r, n: r - r.reshape(-1, n).mean(1).repeat(n), "Leave that reward out"),
         ("15.7", known_start, "expected"),
         ("15.7", pushed_once, "expected"),
         ("15.7", one_addition_for_each_place, "np.add.at(score, (rows, tokens), 1)"),
-        ("15.7", lambda table, tokens: -chapter.sequence_score(table, tokens), "The sign is turned"),
-        ("15.8", table_that_moves, "the first had already moved"),
+        ("15.7", lambda table, tokens: -chapter.sequence_score(table, tokens), "Your sign is the wrong way round"),
+        ("15.8", table_that_moves, "the first word had already moved"),
         ("15.8", table_in_place, "new numbers in what it was given"),
         ("15.6", into_one_buffer, "a later call wrote over it"),
-        ("15.8", step_by_word, "A word that was drawn twice counts once"),
-        ("15.9", clipped_ratio, "as in PPO"),
+        ("15.8", step_by_word, "a word that was drawn twice counts once"),
+        ("15.9", clipped_ratio, "as PPO does"),
         ("15.9", ratio_cut_at_ten, "expected"),
-        ("15.9", lambda z, old, a, r: chapter.score_function_gradient(z, a, r), "There is no ratio in it"),
+        ("15.9", lambda z, old, a, r: chapter.score_function_gradient(z, a, r), "The ratio is missing"),
     ],
 )
 def test_wrong_answers_are_refused(id, answer, words):

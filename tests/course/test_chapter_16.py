@@ -1,4 +1,4 @@
-"""Chapter 16: answers in other styles, wrong ones that get a message, and what the chapter says in prose."""
+"""Chapter 16: answers in other styles, wrong ones that get a message, and the claims of its prose."""
 
 import math
 import re
@@ -192,6 +192,27 @@ def unscored_as_nan(rewards, group_size):
     return (away / (np.nan_to_num(np.nanstd(groups, axis=1, ddof=1, keepdims=True)) + 1e-4)).ravel()
 
 
+def no_1e4_by_loop(rewards, group_size, tied=None):
+    """`tied`: the advantages of equal rewards; None divides by their deviation of 0."""
+    result = []
+    for start in range(0, len(rewards), group_size):
+        group = rewards[start : start + group_size]
+        scored = [r for r in group if r is not None]
+        mean = sum(scored) / max(len(scored), 1)
+        std = math.sqrt(sum((r - mean) ** 2 for r in scored) / max(len(scored) - 1, 1))
+        if len(scored) < 2 or (std == 0 and tied is not None):
+            result += [0.0 if len(scored) < 2 else tied] * len(group)
+        else:
+            result += [0.0 if r is None else (r - mean) / std for r in group]
+    return result
+
+
+def no_1e4_by_arrays(rewards, group_size):
+    groups = np.array(rewards, dtype=float).reshape(-1, group_size)
+    std = np.nanstd(groups, axis=1, ddof=1, keepdims=True)
+    return ((groups - np.nanmean(groups, axis=1, keepdims=True)) / std).ravel()
+
+
 def spoils_the_mask(per_token_loss, mask, loss_type, max_length, num_items):
     per_token_loss *= mask
     return chapter.aggregate(per_token_loss, mask, loss_type, max_length, num_items)
@@ -242,6 +263,10 @@ WRONG = [
     ("16.1", lambda r, n: [x or 0.0 for x in advantages_by_loop([y or 0 for y in r], n)], "None counts as a reward"),
     ("16.1", lambda rewards, size: advantages_by_loop(rewards, len(rewards)), "mean of all rewards"),
     ("16.1", unscored_as_nan, "nan"),
+    ("16.1", no_1e4_by_loop, "1e-4 in the denominator is missing.* ZeroDivisionError"),
+    ("16.1", lambda rewards, size: no_1e4_by_loop(rewards, size, 0.0), "1e-4 in the denominator is missing"),
+    ("16.1", lambda rewards, size: no_1e4_by_loop(rewards, size, math.nan), "1e-4 in the denominator .* 0 / 0 = nan"),
+    ("16.1", no_1e4_by_arrays, "1e-4 in the denominator is missing.* its advantage is 0"),
     ("16.2", lambda logits, ids, p, t: mx.take_along_axis(
         mx.log(mx.softmax(logits[:, p:] / t, axis=-1)), ids[:, p:, None], axis=-1)[..., 0], "elements|gave|expected"),
     ("16.2", lambda logits, ids, p, t: chapter.token_logps(logits, ids, p, 1.0), "temperature is missing"),
@@ -264,10 +289,10 @@ WRONG = [
     ("16.8", old_policy_is_now, "gave|part"),
     ("16.8", lambda new, old, ref, a, mask, s: -chapter.grpo_loss(new, old, ref, a, mask, s), "wrong sign"),
     ("16.1", leaves_itself_out, "mean of the \\*others"),
-    ("16.2", one_largest_logit, "largest logit of \\*all\\* places"),
+    ("16.2", one_largest_logit, "largest logit of \\*all\\* positions"),
     ("16.2", cross_entropy, "cross-entropy"),
     ("16.4", lambda r, a, low, high: mx.minimum(r, mx.clip(r, 1 - low, 1 + high)) * a[:, None], "smaller \\*ratio"),
-    ("16.4", lambda r, a, low, high: chapter.clipped_objective(r, a, high, low), "changed places"),
+    ("16.4", lambda r, a, low, high: chapter.clipped_objective(r, a, high, low), "swapped the epsilons"),
     ("16.5", "NNNYYY", "without"),
     ("16.7", first_places, "may have holes"),
     ("16.8", loss_of_parts(objective=clipped_by_cases), "16.4 and 16.7"),
@@ -363,6 +388,16 @@ def test_the_kl_on_paper():
     one_token = torch.tensor(0.0, requires_grad=True)
     ((-one_token).exp() + one_token - 1).backward()
     assert one_token.grad == 0  # "its slope is 0 too"
+
+
+def test_a_masked_truncated_row_moves_the_loss():
+    mask = mx.array([[True, True]] * 3 + [[False, False]])
+    advantages = compute_advantages([1, 1, 1, 0], 4)
+    np.testing.assert_allclose(advantages, [0.5, 0.5, 0.5, -1.5], atol=1e-3)
+    for last, expected in ((False, -0.375), (True, 0.0)):
+        mask[3] = last
+        loss = compute_grpo_loss(-mx.ones((4, 2)), None, advantages, mask, loss_type="grpo")
+        assert loss.item() == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_shares_that_the_text_names():

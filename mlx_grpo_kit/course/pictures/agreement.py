@@ -1,4 +1,4 @@
-"""Several engines' numbers for one gradient side by side, and how far each is from the first."""
+"""The numbers of several engines for one gradient side by side, and the difference of each from the first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE
 
 ROW, FIRST, STEP, BAR = 32, 160, 138, 150  # pixels
-DIGITS_OF_FLOAT64, DIGITS_OF_FLOAT32 = -17, -8  # powers of ten: the shortest bar, and where the colour changes
+DIGITS_OF_FLOAT64, DIGITS_OF_FLOAT32 = -17, -8  # powers of ten: the shortest bar, and the change of colour
 
 
 def draw_agreement(
@@ -20,14 +20,14 @@ def draw_agreement(
     title: str,
     measure: str = "largest difference",
 ) -> tuple[Chart, str]:
-    """(chart, words): a table of numbers, and behind each row a bar for its largest difference, a digit a step.
+    """(chart, words): a table of numbers, and after each row a bar for its largest difference, one step per digit.
 
     Args:
-        columns: what the numbers are.
-        rows: by engine, one number a column.
-        differences: by engine, the largest difference of any number from those of the first.
-        title: words above.
-        measure: what the differences are, if they are measured in another way.
+        columns: names of the numbers.
+        rows: {engine: one number per column}.
+        differences: {engine: the largest difference of any number from that of the first engine}.
+        title: text above the table.
+        measure: the name of the differences, if they are measured differently.
     """
     last = FIRST + STEP * len(columns) + 10
     chart = Chart(last + BAR + 80, 76 + ROW * len(rows))

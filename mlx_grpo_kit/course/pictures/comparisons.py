@@ -1,4 +1,4 @@
-"""Networks side by side: the gradient of each layer and the loss, the share that is right, where two engines differ."""
+"""Networks side by side: gradients of the layers and losses, shares of right answers, differences of two engines."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOOKS = ((BLUE, "-", "o"), (COLORS[1], "--", "s"), (COLORS[3], "-.", "^"), (SOFT, ":", "D"))
-SMALLEST = 1e-17  # a difference of 0 has to stand somewhere on a logarithmic axis
+SMALLEST = 1e-17  # the place of a difference of 0 on a logarithmic axis
 
 
 def draw_depth(
     gradients: Mapping[str, Sequence[float]], losses: Mapping[str, Sequence[float]], *, window: int = 8
 ) -> tuple[Figure, str]:
-    """(figure, words): for each network, by its name, the length of every layer's gradient, and its loss.
+    """(figure, words): for each network, by name, the length of every layer's gradient, and its loss.
 
     Args:
         gradients: from the first layer to the last, on a logarithmic axis
-        losses: of every step, drawn as the mean of `window` steps
+        losses: one per step, drawn as the mean of `window` steps
     """
     figure = new_figure(10, 3.4)
     left, right = figure.subplots(1, 2)
@@ -52,7 +52,7 @@ def draw_depth(
 def draw_running(
     track: Sequence[tuple[float, float, float, float]], *, true_mean: float, true_var: float
 ) -> tuple[Figure, str]:
-    """(figure, words): what batches say about a mean and a variance, the running values, and the truth.
+    """(figure, words): the means and variances of batches, the running values, and the true values.
 
     Args:
         track: for each batch its mean, its variance, the running mean and the running variance after it
@@ -82,7 +82,7 @@ def draw_running(
 
 
 def draw_shares(shares: Mapping[str, float], *, best: str, title: str = "") -> tuple[Figure, str]:
-    """(figure, words): a bar for each share between 0 and 1, by name, from top to bottom; `best` in another colour."""
+    """(figure, words): a bar for each share between 0 and 1, by name, from top to bottom; `best` has its own colour."""
     height = 0.34 * len(shares) + 0.75
     figure = new_figure(9, height)
     left = max(0.19, 0.02 + 0.0088 * max(map(len, shares)))
@@ -103,11 +103,11 @@ def draw_shares(shares: Mapping[str, float], *, best: str, title: str = "") -> t
 def draw_differences(
     differences: Mapping[str, Sequence[tuple[int, float]]], *, allowed: float, title: str
 ) -> tuple[Figure, str]:
-    """(figure, words): how far two engines differ, on a logarithmic axis, for kinds of parameters by name.
+    """(figure, words): the differences of two engines on a logarithmic axis, by kind of parameter.
 
     Args:
         differences: for each kind, pairs (place of the parameter in the network, relative difference)
-        allowed: where a line is drawn
+        allowed: the largest difference allowed, drawn as a line
     """
     figure = new_figure(10, 3.0)
     axis = figure.add_axes((0.07, 0.165, 0.915, 0.71))

@@ -65,11 +65,11 @@ def test_the_true_gradient_follows_the_theme():
 def test_groups_say_what_is_exact_and_what_was_measured():
     chart, words = groups([[0.0, 1.0], [0.0, 1.0], [5.0, 0.0]])
     assert words == (
-        "Groups of 4. Exact variance: none 0.5, leave-one-out 0. Measured, none: 0.6, with 1 groups outside of the "
+        "Groups of 4. Exact variance: none 0.5, leave-one-out 0. Measured, none: 0.6, with 1 groups outside the "
         "picture. The true gradient is \N{MINUS SIGN}0.50 and +0.50."
     )
     svg = chart.svg(words)
-    assert "1 lie outside" in svg
+    assert "1 are outside" in svg
     cloud, plane = chart.planes
     assert cloud.title == "3 groups of 4"
     assert plane.lines["none"] == ([2, 4], [1.0, 0.5])

@@ -92,7 +92,7 @@ def test_a_kernel_out_of_words(text, numbers):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("1 2 x", "'x' is no number"), ("", "0 numbers"), ("1 " * 12, "12 numbers"), ("inf", "'inf' is")],
+    [("1 2 x", "'x' is not a number"), ("", "0 numbers"), ("1 " * 12, "12 numbers"), ("inf", "'inf' is")],
 )
 def test_what_is_no_kernel_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
@@ -111,7 +111,7 @@ def test_the_matrix_is_torchs_unfold(size, stride, padding):
     ]
     assert right.title == f"columns [{size * size}, {expected.shape[1]}]: one for each stop"
     copies = int((expected == 6).sum())
-    assert words.endswith(f"Pixel 6 stands in {copies} of the columns.")
+    assert words.endswith(f"Pixel 6 is in {copies} of the columns.")
     colors = [right.color(number) for number in right.numbers.ravel()]
     assert colors.count(CHOSEN) == copies
     assert colors.count(BORDER) == (expected < 0).sum()
@@ -131,10 +131,10 @@ def test_the_im2col_panel():
         pixel=IntSlider(12, max=24),
         stride=IntSlider(1, min=1, max=3),
     )
-    assert "pixels 6, 7, 8, 11, 12, 13, 16, 17, 18. Pixel 12 stands in 9 of" in panel.picture.alt
+    assert "pixels 6, 7, 8, 11, 12, 13, 16, 17, 18. Pixel 12 is in 9 of" in panel.picture.alt
     assert titled(charts[-1], "columns").frames == [(0, 4, 9, 1)]
     panel.set(pixel=0)
-    assert "Pixel 0 stands in 1 of" in panel.picture.alt
+    assert "Pixel 0 is in 1 of" in panel.picture.alt
     panel.set(stride=2, stop=24)
     assert "matrix of 9 rows and 4 columns" in panel.picture.alt
     assert titled(charts[-1], "columns").frames == [(0, 3, 9, 1)]

@@ -15,21 +15,40 @@ SHRUG = Exercise(
     "07.1",
     "The loss of a shrug",
     "A network that knows nothing gives each of the ten digits the same probability. What is its cross-entropy, "
-    "`-log(probability of the right digit)`? Write it as a Python expression with `math.log`, so that no digit is "
-    "lost.",
+    "`-log(probability of the right digit)`? Write it as a Python expression with `math.log`, so that you lose no "
+    "digits.",
     minutes=3,
     difficulty=1,
     solution=math.log(10),
     hints=("Ten equal probabilities that sum to 1: each is 1/10.", "`-math.log(1 / 10)`, which is `math.log(10)`."),
     mistakes=(
-        Mistake("rounded", 2.3, "That is it, rounded. Leave the digits to the machine: write the expression.", 2),
-        Mistake("less", 2.303, "That is it, rounded. Leave the digits to the machine: write the expression itself.", 2),
-        Mistake("no minus", -math.log(10), "The logarithm of a probability is negative; the loss has a minus sign.", 2),
+        Mistake(
+            "rounded",
+            2.3,
+            "That is the right number, rounded. Leave the digits to the machine: write the expression.",
+            2,
+        ),
+        Mistake(
+            "less",
+            2.303,
+            "That is the right number, rounded. Leave the digits to the machine: write the expression itself.",
+            2,
+        ),
+        Mistake(
+            "no minus", -math.log(10), "The logarithm of a probability is negative, so the loss has a minus sign.", 2
+        ),
         Mistake("probability", 0.1, "That is the probability. The loss is minus its logarithm.", 2),
-        Mistake("base ten", 1.0, "That is the logarithm to base 10. `math.log` is the natural one, base e.", 2),
-        Mistake("base two", math.log2(10), "That is the logarithm to base 2. `math.log` is the natural one.", 2),
+        Mistake(
+            "base ten", 1.0, "That is the logarithm to base 10. `math.log` is the natural logarithm, to base e.", 2
+        ),
+        Mistake(
+            "base two",
+            math.log2(10),
+            "That is the logarithm to base 2. `math.log` is the natural logarithm, to base e.",
+            2,
+        ),
     ),
-    explain="If a fresh network does not score about this, something is wrong before training has begun.",
+    explain="If the loss of a fresh network is not close to this, something is wrong before training has begun.",
 )
 
 
@@ -40,7 +59,7 @@ def cross_entropy(logits, targets):
 
 
 def _all_log_probabilities_first(logits, targets):
-    """The same, as most people begin."""
+    """The same loss in the form that most people write first."""
     log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)
     return -T.mean(log_probs[np.arange(len(targets)), targets])
 
@@ -58,17 +77,17 @@ def _loss_and_gradient(function, logits, targets):
 CROSS_ENTROPY = Exercise(
     "07.2",
     "Surprise, from scores",
-    "Write `cross_entropy(logits, targets)` out of operations that you have: `logits` is a Tensor of shape `[N, C]`, "
-    "`targets` an array of N integers. The log-probability of a class is its score minus `T.logsumexp` of its row; "
-    "take from each row the one at its target, and return minus the mean of these, a Tensor. You need not write a "
-    "gradient: it comes with the operations.",
+    "Write `cross_entropy(logits, targets)` with the operations that you have: `logits` is a Tensor of shape `[N, "
+    "C]`, and `targets` an array of N integers. The log-probability of a class is its score minus `T.logsumexp` of "
+    "its row. Take the log-probability of the target from each row, and return minus their mean, a Tensor. You need "
+    "not write a gradient: it comes with the operations.",
     minutes=8,
     difficulty=2,
     solution=cross_entropy,
     hints=(
-        "Per example the loss is `logsumexp of the row - score of the target`. `T.logsumexp(logits, axis=1)` "
-        "has shape `[N]`; now you need the N scores of the targets.",
-        "One element from each row: a list of row numbers and one of columns, "
+        "The loss of one example is `logsumexp of the row - score of the target`. `T.logsumexp(logits, axis=1)` has "
+        "the shape `[N]`; now you need the N scores of the targets.",
+        "To take one element from each row, index with row numbers and column numbers: "
         "`logits[np.arange(len(targets)), targets]`.",
         "`return T.mean(T.logsumexp(logits, axis=1) - logits[np.arange(len(targets)), targets])`",
     ),
@@ -87,8 +106,8 @@ CROSS_ENTROPY = Exercise(
                 "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
                 "+ log_probs = T.log(T.softmax(logits, axis=1))",
                 message=(
-                    "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and log(0) is -inf. Subtract "
-                    "the logsumexp from the score instead, and no probability is ever written down."
+                    "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and log(0) is -inf. "
+                    "Subtract the logsumexp from the score instead; then you never compute a probability."
                 ),
             ),
             Slip(
@@ -98,8 +117,8 @@ CROSS_ENTROPY = Exercise(
                 "+ log_probs = T.softmax(logits, axis=1)",
                 "+ return -T.mean(T.log(log_probs[np.arange(len(targets)), targets]))",
                 message=(
-                    "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and the log of that is -inf. "
-                    "Subtract the logsumexp from the score instead, and no probability is ever written down."
+                    "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and the log of that is "
+                    "-inf. Subtract the logsumexp from the score instead; then you never compute a probability."
                 ),
             ),
             Slip(
@@ -107,8 +126,8 @@ CROSS_ENTROPY = Exercise(
                 "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
                 "+ log_probs = logits - T.log(T.sum(T.exp(logits), axis=1, keepdims=True))",
                 message=(
-                    "e**1000 is larger than any number in the machine: inf. `T.logsumexp` is the same on paper, and "
-                    "takes the largest score out before exp."
+                    "e**1000 is larger than any number in the machine, so it becomes inf. `T.logsumexp` is the same "
+                    "on paper, but subtracts the largest score before exp."
                 ),
             ),
             Slip(
@@ -116,8 +135,9 @@ CROSS_ENTROPY = Exercise(
                 "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
                 "+ log_probs = logits - T.logsumexp(logits, axis=1)",
                 message=(
-                    "`T.logsumexp(logits, axis=1)` has shape [N], and [N, C] minus [N] puts it along the wrong axis. "
-                    "`keepdims=True` makes it [N, 1]; or take the targets' scores first, which are [N] too."
+                    "`T.logsumexp(logits, axis=1)` has the shape [N], and [N, C] minus [N] broadcasts it along the "
+                    "wrong axis. `keepdims=True` makes it [N, 1]. Or take the targets' scores first, which have the "
+                    "shape [N] too."
                 ),
             ),
             Slip(
@@ -125,8 +145,7 @@ CROSS_ENTROPY = Exercise(
                 "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
                 "+ return -T.mean(log_probs)",
                 message=(
-                    "That is the mean over all classes. Only the log-probability at the target counts, one from each "
-                    "row."
+                    "That is the mean over all classes. Only the log-probability of the target counts, one per row."
                 ),
                 hint=2,
             ),
@@ -135,8 +154,8 @@ CROSS_ENTROPY = Exercise(
                 "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
                 "+ return -T.mean(log_probs * np.eye(logits.shape[1])[targets])",
                 message=(
-                    "The zeros of the one-hot rows are counted in your mean, so it is too small by a factor of C. Only"
-                    " one number from each row counts."
+                    "Your mean also counts the zeros of the one-hot rows, so it is too small by a factor of C. Only "
+                    "one number per row counts."
                 ),
                 hint=2,
             ),
@@ -144,10 +163,7 @@ CROSS_ENTROPY = Exercise(
                 "the likeliest",
                 "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
                 "+ return -T.mean(T.max(log_probs, axis=1))",
-                message=(
-                    "That is how sure the network is of its own favourite. What counts is the probability at the "
-                    "target."
-                ),
+                message=("You took the log-probability of the network's own favourite. Take that of the target."),
                 hint=2,
             ),
             Slip(
@@ -164,8 +180,8 @@ CROSS_ENTROPY = Exercise(
                 "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
                 "+ return -T.mean(log_probs[:, targets])",
                 message=(
-                    "`[:, targets]` takes every target from every row, N times N numbers. One from each row needs a "
-                    "row number beside each target."
+                    "`[:, targets]` takes every target from every row, which gives N times N numbers. To take one "
+                    "per row, pass a row number with each target."
                 ),
                 hint=2,
             ),
@@ -186,13 +202,15 @@ CROSS_ENTROPY = Exercise(
                 "one logsumexp",
                 "- return T.mean(T.logsumexp(logits, axis=1) - right)",
                 "+ return T.mean(T.logsumexp(logits) - right)",
-                message="That is one logsumexp over all rows. The probabilities of each example sum to 1: `axis=1`.",
+                message=(
+                    "You computed one logsumexp over all rows. The probabilities of each example sum to 1: `axis=1`."
+                ),
             ),
             Slip(
                 "not averaged",
                 "- return T.mean(T.logsumexp(logits, axis=1) - right)",
                 "+ return (T.logsumexp(logits, axis=1) - right)",
-                message="That is one loss for each example. Asked is their mean, one number.",
+                message="That is one loss per example. Return their mean, one number.",
                 hint=3,
             ),
             Slip(
@@ -200,8 +218,8 @@ CROSS_ENTROPY = Exercise(
                 "- return T.mean(T.logsumexp(logits, axis=1) - right)",
                 "+ return T.sum(T.logsumexp(logits, axis=1) - right)",
                 message=(
-                    "That is the sum. The mean does not depend on the size of the batch, so the learning rate need not"
-                    " either."
+                    "That is the sum. The mean does not grow with the size of the batch, so the learning rate need "
+                    "not depend on it."
                 ),
                 hint=3,
             ),
@@ -210,8 +228,8 @@ CROSS_ENTROPY = Exercise(
                 "- return T.mean(T.logsumexp(logits, axis=1) - right)",
                 "+ return T.mean(-right)",
                 message=(
-                    "Those are scores, not yet log-probabilities: without the logsumexp the network could win by "
-                    "making all scores large."
+                    "Those are scores, not log-probabilities: without the logsumexp the network could win by making "
+                    "all scores large."
                 ),
             ),
             Slip(
@@ -219,7 +237,8 @@ CROSS_ENTROPY = Exercise(
                 "- return T.mean(T.logsumexp(logits, axis=1) - right)",
                 "+ return T.Tensor(T.mean(T.logsumexp(logits, axis=1) - right).data)",
                 message=(
-                    "The number is right, but no gradient arrives: compute with the Tensor itself, not with its .data."
+                    "The number is right, but no gradient gets back to the logits: compute with the Tensor itself, "
+                    "not with its .data."
                 ),
                 hint=3,
             ),
@@ -276,7 +295,7 @@ def sixty_images():
 
 
 def _two_epochs(function, build, size):
-    """What can be said about two epochs, because every order is right."""
+    """A summary of two epochs: the batch sizes and the faults, because every order is right."""
     x, y = build()
     epochs = []
     for rng in [np.random.default_rng(3)] * 2 + [np.random.default_rng(3)]:  # two epochs, and the first one again
@@ -293,7 +312,7 @@ def _two_epochs(function, build, size):
     own_x, own_y = build()
     *orders, again = [np.concatenate([yb for _, yb in epoch]) for epoch in epochs]
     faults = {
-        "an x with another one's y": any(not np.array_equal(xb, own_x[yb]) for epoch in epochs for xb, yb in epoch),
+        "an x with another example's y": any(not np.array_equal(xb, own_x[yb]) for epoch in epochs for xb, yb in epoch),
         "not each example once": any(not np.array_equal(np.sort(order), own_y) for order in orders),
         "not shuffled": np.array_equal(orders[0], own_y),
         "the same order in the next epoch": np.array_equal(*orders),
@@ -306,7 +325,7 @@ def _two_epochs(function, build, size):
 
 
 def _no_pair(batch, x):
-    """What a batch is, in words, if it is not a pair of x and y."""
+    """A description of a batch that is not a pair of x and y, else None."""
     if hasattr(batch, "shape"):
         return f"no pairs (x, y), but arrays of shape {batch.shape}"
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
@@ -318,7 +337,7 @@ def _no_pair(batch, x):
 
 
 def _stay_together(epoch, other):
-    """Whether two epochs have the same batches, or most neighbours in the file are in one batch."""
+    """True if two epochs have the same batches, or if most neighbours in the file share a batch."""
     if {frozenset(yb.tolist()) for _, yb in epoch} == {frozenset(yb.tolist()) for _, yb in other}:
         return True
     place = {label: number for number, (_, yb) in enumerate(other) for label in yb.tolist()}
@@ -330,15 +349,15 @@ MINIBATCHES = Exercise(
     "07.3",
     "Minibatches",
     "Write `minibatches(x, y, size, rng)`: all examples once, in a random order, in batches of `size`; the last one "
-    "may be smaller. `yield` (or return a list of) pairs of arrays `(x, y)`. `rng` is a `np.random.default_rng`, and "
-    "each call, so each epoch, shall have another order, and put other examples together.",
+    "may be smaller. `yield` (or return a list of) pairs of arrays `(x, y)`. `rng` is a `np.random.default_rng`. "
+    "Each call, and so each epoch, has a different order and combines different examples.",
     minutes=8,
     difficulty=2,
     solution=minibatches,
     hints=(
         "Do not shuffle the arrays: shuffle the row numbers, once, with `order = rng.permutation(len(x))`.",
-        "`for start in range(0, len(x), size):` and `chosen = order[start:start + size]`: a slice that reaches "
-        "beyond the end is just shorter.",
+        "`for start in range(0, len(x), size):` and `chosen = order[start:start + size]`: a slice that extends past "
+        "the end is just shorter.",
         "In the loop: `yield x[chosen], y[chosen]`",
     ),
     cases=((ten_examples, 4), (twelve_examples, 5), (twelve_examples, 4), (ten_examples, 30), (sixty_images, 6)),
@@ -352,8 +371,8 @@ MINIBATCHES = Exercise(
                 "- yield x[chosen], y[chosen]",
                 "+ yield x[chosen], y[other[start : start + size]]",
                 message=(
-                    "x and y are shuffled differently, so images get other images' labels. No error will ever tell "
-                    "you: the loss just stays near 2.3. Make one order and use it for both."
+                    "You shuffled x and y differently, so images get the labels of other images. No error will ever "
+                    "show it: the loss just stays near 2.3. Make one order and use it for both."
                 ),
             ),
             Slip(
@@ -368,16 +387,17 @@ MINIBATCHES = Exercise(
                 "- order = rng.permutation(len(x))",
                 "+ order = np.random.default_rng(0).permutation(len(x))",
                 message=(
-                    "Every epoch has the same order. Draw from the `rng` that you are given: it goes on where it was."
+                    "Every epoch has the same order. Draw from the `rng` that you are given, because it continues "
+                    "where the last epoch stopped."
                 ),
             ),
             Slip(
-                "deaf to rng",
+                "ignores rng",
                 "- order = rng.permutation(len(x))",
                 "+ order = np.random.default_rng().permutation(len(x))",
                 message=(
-                    "The order is random, but it does not come from `rng`, so nobody can ever repeat your training. "
-                    "Draw it from there: `rng.permutation(len(x))`."
+                    "The order is random, but it does not come from `rng`, so nobody can repeat your training run. "
+                    "Use `rng.permutation(len(x))`."
                 ),
             ),
             Slip(
@@ -385,18 +405,18 @@ MINIBATCHES = Exercise(
                 "- for start in range(0, len(x), size):",
                 "+ for start in range(0, len(x) + 1, size):",
                 message=(
-                    "Where `size` divides the number of examples an empty batch comes at the end, and the mean of "
-                    "nothing is nan. Stop before `len(x)`."
+                    "If `size` divides the number of examples, your last batch is empty, and the mean of nothing is "
+                    "nan. Stop before `len(x)`."
                 ),
                 hint=2,
             ),
             Slip(
-                "first batch alone",
+                "only the first batch",
                 "- yield x[chosen], y[chosen]",
                 "+ return x[chosen], y[chosen]",
                 message=(
-                    "That is one batch: a `return` in the loop leaves it at once. `yield` hands out a batch and goes "
-                    "on."
+                    "That is one batch: a `return` in the loop ends it at once. `yield` hands out a batch and "
+                    "continues."
                 ),
                 hint=3,
             ),
@@ -411,15 +431,15 @@ MINIBATCHES = Exercise(
                 "in order",
                 "- order = rng.permutation(len(x))",
                 "+ order = np.arange(len(x))",
-                message="The batches come in the order of the data, and files are often sorted.",
+                message="Your batches follow the order of the data, and files are often sorted.",
             ),
             Slip(
                 "with repeats",
                 "- chosen = order[start : start + size]",
                 "+ chosen = rng.integers(0, len(x), min(size, len(x) - start))",
                 message=(
-                    "Some examples come twice and others never: that is drawing with replacement. A permutation has "
-                    "each once."
+                    "Some examples come twice and others never: you draw with replacement. A permutation contains "
+                    "each example once."
                 ),
             ),
             Slip(
@@ -429,37 +449,43 @@ MINIBATCHES = Exercise(
                 "- yield x[chosen], y[chosen]",
                 "+ yield x[start : start + size], y[start : start + size]",
                 message=(
-                    "The arrays that you were given have changed: x and y belong to the caller. Shuffle the row "
+                    "You changed the arrays that you were given, but x and y belong to the caller. Shuffle the row "
                     "numbers instead."
                 ),
             ),
         ),
-        Mistake("for ever", _for_ever, "It never ends. One call is one epoch: each example once, then stop.", 2),
+        Mistake(
+            "for ever",
+            _for_ever,
+            "Your generator never ends. One call is one epoch: return each example once, then stop.",
+            2,
+        ),
         Mistake(
             "two lists",
             lambda *given: [[batch[part] for batch in minibatches(*given)] for part in (0, 1)],
-            "Those are two lists, one of x and one of y. Asked are pairs, one for each batch: "
-            "`for batch_x, batch_y in minibatches(...)`.",
+            "Those are two lists, one of x and one of y. Return pairs, one per batch, so that this works: `for "
+            "batch_x, batch_y in minibatches(...)`.",
             3,
         ),
         Mistake(
             "blocks",
             _blocks_in_random_order,
-            "The batches come in another order, but neighbours in the file always share a batch, and files are often "
-            "sorted. Shuffle the examples, not the batches.",
+            "You shuffled the batches, but neighbours in the file always share a batch, and files are often sorted. "
+            "Shuffle the examples instead.",
             1,
         ),
         Mistake(
             "within blocks",
             _shuffled_within_blocks,
-            "Examples are shuffled within their batch only, which changes nothing: its gradient is a mean. Shuffle all "
-            "the row numbers before you cut them into batches.",
+            "You shuffled examples only within their batch. That changes nothing, because the gradient of a batch "
+            "is a mean. Shuffle all the row numbers before you cut them into batches.",
             1,
         ),
         Mistake(
             "every nth",
             _every_nth,
-            "The same examples share a batch in every epoch. Shuffle the row numbers before you cut them into batches.",
+            "In your answer the same examples share a batch in every epoch. Shuffle the row numbers before you cut "
+            "them into batches.",
             1,
         ),
     ),
@@ -491,7 +517,7 @@ def _steps_of_adam(function, w, grads, *settings):
         if not np.array_equal(given, grad):
             return Told("new numbers in `grad`, which belongs to the caller")
         if getattr(result, "dtype", None) == np.float32:
-            return Told("an array of float32, which cuts digits off (what it was given is float64)")
+            return Told("an array of float32, which cuts digits off (the input is float64)")
         w = np.array(result)
         after[f"after step {number}"] = w.tolist()
     return after
@@ -500,22 +526,22 @@ def _steps_of_adam(function, w, grads, *settings):
 ADAM = Exercise(
     "07.4",
     "Adam",
-    "Write `adam_step(w, grad, state, lr, beta1, beta2, eps)`: the weights after one step. `state` is a dict, empty at "
-    "the first call, and the same one at every later call. Keep in it the number of the step `t` (1 at the first) and "
-    "two moving averages that begin at 0:\n\n"
-    "- `m`: `beta1` times the old one, plus `1 - beta1` times `grad`\n"
-    "- `v`: `beta2` times the old one, plus `1 - beta2` times `grad**2`\n\n"
-    "Both are too small at first, because they began at 0. So divide `m` by `1 - beta1**t` and `v` by `1 - beta2**t`, "
-    "without changing what is kept. The step is `lr * m / (sqrt(v) + eps)`, downhill. Return the weights; `check` "
-    "tries several steps in a row.",
+    "Write `adam_step(w, grad, state, lr, beta1, beta2, eps)`: the weights after one step. `state` is a dict. It is "
+    "empty at the first call, and later calls get the same dict again. Store in it the number of the step `t` (1 at "
+    "the first step) and two moving averages that start at 0:\n\n"
+    "- `m`: `beta1` times the old `m`, plus `1 - beta1` times `grad`\n"
+    "- `v`: `beta2` times the old `v`, plus `1 - beta2` times `grad**2`\n\n"
+    "Both are too small at first, because they start at 0. So divide `m` by `1 - beta1**t` and `v` by `1 - "
+    "beta2**t`, without changing the stored averages. The step is `lr * m / (sqrt(v) + eps)`, downhill. Return the "
+    "new weights; `check` tries several steps in a row.",
     minutes=12,
     difficulty=3,
     solution=adam_step,
     hints=(
         'At the first call: `if not state: state["t"], state["m"], state["v"] = 0, np.zeros_like(w), '
         'np.zeros_like(w)`. Then, at every call, `state["t"] += 1`.',
-        '`state["m"] = beta1 * state["m"] + (1 - beta1) * grad`, and `v` likewise with `beta2` and `grad**2`. Then the '
-        'corrected ones under names of their own: `m = state["m"] / (1 - beta1 ** state["t"])`.',
+        '`state["m"] = beta1 * state["m"] + (1 - beta1) * grad`, and `v` likewise with `beta2` and `grad**2`. Give '
+        'the corrected averages their own names: `m = state["m"] / (1 - beta1 ** state["t"])`.',
         "`return w - lr * m / (np.sqrt(v) + eps)`, with the corrected `m` and `v`.",
     ),
     cases=(
@@ -535,8 +561,8 @@ ADAM = Exercise(
                 '+ m = state["m"]',
                 '+ v = state["v"]',
                 message=(
-                    "The bias correction is missing. Both averages begin at 0, so with the usual betas m is a tenth at"
-                    " step 1 and sqrt(v) a thirtieth of what it should be, and the step three times too long."
+                    "The bias correction is missing. Both averages start at 0, so with the usual betas m is a tenth "
+                    "of what it should be at step 1 and sqrt(v) a thirtieth, and the step is three times too long."
                 ),
                 hint=2,
             ),
@@ -545,8 +571,8 @@ ADAM = Exercise(
                 "- return w - lr * m / (np.sqrt(v) + eps)",
                 "+ return w - lr * m / (np.sqrt(v + eps))",
                 message=(
-                    "eps stands inside the root. There 1e-8 counts like a gradient of 1e-4, which is not small; "
-                    "outside it only keeps you from dividing by 0."
+                    "You added eps under the root. There 1e-8 counts like a gradient of 1e-4, which is not small. "
+                    "Outside the root it only prevents a division by 0."
                 ),
                 hint=3,
             ),
@@ -554,18 +580,15 @@ ADAM = Exercise(
                 "forgets",
                 "- if not state:",
                 "+ if True:",
-                message=(
-                    "Step 1 is right, and step 2 is as if nothing had been before it: what you compute has to be put "
-                    "back into `state`."
-                ),
+                message=("Step 1 is right, but step 2 looks like a first step: store the new averages in `state`."),
             ),
             Slip(
                 "t stays 1",
                 '- state["t"] += 1',
                 '+ state["t"] = 1',
                 message=(
-                    "Step 1 is right and step 2 is not: the bias correction is still that of the first step. Does `t` "
-                    "count on?"
+                    "Step 1 is right, but step 2 is not: its bias correction is still that of the first step. Does "
+                    "`t` increase?"
                 ),
             ),
             Slip(
@@ -575,7 +598,8 @@ ADAM = Exercise(
                 '+ m = state["m"] / (1 - beta1 ** (state["t"] - 1))',
                 '+ v = state["v"] / (1 - beta2 ** (state["t"] - 1))',
                 message=(
-                    "At step 1 you divide by 1 - beta**0, which is 0. Count before you divide: the first step is t = 1."
+                    "At step 1 you divide by 1 - beta**0, which is 0. Increase t before you divide: the first step "
+                    "has t = 1."
                 ),
             ),
             Slip(
@@ -583,8 +607,8 @@ ADAM = Exercise(
                 "- return w - lr * m / (np.sqrt(v) + eps)",
                 "+ return w - lr * m / (v + eps)",
                 message=(
-                    "The root of v is missing. Only with it m and its divisor are in the same units, and the step is "
-                    "about `lr` whatever the size of the gradient."
+                    "The root of v is missing. With it, m and its divisor have the same units, and the step is "
+                    "about `lr`, whatever the size of the gradient."
                 ),
                 hint=3,
             ),
@@ -592,28 +616,28 @@ ADAM = Exercise(
                 "uphill",
                 "- return w - lr * m / (np.sqrt(v) + eps)",
                 "+ return w + lr * m / (np.sqrt(v) + eps)",
-                message="The weights walk uphill: the step goes against the gradient, `w - ...`.",
+                message="Your weights go uphill: step against the gradient, `w - ...`.",
                 hint=3,
             ),
             Slip(
-                "keeps the corrected",
+                "stores the corrected averages",
                 '- m = state["m"] / (1 - beta1 ** state["t"])',
                 '- v = state["v"] / (1 - beta2 ** state["t"])',
                 '+ state["m"] = m = state["m"] / (1 - beta1 ** state["t"])',
                 '+ state["v"] = v = state["v"] / (1 - beta2 ** state["t"])',
                 message=(
-                    "Step 1 is right. But the corrected averages went into `state`, and get corrected again next time."
-                    " Keep the raw ones."
+                    "Step 1 is right. But you stored the corrected averages in `state`, so the next step corrects "
+                    "them again. Store the uncorrected ones."
                 ),
                 hint=2,
             ),
             Slip(
-                "deaf to its settings",
+                "ignores its settings",
                 '  """The weights after one step of Adam. state: a dict, empty before the first step."""',
                 "+ beta1, beta2, eps = 0.9, 0.999, 1e-8",
                 message=(
-                    "With other betas and another eps it gives what it gives with the usual ones: use the arguments "
-                    "`beta1`, `beta2` and `eps`, not their numbers."
+                    "With other betas and another eps your result does not change: use the arguments `beta1`, "
+                    "`beta2` and `eps`, not fixed numbers."
                 ),
                 hint=2,
             ),
@@ -644,14 +668,14 @@ def a_deeper_model():
 
 
 def a_used_model():
-    """as a_linear_model, with the gradients of an earlier backward still in it"""
+    """a_linear_model that still has the gradients of an earlier backward pass"""
     model, x, y = a_linear_model()
     T.sum(model(x)).backward()
     return model, x, y
 
 
 def _with_own_randomness(build, shape, y):
-    before, nn._random = nn._random, np.random.default_rng(5)  # the learner's random numbers stay where they are
+    before, nn._random = nn._random, np.random.default_rng(5)  # do not disturb the learner's random numbers
     try:
         return build(), np.random.default_rng(6).normal(size=shape).astype(np.float32), y
     finally:
@@ -659,7 +683,7 @@ def _with_own_randomness(build, shape, y):
 
 
 def _three_train_steps(function, build, name, lr):
-    """The losses of three steps, and a weight afterwards."""
+    """The losses of three steps, and one weight after them."""
     model, x, y = build()
     optimizer = getattr(optim, name)(model.parameters(), lr=lr)
     losses = [function(model, optimizer, x, y) for _ in range(3)]
@@ -670,7 +694,7 @@ def _three_train_steps(function, build, name, lr):
     if any(isinstance(loss, np.ndarray) for loss in losses):
         return Told("an array, not a plain number (`loss.item()` is one)")
     if any(callable(loss) for loss in losses):
-        return Told("a method, not what it returns (brackets are missing: `loss.item()`)")
+        return Told("a method, not its result (call it with parentheses: `loss.item()`)")
     return {
         "losses": [float(loss) for loss in losses],
         "first weight": model.parameters()[0].data[0, 0].item(),
@@ -680,14 +704,14 @@ def _three_train_steps(function, build, name, lr):
 TRAIN_STEP = Exercise(
     "07.5",
     "A training step",
-    "Write `train_step(model, optimizer, x, y)`: forget the old gradients (`optimizer.zero_grad()`), compute the loss "
-    "with `T.cross_entropy(model(x), y)`, go backward, and let the optimizer make its `step()`. Return the loss as a "
-    "plain number, `loss.item()`.",
+    "Write `train_step(model, optimizer, x, y)`: clear the old gradients (`optimizer.zero_grad()`), compute the "
+    "loss with `T.cross_entropy(model(x), y)`, call its `backward()`, and call the optimizer's `step()`. Return the "
+    "loss as a plain number, `loss.item()`.",
     minutes=5,
     difficulty=1,
     solution=train_step,
     hints=(
-        "Four calls in this order: zero_grad, the loss, backward, step.",
+        "Make four calls in this order: zero_grad, the loss, backward, step.",
         "`optimizer.zero_grad()`, `loss = T.cross_entropy(model(x), y)`, `loss.backward()`, `optimizer.step()`, "
         "`return loss.item()`",
     ),
@@ -704,8 +728,8 @@ TRAIN_STEP = Exercise(
             "- optimizer.zero_grad()",
             "+ pass",
             message=(
-                "The first step is right and the later ones are not: the old gradients are still there, and backward "
-                "adds to them."
+                "The first step is right, but the later ones are not: the old gradients are still there, and "
+                "backward adds to them."
             ),
         ),
         Slip(
@@ -715,8 +739,8 @@ TRAIN_STEP = Exercise(
             "  loss.backward()",
             "+ optimizer.zero_grad()",
             message=(
-                "Nothing moves: when the optimizer makes its step there are no gradients. They come from backward, and"
-                " zero_grad forgets them."
+                "Nothing moves: when the optimizer takes its step there are no gradients. backward computes them, "
+                "and then you clear them with zero_grad."
             ),
         ),
         Slip(
@@ -726,8 +750,8 @@ TRAIN_STEP = Exercise(
             "  optimizer.step()",
             "+ optimizer.zero_grad()",
             message=(
-                "Gradients are forgotten after each step, so what was in the model before the first one is added to "
-                "it. Forget before backward, and it does not matter who was there earlier."
+                "You clear the gradients after each step, so any gradients from before the first step are added to "
+                "it. Clear them before backward; then it does not matter what came earlier."
             ),
         ),
         Slip(
@@ -735,8 +759,8 @@ TRAIN_STEP = Exercise(
             "- return loss.item()",
             "+ return T.cross_entropy(model(x), y).item()",
             message=(
-                "The weights are right. The loss was computed once more, after the step; return the one that you had "
-                "before it, which costs nothing."
+                "The weights are right. But you computed the loss again after the step. Return the loss from before "
+                "the step, which costs nothing."
             ),
         ),
         Slip(
@@ -744,8 +768,8 @@ TRAIN_STEP = Exercise(
             "- return loss.item()",
             "+ return loss",
             message=(
-                "Return `loss.item()`: a Tensor keeps its whole graph in memory for as long as you keep it in a "
-                "history."
+                "Return `loss.item()`: a Tensor keeps its whole graph in memory for as long as you keep the Tensor "
+                "in a history."
             ),
             hint=2,
         ),
@@ -777,21 +801,21 @@ def the_same_twice():
 
 
 def one_bias_off():
-    """as equal_arrays, but theirs["bias"][1] is larger by 1e-6"""
+    """equal_arrays, but theirs["bias"][1] is larger by 1e-6"""
     ours, theirs = equal_arrays()
     theirs["bias"] = theirs["bias"] + [0, 1e-6]
     return ours, theirs
 
 
 def two_weights_off():
-    """as equal_arrays, but ours["weight"] is off by 2e-6 at (0, 1) and by 5e-6 at (1, 2), and the bias by 1"""
+    """equal_arrays, but ours["weight"] is off by 2e-6 at (0, 1) and by 5e-6 at (1, 2), and the bias by 1"""
     ours, theirs = equal_arrays()
     ours["weight"] = ours["weight"] + [[0, 2e-6, 0], [0, 0, 5e-6]]
     return ours | {"bias": ours["bias"] + 1}, theirs
 
 
 def a_weight_much_too_small():
-    """as equal_arrays, but ours["weight"][0, 2] is smaller by 0.5"""
+    """equal_arrays, but ours["weight"][0, 2] is smaller by 0.5"""
     ours, theirs = equal_arrays()
     ours["weight"] = ours["weight"] - [[0, 0, 0.5], [0, 0, 0]]
     return ours, theirs
@@ -806,7 +830,7 @@ def one_in_a_million_off():
 
 
 def a_nan_in_ours():
-    """as equal_arrays, but ours["weight"][1, 0] is nan"""
+    """equal_arrays, but ours["weight"][1, 0] is nan"""
     ours, theirs = equal_arrays()
     ours["weight"] = ours["weight"].copy()
     ours["weight"][1, 0] = np.nan
@@ -823,7 +847,7 @@ def nearly_tied_kernels():
 
 
 def the_same_nan_in_both():
-    """as equal_arrays, but ["weight"][0, 1] is nan in both"""
+    """equal_arrays, but ["weight"][0, 1] is nan in both"""
     ours, theirs = ({name: array.copy() for name, array in each.items()} for each in equal_arrays())
     ours["weight"][0, 1] = theirs["weight"][0, 1] = np.nan
     return ours, theirs
@@ -849,18 +873,18 @@ FIRST_DIFFERENCE = Exercise(
     "07.6",
     "The first difference",
     "Write `first_difference(ours, theirs, tolerance)`. Both are dicts of arrays with the same names and shapes. Go "
-    "through the names in order; at the first array in which some element differs by more than `tolerance`, return its "
-    'name and the index of the element that differs most, as a tuple: `("weight", (1, 2))`. If there is none return '
-    "`None`. And a `nan` is a difference, even where both have one.",
+    "through the names in order. At the first array in which some element differs by more than `tolerance`, return "
+    'its name and the index of the element that differs most, as a tuple: `("weight", (1, 2))`. If there is no such '
+    "array, return `None`. A `nan` counts as a difference, even if both arrays have it in the same place.",
     minutes=8,
     difficulty=3,
     solution=first_difference,
     hints=(
         "`difference = np.abs(ours[name] - theirs[name])`. What is `nan > tolerance`? And `nan <= tolerance`?",
-        "Both are False! So ask the other way round: `if not difference.max() <= tolerance`. (The maximum of an "
-        "array with a nan is nan, and argmax finds it.)",
-        "`difference.argmax()` counts along the flattened array; `np.unravel_index(that, difference.shape)` "
-        "makes a tuple of it. Return `name, index` inside the loop, `None` after it.",
+        "Both are False! So reverse the question: `if not difference.max() <= tolerance`. (The maximum of an array "
+        "with a nan is nan, and argmax finds the nan.)",
+        "`difference.argmax()` counts along the flattened array; `np.unravel_index(that, difference.shape)` turns "
+        "it into a tuple. Return `name, index` inside the loop and `None` after it.",
     ),
     cases=(
         (equal_arrays, 1e-9),
@@ -879,8 +903,8 @@ FIRST_DIFFERENCE = Exercise(
         Mistake(
             "the worst of all",
             _the_worst_of_all,
-            "That is the array with the largest difference of all. Asked is the first that differs: later ones may "
-            "be off because of it.",
+            "That is the array with the largest difference of all. Return the first array that differs, because "
+            "later ones may be off as a consequence.",
             3,
         ),
         *slips(
@@ -890,8 +914,8 @@ FIRST_DIFFERENCE = Exercise(
                 "- if not difference.max() <= tolerance:",
                 "+ if difference.max() > tolerance:",
                 message=(
-                    "A nan went unnoticed: `nan > tolerance` is False, like every comparison with nan. Ask whether the"
-                    " difference is *not* `<= tolerance`."
+                    "Your answer missed a nan: `nan > tolerance` is False, like every comparison with nan. Ask "
+                    "whether the difference is *not* `<= tolerance`."
                 ),
                 hint=2,
             ),
@@ -900,18 +924,19 @@ FIRST_DIFFERENCE = Exercise(
                 "  difference = np.abs(ours[name] - theirs[name])",
                 "+ difference[np.isnan(ours[name]) & np.isnan(theirs[name])] = 0",
                 message=(
-                    "Where both have a nan, both are lost, and nothing says that they agree: that is a difference too."
+                    "If both have a nan in the same place, both numbers are lost, and nobody knows whether they "
+                    "agree. That is a difference too."
                 ),
                 hint=2,
             ),
             Slip(
-                "by place",
+                "by position",
                 "- for name in ours:",
                 "-     difference = np.abs(ours[name] - theirs[name])",
                 "+ for name, own, other in zip(ours, ours.values(), theirs.values()):",
                 "+     difference = np.abs(own - other)",
                 message=(
-                    "Look both arrays up by their name: two dicts with the same names may have them in another order."
+                    "Look up both arrays by name: two dicts with the same names may have them in a different order."
                 ),
             ),
             Slip(
@@ -919,8 +944,8 @@ FIRST_DIFFERENCE = Exercise(
                 "- if not difference.max() <= tolerance:",
                 "+ if not difference.max() < tolerance:",
                 message=(
-                    "Differences that equal the tolerance are not *more* than it. With tolerance 0 you would report "
-                    "arrays that are the same."
+                    "A difference that equals the tolerance is not *more* than it. With tolerance 0 you would "
+                    "report identical arrays."
                 ),
                 hint=2,
             ),
@@ -929,8 +954,8 @@ FIRST_DIFFERENCE = Exercise(
                 "- difference = np.abs(ours[name] - theirs[name])",
                 "+ difference = ours[name] - theirs[name]",
                 message=(
-                    "An element that is too small got through: a difference of -1 is below any tolerance. Take the "
-                    "absolute value."
+                    "Your answer missed an element that is too small: a difference of -1 is below any tolerance. "
+                    "Take the absolute value."
                 ),
             ),
             Slip(
@@ -938,8 +963,8 @@ FIRST_DIFFERENCE = Exercise(
                 "- if not difference.max() <= tolerance:",
                 "+ if not np.allclose(ours[name], theirs[name], atol=tolerance):",
                 message=(
-                    "`np.allclose` and `np.isclose` allow a hundred-thousandth of the number besides what you say: "
-                    "`rtol`. Give them `rtol=0`, or compare with `tolerance` yourself."
+                    "By default `np.allclose` and `np.isclose` also allow a hundred-thousandth of the number itself "
+                    "(`rtol`). Pass `rtol=0`, or compare with `tolerance` yourself."
                 ),
                 hint=2,
             ),
@@ -947,48 +972,45 @@ FIRST_DIFFERENCE = Exercise(
                 "sorted names",
                 "- for name in ours:",
                 "+ for name in sorted(ours):",
-                message="The names are sorted here. Take them in the order in which they stand in `ours`.",
+                message="You sorted the names. Keep the order that they have in `ours`.",
                 hint=3,
             ),
             Slip(
                 "no tuple",
                 "- return name, tuple(int(i) for i in index)",
                 "+ return (name, *map(int, index))",
-                message="The index has to be a tuple of its own: `(name, index)`, and not `(name, *index)`.",
+                message="The index has to be a tuple inside the tuple: `(name, index)`, not `(name, *index)`.",
                 hint=3,
             ),
             Slip(
                 "flat index",
                 "- return name, tuple(int(i) for i in index)",
                 "+ return name, int(difference.argmax())",
-                message="The index is that of the flattened array: make it a tuple with np.unravel_index.",
+                message="Your index is that of the flattened array: turn it into a tuple with np.unravel_index.",
                 hint=3,
             ),
             Slip(
                 "first element",
                 "- index = np.unravel_index(difference.argmax(), difference.shape)",
                 "+ index = np.unravel_index((~(difference <= tolerance)).argmax(), difference.shape)",
-                message=(
-                    "That is the first element beyond the tolerance. Asked is the one that differs most: where the "
-                    "trouble is largest."
-                ),
+                message=("That is the first element beyond the tolerance. Return the one that differs most."),
                 hint=3,
             ),
             Slip(
                 "on average",
                 "- if not difference.max() <= tolerance:",
                 "+ if not difference.mean() <= tolerance:",
-                message=(
-                    "The mean hides it: one wrong number among a million hardly moves it. Compare the largest "
-                    "difference."
-                ),
+                message=("One wrong number among a million hardly moves the mean. Compare the largest difference."),
                 hint=2,
             ),
             Slip(
                 "first array only",
                 "- return None",
                 "+     return None",
-                message="Only the first array was compared. Is a `return None` inside the loop? It belongs after it.",
+                message=(
+                    "You compared only the first array. Is there a `return None` inside the loop? It belongs after "
+                    "the loop."
+                ),
                 hint=3,
             ),
             Slip(
@@ -1006,19 +1028,19 @@ FIRST_DIFFERENCE = Exercise(
 VERDICTS = Exercise(
     "07.7",
     "Four verdicts",
-    "Four trainings, each with one bug; above is what `lockstep` says about each. Where is the bug? Give a tuple of "
-    'four words for A, B, C and D, each one of `"forward"`, `"backward"`, `"optimizer"` and `"data"`. Think of the '
-    "order in which lockstep compares: the loss, the gradients from the last layer to the first, then the weights "
-    "after the step.",
+    "Each of four training runs has one bug, and above are the verdicts of `lockstep` on them. Where is the bug? "
+    'Answer with a tuple of four words for A, B, C and D, each one of `"forward"`, `"backward"`, `"optimizer"` and '
+    '`"data"`. Think of the order in which lockstep compares: the loss, the gradients from the last layer to the '
+    "first, then the weights after the step.",
     minutes=6,
     difficulty=2,
     solution=("backward", "optimizer", "forward", "data"),
     hints=(
-        "What comes first in a step is compared first. If the loss agrees, forward is right; if all gradients agree "
-        "too, so is backward.",
-        "B: two gradients agreed in step 2, and the weights did not. Who stands between a gradient and a weight? D: "
-        "both sides do the same thing, and it is of no use to either. What do they share?",
-        "A is found in a gradient, so backward. C in the loss, so forward. B is the optimizer.",
+        "lockstep compares things in the order in which a step computes them. If the loss agrees, forward is right; "
+        "if all gradients agree too, so is backward.",
+        "B: in step 2 all gradients agreed, but the weights did not. What comes between a gradient and a weight? D: "
+        "both sides compute the same thing, but neither learns. What do they share?",
+        "A shows up in a gradient, so it is backward. C shows up in the loss, so it is forward. B is the optimizer.",
     ),
     mistakes=(
         Mistake(
@@ -1038,14 +1060,13 @@ VERDICTS = Exercise(
         Mistake(
             "A forward",
             ("forward", "optimizer", "forward", "data"),
-            "In A the loss agreed, and so did the gradients of the last layer: the numbers on the way forward are "
-            "right.",
+            "In A the loss agreed, and so did the gradients of the last layer: the forward pass is right.",
             1,
         ),
         Mistake(
             "A and C swapped",
             ("forward", "optimizer", "backward", "data"),
-            "C's very first loss is wrong, before any backward has happened; and A's was right.",
+            "C's very first loss is wrong, before any backward pass, while A's is right.",
             1,
         ),
         Mistake(
@@ -1055,6 +1076,8 @@ VERDICTS = Exercise(
             2,
         ),
     ),
-    explain="In D the labels belong to other images, as they do when x and y are shuffled in two different orders: no "
-    "error, only a loss that stays near 2.3.",
+    explain=(
+        "In D the labels belong to other images, as they do if you shuffle x and y in two different orders: there "
+        "is no error, only a loss that stays near 2.3."
+    ),
 )

@@ -1,4 +1,4 @@
-"""Four small trainings on digits, each with another bug, and what lockstep says about them. (No peeking.)"""
+"""Four small training runs on digits, each with a different bug, and the verdicts of lockstep. (No peeking.)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPOCHS, SIZE = 3, 64
 
 
 def verdict_on(name: str, lockstep: Callable) -> str:
-    """What lockstep says about the training "A", "B", "C" or "D"; about any other name, that of a healthy one."""
+    """The verdict of lockstep on the training run "A", "B", "C" or "D"; any other name gives a healthy run."""
     import torch
 
     digits = load_digits()
@@ -44,7 +44,7 @@ def verdict_on(name: str, lockstep: Callable) -> str:
 
 
 class _AdamThatNeverCounts(optim.Adam):
-    """Its bias correction stays that of the first step."""
+    """Adam whose bias correction stays that of the first step."""
 
     def adam_update(self, number, grad):
         self.steps[number] = 0

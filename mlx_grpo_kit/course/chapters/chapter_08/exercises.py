@@ -17,20 +17,20 @@ TIES = np.array([[3.0, 3.0, 0.0, 1.0], [3.0, 1.0, 2.0, 2.0]])
 
 
 def _integers(*shape, seed=0):
-    """Small whole numbers, different enough that a wrong order shows."""
+    """Small whole numbers, varied enough to reveal a wrong order."""
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(float)
 
 
 def _digits_kept(function, *arguments):
-    """The result, in which no number was rounded because of where it was written."""
+    """The result, or words if its dtype cuts digits off."""
     result = function(*arguments)
     if not str(getattr(result, "dtype", "float64")).endswith("float64"):
-        return Told(f"an array of {result.dtype}, which cuts digits off (what it was given is float64)")
+        return Told(f"an array of {result.dtype}, which cuts digits off (the input is float64)")
     return result
 
 
 def _array(function, *arguments):
-    """The same, and a NumPy array, as later cells need it."""
+    """The same as `_digits_kept`, but the result must be a NumPy array, because later cells need one."""
     result = _digits_kept(function, *arguments)
     if result is None or isinstance(result, (np.ndarray, Told)):
         return result
@@ -38,30 +38,30 @@ def _array(function, *arguments):
 
 
 def conv_output_size(size, kernel, stride, padding):
-    """How many stops a kernel makes along an image with `padding` zeros at each end."""
+    """The number of stops of a kernel along an image with `padding` zeros at each end."""
     return (size + 2 * padding - kernel) // stride + 1
 
 
 def _whole(function, *arguments):
-    """The result, which later cells use as a length."""
+    """The result, which must be a whole number because later cells use it as a length."""
     result = function(*arguments)
     if isinstance(result, float) and result.is_integer():
-        return Told(f"{result}, a float (a length is a whole number: `//` of whole numbers is one)")
+        return Told(f"{result}, a float (a length is a whole number: `//` of whole numbers gives one)")
     return result
 
 
 OUTPUT_SIZE = Exercise(
     "08.1",
     "How large is the output?",
-    "Write `conv_output_size(size, kernel, stride, padding)`: at how many places a kernel `kernel` pixels long stops "
-    "along an image `size` pixels long, with `padding` zeros at *each* end and steps of `stride`. Use the panel to try "
-    "your formula before you check it.",
+    "Write `conv_output_size(size, kernel, stride, padding)`: the number of places at which a kernel `kernel` "
+    "pixels long stops along an image `size` pixels long, with `padding` zeros at *each* end and steps of `stride`. "
+    "Try your formula in the panel before you check it.",
     minutes=5,
     difficulty=1,
     solution=conv_output_size,
     hints=(
-        "Begin without stride and padding. A kernel of 3 on 8 pixels: the window can start at pixel 0, 1, ... "
-        "up to which? Then how many starts are that?",
+        "Begin without stride and padding. With a kernel of 3 on 8 pixels, the window can start at pixel 0, 1, ... "
+        "up to which one? How many starts is that?",
         "Padding makes the image longer by `2 * padding`. The last possible start is then `size + 2 * padding - "
         "kernel`. With a stride of s only every s-th start is used, and start 0 always is.",
         "`(size + 2 * padding - kernel) // stride + 1`",
@@ -85,27 +85,27 @@ OUTPUT_SIZE = Exercise(
             "padding at one end",
             "- return (size + 2 * padding - kernel) // stride + 1",
             "+ return (size + padding - kernel) // stride + 1",
-            message="The zeros stand at both ends, so they count twice.",
+            message="There are zeros at both ends, so they count twice.",
             hint=2,
         ),
         Slip(
             "one too few",
             "- return (size + 2 * padding - kernel) // stride + 1",
             "+ return (size + 2 * padding - kernel) // stride",
-            message="A fence of 3 metres with a post at each metre has 4 posts: the first start, 0, counts too.",
+            message="The first start, 0, counts too: a fence of 3 metres with a post every metre has 4 posts.",
         ),
         Slip(
             "rounded up",
             "- return (size + 2 * padding - kernel) // stride + 1",
             "+ return -(-(size + 2 * padding - kernel) // stride) + 1",
-            message="A window that would hang over the end is left out: round down.",
+            message="Leave out a window that would extend past the end: round down.",
             hint=2,
         ),
         Slip(
             "not rounded",
             "- return (size + 2 * padding - kernel) // stride + 1",
             "+ return (size + 2 * padding - kernel) / stride + 1",
-            message="Half a stop is no stop: divide with `//`.",
+            message="Half a stop is not a stop: divide with `//`.",
             hint=3,
         ),
         Slip(
@@ -117,7 +117,7 @@ OUTPUT_SIZE = Exercise(
         ),
     ),
     run=_whole,
-    explain='A 3 x 3 kernel with padding 1 keeps the size ("same"); with stride 2 besides, it halves it.',
+    explain='A 3 x 3 kernel with padding 1 keeps the size ("same"); if the stride is also 2, it halves the size.',
 )
 
 
@@ -141,15 +141,16 @@ CONVOLUTION = Exercise(
     "08.2",
     "A convolution with loops",
     "Write `conv2d(image, kernels, stride, padding)` for an image [C, H, W] and kernels [O, C, K, K]. Put `padding` "
-    "zeros around each channel (`np.pad`). Then for every kernel and every stop: multiply the window, *all channels of "
-    "it*, by the kernel and add everything up. The result is [O, H', W']. Slow and clear is what we want here.",
+    "zeros around each channel (`np.pad`). Then, for every kernel and every stop, multiply the window (*all of its "
+    "channels*) by the kernel and add everything up. The result is [O, H', W']. Your code may be slow here, as long "
+    "as it is clear.",
     minutes=12,
     difficulty=2,
     solution=conv2d,
     hints=(
-        "Three loops, over the kernel `o`, the row `i` and the column `j` of the output; the window starts at "
+        "Use three loops, over the kernel `o`, the row `i` and the column `j` of the output; the window starts at "
         "row `i * stride` of the padded image. Begin with `out = np.zeros((O, H', W'))`.",
-        "`np.pad(image, ((0, 0), (padding, padding), (padding, padding)))` leaves the channels alone. A window "
+        "`np.pad(image, ((0, 0), (padding, padding), (padding, padding)))` does not pad the channel axis. A window "
         "of all channels is `padded[:, top:top + K, left:left + K]`.",
         "Inside the loops: `top, left = i * stride, j * stride`, then `out[o, i, j] = np.sum(padded[:, top:top "
         "+ K, left:left + K] * kernels[o])`.",
@@ -171,8 +172,8 @@ CONVOLUTION = Exercise(
             "- padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))",
             "+ padded = np.pad(image, padding)",
             message=(
-                "`np.pad(image, padding)` puts zeros before and behind the channels too. Say for each axis what it "
-                "gets: none for the channels."
+                "`np.pad(image, padding)` also adds channels of zeros. Give the padding of each axis: none for the "
+                "channels."
             ),
             hint=2,
         ),
@@ -180,7 +181,7 @@ CONVOLUTION = Exercise(
             "as wide as high",
             "- across = (padded.shape[2] - size) // stride + 1",
             "+ across = (padded.shape[1] - size) // stride + 1",
-            message="The output is as wide as it is high. An image need not be square: compute W' from W.",
+            message="Your output is as wide as it is high. An image need not be square: compute W' from W.",
         ),
         Slip(
             "one stop too few",
@@ -189,8 +190,8 @@ CONVOLUTION = Exercise(
             "+ down = (padded.shape[1] - size) // stride",
             "+ across = (padded.shape[2] - size) // stride",
             message=(
-                "The last row and column of stops are missing: from start 0 to the last start there is one stop more "
-                "than steps, as in 08.1."
+                "The last row and column of stops are missing: from start 0 to the last start there is one more "
+                "stop than there are steps, as in 08.1."
             ),
         ),
         Slip(
@@ -198,8 +199,9 @@ CONVOLUTION = Exercise(
             "- out[o, i, j] = np.sum(window * kernels[o])",
             "+ out[o, i, j] = np.sum(window * kernels[o, :, ::-1, ::-1])",
             message=(
-                "The kernel is flipped, as in the convolution of mathematics. Deep learning says convolution and means"
-                " cross-correlation: the kernel as it is, its upper left number on the window's upper left pixel."
+                "You flipped the kernel, as mathematicians do in a convolution. Deep learning says convolution but "
+                "means cross-correlation: use the kernel as it is, with its upper left number on the window's upper "
+                "left pixel."
             ),
             hint=3,
         ),
@@ -207,29 +209,29 @@ CONVOLUTION = Exercise(
             "kernel on its side",
             "- out[o, i, j] = np.sum(window * kernels[o])",
             "+ out[o, i, j] = np.sum(window * kernels[o].swapaxes(1, 2))",
-            message="Rows and columns of the kernel are swapped.",
+            message="You swapped the rows and columns of the kernel.",
             hint=3,
         ),
         Slip(
             "no stride",
             '  """Slide kernels [O, C, K, K] over an image [C, H, W]. Returns [O, H\', W\']."""',
             "+ stride = 1",
-            message="The stride is ignored: the kernel stops at every `stride`-th pixel only.",
+            message="You ignore the stride: the kernel stops only at every `stride`-th pixel.",
         ),
         Slip(
-            "stride in the size alone",
+            "stride only in the size",
             "- top, left = i * stride, j * stride",
             "+ top, left = i, j",
             message=(
-                "The output has the right size, but the windows start one pixel apart. That of row i starts at row `i "
-                "* stride`."
+                "The output has the right size, but your windows start one pixel apart. The window for row i starts "
+                "at row `i * stride`."
             ),
         ),
         Slip(
             "no padding",
             "- padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))",
             "+ padded = image",
-            message="The padding is ignored: there should be zeros around the image.",
+            message="You ignore the padding: there should be zeros around the image.",
             hint=2,
         ),
         Slip(
@@ -237,8 +239,8 @@ CONVOLUTION = Exercise(
             "- out[o, i, j] = np.sum(window * kernels[o])",
             "+ out[o, i, j] = np.sum(window[0] * kernels[o, 0])",
             message=(
-                "Only the first channel is used. A kernel has a K x K part for each channel, and all the products go "
-                "into one sum."
+                "You use only the first channel. A kernel has a K x K part for each channel, and all the products "
+                "go into one sum."
             ),
             hint=2,
         ),
@@ -246,14 +248,14 @@ CONVOLUTION = Exercise(
             "one kernel",
             "- out[o, i, j] = np.sum(window * kernels[o])",
             "+ out[o, i, j] = np.sum(window * kernels[0])",
-            message="Every output channel got the first kernel; number o has `kernels[o]`.",
+            message="You used the first kernel for every output channel. Use `kernels[o]` for channel o.",
             hint=3,
         ),
         Slip(
             "mean",
             "- out[o, i, j] = np.sum(window * kernels[o])",
             "+ out[o, i, j] = np.mean(window * kernels[o])",
-            message="That is the mean of the products. It should be their sum.",
+            message="That is the mean of the products. Take their sum.",
             hint=3,
         ),
         Slip(
@@ -261,8 +263,8 @@ CONVOLUTION = Exercise(
             "- out = np.zeros((len(kernels), down, across))",
             "+ out = np.zeros((len(kernels), down, across), dtype=int)",
             message=(
-                "What is written into an array of integers loses everything behind the point. `np.zeros(shape)` "
-                "without a dtype has float64."
+                "An array of integers drops the decimals of everything you write into it. `np.zeros(shape)` without "
+                "a dtype has float64."
             ),
         ),
         Slip(
@@ -270,8 +272,8 @@ CONVOLUTION = Exercise(
             "- out = np.zeros((len(kernels), down, across))",
             "+ out = np.zeros((len(kernels), down, across), dtype=np.float32)",
             message=(
-                "float32 keeps half of the digits, and the next cells compare to the eleventh. `np.zeros(shape)` "
-                "without a dtype has float64."
+                "float32 keeps only half of the digits, and the next cells compare up to the eleventh. "
+                "`np.zeros(shape)` without a dtype has float64."
             ),
         ),
     ),
@@ -291,18 +293,18 @@ def im2col(image, size, stride, padding):
 IM2COL = Exercise(
     "08.3",
     "im2col",
-    "Write `im2col(image, size, stride, padding)`: every window of an image [C, H, W] as a column, in a matrix "
-    "[C * size * size, number of stops]. Down a column come the window's numbers in the order in which "
-    "`kernels[o].ravel()` has its own (channel, row, column); the columns follow the stops row by row. Loops are "
-    "allowed; `sliding_window_view` needs none.",
+    "Write `im2col(image, size, stride, padding)`: every window of an image [C, H, W] as a column, in a matrix [C * "
+    "size * size, number of stops]. Down a column, put the window's numbers in the same order as the numbers of "
+    "`kernels[o].ravel()` (channel, row, column); the columns follow the stops row by row. Loops are allowed; "
+    "`sliding_window_view` needs none.",
     minutes=12,
     difficulty=3,
     solution=im2col,
     hints=(
-        "`sliding_window_view(padded, (size, size), axis=(1, 2))` has the axes [channel, stop down, stop "
-        "across, row in the window, column in the window]. Which of them belong down, which across?",
-        "Stride: keep every stride-th stop, `windows[:, ::stride, ::stride]`. Before you reshape, bring the "
-        "axes into the order [channel, row, column, stop down, stop across].",
+        "`sliding_window_view(padded, (size, size), axis=(1, 2))` has the axes [channel, stop down, stop across, "
+        "row in the window, column in the window]. Which of them go down the matrix, and which across?",
+        "For the stride, keep every stride-th stop: `windows[:, ::stride, ::stride]`. Before you reshape, put the "
+        "axes in the order [channel, row, column, stop down, stop across].",
         "`windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)`, with `channels, "
         "down, across = windows.shape[:3]`",
     ),
@@ -317,12 +319,12 @@ IM2COL = Exercise(
     mistakes=slips(
         im2col,
         Slip(
-            "reshape alone",
+            "only a reshape",
             "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
             "+ return windows.reshape(channels * size * size, down * across)",
             message=(
-                "The shape is right and the numbers are in the wrong places: reshape keeps the order in memory. Move "
-                "the axes with transpose first."
+                "The shape is right, but the numbers are in the wrong places: reshape keeps the order in memory. "
+                "Move the axes with transpose first."
             ),
             hint=2,
         ),
@@ -330,15 +332,15 @@ IM2COL = Exercise(
             "windows as rows",
             "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
             "+ return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across).T",
-            message="The windows are rows here, and should be columns.",
+            message="Your windows are rows. They should be columns.",
         ),
         Slip(
             "channels inside",
             "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
             "+ return windows.transpose(3, 4, 0, 1, 2).reshape(channels * size * size, down * across)",
             message=(
-                "With more than one channel the rows are mixed up: first all numbers of channel 0, then those of "
-                "channel 1, as in `kernels[o].ravel()`."
+                "With more than one channel your rows are in the wrong order. All numbers of channel 0 come first, "
+                "then those of channel 1, as in `kernels[o].ravel()`."
             ),
             hint=2,
         ),
@@ -346,21 +348,21 @@ IM2COL = Exercise(
             "windows on their side",
             "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
             "+ return windows.transpose(0, 4, 3, 1, 2).reshape(channels * size * size, down * across)",
-            message="Inside each window rows and columns are swapped.",
+            message="Inside each window you swapped rows and columns.",
             hint=2,
         ),
         Slip(
             "column by column",
             "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
             "+ return windows.transpose(0, 3, 4, 2, 1).reshape(channels * size * size, down * across)",
-            message="The stops follow column by column here. They should go row by row.",
+            message="Your stops follow column by column. They should go row by row.",
             hint=2,
         ),
         Slip(
             "no stride",
             "- windows = windows[:, ::stride, ::stride]",
             "+ windows = windows",
-            message="There are too many columns: keep every stride-th stop, down and across.",
+            message="You have too many columns: keep only every stride-th stop, down and across.",
             hint=2,
         ),
         Slip(
@@ -374,19 +376,21 @@ IM2COL = Exercise(
             "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
             "+ return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across).astype(int)",
             message=(
-                "An array of integers loses everything behind the point. If you fill a matrix in a loop, begin with "
+                "An array of integers drops all decimals. If you fill a matrix in a loop, begin with "
                 "`np.zeros(shape)`, which has float64."
             ),
         ),
     ),
     run=_array,
-    explain="`np.shares_memory(windows, padded)` is true up to the reshape: the view repeats no number. Only the "
-    "reshape copies.",
+    explain=(
+        "`np.shares_memory(windows, padded)` is True until the reshape: the view stores no number twice. Only the "
+        "reshape copies."
+    ),
 )
 
 
 def col2im(columns, shape, size, stride, padding):
-    """Add every column back to the pixels it came from. Returns an image of `shape`."""
+    """Add every column back to the pixels that it came from. Returns an image of `shape`."""
     channels, height, width = shape
     padded = np.zeros((channels, height + 2 * padding, width + 2 * padding))
     down = (height + 2 * padding - size) // stride + 1
@@ -414,16 +418,16 @@ def _mean_of_the_windows(columns, shape, size, stride, padding):
 
 COL2IM = Exercise(
     "08.4",
-    "The way back: col2im",
+    "The backward pass: col2im",
     "Write `col2im(columns, shape, size, stride, padding)`: `columns` [C * size * size, stops] holds a gradient for "
-    "every number in im2col's matrix. Give every pixel of an image of `shape` (C, H, W) the sum of the gradients of "
-    "its copies. Copies of padding are dropped.",
+    "every number in im2col's matrix. Return an image of `shape` (C, H, W) in which every pixel has the sum of the "
+    "gradients of its copies. Drop the copies of padding.",
     minutes=12,
     difficulty=3,
     solution=col2im,
     hints=(
-        "The same walk as in `conv2d`, backwards: start with a padded image of zeros, go to every stop, and add "
-        "that stop's column, as a window, where the window was. Cut the border off at the end.",
+        "Go through the stops as in `conv2d`: start with a padded image of zeros, and at every stop add that stop's "
+        "column, as a window, at the window's place. Cut off the border at the end.",
         "`windows = columns.reshape(C, size, size, down, across)`: the window of stop (i, j) is `windows[:, :, "
         ":, i, j]`. `down` and `across` come from the formula of 08.1.",
         "`padded[:, top:top + size, left:left + size] += windows[:, :, :, i, j]` with `top, left = i * stride, "
@@ -446,8 +450,8 @@ COL2IM = Exercise(
                 "- padded[:, top : top + size, left : left + size] += windows[:, :, :, i, j]",
                 "+ padded[:, top : top + size, left : left + size] = windows[:, :, :, i, j]",
                 message=(
-                    "A pixel that several windows see keeps only the last one's gradient. Add: `+=`, one window at a "
-                    "time."
+                    "In your answer a pixel that several windows see keeps only the last window's gradient. Add "
+                    "with `+=`, one window at a time."
                 ),
                 hint=3,
             ),
@@ -456,8 +460,8 @@ COL2IM = Exercise(
                 "- return padded[:, padding : padding + height, padding : padding + width]",
                 "+ return padded[:, padding:-padding, padding:-padding]",
                 message=(
-                    "With padding 0 the slice `padding:-padding` is `0:0`, which is empty. `padding:padding + H` cuts "
-                    "the border off for any padding."
+                    "With padding 0 the slice `padding:-padding` is `0:0`, which is empty. `padding:padding + H` "
+                    "cuts off the border for any padding."
                 ),
                 hint=3,
             ),
@@ -465,7 +469,7 @@ COL2IM = Exercise(
                 "border",
                 "- return padded[:, padding : padding + height, padding : padding + width]",
                 "+ return padded",
-                message="The border of zeros is still on: return `shape`, without padding.",
+                message="You did not cut off the border: return an image of `shape`, without padding.",
                 hint=3,
             ),
             Slip(
@@ -473,7 +477,7 @@ COL2IM = Exercise(
                 "- return padded[:, padding : padding + height, padding : padding + width]",
                 "+ return padded[:, :height, :width]",
                 message=(
-                    "The shape is right, but it was cut at the wrong end. The image starts `padding` rows and columns "
+                    "The shape is right, but you cut at the wrong end. The image starts `padding` rows and columns "
                     "into the padded one."
                 ),
                 hint=3,
@@ -483,7 +487,7 @@ COL2IM = Exercise(
                 "- top, left = i * stride, j * stride",
                 "+ top, left = i, j",
                 message=(
-                    "The windows are put down one pixel apart; stop (i, j) begins at row `i * stride`, column `j * "
+                    "You placed the windows one pixel apart. Stop (i, j) begins at row `i * stride`, column `j * "
                     "stride`."
                 ),
                 hint=3,
@@ -493,23 +497,22 @@ COL2IM = Exercise(
                 "- return padded[:, padding : padding + height, padding : padding + width]",
                 "+ return padded[:, padding : padding + height, padding : padding + width].astype(int)",
                 message=(
-                    "Gradients have digits behind the point, and an array of integers loses them. Begin with "
-                    "`np.zeros(shape)`, which has float64."
+                    "Gradients have decimals, and an array of integers drops them. Begin with `np.zeros(shape)`, "
+                    "which has float64."
                 ),
             ),
         ),
         Mistake(
             "all at once",
             _plus_equals_at_once,
-            "`array[places] += columns` is the trap of the text: of several copies only the last one is written. Go "
-            "window by window, or use np.add.at.",
+            "`array[places] += columns` is the trap described above: of several copies only the last one is "
+            "written. Go window by window, or use np.add.at.",
             3,
         ),
         Mistake(
             "mean",
             _mean_of_the_windows,
-            "That is the mean over the windows. Each copy of a pixel adds its own share to the loss, so the gradients "
-            "add up.",
+            "That is the mean over the windows. Each copy of a pixel contributes to the loss, so its gradients add up.",
             1,
         ),
     ),
@@ -552,7 +555,7 @@ def _last_of_equals(image, grad, size):
 
 
 def _nearly_equal(rng):
-    """Numbers that are tied, or differ by 1e-3 or 1e-9."""
+    """An image whose numbers are tied or differ by 1e-3 or 1e-9."""
     image = rng.integers(0, 2, (4, 6)) + rng.choice([0, 1e-3, 1e-9], (4, 6))
     return image, rng.normal(size=(2, 3)), 2
 
@@ -560,16 +563,16 @@ def _nearly_equal(rng):
 MAX_POOL = Exercise(
     "08.5",
     "Backward through a maximum",
-    "Write `max_pool_backward(image, grad, size)`. Forward, the image [H, W] was cut into windows of size x size side "
-    "by side, and of each only the largest number went on. `grad` [H / size, W / size] is the gradient of these; "
-    "return that of the image. Among equals the first one, in reading order, has won.",
+    "Write `max_pool_backward(image, grad, size)`. The forward pass cut the image [H, W] into adjacent windows of "
+    "size x size and kept only the largest number of each. `grad` [H / size, W / size] is the gradient of these "
+    "numbers; return the gradient of the image. Among equal numbers the first one in reading order wins.",
     minutes=8,
     difficulty=2,
     solution=max_pool_backward,
     hints=(
         "Start with zeros of the image's shape. In each window one pixel gets the window's whole gradient.",
-        "`np.argmax(window)` is the place of the first largest number in the window read row by row; "
-        "`np.unravel_index(place, window.shape)` makes a row and a column of it.",
+        "`np.argmax(window)` is the place of the first largest number in the window, read row by row; "
+        "`np.unravel_index(place, window.shape)` turns it into a row and a column.",
         "`result[i * size + row, j * size + column] = grad[i, j]`",
     ),
     cases=(
@@ -583,22 +586,28 @@ MAX_POOL = Exercise(
         Mistake(
             "every maximum",
             _every_maximum,
-            "Equal pixels each got the whole gradient: more comes out than went in. Only the first of them won.",
+            "You gave the whole gradient to each of several equal pixels, so more comes out than went in. Only the "
+            "first of them wins.",
             2,
         ),
         Mistake(
             "ties share",
             _shared_by_ties,
-            "The gradient was shared by equals. That is what T.max and torch.amax do; a pooling window picks one "
-            "winner, the first.",
+            "You shared the gradient among equal pixels. T.max and torch.amax do that, but a pooling window picks "
+            "one winner, the first.",
             2,
         ),
-        Mistake("last of equals", _last_of_equals, "Among equals the last one got it; the first one should.", 2),
         Mistake(
-            "everybody",
+            "last of equals",
+            _last_of_equals,
+            "Among equal pixels you gave the gradient to the last one. The first one wins.",
+            2,
+        ),
+        Mistake(
+            "every pixel",
             lambda image, grad, size: np.kron(grad, np.ones((size, size))),
-            "Every pixel of the window got the gradient. Those that lost could change a little and nobody would "
-            "notice: their gradient is 0.",
+            "You gave the gradient to every pixel of the window. A small change of a pixel that lost has no effect, "
+            "so its gradient is 0.",
             1,
         ),
         Mistake(
@@ -620,7 +629,7 @@ MAX_POOL = Exercise(
                 "row and column",
                 "- row, column = np.unravel_index(np.argmax(window), window.shape)",
                 "+ column, row = np.unravel_index(np.argmax(window), window.shape)",
-                message="Row and column of the winner are swapped.",
+                message="You swapped the row and column of the winner.",
                 hint=2,
             ),
             Slip(
@@ -628,8 +637,8 @@ MAX_POOL = Exercise(
                 "- row, column = np.unravel_index(np.argmax(window), window.shape)",
                 "+ row, column = np.unravel_index(np.argmax(np.maximum(window, 0)), window.shape)",
                 message=(
-                    "In a window of negative numbers the largest is negative too. Whoever looks for it has to begin "
-                    "with a pixel of the window, or with -inf, and not with 0."
+                    "In a window of negative numbers the largest is negative too. If you search for it, start from "
+                    "a pixel of the window or from -inf, not from 0."
                 ),
                 hint=2,
             ),
@@ -637,10 +646,7 @@ MAX_POOL = Exercise(
                 "whole numbers",
                 "- result = np.zeros(image.shape)",
                 "+ result = np.zeros(image.shape, dtype=int)",
-                message=(
-                    "A gradient has digits behind the point, and an array of integers loses them: "
-                    "`np.zeros(image.shape)`."
-                ),
+                message=("A gradient has decimals, and an array of integers drops them. Use `np.zeros(image.shape)`."),
             ),
         ),
     ),
@@ -662,7 +668,7 @@ def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
 
 
 def _by_name(function, *arguments):
-    """The three results with names, so that a message says which of them is wrong."""
+    """The three results by name, so that a message can say which of them is wrong."""
     results = function(*arguments)
     if not isinstance(results, (tuple, list)) or len(results) != 3:
         return results
@@ -673,7 +679,7 @@ def _by_name(function, *arguments):
 
 
 def _channels(rng):
-    """Three channels of one or two images that are not square, and statistics to go with them."""
+    """Three channels of one or two images that are not square, and matching statistics."""
     x = rng.normal(size=(rng.integers(1, 3), 3, 2, 4))
     return x, rng.normal(size=3), rng.uniform(0.5, 2, 3), bool(rng.integers(2)), 0.25, 1e-3
 
@@ -681,19 +687,19 @@ def _channels(rng):
 BATCH_NORM = Exercise(
     "08.6",
     "Batch norm in two modes",
-    "Write `batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5)` for x [N, C, H, W]. For every "
-    "channel: subtract a mean and divide by the root of (a variance + eps). In training these are the batch's own, "
-    "with the *biased* variance; and the running statistics move: (1 - momentum) of the old plus momentum of the "
-    "batch's, with the *unbiased* variance. In evaluation the running statistics are used, and stay. Return "
-    "(y, running_mean, running_var), without changing the arrays you were given.",
+    "Write `batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5)` for x [N, C, H, W]. For "
+    "every channel, subtract a mean and divide by the root of (a variance + eps). In training use the batch's own "
+    "mean and *biased* variance, and move the running statistics: (1 - momentum) times the old value plus momentum "
+    "times the batch's, here with the *unbiased* variance. In evaluation use the running statistics and do not move "
+    "them. Return (y, running_mean, running_var), without changing the arrays you were given.",
     minutes=12,
     difficulty=3,
     solution=batch_norm,
     hints=(
-        "One mean for each channel: over the batch and the image, `x.mean(axis=(0, 2, 3))`, of shape [C]. "
-        "`x.var` takes the same axes and is the biased variance.",
+        "Each channel has one mean, over the batch and the image: `x.mean(axis=(0, 2, 3))`, of shape [C]. `x.var` "
+        "takes the same axes and gives the biased variance.",
         "To subtract it from x [N, C, H, W] it needs the shape [C, 1, 1]: `mean[:, None, None]`. The unbiased "
-        "variance is `var * n / (n - 1)`, where n is how many numbers a channel has, `x.size / x.shape[1]`.",
+        "variance is `var * n / (n - 1)`, where n is the count of numbers in a channel, `x.size / x.shape[1]`.",
         "`if training:` compute mean, var and the two new running arrays; `else:` mean, var = running_mean, "
         "running_var. Then in both cases `y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)`.",
     ),
@@ -708,7 +714,7 @@ BATCH_NORM = Exercise(
     mistakes=slips(
         batch_norm,
         Slip(
-            "images for numbers",
+            "images counted, not numbers",
             "- def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):",
             '-     """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
             "-     if training:",
@@ -720,18 +726,16 @@ BATCH_NORM = Exercise(
             "+     if training:",
             "+         mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
             "+         n = len(x)",
-            message=(
-                "n is how many numbers a channel has in the whole batch, N * H * W, and not how many images there are."
-            ),
+            message=("n is the count of numbers in a channel of the whole batch, N * H * W, not the count of images."),
             hint=2,
         ),
         Slip(
-            "one image is no batch",
+            "one image is not a batch",
             "- if training:",
             "+ if training and len(x) > 1:",
             message=(
-                "One image has a mean and a variance too, those of its pixels. In training they are used and "
-                "remembered, however many images there are."
+                "A single image has a mean and a variance too, those of its pixels. Training uses and records them "
+                "for any number of images."
             ),
             hint=3,
         ),
@@ -740,18 +744,18 @@ BATCH_NORM = Exercise(
             "  running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
             "+ var = var * n / (n - 1)",
             message=(
-                "The batch was normalized with the unbiased variance. To normalize, divide by n (what `x.var` does); n"
-                " - 1 is for the running variance alone."
+                "You normalized the batch with the unbiased variance. To normalize, divide by n, as `x.var` does; n "
+                "- 1 is only for the running variance."
             ),
             hint=2,
         ),
         Slip(
-            "biased kept",
+            "biased variance recorded",
             "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
             "+ running_var = (1 - momentum) * running_var + momentum * var",
             message=(
-                "y is right. The running variance should move towards the unbiased variance: it will have to speak for"
-                " images outside this batch."
+                "y is right. The running variance should move towards the unbiased variance, because it will be "
+                "used for images outside this batch."
             ),
             hint=2,
         ),
@@ -761,7 +765,7 @@ BATCH_NORM = Exercise(
             "- n = x.size / x.shape[1]",
             "+ mean, var = np.full(x.shape[1], x.mean()), np.full(x.shape[1], x.var())",
             "+ n = x.size",
-            message="There is one mean for everything. Each channel has its own: leave axis 1 out.",
+            message="You use one mean for everything. Each channel has its own: leave out axis 1.",
         ),
         Slip(
             "each image by itself",
@@ -772,7 +776,7 @@ BATCH_NORM = Exercise(
             "- y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)",
             "+ y = (x - mean[..., None, None]) / np.sqrt(var[..., None, None] + eps)",
             message=(
-                "Each image was normalized by itself (that is instance norm). Batch norm takes the mean over axis 0 "
+                "You normalized each image by itself, which is instance norm. Batch norm takes the mean over axis 0 "
                 "too."
             ),
         ),
@@ -781,8 +785,8 @@ BATCH_NORM = Exercise(
             "- if training:",
             "+ if True:",
             message=(
-                "`training` is ignored: the second case is an evaluation. There the running statistics normalize, and "
-                "stay as they are: `if training: ... else: ...`."
+                "`training` is ignored: the second case is an evaluation. There, normalize with the running "
+                "statistics and do not change them: `if training: ... else: ...`."
             ),
             hint=3,
         ),
@@ -791,8 +795,8 @@ BATCH_NORM = Exercise(
             "- if training:",
             "+ if False:",
             message=(
-                "`training` is ignored: with training=True the batch's own mean and variance normalize, and the "
-                "running statistics move: `if training: ... else: ...`."
+                "`training` is ignored: with training=True, normalize with the batch's own mean and variance, and "
+                "move the running statistics: `if training: ... else: ...`."
             ),
             hint=3,
         ),
@@ -801,8 +805,8 @@ BATCH_NORM = Exercise(
             "- mean, var = running_mean, running_var",
             "+ mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
             message=(
-                "In evaluation the batch's own statistics were used. Then the answer for an image would depend on the "
-                "company it comes in."
+                "In evaluation you used the batch's own statistics. Then the answer for an image would depend on "
+                "the other images in its batch."
             ),
             hint=3,
         ),
@@ -811,18 +815,18 @@ BATCH_NORM = Exercise(
             "  mean, var = running_mean, running_var",
             "+ running_mean = (1 - momentum) * mean + momentum * x.mean(axis=(0, 2, 3))",
             "+ running_var = (1 - momentum) * var + momentum * x.var(axis=(0, 2, 3), ddof=1)",
-            message="In evaluation nothing is learned: the running statistics stay as they are.",
+            message="Evaluation learns nothing: do not change the running statistics.",
             hint=3,
         ),
         Slip(
-            "momentum of the old",
+            "momentum for the old value",
             "- running_mean = (1 - momentum) * running_mean + momentum * mean",
             "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
             "+ running_mean = momentum * running_mean + (1 - momentum) * mean",
             "+ running_var = momentum * running_var + (1 - momentum) * var * n / (n - 1)",
             message=(
-                "Here momentum is the weight of the *batch*, as in torch: running = 0.9 * running + 0.1 * batch. (In "
-                "other places it is the weight of the old.)"
+                "Here momentum is the weight of the *batch*, as in torch: running = 0.9 * running + 0.1 * batch. "
+                "(Elsewhere it is often the weight of the old value.)"
             ),
             hint=3,
         ),
@@ -832,7 +836,7 @@ BATCH_NORM = Exercise(
             "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
             "+ moved_mean = (1 - momentum) * running_mean + momentum * mean",
             "+ moved_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
-            message="The running statistics have not moved. In training they do.",
+            message="Your running statistics do not move. In training they have to.",
             hint=3,
         ),
         Slip(
@@ -841,8 +845,8 @@ BATCH_NORM = Exercise(
             "      mean, var = running_mean, running_var",
             "+ mean, var = running_mean, running_var",
             message=(
-                "In training the batch was normalized with the running statistics. They are for evaluation; in "
-                "training take the batch's own mean and variance."
+                "In training you normalized the batch with the running statistics. They are for evaluation; in "
+                "training use the batch's own mean and variance."
             ),
             hint=3,
         ),
@@ -860,8 +864,8 @@ BATCH_NORM = Exercise(
             "+ running_mean[:] = (1 - momentum) * running_mean + momentum * mean",
             "+ running_var[:] = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
             message=(
-                "The arrays that you were given belong to the caller. `running_mean = ...` makes a new one; `+=` and "
-                "`[:] =` write into theirs."
+                "The arrays that you were given belong to the caller. `running_mean = ...` makes a new array; `+=` "
+                "and `[:] =` write into the caller's."
             ),
             hint=3,
         ),
@@ -869,22 +873,23 @@ BATCH_NORM = Exercise(
             "only y",
             "- return y, running_mean, running_var",
             "+ return y",
-            message="Return three things: y and the two running arrays, also where they stay as they are.",
+            message="Return three things: y and the two running arrays, even if they did not change.",
             hint=3,
         ),
         Slip(
             "eps outside",
             "- y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)",
             "+ y = (x - mean[:, None, None]) / (np.sqrt(var[:, None, None]) + eps)",
-            message="eps belongs under the root, beside the variance.",
+            message="eps belongs under the root: add it to the variance.",
             hint=3,
         ),
         Slip(
-            "deaf to its settings",
+            "ignores its settings",
             '  """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
             "+ momentum, eps = 0.1, 1e-5",
             message=(
-                "It is right for the usual settings only: use the arguments `momentum` and `eps`, not their numbers."
+                "Your answer is right only for the default settings: use the arguments `momentum` and `eps`, not "
+                "fixed numbers."
             ),
             hint=3,
         ),
@@ -895,25 +900,25 @@ BATCH_NORM = Exercise(
 SHORTCUT_SLOPE = Exercise(
     "08.7",
     "The slope of a shortcut",
-    "Three blocks in a row. At some point their insides f have the slopes 0.5, 0 and -0.2 (a dead relu made the 0). "
-    "What is the slope of the last block's output for the first one's input, if each block is y = f(x), and if each is "
-    "y = x + f(x)? A tuple: (plain, residual).",
+    "There are three blocks in a row. At some point their inner functions f have the slopes 0.5, 0 and -0.2 (a dead "
+    "relu caused the 0). What is the slope of the last block's output with respect to the first block's input if "
+    "each block is y = f(x), and if each is y = x + f(x)? Answer with a tuple: (plain, residual).",
     minutes=3,
     difficulty=1,
     solution=(0.0, 1.2),
     hints=(
-        "The chain rule of chapter 01: slopes along a chain are multiplied. What is the slope of x + f(x), if "
-        "that of f is 0.5?",
+        "Use the chain rule of chapter 01: multiply the slopes along a chain. What is the slope of x + f(x) if the "
+        "slope of f is 0.5?",
         "Plain: 0.5 * 0 * -0.2. Residual: (1 + 0.5) * (1 + 0) * (1 - 0.2).",
     ),
     mistakes=(
         Mistake(
             "the dead block kills it",
             (0.0, 0.0),
-            "A block y = x + f(x) whose f has slope 0 has slope 1: x itself still goes through.",
+            "A block y = x + f(x) whose f has slope 0 has slope 1, because x itself still passes through.",
             1,
         ),
-        Mistake("added", (0.3, 1.3), "Slopes along a chain are multiplied, not added.", 1),
+        Mistake("added", (0.3, 1.3), "Multiply slopes along a chain; do not add them.", 1),
         Mistake(
             "one shortcut",
             (0.0, 1.0),
@@ -923,8 +928,10 @@ SHORTCUT_SLOPE = Exercise(
         Mistake("swapped", (1.2, 0.0), "The plain one comes first in the tuple.", 2),
         Mistake("sign", (0.0, 1.8), "The last slope is -0.2: 1 - 0.2.", 2),
     ),
-    explain="Multiply it out: 1 + the slopes + their products in pairs + all three. A residual network is a sum "
-    "over all ways through it, the short ones included.",
+    explain=(
+        "Multiply it out: 1 + the slopes + the products of all pairs + the product of all three. A residual network "
+        "is a sum over all paths through it, including the short ones."
+    ),
 )
 
 
@@ -968,9 +975,9 @@ def _block_and_gradient(function, numbers, *layers):
 RESIDUAL_BLOCK = Exercise(
     "08.8",
     "A residual block",
-    "Write `residual_block(x, conv1, bn1, conv2, bn2)`: f is conv1, bn1, relu, conv2, bn2 one after the other; add x "
-    "to it, and take the relu of the sum. x is a Tensor, the other four are called like functions, and relu is "
-    "`T.relu`.",
+    "Write `residual_block(x, conv1, bn1, conv2, bn2)`: f applies conv1, bn1, relu, conv2 and bn2 in this order; "
+    "add x to its result, and take the relu of the sum. x is a Tensor, you can call the other four like functions, "
+    "and relu is `T.relu`.",
     minutes=5,
     difficulty=1,
     solution=residual_block,
@@ -990,14 +997,14 @@ RESIDUAL_BLOCK = Exercise(
             "no shortcut",
             "- return T.relu(x + f)",
             "+ return T.relu(f)",
-            message="x itself is not added: that is a plain block.",
+            message="You did not add x: that is a plain block.",
             hint=2,
         ),
         Slip(
             "relu before the sum",
             "- return T.relu(x + f)",
             "+ return x + T.relu(f)",
-            message="The relu has to come after the sum. In this order f could only ever add to x, never take away.",
+            message="The relu has to come after the sum. In your order f can only increase x, never decrease it.",
             hint=2,
         ),
         Slip(
@@ -1011,40 +1018,39 @@ RESIDUAL_BLOCK = Exercise(
             "no relu inside",
             "- f = T.relu(bn1(conv1(x)))",
             "+ f = bn1(conv1(x))",
-            message="The relu inside f is missing. Without it conv2 after conv1 is only one linear map in two parts.",
+            message="The relu inside f is missing. Without it, conv1 and conv2 together are just one linear map.",
         ),
         Slip(
             "adds the inner one",
             "- f = T.relu(bn1(conv1(x)))",
             "+ x = f = T.relu(bn1(conv1(x)))",
-            message="The shortcut starts at x, before conv1. A name that is used twice (`x = conv1(x)`) loses it.",
+            message="The shortcut starts at x, before conv1. If you reuse the name (`x = conv1(x)`), you lose it.",
         ),
         Slip(
             "f twice",
             "- return T.relu(x + f)",
             "+ return T.relu(f + f)",
             message=(
-                "That is f plus f. The name x was used for the result of f, and what came in was lost: give f a name "
-                "of its own."
+                "That is f plus f. You used the name x for the result of f and lost the input: give f its own name."
             ),
         ),
         Slip(
-            "a relu too many",
+            "one relu too many",
             "- return T.relu(x + f)",
             "+ return T.relu(x + T.relu(f))",
             message=(
-                "There is a relu behind bn2, before the sum. There f could only ever add to x, never take away: one "
-                "relu inside f and one around the sum are all."
+                "You have a relu after bn2, before the sum. With it, f can only increase x, never decrease it. "
+                "There are just two relus: one inside f and one around the sum."
             ),
             hint=2,
         ),
         Slip(
-            "without a past",
+            "without a graph",
             "- return T.relu(x + f)",
             "+ return T.Tensor(T.relu(x + f).data)",
             message=(
-                "The numbers are right, but no gradient comes back to x: compute with the Tensors themselves, not with"
-                " their .data."
+                "The numbers are right, but no gradient gets back to x: compute with the Tensors themselves, not "
+                "with their .data."
             ),
         ),
     ),
@@ -1053,7 +1059,7 @@ RESIDUAL_BLOCK = Exercise(
 
 
 def block_parameters(in_channels, out_channels, stride):
-    """How many parameters BasicBlock(in_channels, out_channels, stride) has."""
+    """The number of parameters of BasicBlock(in_channels, out_channels, stride)."""
     count = out_channels * in_channels * 3 * 3 + 2 * out_channels
     count += out_channels * out_channels * 3 * 3 + 2 * out_channels
     if stride != 1 or in_channels != out_channels:
@@ -1064,19 +1070,19 @@ def block_parameters(in_channels, out_channels, stride):
 BLOCK_PARAMETERS = Exercise(
     "08.9",
     "Count a block",
-    "Write `block_parameters(in_channels, out_channels, stride)`: how many parameters a block of ResNet has. It has "
-    "two 3 x 3 convolutions without bias, the first from in_channels to out_channels, the second from out_channels to "
-    "out_channels, and a batch norm after each, with a weight and a bias a channel. Where the shape changes, because "
-    "stride is not 1 or the channels differ, x goes through a 1 x 1 convolution without bias and another batch norm "
-    "before it is added.",
+    "Write `block_parameters(in_channels, out_channels, stride)`: the number of parameters of a ResNet block. The "
+    "block has two 3 x 3 convolutions without bias, the first from in_channels to out_channels, the second from "
+    "out_channels to out_channels, and a batch norm after each, with a weight and a bias per channel. If the shape "
+    "changes, because stride is not 1 or the channels differ, x goes through a 1 x 1 convolution without bias and "
+    "another batch norm before it is added.",
     minutes=6,
     difficulty=2,
     solution=block_parameters,
     hints=(
         "A convolution from a to b channels has a kernel [a, 3, 3] for each of b outputs: b * a * 9 numbers.",
         "A batch norm of b channels has 2 * b parameters. Its running statistics are not trained.",
-        "The shortcut, where there is one, has b * a numbers in its convolution and 2 * b in its batch norm: "
-        "`if stride != 1 or in_channels != out_channels:`.",
+        "If the shape changes, the shortcut has b * a numbers in its convolution and 2 * b in its batch norm: `if "
+        "stride != 1 or in_channels != out_channels:`.",
     ),
     cases=((64, 64, 1), (64, 128, 2), (16, 16, 2), (3, 8, 1), (8, 3, 1), (7, 5, 3), (1, 1, 1), (8, 8, 3)),
     mistakes=slips(
@@ -1089,7 +1095,7 @@ BLOCK_PARAMETERS = Exercise(
             "+ count += out_channels * out_channels * 3 * 3 + 3 * out_channels",
             "- count += out_channels * in_channels + 2 * out_channels",
             "+ count += out_channels * in_channels + 3 * out_channels",
-            message="These convolutions have no bias: the batch norm behind each would subtract it again.",
+            message="These convolutions have no bias: the batch norm after each one would subtract it again.",
         ),
         Slip(
             "no batch norms",
@@ -1099,60 +1105,60 @@ BLOCK_PARAMETERS = Exercise(
             "+ count += out_channels * out_channels * 3 * 3",
             "- count += out_channels * in_channels + 2 * out_channels",
             "+ count += out_channels * in_channels",
-            message="The batch norms are missing, 2 parameters a channel each.",
+            message="The batch norms are missing. Each has 2 parameters per channel.",
             hint=2,
         ),
         Slip(
             "no downsample",
             "- if stride != 1 or in_channels != out_channels:",
             "+ if False:",
-            message="Where the shape changes, the shortcut has parameters of its own.",
+            message="If the shape changes, the shortcut has parameters too.",
             hint=3,
         ),
         Slip(
-            "by stride alone",
+            "only by stride",
             "- if stride != 1 or in_channels != out_channels:",
             "+ if stride != 1:",
-            message="With stride 1 the shape changes too where the channels differ: 3 channels cannot be added to 8.",
+            message="Even with stride 1 the shape changes if the channels differ: you cannot add 3 channels to 8.",
             hint=3,
         ),
         Slip(
-            "stride 2 alone",
+            "only stride 2",
             "- if stride != 1 or in_channels != out_channels:",
             "+ if stride == 2 or in_channels != out_channels:",
-            message="A stride of 3 changes the shape as well: every stride but 1 does.",
+            message="A stride of 3 changes the shape as well, as every stride except 1 does.",
             hint=3,
         ),
         Slip(
             "only if both",
             "- if stride != 1 or in_channels != out_channels:",
             "+ if stride != 1 and in_channels != out_channels:",
-            message="One of the two is enough: a stride that is not 1, *or* channels that differ.",
+            message="One of the two is enough: a stride other than 1, *or* different channels.",
             hint=3,
         ),
         Slip(
-            "one number a channel",
+            "one number per channel",
             "- count = out_channels * in_channels * 3 * 3 + 2 * out_channels",
             "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
             "+ count = out_channels * in_channels * 3 * 3 + 1 * out_channels",
             "+ count += out_channels * out_channels * 3 * 3 + 1 * out_channels",
             "- count += out_channels * in_channels + 2 * out_channels",
             "+ count += out_channels * in_channels + 1 * out_channels",
-            message="A batch norm has two parameters a channel, a weight and a bias.",
+            message="A batch norm has two parameters per channel, a weight and a bias.",
             hint=2,
         ),
         Slip(
             "shortcut without norm",
             "- count += out_channels * in_channels + 2 * out_channels",
             "+ count += out_channels * in_channels",
-            message="The shortcut's convolution has a batch norm behind it too.",
+            message="There is a batch norm after the shortcut's convolution too.",
             hint=3,
         ),
         Slip(
             "always a downsample",
             "- if stride != 1 or in_channels != out_channels:",
             "+ if True:",
-            message="The shortcut only has parameters where the shape changes.",
+            message="The shortcut has parameters only if the shape changes.",
             hint=3,
         ),
         Slip(
@@ -1163,21 +1169,24 @@ BLOCK_PARAMETERS = Exercise(
             "+ count += out_channels * out_channels * 3 * 3 + 4 * out_channels",
             "- count += out_channels * in_channels + 2 * out_channels",
             "+ count += out_channels * in_channels + 4 * out_channels",
-            message="Running means and variances are measured, not trained: they are no parameters.",
+            message="Running means and variances are measured, not trained, so they are not parameters.",
             hint=2,
         ),
         Slip(
             "both from the input",
             "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
             "+ count += out_channels * in_channels * 3 * 3 + 2 * out_channels",
-            message="The second convolution gets what the first one made: it goes from out_channels to out_channels.",
+            message=(
+                "The input of the second convolution is the output of the first, so it goes from out_channels to "
+                "out_channels."
+            ),
         ),
     ),
 )
 
 
 def own_layer(count):
-    """A layer of my own, its twin in torch, and `count` examples of what goes in."""
+    """A layer of my own, its twin in torch, and `count` examples as input."""
     import torch
 
     class Bump(T.Function):
@@ -1215,29 +1224,30 @@ def own_layer(count):
 OWN_LAYER = Exercise(
     "08.10",
     "A layer of your own",
-    "Close this part with something that is yours. Invent an operation with at least one number that can be learned: "
-    "a relu whose left side leaks by a learned amount, a threshold that is subtracted, with 0 for what lies below "
-    "it, a bump that answers to one value only, a window that takes a root of a mean of squares, whatever you like. "
-    "Write `own_layer(count)`, which returns a tuple of three:\n\n"
-    "- a layer: an `nn.Module` with a parameter or more. At its heart is a `T.Function` that you wrote, with its "
+    "Close this part with something of your own. Invent an operation with at least one learned number: a relu whose "
+    "left side leaks by a learned amount, a relu with a learned threshold (x minus the threshold, or 0 below it), a "
+    "bump that responds to only one value, a window that takes the root of a mean of squares, or whatever you like. "
+    "Write `own_layer(count)`, which returns a tuple of three things:\n\n"
+    "- a layer: an `nn.Module` with at least one parameter. Its core is a `T.Function` that you wrote, with its "
     "`forward` and its `backward`.\n"
     "- its twin: a `torch.nn.Module` that computes the same. Its parameters have the same names and shapes; torch "
-    "finds the gradients by itself.\n"
-    "- examples: an array of floating point numbers whose first axis counts `count` of them.\n\n"
-    "Your classes may stand inside of it or above. `check` moves all numbers a little, lets `gradcheck` look at every "
-    "derivative, and trains your layer and its twin in `lockstep`, for two examples and for one.",
+    "computes the gradients by itself.\n"
+    "- examples: an array of floating-point numbers whose first axis has the length `count`.\n\n"
+    "You may define your classes inside the function or above it. `check` moves all numbers a little, checks every "
+    "derivative with `gradcheck`, and trains your layer and its twin in `lockstep`, with two examples and with one.",
     minutes=30,
     difficulty=3,
     solution=own_layer,
     hints=(
-        "Begin on paper: y, and its slope for x and for each parameter. Then `class Bump(T.Function)` with two static "
-        "methods: `forward(ctx, x, center)` keeps in `ctx` what will be needed, `backward(ctx, grad)` returns one "
-        "gradient for each of the two. What NumPy broadcast, the engine sums back.",
+        "Begin on paper: write down y and its slopes with respect to x and to each parameter. Then write `class "
+        "Bump(T.Function)` with two static methods: `forward(ctx, x, center)` keeps in `ctx` whatever backward "
+        "needs, and `backward(ctx, grad)` returns one gradient for each of the two inputs. The engine undoes "
+        "broadcasting.",
         "The layer keeps `self.center = T.Tensor([0.0, 1.0], requires_grad=True)`, and its forward returns "
-        "`Bump.apply(x, self.center)`. The twin says `super().__init__()` first, then `self.center = "
+        "`Bump.apply(x, self.center)`. The twin calls `super().__init__()` first, then `self.center = "
         "torch.nn.Parameter(torch.tensor([0.0, 1.0]))`, and uses torch's own operations.",
-        "Try the heart alone: `print(gradcheck(Bump.apply, T.Tensor(x), T.Tensor(center)))` names the element that is "
-        "wrong.",
+        "Test the core by itself: `print(gradcheck(Bump.apply, T.Tensor(x), T.Tensor(center)))` names the wrong "
+        "element.",
     ),
     cases=((2,), (1,)),
     mistakes=slips(
@@ -1247,15 +1257,14 @@ OWN_LAYER = Exercise(
             "- return -slope, slope",
             "+ return -slope",
             message=(
-                "`backward` returns as many gradients as `apply` was given inputs: one for x, and one for each "
-                "parameter."
+                "`backward` returns as many gradients as `apply` has inputs: one for x, and one for each parameter."
             ),
         ),
         Slip(
             "a factor",
             "- slope = grad * 2 * ctx.distance * ctx.y",
             "+ slope = grad * ctx.distance * ctx.y",
-            message="Take the formula of your forward and differentiate it once more, on paper.",
+            message="Differentiate the formula of your forward on paper once more.",
             hint=3,
         ),
         Slip(
@@ -1263,15 +1272,15 @@ OWN_LAYER = Exercise(
             "- return Bump.apply(x, self.center)",
             "+ return T.exp(-((x - self.center) ** 2))",
             message=(
-                "That is a fine layer, but the kit knows all its gradients. Here the backward is what you are asked "
-                "for."
+                "That is a fine layer, but the kit already knows all its gradients. Here you have to write the "
+                "backward pass yourself."
             ),
         ),
         Slip(
             "another twin",
             "- return torch.exp(-((x - self.center) ** 2))",
             "+ return torch.exp(-2 * ((x - self.center) ** 2))",
-            message="Your gradient fits your forward, but the twin computes something else.",
+            message="Your gradient is right for your forward, but the twin computes something else.",
             hint=2,
         ),
         Slip(
@@ -1284,7 +1293,7 @@ OWN_LAYER = Exercise(
             "+ return Bump.y",
             "- slope = grad * 2 * ctx.distance * ctx.y",
             "+ slope = grad * 2 * Bump.distance * Bump.y",
-            message="Every call of forward has a ctx of its own; a class has one place for all calls.",
+            message="Every call of forward has its own ctx, but all calls share the class.",
         ),
         Slip(
             "a hard threshold",
@@ -1295,11 +1304,11 @@ OWN_LAYER = Exercise(
             "+ slope = -grad * (ctx.distance > 0)",
             "+ return -slope, 0 * slope",
             message=(
-                "Where a small change of the parameter changes nothing there is no slope to follow: a switch cannot be"
-                " learned. Subtract the threshold, and 0 for what lies below it: then its slope is -1 above."
+                "If a small change of the parameter changes nothing, there is no slope to follow: a switch cannot "
+                "learn. Return x minus the threshold, and 0 below it: then the slope is -1 above the threshold."
             ),
         ),
     ),
     run=examine_layer,
-    explain="Every layer of every library is made like this, and few were examined so well.",
+    explain="Every layer of every library is made like this, and few have been checked so thoroughly.",
 )

@@ -1,4 +1,4 @@
-"""Examines a layer that a reader has invented: by gradcheck, and in lockstep with its twin in torch."""
+"""Examine a layer that a reader has invented: with gradcheck, and in lockstep with its twin in torch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.gradcheck import gradcheck, lockstep
 from mlx_grpo_kit.tensor import nn
 
-LARGEST = 2_000  # numbers in the examples, each of which is moved
-PASSED = Told("a layer that gradcheck and lockstep let pass")
+LARGEST = 2_000  # numbers in the examples, because gradcheck moves each of them
+PASSED = Told("a layer that passes gradcheck and lockstep")
 
 
 def examine_layer(make: Callable[[int], Any], count: int) -> Any:
-    """PASSED, or in words what is wrong with what `make(count)` returns: (layer, its twin in torch, count examples).
+    """PASSED, or the fault in words of the result of `make(count)`: (layer, its twin in torch, count examples).
 
     Parameters and examples are moved a little first, away from values that hide mistakes, such as 0 and 1.
-    Raises what gradcheck, lockstep and the layer raise.
+    Errors of gradcheck, lockstep and the layer are passed on.
     """
     given = make(count)
     if given is None:
@@ -49,18 +49,18 @@ def _no_three_things(given: Any, count: int) -> str:
     import torch
 
     if not isinstance(given, (tuple, list)) or len(given) != 3:
-        return f"{show(given)}, and not three things: layer, twin and x"
+        return f"{show(given)} instead of three things: layer, twin and x"
     layer, twin, x = given
     if not isinstance(layer, nn.Module):
-        return f"a layer that is a {type(layer).__name__} and no nn.Module"
+        return f"a layer that is a {type(layer).__name__}, not an nn.Module"
     if not isinstance(twin, torch.nn.Module):
-        return f"a twin that is a {type(twin).__name__} and no torch.nn.Module"
+        return f"a twin that is a {type(twin).__name__}, not a torch.nn.Module"
     if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
-        return f"an x that is {show(x)}: it has to be a NumPy array of floating point numbers"
+        return f"an x that is {show(x)}: it has to be a NumPy array of floating-point numbers"
     if x.ndim < 2 or len(x) != count:
-        return f"an x of shape {x.shape}: the first of two or more axes has to count {count} examples"
+        return f"an x of shape {x.shape}: it needs two or more axes, the first of length {count}, one per example"
     if x.size > LARGEST:
-        return f"an x of {x.size:,} numbers: up to {LARGEST:,} are enough to examine it"
+        return f"an x of {x.size:,} numbers: use at most {LARGEST:,}"
     if not layer.parameters():
         return "a layer without parameters: `self.name = T.Tensor(..., requires_grad=True)` is one"
     return ""
@@ -69,19 +69,19 @@ def _no_three_things(given: Any, count: int) -> str:
 def _not_of_its_own(layer: nn.Module, x: np.ndarray) -> str:
     output = layer(T.Tensor(x, requires_grad=True))
     if not isinstance(output, T.Tensor) or not output.requires_grad:
-        return f"an output, {show(output)}, that has no past: no gradient can come back from it"
+        return f"an output, {show(output)}, that has no graph: no gradient can get back from it"
     if output.dtype != np.float64:
-        return f"an output of {output.dtype} for an x of float64, so that gradcheck can see half of the digits only"
+        return f"an output of {output.dtype} for an x of float64, so that gradcheck sees only half of the digits"
     if not np.isfinite(output.data).all():
         return "an output with nan or inf in it"
     modules = {function.__module__ for function in _functions(output)}
     if all(name.startswith("mlx_grpo_kit.tensor") for name in modules):
-        return "a layer made of the kit's operations alone: write a T.Function, with a backward of your own"
+        return "a layer made only of the kit's operations: write a T.Function with your own backward"
     return ""
 
 
 def _functions(output: T.Tensor) -> Iterator[type[T.Function]]:
-    """Those in the graph of a result."""
+    """Yield the functions in the graph of a result."""
     nodes, seen = [output.grad_fn], set()
     while nodes:
         node = nodes.pop()
@@ -94,7 +94,7 @@ def _functions(output: T.Tensor) -> Iterator[type[T.Function]]:
 
 
 def _forgetful(layer: nn.Module, x: np.ndarray, other: np.ndarray) -> str:
-    """Whether backward takes its numbers from the latest forward and not from its own."""
+    """The fault, in words, if backward uses the numbers of the latest forward and not those of its own."""
     grads = []
     for later in (False, True):
         leaf = T.Tensor(x, requires_grad=True)
@@ -135,21 +135,22 @@ def _wrong_gradient(layer: nn.Module, x: np.ndarray) -> str:
         worst = report.failures[0]
         place = f"{['x', *names][worst.input]}{list(worst.index)}"
         return (
-            f"a wrong gradient: for {place} backward says {worst.analytic:.4g}, and differences say {worst.numeric:.4g}"
+            f"a wrong gradient: for {place} backward gives {worst.analytic:.4g}, "
+            f"but differences give {worst.numeric:.4g}"
         )
     if not report:
-        return f"a gradient that is no slope: {report.kinks[0]}"
+        return f"a gradient that is not a slope: {report.kinks[0]}"
     idle = [name for name, leaf in zip(names, leaves[1:], strict=True) if leaf.grad is None or not leaf.grad.any()]
     return f"a parameter, `{idle[0]}`, whose gradient is 0 everywhere, so that it can never learn" if idle else ""
 
 
 def _moved(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A copy of an array with each number up to a tenth larger, and a little more; what is positive stays so."""
+    """A copy of an array with each number up to a tenth larger, plus a little; positive numbers stay positive."""
     array = np.asarray(array, dtype=np.float64)
     return array * (1 + 0.1 * rng.uniform(size=array.shape)) + rng.uniform(1e-3, 1e-2, size=array.shape)
 
 
 def _square(outputs: Any, wanted: Any) -> Any:
-    """The mean square, of this kit's tensors and of torch's."""
+    """The mean square, for this kit's tensors and for torch's."""
     difference = outputs - wanted
     return (difference * difference).mean()

@@ -1,4 +1,4 @@
-"""The kit's ResNet once more, in torch's own layers and with the same names, to be compared with."""
+"""The kit's ResNet in torch's own layers, with the same names, for comparison."""
 
 from __future__ import annotations
 

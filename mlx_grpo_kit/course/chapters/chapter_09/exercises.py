@@ -9,16 +9,16 @@ from mlx_grpo_kit.runtime import mx
 
 
 def _arrays(rng, **shapes):
-    """Random arrays of MLX by name."""
+    """Random MLX arrays by name."""
     return {name: mx.array(rng.normal(size=shape).astype("float32")) for name, shape in shapes.items()}
 
 
 WHEN = Exercise(
     "09.1",
-    "Who makes it compute?",
-    "`x` is an array of four numbers, and `y` was made of it a moment ago and still waits. Each of these eight lines "
-    "is run alone, on such a `y`. Which make MLX compute, and which add to what waits, or need no numbers at all? "
-    'A string of eight letters, C for "computes" and W for "waits".\n\n'
+    "Which lines make it compute?",
+    "`x` is an array of four numbers, and `y` was just computed from it lazily and still waits. Each of these eight "
+    "lines is run alone, on such a `y`. Which lines make MLX compute, and which only add operations that wait, or "
+    'need no numbers at all? Answer with a string of eight letters, C for "computes" and W for "waits".\n\n'
     "```python\n"
     "z = y * 2                      # 1\n"
     "z = y.reshape(2, 2)            # 2\n"
@@ -33,18 +33,20 @@ WHEN = Exercise(
     difficulty=1,
     solution="WWCWCCWC",
     hints=(
-        "Ask of each line: does Python itself need to see a *number* to go on? A shape is known before any number is.",
-        "`if` has to choose, `.item()` returns a Python float, NumPy wants the memory. A gradient is one more array "
-        "that can wait.",
+        "Ask for each line: does Python itself need to see a *number* to go on? A shape is known before any number is.",
+        "`if` has to choose, `.item()` returns a Python float, and NumPy needs the memory. A gradient is just "
+        "another array that can wait.",
     ),
     mistakes=(
-        Mistake("shapes need numbers", "WWCCCCWC", "Line 4 asks for shapes, and these follow from the operations.", 1),
+        Mistake("shapes need numbers", "WWCCCCWC", "Line 4 asks for shapes, and they follow from the operations.", 1),
         Mistake("gradients compute", "WWCWCCCC", "Line 7: a gradient is an array like any other. It waits too.", 2),
-        Mistake("if does not", "WWCWWCWC", "Line 5: to choose a branch Python must know whether it is true.", 1),
+        Mistake(
+            "if does not", "WWCWWCWC", "Line 5: to choose a branch, Python must know whether the condition is true.", 1
+        ),
         Mistake(
             "one after the other",
             "WWCWCCWW",
-            "Line 8: NumPy wants the numbers. Behind line 3 they would be there already, but each line is run alone.",
+            "Line 8: NumPy needs the numbers. After line 3 they would already be there, but each line is run alone.",
             1,
         ),
         Mistake("everything computes", "CCCCCCCC", "That would be NumPy. In MLX an operation only waits.", 1),
@@ -64,11 +66,11 @@ def _ordered(rng):
 
 
 def _in_mlx(function, *arguments):
-    """The result, whose arrays later cells need as MLX's."""
+    """The result, which must hold MLX arrays because later cells need them."""
     result = function(*arguments)
     other = [value for value in result.values() if not isinstance(value, mx.array)] if isinstance(result, dict) else []
     if other:
-        return Told(f"a dictionary with values of type {type(other[0]).__name__} (later cells need arrays of MLX)")
+        return Told(f"a dictionary with values of type {type(other[0]).__name__} (later cells need MLX arrays)")
     return result
 
 
@@ -76,13 +78,13 @@ SGD = Exercise(
     "09.2",
     "A step over a dictionary",
     "Write `sgd(params, grads, lr)`: a *new* dictionary with the names of `params`, in which every array has moved "
-    "against its gradient: value - lr * gradient. `params` and `grads` are dictionaries of arrays with the same names. "
-    "The ones you are given stay as they are.",
+    "against its gradient: value - lr * gradient. `params` and `grads` are dictionaries of arrays with the same "
+    "names. Do not change them.",
     minutes=5,
     difficulty=1,
     solution=sgd,
     hints=(
-        "Go through the names: `for name, value in params.items()`. The gradient of that name is `grads[name]`.",
+        "Loop over the names: `for name, value in params.items()`. The gradient of that name is `grads[name]`.",
         "A dictionary comprehension does it in one line: `{name: ... for name, value in params.items()}`.",
     ),
     cases=(
@@ -97,7 +99,7 @@ SGD = Exercise(
                 "uphill",
                 "- return {name: value - lr * grads[name] for name, value in params.items()}",
                 "+ return {name: value + lr * grads[name] for name, value in params.items()}",
-                message="That goes uphill: a gradient points to where the loss grows.",
+                message="Your step goes uphill: a gradient points to where the loss grows.",
             ),
             Slip(
                 "no learning rate",
@@ -109,7 +111,7 @@ SGD = Exercise(
                 "only the step",
                 "- return {name: value - lr * grads[name] for name, value in params.items()}",
                 "+ return {name: -lr * grads[name] for name, value in params.items()}",
-                message="That is the step alone. Add it to the value.",
+                message="That is only the step. Add it to the value.",
             ),
         ),
         Mistake(
@@ -119,18 +121,18 @@ SGD = Exercise(
                 for (name, value), grad in zip(params.items(), grads.values(), strict=True)
                 if value.shape == grad.shape
             },
-            "Look gradients up by their names. Two dictionaries with the same names may have them in another order.",
+            "Look up gradients by name. Two dictionaries with the same names may have them in a different order.",
             1,
         ),
         Mistake(
-            "values alone",
+            "only values",
             lambda params, grads, lr: [value - lr * grads[name] for name, value in params.items()],
             "Return a dictionary, with the names.",
             2,
         ),
     ),
     run=_in_mlx,
-    explain="Nothing was computed yet. The new arrays wait, each with its subtraction.",
+    explain="Nothing has been computed yet. The new arrays wait, each with its subtraction.",
 )
 
 
@@ -149,7 +151,7 @@ def _network(rng, inputs, hidden, classes, rows, shift=0.0):
     return params, images, mx.array(rng.integers(0, classes, rows))
 
 
-# The scores are (200, 0, 0) and (0, 1.5, 0.75): exp(-200) is 0 in float32, within an image and from one to the other.
+# The scores are (200, 0, 0) and (0, 1.5, 0.75): exp(-200) is 0 in float32, within an image and between the two images.
 _FAR_APART = (
     {
         "w1": mx.eye(2),
@@ -164,15 +166,15 @@ _FAR_APART = (
 
 def _loss_and_gradients(function, params, images, labels):
     """The loss, and its gradients if it is an array."""
-    # Labels of its own in each call: were they changed in place, a later call would scatter its gradient out of bounds,
-    # which MLX does not check.
+    # Each call gets its own labels: if one changed them in place, a later call would scatter its gradient out of
+    # bounds, which MLX does not check.
     loss = function(params, images, mx.array(labels))
     if loss is None or not hasattr(loss, "shape"):
         return loss
     if not isinstance(loss, mx.array):
-        return Told(f"a loss of type {type(loss).__name__} (no gradient of MLX goes through it)")
+        return Told(f"a loss of type {type(loss).__name__} (MLX cannot take a gradient through it)")
     if loss.shape != ():
-        return Told(f"a loss of shape {tuple(loss.shape)} (a gradient is taken of one number, of shape ())")
+        return Told(f"a loss of shape {tuple(loss.shape)} (a gradient needs a single number, of shape ())")
     _, grads = mx.value_and_grad(lambda tracked: function(tracked, images, mx.array(labels)))(params)
     return (loss, *(grads[name] for name in sorted(grads)))
 
@@ -180,15 +182,17 @@ def _loss_and_gradients(function, params, images, labels):
 DIGITS_LOSS = Exercise(
     "09.3",
     "A loss of named parameters",
-    'Write `digits_loss(params, images, labels)`: `params` has the arrays "w1" [D, H], "b1" [H], "w2" [H, C] and "b2" '
-    "[C], `images` is an array [N, D] and `labels` an array of N whole numbers. The hidden layer is relu(images @ w1 + "
-    "b1), the scores are hidden @ w2 + b2, and the loss is the mean over the images of logsumexp(scores) - the right "
-    "score, as in chapter 07. An array of one number. Scores may be as large as 200.",
+    'Write `digits_loss(params, images, labels)`: `params` has the arrays "w1" [D, H], "b1" [H], "w2" [H, C] and '
+    '"b2" [C], `images` is an array [N, D] and `labels` an array of N whole numbers. The hidden layer is '
+    "relu(images @ w1 + b1), the scores are hidden @ w2 + b2, and the loss is the mean over the images of "
+    "logsumexp(scores) - the right score, as in chapter 07. Return an array that holds one number. Scores may be as "
+    "large as 200.",
     minutes=10,
     difficulty=2,
     solution=digits_loss,
     hints=(
-        "relu is `mx.maximum(h, 0)`; the names are NumPy's: `mx.logsumexp(scores, axis=1)`, `.mean()`.",
+        "relu is `mx.maximum(h, 0)`; the other names are as in NumPy and SciPy: `mx.logsumexp(scores, axis=1)`, "
+        "`.mean()`.",
         "The right scores: `mx.take_along_axis(scores, labels[:, None], axis=1)[:, 0]`, or "
         "`scores[mx.arange(len(labels)), labels]`.",
     ),
@@ -209,13 +213,13 @@ DIGITS_LOSS = Exercise(
             "sum",
             "- return (mx.logsumexp(logits, axis=1) - right).mean()",
             "+ return (mx.logsumexp(logits, axis=1) - right).sum()",
-            message="The mean over the images, not the sum.",
+            message="Take the mean over the images, not the sum.",
         ),
         Slip(
             "sign",
             "- return (mx.logsumexp(logits, axis=1) - right).mean()",
             "+ return (right - mx.logsumexp(logits, axis=1)).mean()",
-            message="That is the log-probability. The loss is minus that: logsumexp first.",
+            message="That is the mean log-probability. The loss is its negative: logsumexp comes first.",
         ),
         Slip(
             "over the wrong axis",
@@ -239,15 +243,15 @@ DIGITS_LOSS = Exercise(
             "overflows",
             "- return (mx.logsumexp(logits, axis=1) - right).mean()",
             "+ return (mx.log(mx.exp(logits).sum(axis=1)) - right).mean()",
-            message="exp(200) is infinite in float32. `mx.logsumexp` takes the largest out first (chapter 05).",
+            message="exp(200) is infinite in float32. `mx.logsumexp` subtracts the largest score first (chapter 05).",
         ),
         Slip(
             "logarithm of a probability",
             "- return (mx.logsumexp(logits, axis=1) - right).mean()",
             "+ return (mx.logsumexp(logits, axis=1) * 0 - mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)))).mean()",
             message=(
-                "A probability of exp(-200) is 0 in float32, and the logarithm of 0 infinite. Subtract the scores "
-                "instead."
+                "A probability of exp(-200) is 0 in float32, and the logarithm of 0 is minus infinity. Subtract the "
+                "scores instead."
             ),
         ),
         Slip(
@@ -255,7 +259,8 @@ DIGITS_LOSS = Exercise(
             "- return (mx.logsumexp(logits, axis=1) - right).mean()",
             "+ return (-mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)) + 1e-9)).mean()",
             message=(
-                "Something small was added to a probability before the logarithm. It hides how wrong a sure answer is."
+                "You added something small to a probability before the logarithm. That hides how wrong a confident "
+                "answer is."
             ),
         ),
         Slip(
@@ -263,22 +268,23 @@ DIGITS_LOSS = Exercise(
             "- return (mx.logsumexp(logits, axis=1) - right).mean()",
             "+ return (logits.max() + mx.log(mx.exp(logits - logits.max()).sum(axis=1)) - right).mean()",
             message=(
-                "Each image has a largest score of its own. With that of all images, exp gives 0 everywhere in some "
-                "rows."
+                "Each image has its own largest score. If you subtract the largest score of all images, exp gives 0 "
+                "everywhere in some rows."
             ),
         ),
         Slip(
             "relu at the end too",
             '  logits = hidden @ params["w2"] + params["b2"]',
             "+ logits = mx.maximum(logits, 0)",
-            message="No relu behind the last layer: scores may be negative.",
+            message="There is no relu after the last layer: scores may be negative.",
         ),
         Slip(
             "cut off",
             "- return (mx.logsumexp(logits, axis=1) - right).mean()",
             "+ return (mx.logsumexp(logits, axis=1) - right).mean().item()",
             message=(
-                "`.item()` makes a Python float of it, and a float knows nothing of the parameters. Return the array."
+                "`.item()` turns the loss into a Python float, which no longer depends on the parameters. Return "
+                "the array."
             ),
             hint=2,
         ),
@@ -288,7 +294,7 @@ DIGITS_LOSS = Exercise(
 
 
 def train(step, params, batches):
-    """A step for each batch, and never more than one waits. Returns (params, losses as floats)."""
+    """Take a step per batch, at most one of them pending. Return (params, losses as floats)."""
     losses = []
     for batch in batches:
         params, loss = step(params, batch)
@@ -303,7 +309,7 @@ def _few_steps(rng):
 
 
 def _toy_step(params, batch):
-    """Three operations a layer, and their gradients."""
+    """A step of a small regression, with a few operations and their gradients."""
     loss, grads = mx.value_and_grad(lambda p: mx.tanh(batch @ p["w"] + p["b"]).square().mean())(params)
     return {name: value - 0.1 * grads[name] for name, value in params.items()}, loss
 
@@ -327,9 +333,9 @@ def _watch_training(function, params, batches):
     if operations_waiting(*after.values()):
         return Told("parameters that still wait for the last step")
     if not isinstance(losses, (list, tuple)):
-        return Told(f"losses of type {type(losses).__name__} (a list of Python floats, one a step, was asked for)")
+        return Told(f"losses of type {type(losses).__name__} (return a list of Python floats, one per step)")
     if any(isinstance(loss, mx.array) for loss in losses):
-        return Told("losses that are arrays of MLX (a list of Python floats was asked for)")
+        return Told("losses that are MLX arrays (return a list of Python floats)")
     return {"w": after["w"], "b": after["b"], "losses": mx.array(list(losses)), "steps": len(waited)}
 
 
@@ -338,13 +344,13 @@ TRAIN = Exercise(
     "When to evaluate",
     "Write `train(step, params, batches)`. `step(params, batch)` is one step of training: it returns the new "
     "parameters, a dictionary, and the loss; both wait. Take a step for each batch, in order, and return the last "
-    "parameters and a list of all losses as Python floats. Never may more than one step wait, and in the end nothing.",
+    "parameters and a list of all losses as Python floats. At most one step may be pending, and none at the end.",
     minutes=6,
     difficulty=2,
     solution=train,
     hints=(
-        "`mx.eval(params, loss)` computes everything that the arrays wait for. It takes dictionaries too. Where in the "
-        "loop does it belong?",
+        "`mx.eval(params, loss)` computes everything that these arrays wait for. It accepts dictionaries too. Where "
+        "in the loop does it belong?",
         "`loss.item()` alone computes the loss, but not the step that was taken after it.",
     ),
     cases=drawn(1, _few_steps) + drawn(1, lambda rng: (_few_steps(rng)[0], _few_steps(rng)[1][:1]), seed=1),
@@ -355,7 +361,7 @@ TRAIN = Exercise(
             "- mx.eval(params, loss)",
             "- losses.append(loss.item())",
             "+ losses.append(loss)",
-            message="The graph grew with every step. Evaluate inside the loop.",
+            message="Your graph grows with every step. Evaluate inside the loop.",
         ),
         Slip(
             "at the end",
@@ -365,16 +371,16 @@ TRAIN = Exercise(
             "+     losses.append(loss)",
             "+ mx.eval(params)",
             "+ return params, [loss.item() for loss in losses]",
-            message="One `mx.eval` behind the loop is too late: by then all steps wait together.",
+            message="One `mx.eval` after the loop is too late: by then all steps are pending.",
         ),
         Slip(
-            "the loss alone",
+            "only the loss",
             "- mx.eval(params, loss)",
-            message="The losses were evaluated. The last parameters were not: nobody needed them yet.",
+            message="You evaluated the losses but not the last parameters: no loss needed them.",
             hint=2,
         ),
         Slip(
-            "the parameters alone",
+            "only the parameters",
             "-     mx.eval(params, loss)",
             "-     losses.append(loss.item())",
             "- return params, losses",
@@ -382,7 +388,8 @@ TRAIN = Exercise(
             "+     losses.append(loss)",
             "+ return params, [loss.item() for loss in losses]",
             message=(
-                "A loss that is kept for later waits too, and holds what it waits for. Evaluate it with the parameters."
+                "A loss that you keep for later waits too, and keeps everything it waits for in memory. Evaluate it "
+                "with the parameters."
             ),
         ),
         Slip(
@@ -396,7 +403,7 @@ TRAIN = Exercise(
             "the first params",
             "- params, loss = step(params, batch)",
             "+ _, loss = step(params, batch)",
-            message="Every step starts from the same parameters: give the new ones to the next step.",
+            message="Each of your steps starts from the same parameters: pass the new ones to the next step.",
         ),
     ),
     run=_watch_training,
@@ -432,10 +439,10 @@ def _regression(model):
 
 
 def _at_new_parameters(function, model, params, x, y):
-    """Loss and gradients of what `function` makes, at other parameters than those it was given."""
+    """Loss and gradients of the function that `function` makes, at parameters other than those it was given."""
     loss_fn = function(model, params, x, y)
     if not callable(loss_fn):
-        return Told("no function (`make_loss` returns `loss_fn` itself, without calling it)")
+        return Told("a result that is not a function (`make_loss` returns `loss_fn` itself, without calling it)")
     results = []
     for shift in (0.25, -0.5):
         moved = {name: value + shift for name, value in params.items()}
@@ -450,22 +457,19 @@ def _at_new_parameters(function, model, params, x, y):
 MAKE_LOSS = Exercise(
     "09.5",
     "The loss that forgot its parameters",
-    "This function is broken: what it returns never has a gradient other than 0. Repair it.\n\n"
+    "This function is broken: the loss function that it returns always has a gradient of 0. Repair it.\n\n"
     "```python\n"
-    "def make_loss(model, params, x, y):\n"
-    "    outputs = model(params, x)\n\n"
-    "    def loss_fn(params):\n"
-    "        return (outputs - y).square().mean()\n\n"
-    "    return loss_fn\n"
+    "def make_loss(model, params, x, y):\n    outputs = model(params, x)\n\n    def loss_fn(params):\n        "
+    "return (outputs - y).square().mean()\n\n    return loss_fn\n"
     "```\n\n"
-    "Write `make_loss(model, params, x, y)` so that the function it returns computes the loss *of the parameters that "
-    "it is given*, whichever these are. `model(params, x)` computes the outputs.",
+    "Write `make_loss(model, params, x, y)` so that the function it returns computes the loss *of the parameters "
+    "that it is given*, whichever these are. `model(params, x)` computes the outputs.",
     minutes=5,
     difficulty=1,
     solution=make_loss,
     hints=(
-        "Where is `model` called, and how often? The gradient can only follow what happens inside of `loss_fn`.",
-        "Move the line with `model(params, x)` into `loss_fn`, whose own `params` then hide the outer ones.",
+        "Where is `model` called, and how often? The gradient can only follow operations inside `loss_fn`.",
+        "Move the line with `model(params, x)` into `loss_fn`, whose own `params` then hides the outer one.",
     ),
     cases=drawn(2, _regression(affine)) + drawn(2, _regression(bend), seed=1),
     mistakes=(
@@ -480,27 +484,27 @@ MAKE_LOSS = Exercise(
                 "+ def loss_fn(params):",
                 "+     outputs = given",
                 message=(
-                    "These are the outputs of the old parameters: computed before `loss_fn` got its own, or inside "
-                    "with the outer `params`. To the gradient they are constants."
+                    "These are the outputs for the old parameters: you computed them before `loss_fn` got its own, "
+                    "or inside it with the outer `params`. For the gradient they are constants."
                 ),
             ),
             Slip(
                 "stopped",
                 "- outputs = model(params, x)",
                 "+ outputs = mx.stop_gradient(model(params, x))",
-                message="The value is right, and `mx.stop_gradient` cuts its history off.",
+                message="The value is right, but `mx.stop_gradient` cuts off its history.",
             ),
             Slip(
                 "through Python",
                 "- return (outputs - y).square().mean()",
                 "+ return (outputs - y).square().mean().item()",
-                message="`.item()` makes a float of the loss. Return the array.",
+                message="`.item()` turns the loss into a float. Return the array.",
             ),
             Slip(
                 "sum",
                 "- return (outputs - y).square().mean()",
                 "+ return (outputs - y).square().sum()",
-                message="The mean, as before; only the place of one line was wrong.",
+                message="Take the mean, as before; only one line was in the wrong place.",
                 hint=2,
             ),
         ),
@@ -509,7 +513,7 @@ MAKE_LOSS = Exercise(
             lambda model, params, x, y: (
                 lambda tracked: (model({"w": tracked["w"], "b": params["b"]}, x) - y).square().mean()
             ),
-            "The w is the one that was given, the b is the old one from outside.",
+            "You use the w that `loss_fn` is given, but the old b from outside.",
             2,
         ),
         Mistake(
@@ -531,10 +535,10 @@ def momentum_step(params, velocity, grads, lr):
 
 
 def _compiled_twice(function, params, velocity, grads, lr):
-    """Three compiled steps, the last with another learning rate: all params and velocities after each."""
+    """The params and velocities after each of three compiled steps, the last with another learning rate."""
     run = compiled(function)
     own = [{name: mx.array(value) for name, value in each.items()} for each in (params, velocity)]
-    seen = [function(*own, grads, mx.array(lr))]  # uncompiled: what it changes in place shows
+    seen = [function(*own, grads, mx.array(lr))]  # uncompiled: in-place changes show
     for rate in (lr, lr, 3 * lr):
         result = run(params, velocity, grads, mx.array(rate))
         if not isinstance(result, (tuple, list)) or len(result) != 2:
@@ -555,25 +559,23 @@ def _momentum_case(rng):
 MOMENTUM = Exercise(
     "09.6",
     "Safe to compile",
-    "This step of SGD with momentum keeps its state outside. Compiled, the state and the learning rate are frozen.\n\n"
+    "This step of SGD with momentum keeps its state outside. Once compiled, its state and learning rate are "
+    "frozen.\n\n"
     "```python\n"
     "velocity, lr = {name: mx.zeros_like(value) for name, value in params.items()}, mx.array(0.1)\n\n"
-    "def step(params, grads):\n"
-    "    for name in params:\n"
-    "        velocity[name] = 0.9 * velocity[name] + grads[name]\n"
-    "        params[name] = params[name] - lr * velocity[name]\n"
-    "    return params\n"
+    "def step(params, grads):\n    for name in params:\n        velocity[name] = 0.9 * velocity[name] + "
+    "grads[name]\n        params[name] = params[name] - lr * velocity[name]\n    return params\n"
     "```\n\n"
-    "Write `momentum_step(params, velocity, grads, lr)`: everything comes in as an argument, and everything new goes "
-    "out, as a tuple of two new dictionaries (params, velocity). `lr` is an array of one number. `check` compiles your "
-    "function and takes three steps, the last with another learning rate.",
+    "Write `momentum_step(params, velocity, grads, lr)`: everything comes in as an argument, and everything new is "
+    "returned, as a tuple of two new dictionaries (params, velocity). `lr` is an array that holds one number. "
+    "`check` compiles your function and takes three steps, the last with another learning rate.",
     minutes=8,
     difficulty=2,
     solution=momentum_step,
     hints=(
-        "First the new velocity for all names, then the new params from it: two dictionary comprehensions.",
-        "Do not write into the dictionaries that you are given: while MLX compiles, what you would write there are "
-        "placeholders. `lr.item()` is not possible for the same reason: there is no number yet.",
+        "Compute the new velocity for all names first, then the new params from it: two dictionary comprehensions.",
+        "Do not write into the dictionaries that you are given: while MLX compiles, you would write placeholders "
+        "there. `lr.item()` fails for the same reason: there is no number yet.",
     ),
     cases=drawn(3, _momentum_case),
     mistakes=slips(
@@ -584,7 +586,7 @@ MOMENTUM = Exercise(
             "+ new = {name: 0.9 * velocity[name] + grads[name] for name in params}",
             "- return params, velocity",
             "+ return params, new",
-            message="The parameters have to move with the *new* velocity.",
+            message="Move the parameters with the *new* velocity.",
         ),
         Slip(
             "forgets the velocity",
@@ -608,14 +610,14 @@ MOMENTUM = Exercise(
             "averaged",
             "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
             "+ velocity = {name: 0.9 * velocity[name] + 0.1 * grads[name] for name in params}",
-            message="Here the gradient is added whole, not a tenth of it.",
+            message="Add the whole gradient, not a tenth of it.",
         ),
         Slip(
             "a number",
             "- params = {name: params[name] - lr * velocity[name] for name in params}",
             "+ params = {name: params[name] - lr.item() * velocity[name] for name in params}",
             message=(
-                "`.item()` wants a number, and while MLX compiles there are only placeholders. Compute with the array."
+                "`.item()` needs a number, but while MLX compiles there are only placeholders. Compute with the array."
             ),
             hint=2,
         ),
@@ -629,7 +631,7 @@ MOMENTUM = Exercise(
             "by order",
             "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
             "+ velocity = {name: 0.9 * old + grad for name, old, grad in zip(params, velocity.values(), grads.values())}",  # noqa: E501
-            message="Look gradients up by their names: they may come in another order.",
+            message="Look up gradients by name: they may come in a different order.",
         ),
         Slip(
             "lr in the velocity",
@@ -638,8 +640,8 @@ MOMENTUM = Exercise(
             "+ velocity = {name: 0.9 * velocity[name] + lr * grads[name] for name in params}",
             "+ params = {name: params[name] - velocity[name] for name in params}",
             message=(
-                "That is another momentum: the learning rate goes into its velocity, and a new one acts late. Here the"
-                " velocity collects plain gradients."
+                "That is a different momentum: the learning rate is part of its velocity, so a new rate acts late. "
+                "Here the velocity collects plain gradients."
             ),
         ),
     ),
@@ -655,7 +657,7 @@ def gated_silu_rule(primals, cotangent, output):
 
 
 def _as_custom_function(function, gate, up, weights):
-    """The gradients that a custom function with this rule has."""
+    """The gradients of a custom function with this rule."""
 
     @mx.custom_function
     def gated_silu(gate, up):
@@ -679,8 +681,7 @@ def _as_custom_function(function, gate, up, weights):
     grads = mx.grad(lambda gate, up: (gated_silu(gate, up) * weights).sum(), argnums=(0, 1))(gate, up)
     if odd:
         return Told(
-            f"a rule that returned {odd[0]} (a tuple of two gradients was asked for, of gate and of up, "
-            "both arrays of MLX)"
+            f"a rule that returned {odd[0]} (return a tuple of two gradients, of gate and of up, both MLX arrays)"
         )
     shapes = [tuple(grad.shape) for grad in grads]
     if shapes != [tuple(gate.shape), tuple(up.shape)]:
@@ -698,15 +699,17 @@ GATED_SILU = Exercise(
     "A rule of your own",
     "The heart of a Qwen3 layer is silu(gate) * up, and silu(x) = x * sigmoid(x). Write its backward rule, "
     "`gated_silu_rule(primals, cotangent, output)`: `primals` is the tuple (gate, up) of the inputs, `cotangent` is "
-    "what the loss sent for each number of the output (chapter 05 called it g), and `output` is what forward computed. "
-    "Return a tuple of two gradients, of gate and of up. With s = sigmoid(gate), the slope of silu is "
-    "s * (1 + gate * (1 - s)). Gates may be -200 or 200. `check` gives the rule to `mx.custom_function`.",
+    "the gradient of the loss with respect to the output (chapter 05 called it g), and `output` is the result of "
+    "the forward pass. Return a tuple of two gradients, of gate and of up. With s = sigmoid(gate), the slope of "
+    "silu is s * (1 + gate * (1 - s)). Gates may be -200 or 200. `check` passes the rule to `mx.custom_function`.",
     minutes=8,
     difficulty=2,
     solution=gated_silu_rule,
     hints=(
-        "`gate, up = primals`. A product of two: the gradient of each factor is the other factor, times the cotangent.",
-        "Of up: `cotangent * silu(gate)`. Of gate: `cotangent * up * slope`, with `s = mx.sigmoid(gate)`.",
+        "`gate, up = primals`. The output is a product of silu(gate) and up: the gradient of each factor is the "
+        "other factor times the cotangent.",
+        "The gradient of up is `cotangent * silu(gate)`. That of gate is `cotangent * up * slope`, with `s = "
+        "mx.sigmoid(gate)`.",
     ),
     cases=(
         (mx.array([0.0, 1.0, -200.0, 200.0]), mx.array([2.0, -1.0, 0.5, 3.0]), mx.array([1.0, 1.0, 1.0, 1.0])),
@@ -719,13 +722,13 @@ GATED_SILU = Exercise(
             "no cotangent",
             "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
             "+ return up * s * (1 + gate * (1 - s)), gate * s",
-            message="The cotangent is missing: a rule multiplies what the loss sent by its own slope.",
+            message="The cotangent is missing: a rule multiplies the gradient of its output by its own slope.",
         ),
         Slip(
             "slope without up",
             "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
             "+ return cotangent * s * (1 + gate * (1 - s)), cotangent * gate * s",
-            message="The slope of gate is multiplied by up: the output is silu(gate) * up.",
+            message="Multiply the slope of silu by up: the output is silu(gate) * up.",
             hint=2,
         ),
         Slip(
@@ -738,14 +741,14 @@ GATED_SILU = Exercise(
             "half of the product rule",
             "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
             "+ return cotangent * up * s, cotangent * gate * s",
-            message="gate stands in silu twice, before the sigmoid and inside: there are two ways to the output.",
+            message="gate occurs twice in silu, before the sigmoid and inside it, so it has two paths to the output.",
             hint=2,
         ),
         Slip(
             "of the wrong input",
             "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
             "+ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * up * s",
-            message="The gradient of up is the other factor, silu(gate).",
+            message="The gradient of up is the cotangent times the other factor, silu(gate).",
             hint=2,
         ),
         Slip(
@@ -759,20 +762,24 @@ GATED_SILU = Exercise(
             "overflows",
             "- s = mx.sigmoid(gate)",
             "+ s = mx.exp(gate) / (1 + mx.exp(gate))",
-            message="exp(200) is infinite, and infinite over infinite is nan. `mx.sigmoid` knows.",
+            message="exp(200) is infinite, and infinity divided by infinity is nan. `mx.sigmoid` avoids that.",
             hint=2,
         ),
         Slip(
             "uses the output",
             "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
             "+ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * output",
-            message="The output has the factor up in it already. The gradient of up is silu(gate) alone.",
+            message=(
+                "The output already contains the factor up. The gradient of up is the cotangent times silu(gate) alone."
+            ),
             hint=2,
         ),
     ),
     run=_as_custom_function,
-    explain="The kit's own is in mlx_grpo_kit/qwen3/kernels.py. It keeps the sigmoid from the forward pass: "
-    "an exponential less in the backward pass.",
+    explain=(
+        "The kit's own rule is in mlx_grpo_kit/qwen3/kernels.py. It keeps the sigmoid from the forward pass, which "
+        "saves an exponential in the backward pass."
+    ),
 )
 
 
@@ -797,7 +804,7 @@ def wave(x):
 
 
 def _by_two_gradients(function, loss_fn, x, v):
-    """The product, unless it took the Hessian: a gradient for each row, or the memory of all of them."""
+    """The product, unless the answer computed the Hessian: one gradient per row, or the memory of all rows."""
     calls = []
 
     def counted(point):
@@ -808,13 +815,15 @@ def _by_two_gradients(function, loss_fn, x, v):
     before = mx.get_active_memory()
     result = function(counted, x, v)
     if isinstance(result, list):
-        return Told("a list (the next cell needs an array)")
+        return Told("a list (return an array)")
     if isinstance(result, mx.array):
         mx.eval(result)
     if len(calls) > 4:
-        return Told(f"an answer that called loss_fn {len(calls)} times, for {x.size} parameters (two gradients do it)")
+        return Told(
+            f"an answer that called loss_fn {len(calls)} times, for {x.size} parameters (two gradients are enough)"
+        )
     if x.size >= MANY and mx.get_peak_memory() - before > 2 * x.size**2:
-        return Told("an answer that held an array of the size of the Hessian (two gradients do without)")
+        return Told("an answer that held an array of the size of the Hessian (two gradients do not need one)")
     return result
 
 
@@ -828,15 +837,15 @@ def _direction(loss, size):
 CURVATURE = Exercise(
     "09.8",
     "A Hessian times a vector",
-    "Write `curvature_along(loss_fn, x, v)`: the Hessian of `loss_fn` at the array `x`, times the vector `v`, without "
-    "the Hessian, by two gradients. `loss_fn` takes an array of the shape of x and returns one number. Differences of "
-    "gradients are too coarse.",
+    "Write `curvature_along(loss_fn, x, v)`: the Hessian of `loss_fn` at the array `x`, times the vector `v`. Do "
+    "not build the Hessian; use two gradients. `loss_fn` takes an array of the shape of x and returns one number. "
+    "Differences of gradients are too coarse.",
     minutes=10,
     difficulty=3,
     solution=curvature_along,
     hints=(
-        "The gradient is a function of the point: `mx.grad(loss_fn)(y)`. Times v, summed, it is *one number*, the "
-        "slope along v. And of one number you can take the gradient.",
+        "The gradient is a function of the point: `mx.grad(loss_fn)(y)`. Multiply it by v and sum, and you have "
+        "*one number*, the slope along v. You can take the gradient of one number.",
         "Write the inner function first: `def slope(y): return (mx.grad(loss_fn)(y) * v).sum()`.\nThen "
         "`mx.grad(slope)(x)`.",
     ),
@@ -856,8 +865,8 @@ CURVATURE = Exercise(
                 "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
                 "+ return mx.grad(lambda y: (mx.grad(loss_fn)(x) * v).sum())(x)",
                 message=(
-                    "The inner gradient was taken at x and not at the argument of the function, so the outer one sees "
-                    "a constant. It is the loss that forgot its parameters, once more."
+                    "You took the inner gradient at x and not at the argument of the function, so for the outer "
+                    "gradient it is a constant. This is the loss that forgot its parameters, once more."
                 ),
             ),
             Slip(
@@ -865,8 +874,8 @@ CURVATURE = Exercise(
                 "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
                 "+ return mx.grad(lambda y: loss_fn(y) * v.sum())(x)",
                 message=(
-                    "That is a gradient of the loss. The slope along v has a gradient of its own: "
-                    "`mx.grad(loss_fn)(y)`."
+                    "That is the gradient of the loss. Take the gradient of the slope along v instead, which comes "
+                    "from `mx.grad(loss_fn)(y)`."
                 ),
                 hint=2,
             ),
@@ -881,21 +890,22 @@ CURVATURE = Exercise(
                 "squared",
                 "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
                 "+ return mx.grad(lambda y: (mx.grad(loss_fn)(y) ** 2 * v).sum())(x)",
-                message="Take the gradient as it is; only its sum with the weights v is differentiated.",
+                message="Use the gradient as it is: differentiate its sum, weighted with v.",
                 hint=2,
             ),
             Slip(
                 "at v",
                 "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
                 "+ return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(v)",
-                message="The outer gradient is taken at x; v is the direction.",
+                message="Take the outer gradient at x; v is the direction.",
                 hint=2,
             ),
         ),
         Mistake(
             "the diagonal",
             lambda loss_fn, x, v: mx.grad(lambda y: mx.grad(loss_fn)(y).sum())(x) * v,
-            "Multiplied behind the second gradient, v cannot tell the columns of the Hessian apart. Put it inside.",
+            "If you multiply by v after the second gradient, v cannot tell the columns of the Hessian apart. "
+            "Multiply inside.",
             2,
         ),
         Mistake(
@@ -903,7 +913,8 @@ CURVATURE = Exercise(
             lambda loss_fn, x, v: mx.stack(
                 [(mx.grad(lambda y, i=i: mx.grad(loss_fn)(y)[i])(x) * v).sum() for i in range(x.size)]
             ),
-            "That is the Hessian, row by row, a gradient for each parameter. Sum gradient * v, then differentiate.",
+            "That is the Hessian, row by row, with a gradient for each parameter. Sum gradient * v, then "
+            "differentiate.",
             1,
         ),
     ),

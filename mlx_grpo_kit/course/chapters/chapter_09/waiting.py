@@ -1,4 +1,4 @@
-"""What waits to be computed: operations of MLX, and a small training run that lets them wait."""
+"""Waiting operations of MLX, and a small training run that lets them wait."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mlx_grpo_kit.runtime import mx
 
 
 def operations_waiting(*arrays: mx.array) -> int:
-    """How many operations `arrays` still wait for."""
+    """The number of operations that `arrays` still wait for."""
     return graph_text(*arrays).count("[label =")
 
 
 @dataclass
 class WaitingRun:
-    """What happened in each step of a run.
+    """Counts and times of each step of a run.
 
     Attributes:
-        waiting: operations that wait for the parameters behind the step, before an evaluation
-        writing: milliseconds in which the step was written down
-        computing: milliseconds in which MLX computed, 0 where it was not asked to
-        memory: MB of arrays that MLX held at the same time, at most
+        waiting: operations that the parameters wait for after the step, before an evaluation
+        writing: milliseconds to write the step down
+        computing: milliseconds of MLX's computation, 0 if the step was not evaluated
+        memory: peak MB of MLX arrays
     """
 
     waiting: list[int] = field(default_factory=list)
@@ -32,7 +32,7 @@ class WaitingRun:
 
 
 def run_evaluating_every(every: int, steps: int = 40, size: int = 128) -> WaitingRun:
-    """Train a layer of `size` x `size` numbers for `steps` steps, with an evaluation after each `every` of them."""
+    """Train a layer of `size` x `size` numbers for `steps` steps, with an evaluation after every `every` steps."""
     keys = mx.random.split(mx.random.key(0), 2)
     x, target = (mx.random.normal((64, size), key=key) for key in keys)
     w = mx.eye(size)

@@ -20,7 +20,7 @@ MEGABYTE = "7" * 1_000_000
 
 
 def _plain(values):
-    """A list of Python floats and None, from whatever order of numbers an answer gave; bools count as 1 and 0."""
+    """A list of Python floats and None from any sequence that an answer returned; bools count as 1 and 0."""
     if hasattr(values, "tolist"):
         values = values.tolist()
     if inspect.isgenerator(values) or isinstance(values, (map, tuple)):
@@ -36,7 +36,7 @@ def _rewards(function, *arguments):
 
 
 def _names_in(function):
-    """The names that an answer's code uses, in functions inside of it too."""
+    """The names that an answer's code uses, including those in nested functions."""
     function = inspect.unwrap(function)
     codes, names = [getattr(function, "__code__", None)], set()
     while codes:
@@ -48,7 +48,7 @@ def _names_in(function):
 
 
 class _Sum(Problem):
-    """A problem that is short to read in a message."""
+    """A problem with a short repr, for messages."""
 
     def __repr__(self):
         return f"<{self.prompt}{self.answer}>"
@@ -77,7 +77,7 @@ def whole_number(text):
 
 def _an_int(function, text):
     number = function(text)
-    return Told(f"{number!r}, a float (an int is asked for)") if isinstance(number, float) else number
+    return Told(f"{number!r}, a float (return an int)") if isinstance(number, float) else number
 
 
 def _any_text(rng):
@@ -106,18 +106,18 @@ WHOLE_NUMBER = Exercise(
     "Read a number",
     "Write `whole_number(text)`. If a completion *is* a whole number, return the number as an int, otherwise return "
     "None. The completion is a whole number if, without the spaces before and after it, it consists of one to nine "
-    "of the characters `0123456789` and has no extra zero at its start (`0` is a number, `046` is not). Return None "
-    "for a sign, a point, a line break, a digit of another script, or a word. The text may be anything, even a "
-    "million characters long.",
+    "of the characters `0123456789` and has no extra zero at its start (`0` is a number, `046` is not). For "
+    "anything else return None: a sign, a point, a line break, a digit of another script, or a word. The text may "
+    "be anything, even a million characters long.",
     minutes=8,
     difficulty=2,
     solution=whole_number,
     hints=(
-        'Try `int("4_6")`, `int("\\n46")`, `int("+46")`, and `int` of an Arabic digit. `int` is made for programmers, '
-        "who mean well. Look at the characters yourself before `int` sees them.",
-        '`text.strip(" ")` takes off spaces and nothing else. Then `re.fullmatch("[0-9]{1,9}", text)`: the whole text, '
-        "one to nine of these ten characters.",
-        'What is left is `046`: more than one character, and the first is "0".',
+        'Try `int("4_6")`, `int("\\n46")`, `int("+46")`, and `int` of an Arabic digit. `int` is made for '
+        "programmers, and they mean well. Look at the characters yourself before you pass them to `int`.",
+        '`text.strip(" ")` removes spaces and nothing else. Then `re.fullmatch("[0-9]{1,9}", text)` matches only if '
+        "the whole text is one to nine of these ten characters.",
+        'The remaining case is `046`: more than one character, and the first is "0".',
     ),
     cases=tuple(
         (text,)
@@ -162,20 +162,20 @@ WHOLE_NUMBER = Exercise(
         Mistake(
             "int decides",
             _int_or_none,
-            "`int` takes more than digits: `4_6`, `+46`, line breaks, digits of any script, and `046`. Ask first "
-            "whether every character is one of the ten.",
+            "`int` accepts more than digits: `4_6`, `+46`, line breaks, digits of any script, and `046`. First "
+            "check that every character is one of the ten.",
             1,
         ),
         Mistake(
             "isdigit decides",
             _is_digit,
-            "`isdigit` says yes to some 700 characters that are not 0 to 9, and `int` then fails on some of them.",
+            "`isdigit` returns True for some 700 characters that are not 0 to 9, and `int` then fails on some of them.",
             1,
         ),
         Mistake(
-            "other scripts behind the first digit",
+            "other scripts after the first digit",
             _any_digit_behind,
-            "`\\d` matches the digits of every script, wherever they stand. `[0-9]` means the ten characters.",
+            "`\\d` matches the digits of every script, at any position. `[0-9]` matches only the ten characters.",
             2,
         ),
         *slips(
@@ -184,93 +184,91 @@ WHOLE_NUMBER = Exercise(
                 "search",
                 '- if not re.fullmatch("[0-9]{1,9}", text):',
                 '+ if not re.search("[0-9]{1,9}", text):',
-                message="A number *in* the text is not enough: it has to be all of it.",
+                message="A number *in* the text is not enough: it has to be the whole text.",
                 hint=2,
             ),
             Slip(
                 "match",
                 '- if not re.fullmatch("[0-9]{1,9}", text):',
                 '+ if not re.match("[0-9]{1,9}", text):',
-                message="`re.match` looks at the beginning only: `46!` gets through.",
+                message="`re.match` looks only at the beginning: `46!` gets through.",
                 hint=2,
             ),
             Slip(
                 "any space",
                 '- text = text.strip(" ")',
                 "+ text = text.strip()",
-                message="`strip()` takes off line breaks and tabs too: only spaces may go.",
+                message="`strip()` removes line breaks and tabs too. Remove only spaces.",
                 hint=2,
             ),
             Slip(
                 "the dollar",
                 '- if not re.fullmatch("[0-9]{1,9}", text):',
                 '+ if not re.match("[0-9]{1,9}$", text):',
-                message="`$` also matches in front of a line break at the end: use `re.fullmatch`.",
+                message="`$` also matches before a line break at the end: use `re.fullmatch`.",
                 hint=2,
             ),
             Slip(
                 "other scripts",
                 '- if not re.fullmatch("[0-9]{1,9}", text):',
                 '+ if not re.fullmatch("\\\\d{1,9}", text):',
-                message="`\\d` matches the digits of every script. `[0-9]` means the ten characters.",
+                message="`\\d` matches the digits of every script. `[0-9]` matches only the ten characters.",
                 hint=2,
             ),
             Slip(
-                "zeros in front",
+                "leading zeros",
                 '- if len(text) > 1 and text[0] == "0":',
                 "+ if False:",
-                message="`046` is not how 46 is written.",
+                message="`046` is not the way to write 46.",
                 hint=3,
             ),
             Slip(
                 "no zero",
                 '- if len(text) > 1 and text[0] == "0":',
                 '+ if text[0] == "0":',
-                message="`0` itself is a number: only a zero *too many* is wrong.",
+                message="`0` itself is a number: only an *extra* zero is wrong.",
                 hint=3,
             ),
             Slip(
                 "any length",
                 '- if not re.fullmatch("[0-9]{1,9}", text):',
                 '+ if not re.fullmatch("[0-9]+", text):',
-                message="There is no bound on its length: at most nine digits.",
+                message="Your answer does not limit the length: allow at most nine digits.",
                 hint=2,
             ),
             Slip(
                 "ten digits",
                 '- if not re.fullmatch("[0-9]{1,9}", text):',
                 '+ if not re.fullmatch("[0-9]{1,10}", text):',
-                message="Ten digits are one too many: at most nine.",
+                message="Ten digits are one too many: allow at most nine.",
                 hint=2,
             ),
             Slip(
                 "cut first",
                 '- text = text.strip(" ")',
                 '+ text = text[:20].strip(" ")',
-                message=(
-                    "The text was cut before its spaces were taken off, and the number stands behind thirty of them."
-                ),
+                message=("You cut the text before you removed its spaces, and the number comes after thirty of them."),
                 hint=2,
             ),
             Slip(
                 "nothing is a number",
                 '- if not re.fullmatch("[0-9]{1,9}", text):',
                 '+ if not re.fullmatch("[0-9]{0,9}", text):',
-                message="The empty text is no number.",
+                message="The empty text is not a number.",
                 hint=2,
             ),
             Slip(
                 "spaces inside",
                 '- text = text.strip(" ")',
                 '+ text = text.replace(" ", "")',
-                message="`4 6` are two numbers: only the spaces around go.",
+                message="`4 6` is two numbers: remove only the spaces before and after.",
                 hint=2,
             ),
             Slip(
                 "no spaces",
                 '- text = text.strip(" ")',
                 "+ text = text",
-                message="Spaces in front and behind are allowed.",
+                message="Spaces before and after the number are allowed.",
                 hint=2,
             ),
             Slip(
@@ -298,8 +296,8 @@ CORRECT = Exercise(
     "14.2",
     "A verifier",
     "Write `correct(problems, completions)`, a reward function. It takes two lists of the same length and returns a "
-    "list of as many floats: 1.0 where the completion is a whole number (your `whole_number` decides) and equals the "
-    "problem's `.answer`, which is a text such as `46`, and 0.0 everywhere else. The first completion belongs to the "
+    "list of as many floats: 1.0 if the completion is a whole number (your `whole_number` decides) and equals the "
+    "problem's `.answer`, which is a text such as `46`, and otherwise 0.0. The first completion belongs to the "
     "first problem, and so on.",
     minutes=5,
     difficulty=1,
@@ -329,19 +327,19 @@ CORRECT = Exercise(
     mistakes=slips(
         correct,
         Slip(
-            "the answer stands in it",
+            "contains the answer",
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return [float(problem.answer in text) for problem, text in zip(problems, completions)]",
             message=(
-                "`146` and `460` hold `46` too, and so does a list of all numbers. The completion has to *be* the "
-                "answer."
+                "`146` and `460` contain `46` too, and so does a list of all numbers. The completion has to *be* "
+                "the answer."
             ),
         ),
         Slip(
-            "it stands in the answer",
+            "is part of the answer",
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return [float(text in problem.answer) for problem, text in zip(problems, completions)]",
-            message="Every piece of the answer would do, and the empty text is in every text.",
+            message="Every piece of the answer would pass, and the empty text is part of every text.",
         ),
         Slip(
             "begins with it",
@@ -354,55 +352,59 @@ CORRECT = Exercise(
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return [float(int(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",
             message=(
-                "`int` raises for what is no number, and the whole run would stop. Your `whole_number` gives None "
-                "there."
+                "`int` raises an error for anything that is not a number, and the whole run would stop. Your "
+                "`whole_number` returns None instead."
             ),
         ),
         Slip(
             "texts compared",
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return [float(text == problem.answer) for problem, text in zip(problems, completions)]",
-            message="`46` with a space behind it is the number 46 as well: compare numbers, read by `whole_number`.",
+            message=(
+                "`46` followed by a space is the number 46 as well: compare the numbers that `whole_number` reads."
+            ),
             hint=2,
         ),
         Slip(
-            "texts without what is around them",
+            "stripped texts compared",
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return [float(text.strip() == problem.answer) for problem, text in zip(problems, completions)]",
-            message="`strip()` takes off line breaks too, and `46` with a line break is no number: ask `whole_number`.",
+            message=(
+                "`strip()` removes line breaks too, and `46` with a line break is not a number: use `whole_number`."
+            ),
         ),
         Slip(
             "int that does not raise",
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return [float(_int_or_none(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             message=(
-                "`int` takes more than digits: `4_6`, `+46`, line breaks, digits of any script. Ask `whole_number`."
+                "`int` accepts more than digits: `4_6`, `+46`, line breaks, digits of any script. Use `whole_number`."
             ),
         ),
         Slip(
             "None is 0",
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return [float((whole_number(text) or 0) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            message="None was taken for 0: then silence is the right answer to 0+0.",
+            message="You treat None as 0: then silence is the right answer to 0+0.",
         ),
         Slip(
             "number against text",
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return [float(whole_number(text) == problem.answer) for problem, text in zip(problems, completions)]",
-            message="A number never equals a text: `46 == '46'` is false. Make an int of the answer.",
+            message="A number never equals a text: `46 == '46'` is False. Convert the answer to an int.",
             hint=2,
         ),
         Slip(
             "the first problem for all",
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return [float(whole_number(text) == int(problems[0].answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            message="Each completion belongs to the problem at its own place.",
+            message="Each completion belongs to the problem at the same position.",
         ),
         Slip(
             "one reward",
             "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
             "+ return max([0.0, *[float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]])",  # noqa: E501
-            message="One number for all?",
+            message="That is one number for all completions. Return a list with one per completion.",
             hint=2,
         ),
     ),
@@ -411,7 +413,7 @@ CORRECT = Exercise(
 
 
 def digits_right(problems, completions):
-    """The share of places, counted from the units, with the same digit in both."""
+    """The share of places, counted from the units, with the same digit in completion and answer."""
     rewards = []
     for problem, text in zip(problems, completions):
         number = whole_number(text)
@@ -427,15 +429,16 @@ def digits_right(problems, completions):
 DIGITS_RIGHT = Exercise(
     "14.3",
     "Partial credit",
-    "Write `digits_right(problems, completions)`: for each completion the share of places with the right digit. Lay "
-    "completion and answer below each other with the units in one column, as one does on paper; the number of places "
-    "is that of the *longer* of the two, and a place that only one of them has is wrong. For the answer `165`, the "
-    "completion `155` gets 2/3, `65` gets 2/3, `1165` gets 3/4, `16` gets 0. What is no whole number gets 0.0.",
+    "Write `digits_right(problems, completions)`: for each completion the share of places with the right digit. "
+    "Write completion and answer below each other with the units in one column, as on paper. The number of places "
+    "is that of the *longer* of the two, and a place that only one of them has counts as wrong. For the answer "
+    "`165`, the completion `155` gets 2/3, `65` gets 2/3, `1165` gets 3/4, `16` gets 0. A completion that is not a "
+    "whole number gets 0.0.",
     minutes=10,
     difficulty=2,
     solution=digits_right,
     hints=(
-        "From the right: turn both texts around, `text[::-1]`, and `zip` compares units with units.",
+        "Count from the right: reverse both texts with `text[::-1]`, and `zip` pairs units with units.",
         "`zip` stops at the shorter one. That is right for counting equal digits. But divide by the length of the "
         "longer one, or `5` would be a perfect answer to everything that ends in 5.",
         "`sum(a == b for a, b in zip(ours, right)) / max(len(ours), len(right))`, with `ours = str(number)[::-1]`.",
@@ -462,15 +465,15 @@ DIGITS_RIGHT = Exercise(
             "from the left",
             "- ours, right = str(number)[::-1], problem.answer[::-1]",
             "+ ours, right = str(number), problem.answer",
-            message="The digits were compared from the left, so that `65` and `165` agree nowhere. Units below units.",
+            message="You compared the digits from the left, so `65` and `165` agree nowhere. Put units below units.",
         ),
         Slip(
             "divided by its own length",
             "- rewards.append(same / max(len(ours), len(right)))",
             "+ rewards.append(same / len(ours))",
             message=(
-                "`5` gets full marks for `165`: one digit, and it is right. A policy would find that within a minute. "
-                "Divide by the longer length."
+                "`5` gets full marks for `165`, because its only digit is right. A policy would find that within a "
+                "minute. Divide by the longer length."
             ),
             hint=2,
         ),
@@ -485,27 +488,27 @@ DIGITS_RIGHT = Exercise(
             "the shorter one",
             "- rewards.append(same / max(len(ours), len(right)))",
             "+ rewards.append(same / min(len(ours), len(right)))",
-            message="Divided by the shorter length, `5` and `1165` both get full marks for `165`.",
+            message="If you divide by the shorter length, `5` and `1165` both get full marks for `165`.",
             hint=2,
         ),
         Slip(
             "any order",
             "- same = sum(a == b for a, b in zip(ours, right))",
             "+ same = sum(a in right for a in ours)",
-            message="Digits count wherever they stand: `64` would be as good as `46`. Compare place by place.",
+            message="Your digits count at any position, so `64` would be as good as `46`. Compare place by place.",
         ),
         Slip(
             "not a share",
             "- rewards.append(same / max(len(ours), len(right)))",
             "+ rewards.append(same)",
-            message="That is a number of places. Divide it by how many there are.",
+            message="That is the number of right places. Divide it by the number of all places.",
             hint=2,
         ),
         Slip(
             "all or nothing",
             "- rewards.append(same / max(len(ours), len(right)))",
             "+ rewards.append(float(same == max(len(ours), len(right))))",
-            message="That is 1 for the answer and 0 for all else: 14.2 again.",
+            message="That is 1 for the answer and 0 for everything else, which is 14.2 again.",
             hint=3,
         ),
         Slip(
@@ -513,16 +516,16 @@ DIGITS_RIGHT = Exercise(
             "- ours, right = str(number)[::-1], problem.answer[::-1]",
             "+ ours, right = text[::-1], problem.answer[::-1]",
             message=(
-                "Spaces are not digits: `46` with a space behind it is 46. Use the number that `whole_number` read."
+                "Spaces are not digits: `46` followed by a space is 46. Use the number that `whole_number` returns."
             ),
             hint=3,
         ),
         Slip(
-            "filled up with zeros",
+            "padded with zeros",
             "- ours, right = str(number)[::-1], problem.answer[::-1]",
             "+ ours, right = (each.zfill(max(len(str(number)), len(problem.answer)))[::-1] for each in (str(number), problem.answer))",  # noqa: E501
             message=(
-                "Filled up with zeros, `0` has two right places for `100`. A place that only one of them has is wrong."
+                "Padded with zeros, `0` has two right places for `100`. A place that only one of the two has is wrong."
             ),
             hint=2,
         ),
@@ -532,15 +535,17 @@ DIGITS_RIGHT = Exercise(
             "+ if False:",
             "- ours, right = str(number)[::-1], problem.answer[::-1]",
             "+ ours, right = text[::-1], problem.answer[::-1]",
-            message="What is no whole number gets 0.0, however many characters agree: `00` is none.",
+            message=(
+                "A completion that is not a whole number gets 0.0, however many characters agree: `00` is not one."
+            ),
             hint=3,
         ),
         Slip(
             "left out",
             "- rewards.append(0.0)",
             message=(
-                "What is no number was left out: the list is too short, and every later reward belongs to another "
-                "completion."
+                "You left out completions that are not numbers. The list is too short, and every later reward "
+                "belongs to the wrong completion."
             ),
             hint=2,
         ),
@@ -550,7 +555,7 @@ DIGITS_RIGHT = Exercise(
 
 
 def reaches(text, numbers, target):
-    """Whether `text` makes `target` of all `numbers`, each used once, with + - *."""
+    """True if `text` makes `target` of all `numbers`, each used once, with + - *."""
     if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
         return False
     used, total = [], 0
@@ -564,7 +569,7 @@ def reaches(text, numbers, target):
 def _verdict_without_eval(function, *arguments):
     names = _names_in(function) & {"eval", "exec", "compile", "literal_eval", "subprocess", "sympify"}
     if names:
-        return Told(f"a verdict by `{min(names)}`, which runs or reads what a stranger wrote")
+        return Told(f"a verdict by `{min(names)}`, which runs or reads a stranger's text")
     verdict = function(*arguments)
     return bool(verdict) if isinstance(verdict, (bool, np.bool_, int, float)) and verdict in (0, 1) else verdict
 
@@ -589,21 +594,21 @@ def _left_to_right(text, numbers, target):
 REACHES = Exercise(
     "14.4",
     "A countdown verifier",
-    "Write `reaches(text, numbers, target)`. The game: make the `target` out of the `numbers`, each used exactly once, "
-    "in any order, with `+`, `-` and `*`. Return True if `text` is such an expression and its value is the target, "
-    "else False, for *any* text. An expression consists of whole numbers of one or two characters `0` to `9`, and "
-    "between each two of them one operator: no spaces, signs or parentheses, at most 32 characters; `*` binds before "
-    "`+` and `-`. No `eval`, of course.",
+    "Write `reaches(text, numbers, target)`. The game: make the `target` out of the `numbers`, each used exactly "
+    "once, in any order, with `+`, `-` and `*`. Return True if `text` is such an expression and its value is the "
+    "target, else False, for *any* text. An expression consists of whole numbers of one or two characters `0` to "
+    "`9`, with one operator between each two of them. It has no spaces, signs or parentheses, and at most 32 "
+    "characters; `*` binds before `+` and `-`. No `eval`, of course.",
     minutes=18,
     difficulty=3,
     solution=reaches,
     hints=(
-        'First the form: `re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text)`, and the length. What is not of that '
-        "form needs no further look.",
-        'A sum of signed products: `re.findall(r"([-+]?)([0-9*]+)", text)` cuts `3*5-9` into `("", "3*5")` and '
-        '`("-", "9")`.',
-        'A product\'s factors are `product.split("*")`. Collect them all on the way: at the end '
-        "`sorted(used) == sorted(numbers)` says whether each number was used once.",
+        'First the form: `re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text)`, and the length. A text without that '
+        "form needs no further check.",
+        'It is a sum of signed products: `re.findall(r"([-+]?)([0-9*]+)", text)` cuts `3*5-9` into `("", "3*5")` '
+        'and `("-", "9")`.',
+        'A product\'s factors are `product.split("*")`. Collect all of them in one list: at the end `sorted(used) '
+        "== sorted(numbers)` tells you whether each number was used once.",
     ),
     cases=(
         ("3*5+9", [5, 3, 9], 24),
@@ -660,33 +665,34 @@ REACHES = Exercise(
         Mistake(
             "eval",
             _evaluated,
-            "`eval` runs whatever a model wrote: files deleted, programs started, or `9**9**9**9`, which never ends.",
+            "`eval` runs whatever a model wrote. That may delete files, start programs, or compute `9**9**9**9`, "
+            "which never ends.",
             1,
         ),
         Mistake("from left to right", _left_to_right, "`3+5*9` is 48: `*` binds before `+` and `-`.", 2),
         *slips(
             reaches,
             Slip(
-                "the numbers are not looked at",
+                "the numbers are not checked",
                 "- return sorted(used) == sorted(numbers) and total == target",
                 "+ return total == target",
-                message="Which numbers were used is not looked at: then `24` itself is the shortest way to 24.",
+                message="You do not check which numbers were used: then `24` itself is the shortest way to 24.",
                 hint=3,
             ),
             Slip(
                 "as a set",
                 "- return sorted(used) == sorted(numbers) and total == target",
                 "+ return set(used) == set(numbers) and total == target",
-                message=(
-                    "A set forgets how often a number stands in it: `3*3+5` would use 3 twice and get away with it."
-                ),
+                message=("A set forgets how often a number occurs: `3*3+5` would use 3 twice and get away with it."),
                 hint=3,
             ),
             Slip(
                 "not all",
                 "- return sorted(used) == sorted(numbers) and total == target",
                 "+ return set(used) <= set(numbers) and total == target",
-                message="Each number has to be used exactly once, and here some may be left out or used twice.",
+                message=(
+                    "Each number has to be used exactly once, but your answer lets some be left out or used twice."
+                ),
                 hint=3,
             ),
             Slip(
@@ -697,16 +703,16 @@ REACHES = Exercise(
                 hint=3,
             ),
             Slip(
-                "the value is not looked at",
+                "the value is not checked",
                 "- return sorted(used) == sorted(numbers) and total == target",
                 "+ return sorted(used) == sorted(numbers)",
-                message="The value is not compared with the target.",
+                message="You do not compare the value with the target.",
             ),
             Slip(
                 "a minus before all the rest",
                 '- for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):',
                 '+ for sign, product in re.findall(r"([-+]?)([0-9*]+)", re.sub("-.*", lambda rest: rest[0].replace("+", "-"), text)):',  # noqa: E501
-                message="`9-3+5` is 11: the minus is for the 3 alone. Without parentheses one goes from left to right.",
+                message="`9-3+5` is 11: the minus applies only to the 3. Without parentheses, go from left to right.",
                 hint=2,
             ),
             Slip(
@@ -715,40 +721,40 @@ REACHES = Exercise(
                 "+ text = text[:32]",
                 '+ if not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
                 message=(
-                    "A longer text was cut off, and what is left of it was judged. It is none of the allowed "
-                    "expressions."
+                    "You cut off a longer text and judged the rest. A text of more than 32 characters is not an "
+                    "allowed expression."
                 ),
             ),
             Slip(
                 "minus forgotten",
                 '- total += math.prod(factors) * (-1 if sign == "-" else 1)',
                 "+ total += math.prod(factors)",
-                message="A product behind a minus counts negative.",
+                message="A product after a minus is negative.",
                 hint=2,
             ),
             Slip(
                 "search",
                 '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
                 '+ if len(text) > 32 or not re.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                message="Something that *begins* like an expression is none: `3+` is not.",
+                message="A text that only *begins* like an expression is not one: `3+` is not.",
             ),
             Slip(
                 "the dollar",
                 '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
                 '+ if len(text) > 32 or not re.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*$", text):',
-                message="`$` also matches in front of a line break at the end: use `re.fullmatch`.",
+                message="`$` also matches before a line break at the end: use `re.fullmatch`.",
             ),
             Slip(
                 "spaces",
-                '  """Whether `text` makes `target` of all `numbers`, each used once, with + - *."""',
+                '  """True if `text` makes `target` of all `numbers`, each used once, with + - *."""',
                 '+ text = text.replace(" ", "")',
-                message="There are no spaces in an expression of this form.",
+                message="An expression of this form has no spaces.",
             ),
             Slip(
-                "a sign in front",
+                "a leading sign",
                 '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
                 '+ if len(text) > 32 or not re.fullmatch(r"[-+]?[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                message="A sign stands in front: there are none.",
+                message="You accept a leading sign. Expressions have no signs.",
             ),
             Slip(
                 "long numbers",
@@ -760,20 +766,20 @@ REACHES = Exercise(
                 "without its sign",
                 "- return sorted(used) == sorted(numbers) and total == target",
                 "+ return sorted(used) == sorted(numbers) and abs(total) == abs(target)",
-                message="3-5 is -2, and not 2.",
+                message="3-5 is -2, not 2.",
                 hint=2,
             ),
             Slip(
                 "31 characters",
                 '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
                 '+ if len(text) >= 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                message="32 characters are still allowed.",
+                message="A text of 32 characters is still allowed.",
             ),
             Slip(
                 "no bound",
                 '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
                 '+ if not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                message="There is no bound on its length: at most 32 characters.",
+                message="Your answer does not limit the length: allow at most 32 characters.",
             ),
             Slip(
                 "other scripts",
@@ -781,7 +787,7 @@ REACHES = Exercise(
                 '+ if len(text) > 32 or not re.fullmatch(r"[\\d]{1,2}([-+*][\\d]{1,2})*", text):',
                 '- for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):',
                 '+ for sign, product in re.findall(r"([-+]?)([\\d*]+)", text):',
-                message="`\\d` takes the digits of every script.",
+                message="`\\d` accepts the digits of every script.",
             ),
         ),
     ),
@@ -809,19 +815,19 @@ def _some_rewards(rng):
 ADD_UP = Exercise(
     "14.5",
     "Several rewards",
-    "Write `add_up(rewards, weights)`. `rewards` has one list for each reward function, all of one length: its numbers "
-    "for the completions, in their order. Return one list with the sum for each completion of the functions' values, "
-    "each multiplied by its function's weight. A value may be None: that function does not apply to that completion, "
-    "and is left out of its sum. Where no function applies, the sum is None: nothing is known, which is not the same "
-    "as 0.",
+    "Write `add_up(rewards, weights)`. `rewards` has one list per reward function, all of the same length: the "
+    "function's values for the completions, in order. Return one list with a sum for each completion: the "
+    "functions' values, each multiplied by its function's weight. A value may be None: that function does not apply "
+    "to that completion, and is left out of its sum. If no function applies, the sum is None: nothing is known, "
+    "which is not the same as 0.",
     minutes=6,
     difficulty=1,
     solution=add_up,
     hints=(
         "`zip(*rewards)` turns rows into columns: the values of all functions for the first completion, then for the "
         "second, and so on.",
-        "In a column: `[weight * value for weight, value in zip(weights, column) if value is not None]`. Its sum; or "
-        "None, if that list is empty.",
+        "For a column: `[weight * value for weight, value in zip(weights, column) if value is not None]`. Take the "
+        "sum of that list, or None if it is empty.",
     ),
     cases=(
         ([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], [1.0, 0.2]),
@@ -840,8 +846,8 @@ ADD_UP = Exercise(
             "- sums.append(sum(values) if values else None)",
             "+ sums.append(sum(values))",
             message=(
-                "Where no function applies the sum is None. A 0 would tell the policy that this completion is worse "
-                "than one that got something."
+                "If no function applies, the sum is None. A 0 would mean that this completion is worse than one "
+                "with a positive reward."
             ),
             hint=2,
         ),
@@ -849,28 +855,28 @@ ADD_UP = Exercise(
             "0 is nothing",
             "- sums.append(sum(values) if values else None)",
             "+ sums.append(sum(values) or None)",
-            message="A sum of 0 is a reward like any other: only where *no* function applies it is None.",
+            message="A sum of 0 is a reward like any other. The sum is None only if *no* function applies.",
             hint=2,
         ),
         Slip(
             "no weights",
             "- values = [weight * value for weight, value in zip(weights, column) if value is not None]",
             "+ values = [value for weight, value in zip(weights, column) if value is not None]",
-            message="The weights are not used.",
+            message="You do not use the weights.",
             hint=2,
         ),
         Slip(
             "zeros left out",
             "- values = [weight * value for weight, value in zip(weights, column) if value is not None]",
             "+ values = [weight * value for weight, value in zip(weights, column) if value]",
-            message="A value of 0 is left out as if it were None.",
+            message="You leave out values of 0 as if they were None.",
             hint=2,
         ),
         Slip(
             "a mean",
             "- sums.append(sum(values) if values else None)",
             "+ sums.append(sum(values) / len(values) if values else None)",
-            message="That is a mean: a sum is asked for.",
+            message="That is a mean. Return the sum.",
             hint=2,
         ),
         Slip(
@@ -878,8 +884,8 @@ ADD_UP = Exercise(
             "- sums.append(sum(values) if values else None)",
             "+ sums.append(sum(values) if None not in column else None)",
             message=(
-                "One function that does not apply makes the whole sum None here. Leave that one out, and add the "
-                "others."
+                "In your answer one function that does not apply makes the whole sum None. Leave that function out, "
+                "and add the others."
             ),
             hint=2,
         ),
@@ -887,28 +893,31 @@ ADD_UP = Exercise(
             "another's weight",
             "- values = [weight * value for weight, value in zip(weights, column) if value is not None]",
             "+ values = [weight * value for weight, value in zip(weights, [each for each in column if each is not None])]",  # noqa: E501
-            message="The Nones went before the weights came: then a value meets the weight of another function.",
+            message=(
+                "You removed the Nones before you paired values with weights, so a value gets the weight of another "
+                "function."
+            ),
             hint=2,
         ),
         Slip(
             "divided by the weights that count",
             "- sums.append(sum(values) if values else None)",
             "+ sums.append(sum(values) / sum(weight for weight, value in zip(weights, column) if value is not None) if values else None)",  # noqa: E501
-            message="The sum is divided by the weights of those that apply, which nobody asked for.",
+            message="You divided the sum by the weights of the functions that apply. Return the sum itself.",
             hint=2,
         ),
         Slip(
             "divided by the weights",
             "- sums.append(sum(values) if values else None)",
             "+ sums.append(sum(values) / (sum(weights) or 1) if values else None)",
-            message="The sum is divided by the sum of the weights, which nobody asked for.",
+            message="You divided the sum by the sum of the weights. Return the sum itself.",
             hint=2,
         ),
         Slip(
             "rows",
             "- for column in zip(*rewards):",
             "+ for column in rewards:",
-            message="That adds up over completions. One sum for each completion is asked for.",
+            message="You added up over completions. Return one sum for each completion.",
         ),
     ),
     run=_rewards,
@@ -935,17 +944,18 @@ WELL_FORMED = Exercise(
     "A format reward",
     "Write `well_formed(problems, completions)`: for each completion 0.2 if it has the form "
     "`<think>`reasons`</think><answer>`result`</answer>`, else 0.0. White space (spaces, line breaks) is allowed at "
-    "the start, at the end, and between `</think>` and `<answer>`. Nothing else is. Each of the four tags occurs "
+    "the start, at the end, and between `</think>` and `<answer>`; nothing else is. Each of the four tags occurs "
     "exactly once. Reasons and result may be any text without these tags, many lines long or empty. What the result "
     "*says* does not matter here.",
     minutes=10,
     difficulty=2,
     solution=well_formed,
     hints=(
-        "Four things to look at: how the text begins, how it ends, which tags it holds in which order, and what is "
+        "Check four things: how the text begins, how it ends, which tags it contains in which order, and what is "
         "between `</think>` and `<answer>`.",
         '`re.findall("</?think>|</?answer>", text)` lists the tags in their order. There have to be these four.',
-        "As one pattern: `.` does not match a line break unless you say `re.DOTALL`, and `.*` runs across tags.",
+        "If you use a single pattern: `.` does not match a line break unless you pass `re.DOTALL`, and `.*` runs "
+        "across tags.",
     ),
     cases=(
         ([None] * 4, [GOOD_FORM, "<think></think><answer></answer>", "95", ""]),
@@ -969,26 +979,31 @@ WELL_FORMED = Exercise(
                 "anywhere",
                 '- good = text.startswith("<think>") and text.endswith("</answer>")',
                 "+ good = True",
-                message="The form may stand anywhere in the text here. In front and behind only white space may be.",
+                message=(
+                    "Your answer accepts the form anywhere in the text. Only white space may come before and after it."
+                ),
             ),
             Slip(
-                "words behind it",
+                "words after it",
                 '- good = text.startswith("<think>") and text.endswith("</answer>")',
                 '+ good = text.startswith("<think>")',
-                message="Something stands behind the form, and it is paid all the same.",
+                message="Your answer pays for a text that goes on after the form.",
             ),
             Slip(
                 "tags not counted",
                 '- good = good and re.findall("</?think>|</?answer>", text) == tags',
                 "+ good = good and True",
-                message="Tags may stand twice here, or inside of each other. Each stands once, in this order.",
+                message=(
+                    "Your answer accepts tags that occur twice or inside each other. Each tag occurs once, in this "
+                    "order."
+                ),
                 hint=2,
             ),
             Slip(
                 "words between",
                 '- good = good and re.search(r"</think>\\s*<answer>", text)',
                 "+ good = good",
-                message="Between `</think>` and `<answer>` only white space may stand.",
+                message="Only white space may come between `</think>` and `<answer>`.",
             ),
             Slip(
                 "no white space between",
@@ -1015,7 +1030,7 @@ WELL_FORMED = Exercise(
                 "no white space around",
                 "- text = text.strip()",
                 "+ text = text",
-                message="White space in front and behind is allowed.",
+                message="White space before and after the form is allowed.",
             ),
             Slip(
                 "worth 1",
@@ -1030,7 +1045,7 @@ WELL_FORMED = Exercise(
                 reward if "\n" not in text.strip() else 0.0
                 for text, reward in zip(completions, well_formed(problems, completions))
             ],
-            "In a pattern, `.` matches everything but a line break, unless there is `re.DOTALL`.",
+            "In a pattern, `.` matches everything but a line break, unless you pass `re.DOTALL`.",
             3,
         ),
         Mistake(
@@ -1039,7 +1054,8 @@ WELL_FORMED = Exercise(
                 0.2 if re.fullmatch(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", text) else 0.0
                 for text in completions
             ],
-            "In a pattern, `.` matches everything but a line break (there is `re.DOTALL`), and `.*` runs across tags.",
+            "In a pattern, `.` matches everything but a line break (unless you pass `re.DOTALL`), and `.*` runs "
+            "across tags.",
             3,
         ),
     ),
@@ -1079,8 +1095,8 @@ FOOL = Exercise(
     difficulty=1,
     solution=fool,
     hints=(
-        "The judge does not mind numbers that are wrong. How many of them may a text hold?",
-        "`range(largest + 1)` has them all. Between two numbers something has to stand that is no digit.",
+        "The judge does not mind wrong numbers. How many numbers may a text contain?",
+        "`range(largest + 1)` has them all. Put something that is not a digit between two numbers.",
     ),
     cases=((9,), (0,), (198,), *drawn(2, lambda rng: (int(rng.integers(20, 300)),))),
     mistakes=slips(
@@ -1089,7 +1105,7 @@ FOOL = Exercise(
             "without a gap",
             '- return " ".join(str(number) for number in range(largest + 1))',
             '+ return "".join(str(number) for number in range(largest + 1))',
-            message="Without anything between them the digits are one long number. Put a space between two numbers.",
+            message="With nothing between them the digits are one long number. Put a space between the numbers.",
             hint=2,
         ),
         Slip(
@@ -1103,7 +1119,7 @@ FOOL = Exercise(
             "the first is missing",
             '- return " ".join(str(number) for number in range(largest + 1))',
             '+ return " ".join(str(number) for number in range(1, largest + 1))',
-            message="0 is an answer too: `range` begins there by itself.",
+            message="0 is an answer too: `range(n)` starts there.",
             hint=2,
         ),
         Slip(
@@ -1116,19 +1132,20 @@ FOOL = Exercise(
             "only digits",
             '- return " ".join(str(number) for number in range(largest + 1))',
             '+ return " ".join(str(number) for number in range(10))',
-            message="The digits alone are paid for answers of one digit only: the judge compares whole numbers.",
+            message="Single digits are paid only for answers of one digit, because the judge compares whole numbers.",
         ),
     ),
     run=_share_paid,
-    explain="Every verifier that looks for the answer *somewhere* has this hole. A policy does not need to be "
-    "clever to "
-    "find it: longer texts are paid more often, so they become likelier, and so on. What helps is to accept one answer "
-    "only, at a place that is agreed on.",
+    explain=(
+        "Every verifier that looks for the answer *somewhere* has this hole. A policy does not need to be clever to "
+        "find it: longer texts are paid more often, so they become likelier, and so on. The remedy is to accept "
+        "only one answer, in an agreed place."
+    ),
 )
 
 
 def is_held_out(a, b):
-    """Whether the sum of a and b is kept for the exam: about a tenth of them is."""
+    """True if the sum of a and b is kept for the exam, which holds about a tenth of all sums."""
     key = f"{min(a, b)}+{max(a, b)}"
     return hashlib.blake2b(key.encode()).digest()[0] < 26
 
@@ -1137,17 +1154,19 @@ PAIRS = [(a, b) for a in range(48) for b in range(48)]
 
 
 def _is_fair(function):
-    """What is wrong with a split, in words, or that nothing is."""
+    """The fault of a split in words, or that it is fair."""
     names = _names_in(function)
     if "seed" in names:
-        return Told("a split that seeds the dice of everybody: a `random.Random(text)` of its own would not")
+        return Told(
+            "a split that seeds the global generator, which all code shares: use your own `random.Random(text)`"
+        )
     if "default_rng" in names:
         return Told("a split by `default_rng`, whose numbers may change with NumPy's version, or with each call")
     dice = {"random", "shuffle", "randint", "uniform", "time"} if "Random" not in names else {"time"}
     for name in sorted(names & dice):
-        return Told(f"a split that uses `{name}`: who asks again, or in another order, gets another one")
+        return Told(f"a split that uses `{name}`: if you ask again, or in another order, you get another one")
     if names & {"hash", "__hash__"}:
-        return Told("a split by Python's `hash`, which gives texts another number in every process")
+        return Told("a split by Python's `hash`, which gives a text a different number in every process")
     verdicts = {}
     for pair in PAIRS:
         verdict = function(*pair)
@@ -1155,9 +1174,9 @@ def _is_fair(function):
             return verdict
         verdicts[pair] = bool(verdict)
     if any(bool(function(*pair)) != verdicts[pair] for pair in PAIRS[::-7]):
-        return Told("another verdict when asked again")
+        return Told("a different verdict when asked again")
     if any(verdicts[a, b] != verdicts[b, a] for a, b in PAIRS):
-        return Told("a split that may learn 12+34 and be examined in 34+12")
+        return Told("a split that may train on 12+34 and examine 34+12")
     share = sum(verdicts.values()) / len(verdicts)
     if not 0.06 < share < 0.14:
         return Told(f"a split that holds out {share:.1%} of the sums")
@@ -1174,7 +1193,7 @@ def _is_fair(function):
             groups.setdefault(part(*pair), []).append(verdict)
         shares = [sum(each) / len(each) for each in groups.values() if len(each) > 150]
         if max(shares) > 0.25 or min(shares) == 0:
-            return Told(f"a split that goes by the {what}: from {min(shares):.0%} to {max(shares):.0%} are held out")
+            return Told(f"a split that depends on the {what}: from {min(shares):.0%} to {max(shares):.0%} are held out")
     for what, key in (
         ("sum", lambda a, b: a + b),
         ("product", lambda a, b: a * b),
@@ -1184,7 +1203,7 @@ def _is_fair(function):
         for pair, verdict in verdicts.items():
             sides.setdefault(key(*pair), set()).add(verdict)
         if all(len(each) == 1 for each in sides.values()):
-            return Told(f"a split that goes by the {what} alone: all pairs with one {what} lie on the same side")
+            return Told(f"a split that depends only on the {what}: all pairs with the same {what} are on the same side")
     return Told("a fair split of about a tenth")
 
 
@@ -1211,19 +1230,19 @@ def _thrown(a, b):
 IS_HELD_OUT = Exercise(
     "14.8",
     "What the exam asks",
-    "Write `is_held_out(a, b)`: whether the sum a+b is kept for the exam, True for about a tenth of all pairs, "
-    "False for "
-    "those that training may use. Three conditions. It is the same in every process, on every machine, in whatever "
-    "order one asks (so no dice, and not Python's `hash`, which is salted). `a+b` and `b+a` lie on the same side. And "
-    "which pairs are held out has nothing to do with how hard they are, or what they end in: a cryptographic "
-    "hash such as "
-    "`hashlib.blake2b` of a text is as good as dice, and always the same.",
+    "Write `is_held_out(a, b)`: True if the sum a+b is kept for the exam, which should be so for about a tenth of "
+    "all pairs, and False if training may use it. There are three conditions. The result is the same in every "
+    "process, on every machine and in any order of the questions (so no dice, and not Python's `hash`, which is "
+    "salted). `a+b` and `b+a` are on the same side. And the choice has nothing to do with how hard the sums are, or "
+    "with their last digits: a cryptographic hash of a text, such as `hashlib.blake2b`, is as good as dice, and "
+    "always the same.",
     minutes=10,
     difficulty=2,
     solution=is_held_out,
     hints=(
-        'Give both orders one text: `f"{min(a, b)}+{max(a, b)}"`.',
-        "`hashlib.blake2b(text.encode()).digest()` is bytes; the first, `[0]`, is a number from 0 to 255.",
+        'Give both orders the same text: `f"{min(a, b)}+{max(a, b)}"`.',
+        "`hashlib.blake2b(text.encode()).digest()` is a bytes object; its first element, `[0]`, is a number from 0 "
+        "to 255.",
         "A tenth of 256 is about 26: `... .digest()[0] < 26`.",
     ),
     cases=((), ()),
@@ -1231,50 +1250,49 @@ IS_HELD_OUT = Exercise(
         Mistake(
             "a rule",
             _ends_in_zero,
-            "Then the exam asks for sums that end in 0 and nothing else. It says nothing about the others, and "
-            "training never "
-            "sees a sum like those.",
+            "Then the exam asks only for sums that end in 0. It tells you nothing about the others, and training "
+            "never sees such a sum.",
             2,
         ),
         Mistake(
             "the large ones",
             _large_ones,
-            "Then the exam is harder than what was learned. A fair split is blind to that.",
+            "Then the exam is harder than the training problems. A fair split ignores difficulty.",
             2,
         ),
         Mistake(
             "those without a carry",
             _easy_ones,
-            "Then the exam has easy sums only: not one of them has a carry. A fair split is blind to that.",
+            "Then the exam has only easy sums: not one of them has a carry. A fair split ignores carries.",
             2,
         ),
         Mistake(
             "salted",
             _salted,
-            "Tomorrow, in another process, other sums are held out, and some of them were learned today.",
+            "Tomorrow, in another process, other sums will be held out, and some of them were training problems today.",
             2,
         ),
-        Mistake("dice", _thrown, "Dice fall otherwise each time. A hash of the problem itself needs no memory.", 2),
+        Mistake("dice", _thrown, "Dice fall differently each time. A hash of the problem itself needs no memory.", 2),
         *slips(
             is_held_out,
             Slip(
                 "both orders apart",
                 '- key = f"{min(a, b)}+{max(a, b)}"',
                 '+ key = f"{a}+{b}"',
-                message="Who has learned 12+34 knows 34+12. Give both orders one key.",
+                message="A policy that has learned 12+34 knows 34+12 too. Give both orders the same key.",
             ),
             Slip(
                 "the wrong way round",
                 "- return hashlib.blake2b(key.encode()).digest()[0] < 26",
                 "+ return hashlib.blake2b(key.encode()).digest()[0] >= 26",
-                message="Nine tenths are for training, one tenth for the exam.",
+                message="That is the wrong way round: nine tenths are for training, and one tenth is for the exam.",
                 hint=3,
             ),
             Slip(
                 "half",
                 "- return hashlib.blake2b(key.encode()).digest()[0] < 26",
                 "+ return hashlib.blake2b(key.encode()).digest()[0] < 128",
-                message="About a tenth is asked for.",
+                message="That holds out half of the sums. Hold out about a tenth.",
                 hint=3,
             ),
         ),
@@ -1299,7 +1317,7 @@ def find_hole(reward, problem):
 
 
 def _hole_or_none(function, reward, problem):
-    """Whether what the answer found is a hole."""
+    """A judgement, in words, of the completion that the answer found."""
     found = function(reward, problem)
     if found is None:
         return Told("None: no hole")
@@ -1322,24 +1340,22 @@ SAMPLE = (_sum(87, 78), _sum(12, 34), _sum(50, 70))
 FIND_HOLE = Exercise(
     "14.9",
     "The test that catches the hack",
-    "Write `find_hole(reward, problem)`, a test for reward functions. Try completions of `problem` that are *wrong*: "
-    "nothing at all, pieces of the answer, the answer with something added, its digits in another order, its "
-    "neighbours, any number, a long text, all numbers at once. Return the first that `reward([problem], "
-    "[text])` pays at "
-    "least as much as it pays `problem.answer`, or None if there is none. Careful: spaces around the answer do "
-    "not make "
-    "it wrong. `check` tries it on 4 honest rewards and on 9 with holes of different kinds.",
+    "Write `find_hole(reward, problem)`, a test for reward functions. Try completions of `problem` that are "
+    "*wrong*: nothing at all, pieces of the answer, the answer with something added, its digits in another order, "
+    "its neighbours, any number, a long text, all numbers at once. Return the first one for which "
+    "`reward([problem], [text])` pays at least as much as for `problem.answer`, or None if there is none. Careful: "
+    "spaces around the answer do not make it wrong. `check` tries your function on 4 honest rewards and on 9 with "
+    "holes of different kinds.",
     minutes=15,
     difficulty=3,
     solution=find_hole,
     hints=(
-        "A list of texts and one loop: `for text in tries: (paid,) = reward([problem], [text])`. What the right "
-        "answer is "
-        "paid you find out in the same way.",
+        "Use a list of texts and one loop: `for text in tries: (paid,) = reward([problem], [text])`. Find out in "
+        "the same way how much the right answer is paid.",
         "Which texts? The empty one, `right[:1]`, `right[1:]`, `right[::-1]`, `right + '0'`, `'1' + right`, "
         "`str(number + 1)`, `str(number + 10)`, `'0'`, `'x' * 60`, and a list of all numbers.",
-        "A text that happens to *be* the answer is no hole: 120 turned around is 021, but 55 turned around is 55. Skip "
-        "what equals the answer.",
+        "A text that happens to *be* the answer is not a hole: 120 reversed is 021, but 55 reversed is 55. Skip any "
+        "text that equals the answer.",
     ),
     cases=tuple(
         (reward, problem)
@@ -1347,14 +1363,14 @@ FIND_HOLE = Exercise(
         for problem in (SAMPLE[number % 3], _sum(22, 33))
     ),
     mistakes=(
-        Mistake("trusting", _trusting, "That finds nothing: some of these rewards do have a hole.", 1),
+        Mistake("trusting", _trusting, "Your test finds nothing, but some of these rewards do have a hole.", 1),
         *slips(
             find_hole,
             Slip(
                 "the answer itself",
                 '- if text.strip(" ") != right and paid >= full:',
                 "+ if paid >= full:",
-                message="A text that *is* the answer is no hole: 55 turned around is 55.",
+                message="A text that *is* the answer is not a hole: 55 reversed is 55.",
                 hint=3,
             ),
             Slip(
@@ -1362,22 +1378,23 @@ FIND_HOLE = Exercise(
                 '- if text.strip(" ") != right and paid >= full:',
                 '+ if text.strip(" ") != right and paid > 0:',
                 message=(
-                    "An honest reward may pay a wrong answer something. A hole is a wrong one that is paid *as much "
-                    "as* the right one."
+                    "An honest reward may pay something for a wrong answer. A hole is a wrong answer that is paid "
+                    "*as much as* the right one."
                 ),
             ),
             Slip(
                 "paid 1",
                 '- if text.strip(" ") != right and paid >= full:',
                 '+ if text.strip(" ") != right and paid >= 1:',
-                message="Not every reward has 1 as its full mark: compare with what the right answer is paid.",
+                message="Full marks are not always 1: compare with the reward of the right answer.",
             ),
             Slip(
                 "paid more",
                 '- if text.strip(" ") != right and paid >= full:',
                 '+ if text.strip(" ") != right and paid > full:',
                 message=(
-                    "Paid *more* than the right answer is rare. As much is enough: the policy will take what is easier."
+                    "A wrong answer is rarely paid *more* than the right one. As much is enough: the policy will "
+                    "take whatever is easier."
                 ),
             ),
             Slip(
@@ -1387,12 +1404,11 @@ FIND_HOLE = Exercise(
                 message="*At least* as much: this reward pays a wrong completion more than the right one.",
             ),
             Slip(
-                "nothing said",
+                "no pieces",
                 '- tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]',  # noqa: E501
                 '+ tries = [right[::-1], right + "0", "1" + right, right + " or not"]',
                 message=(
-                    "Pieces of the answer and the empty text were not tried, or not all of them: `text in answer` is "
-                    "true for both."
+                    "You did not try the empty text and all pieces of the answer: `text in answer` is True for both."
                 ),
                 hint=2,
             ),
@@ -1400,21 +1416,21 @@ FIND_HOLE = Exercise(
                 "nothing added",
                 '- tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]',  # noqa: E501
                 '+ tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right]',
-                message="What if the answer stands in a longer text?",
+                message="You did not try a longer text that contains the answer.",
                 hint=2,
             ),
             Slip(
-                "digits turned around",
+                "digits reversed",
                 '- tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]',  # noqa: E501
                 '+ tries = ["", " ", right[:1], right[1:], right[:-1], right + "0", "1" + right, right + " or not"]',
-                message="The right digits in another order were not tried.",
+                message="You did not try the right digits in another order.",
                 hint=2,
             ),
             Slip(
                 "neighbours",
                 '- tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x", "9" * 9, "x" * 60]',
                 '+ tries += ["0", "x", "9" * 9, "x" * 60]',
-                message="The neighbours of the answer were not tried: one more, ten more.",
+                message="You did not try the neighbours of the answer: one more, ten more.",
                 hint=2,
             ),
             Slip(
@@ -1423,13 +1439,14 @@ FIND_HOLE = Exercise(
                 '- tries.append(" ".join(str(each) for each in range(200)))',
                 '+ tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x"]',
                 '+ str(" ".join(str(each) for each in range(200)))',
-                message="No long text was tried.",
+                message="You did not try a long text.",
                 hint=2,
             ),
         ),
     ),
     run=_hole_or_none,
-    explain="It looks for mistakes that somebody thought of; a policy looks for all of them. So run it before "
-    "training, "
-    "and read completions while training.",
+    explain=(
+        "Your test looks for mistakes that somebody thought of; a policy looks for all of them. So run it before "
+        "training, and read completions during training."
+    ),
 )

@@ -1,4 +1,4 @@
-"""Rewards for a sum, honest ones and ones with a hole, for learners to examine. One number a completion."""
+"""Rewards for a sum, honest ones and ones with a hole, for learners to examine: one number per completion."""
 
 import re
 
@@ -6,7 +6,7 @@ from mlx_grpo_kit.tasks.parsing import ascii_int
 
 
 def _each(score):
-    """A reward function of (problems, completions) from one of (answer, completion)."""
+    """Make a reward function of (problems, completions) from a function of (answer, completion)."""
 
     def reward(problems, completions):
         return [float(score(problem.answer, text)) for problem, text in zip(problems, completions, strict=True)]
@@ -35,20 +35,20 @@ def half_for_form(answer, text):
 
 @_each
 def two_for_right(answer, text):
-    """2 for the answer, 1 for what is one off"""
+    """2 for the answer, 1 for a number that is one off"""
     number = ascii_int(text)
     return 0 if number is None else max(0, 2 - abs(number - int(answer)))
 
 
 @_each
 def piece_of_answer(answer, text):
-    """1 for a completion that stands in the answer"""
+    """1 for a completion that is part of the answer"""
     return text in answer
 
 
 @_each
 def answer_inside(answer, text):
-    """a tenth for each character of a completion in which the answer stands, else 0"""  # a wrong one gets more
+    """0.1 for each character of a completion that contains the answer, else 0"""  # a wrong one gets more
     return (answer in text) * len(text) / 10
 
 
@@ -60,7 +60,7 @@ def begins_like(answer, text):
 
 @_each
 def any_number(answer, text):
-    """1 where one of the numbers in the completion is the answer"""
+    """1 if one of the numbers in the completion is the answer"""
     return answer in re.findall(r"\d+", text)
 
 

@@ -1,4 +1,4 @@
-"""A reward that a learner types, applied to completions: anything that goes wrong is said in words."""
+"""Apply a reward that a learner types to completions, and explain in words anything that goes wrong."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from mlx_grpo_kit.course.compare import say, show
 from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work
 
 STEPS = 3_000_000
-"""Of Python, for all completions together: an endless loop ends after some seconds."""
+"""The most steps of Python for all completions together, so that an endless loop ends after some seconds."""
 
 
 def score_typed(code: str, problems: Sequence[Any], completions: Sequence[str], **names: Any) -> list[float | None]:
-    """What the function `reward(prompt, answer, completion)` that `code` defines gives for each completion.
+    """Score each completion with the function `reward(prompt, answer, completion)` that `code` defines.
 
     Args:
-        code: Python, by the learner's own hand; it is run.
+        code: Python code that the learner typed; it is run.
         problems, completions: [B]
-        names: what the code may use besides Python's own.
+        names: names that the code may use in addition to Python's own.
 
     Raises:
-        ValueError: the code is no Python, defines no `reward`, fails, runs on and on, or gives what is no number; the
-            message says which, and for which completion.
+        ValueError: the code is not Python, defines no `reward`, fails, does not end, or returns something that is not a
+            number; the message says which, and for which completion.
     """
     score = _define(code, names)
 
@@ -32,7 +32,7 @@ def score_typed(code: str, problems: Sequence[Any], completions: Sequence[str], 
     try:
         return count_work(all_of_them, STEPS)[0]
     except TooMuchWorkError:
-        raise ValueError(f"It was stopped after {STEPS:,} steps. Is there a loop without an end?") from None
+        raise ValueError(f"Your code was stopped after {STEPS:,} steps. Is there an endless loop?") from None
 
 
 def _define(code: str, names: dict[str, Any]) -> Callable[[str, str, str], Any]:
@@ -42,12 +42,12 @@ def _define(code: str, names: dict[str, Any]) -> Callable[[str, str, str], Any]:
     except SyntaxError as error:
         raise ValueError(f"Line {error.lineno or 1} is not Python yet: {error.msg}.") from None
     except TooMuchWorkError:
-        raise ValueError("It does not come to an end. Is there a loop outside of the function?") from None
+        raise ValueError("Your code does not end. Is there an endless loop outside the function?") from None
     except (Exception, SystemExit) as error:
         raise ValueError(f"{type(error).__name__}: {say(error)}") from None
     score = space.get("reward")
     if not callable(score):
-        raise ValueError("Please define a function: `def reward(prompt, answer, completion):` and a `return` in it.")
+        raise ValueError("Please define a function: `def reward(prompt, answer, completion):` with a `return` in it.")
     return score
 
 
@@ -64,5 +64,7 @@ def _number(score: Callable[[str, str, str], Any], problem: Any, completion: str
     except Exception:
         number = None
     if number is None or not abs(number) < 1e30:
-        raise ValueError(f"It gave {show(value)} {where}; a reward is a finite number (or None: not scored).")
+        raise ValueError(
+            f"Your function returned {show(value)} {where}; a reward is a finite number (or None: not scored)."
+        )
     return number

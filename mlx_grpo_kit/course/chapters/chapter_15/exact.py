@@ -1,4 +1,4 @@
-"""Mean and variance of a group's gradient estimate, exactly: from all that can be drawn, with its probability."""
+"""Exact mean and variance of a group's gradient estimate, from everything that can be drawn, with its probability."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 
 def group_moments(probs: np.ndarray, rewards: np.ndarray, size: int, baseline: str | float) -> tuple[np.ndarray, float]:
-    """The mean [V] and the variance, summed over the components, of what a group says about the logits' gradient.
+    """The mean [V] and the variance, summed over the components, of a group's estimate of the logits' gradient.
 
     The estimate is the mean over the group of (reward - baseline) * (one-hot - probs). It depends on how often each
     arm was drawn and not on the order, so there are few different groups: 2,145 for 64 draws of 3 arms.
 
     Args:
-        probs, rewards: [V], of the arms.
-        size: how many draws are in a group.
-        baseline: a constant, "group mean", or "leave-one-out", which needs two draws at least.
+        probs, rewards: [V], one per arm.
+        size: the number of draws in a group.
+        baseline: a constant, "group mean", or "leave-one-out", which needs at least two draws.
 
     Raises:
         ValueError: an unknown baseline.
@@ -33,7 +33,7 @@ def group_moments(probs: np.ndarray, rewards: np.ndarray, size: int, baseline: s
         raise ValueError(f"baseline {baseline!r}: expected a number, 'group mean' or 'leave-one-out'")
     else:
         compared = rewards - baseline
-    says = counts * compared  # of each arm, what all its draws bring together
+    says = counts * compared  # the sum over all draws of each arm
     estimates = (says - says.sum(axis=1, keepdims=True) * probs) / size
     chances = ways * np.prod(probs**counts, axis=1)
     mean = chances @ estimates
@@ -48,7 +48,7 @@ def leave_one_out_variance(probs: np.ndarray, rewards: np.ndarray, scores: np.nd
     """
     earned = probs @ rewards
     mean = probs @ scores
-    # Of one draw, the mean over its partner; and of a pair, the mean squared length, with the squares multiplied out.
+    # For one draw, the mean over its partner; for a pair, the mean squared length, with the squares multiplied out.
     seen = scores * (rewards - earned)[:, None] - mean * rewards[:, None] + probs @ (scores * rewards[:, None])
     gradient = probs @ (scores * (rewards - earned)[:, None])
     one = probs @ ((seen / 2) ** 2).sum(axis=1) - gradient @ gradient
@@ -61,7 +61,7 @@ def leave_one_out_variance(probs: np.ndarray, rewards: np.ndarray, scores: np.nd
 
 @functools.cache
 def _counts(arms: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often each arm can come in `size` draws, [K, arms], and in how many orders each of these comes, [K]."""
+    """All possible counts of the arms in `size` draws, [K, arms], and the number of orders of each, [K]."""
     bars = itertools.combinations(range(size + arms - 1), arms - 1)
     counts = np.array([np.diff([-1, *each, size + arms - 1]) - 1 for each in bars])
     ways = [math.factorial(size) / math.prod(map(math.factorial, row)) for row in counts.tolist()]

@@ -9,14 +9,14 @@ BY_HAND = np.log([2.0, 1.0, 1.0])  # probabilities 1/2, 1/4, 1/4
 PAYS = np.array([0.0, 1.0, 3.0])
 
 
-# Probabilities over the last axis, word for word as in the notebook's set-up.
+# Probabilities over the last axis; the same code as in the notebook's set-up.
 def softmax(logits):
     powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def _coarse(function, *arguments):
-    """An array that an answer gives, in float32: one computed in that, by MLX or torch, is as right as NumPy's."""
+    """Call the function and round a NumPy result to float32, so that answers of MLX or torch in float32 pass too."""
     result = function(*arguments)
     if type(result).__module__.startswith("numpy") and getattr(result, "shape", ()):
         return result.astype(np.float32) if result.dtype.kind in "fiub" else result
@@ -24,7 +24,7 @@ def _coarse(function, *arguments):
 
 
 def _arms(rng, low=2, high=7):
-    """Logits and rewards of a bandit, neither of them whole numbers."""
+    """Logits and rewards of a bandit; none of them is a whole number."""
     arms = int(rng.integers(low, high))
     return rng.normal(size=arms) * 1.5, rng.normal(size=arms) * 2 + rng.normal()
 
@@ -47,7 +47,7 @@ EXPECTED = Exercise(
     difficulty=1,
     solution=expected_reward,
     hints=(
-        "In the table above you did it by hand: each reward times its probability, and the sum of that.",
+        "You did it by hand above: multiply each reward by its probability, and add up.",
         "`probs = softmax(logits)`. What is `(probs * rewards).sum()`?",
     ),
     cases=(
@@ -61,38 +61,39 @@ EXPECTED = Exercise(
     mistakes=slips(
         expected_reward,
         Slip(
-            "every arm alike",
+            "equal weights",
             "- return float(softmax(logits) @ rewards)",
             "+ return float(np.mean(rewards))",
             message=(
-                "That is what a policy earns that draws all arms equally often. Weigh each reward with its probability."
+                "That is the reward of a policy that draws all arms equally often. Weight each reward with its "
+                "probability."
             ),
         ),
         Slip(
             "logits as weights",
             "- return float(softmax(logits) @ rewards)",
             "+ return float(logits @ rewards)",
-            message="Logits are not probabilities: send them through `softmax` first.",
+            message="Logits are not probabilities: apply `softmax` first.",
             hint=2,
         ),
         Slip(
             "the likeliest arm",
             "- return float(softmax(logits) @ rewards)",
             "+ return float(rewards[np.argmax(logits)])",
-            message="That is the reward of the likeliest arm. The others are drawn too, if less often.",
+            message="That is the reward of the likeliest arm. The policy draws the other arms too, only less often.",
         ),
         Slip(
             "divided by the number of arms",
             "- return float(softmax(logits) @ rewards)",
             "+ return float((softmax(logits) * rewards).mean())",
-            message="The probabilities already sum to 1: add up, and do not divide by the number of arms.",
+            message="The probabilities already sum to 1: just add up, and do not divide by the number of arms.",
             hint=2,
         ),
         Slip(
-            "powers that are not shared out",
+            "powers without their sum",
             "- return float(softmax(logits) @ rewards)",
             "+ return float(np.exp(logits) @ rewards)",
-            message="Powers of e have to be divided by their sum, or they are no probabilities.",
+            message="Divide the powers of e by their sum; otherwise they are not probabilities.",
             hint=2,
         ),
     ),
@@ -109,16 +110,16 @@ GRADIENT = Exercise(
     "15.2",
     "Its gradient, exactly",
     "Write `expected_reward_gradient(logits, rewards)`: the gradient [V] of the expected reward with respect to the "
-    "logits, with a formula, not with small steps. Raising logit k changes every probability: the slope of `probs[a]` "
+    "logits. Use a formula, not small steps. Raising logit k changes every probability: the slope of `probs[a]` "
     "with respect to `logits[k]` is `probs[a] * ((a == k) - probs[k])` (chapter 05).",
     minutes=10,
     difficulty=2,
     solution=expected_reward_gradient,
     hints=(
-        "Component k is the sum over all arms a of `rewards[a] * probs[a] * ((a == k) - probs[k])`. Write it with two "
-        "loops if you like, and then look at the two terms apart.",
-        "The first term of the sum is there for a == k only, and gives `probs[k] * rewards[k]`. The second has "
-        "`probs[k]` in front of everything, and what is left behind it is a sum that you know.",
+        "Component k is the sum over all arms a of `rewards[a] * probs[a] * ((a == k) - probs[k])`. Write it with "
+        "two loops if you like, and then look at the two terms separately.",
+        "The first term is not 0 only for a == k, and gives `probs[k] * rewards[k]`. In the second term you can "
+        "factor out `probs[k]`, and the sum that remains is one that you know.",
         "`probs * (rewards - expected)`, where `expected` is the expected reward.",
     ),
     cases=(
@@ -127,7 +128,7 @@ GRADIENT = Exercise(
         (np.array([0.5, -0.5]), np.array([-1.5, 2.25])),
         (np.array([0.25, 0.25, -1.0, 0.25]), np.array([1.5, 1.5, 1.5, 1.5])),
         (np.array([1000.0, 999.0, 0.0]), np.array([1.0, 0.5, 0.25])),
-        (np.full(3, 4e12), np.array([0.5, -0.25, 1.5])),  # where small steps are lost in rounding
+        (np.full(3, 4e12), np.array([0.5, -0.25, 1.5])),  # so large that rounding swallows small steps
         (np.array([-3.5]), np.array([0.75])),
         *drawn(3, _arms),
     ),
@@ -138,8 +139,8 @@ GRADIENT = Exercise(
             "- return probs * (rewards - probs @ rewards)",
             "+ return np.array([(softmax(logits + s) - softmax(logits - s)) @ rewards for s in 1e-5 * np.eye(len(logits))]) / 2e-5",  # noqa: E501
             message=(
-                "Small steps vanish beside large logits: 4e12 + 0.00001 is 4e12. Use the slope of softmax that is "
-                "given."
+                "Small steps vanish next to large logits: 4e12 + 0.00001 is 4e12. Use the slope of softmax from the "
+                "exercise."
             ),
         ),
         Slip(
@@ -147,8 +148,8 @@ GRADIENT = Exercise(
             "- return probs * (rewards - probs @ rewards)",
             "+ return probs * (rewards * (1 - probs))",
             message=(
-                "That is how an arm's own probability changes, times its reward. Raising one logit also lowers the "
-                "probabilities of all the *other* arms, and with them what they bring in."
+                "You multiplied the change of an arm's own probability by its reward. Raising one logit also lowers "
+                "the probabilities of all the *other* arms, and with them what those arms contribute."
             ),
         ),
         Slip(
@@ -166,8 +167,7 @@ GRADIENT = Exercise(
             "- return probs * (rewards - probs @ rewards)",
             "+ return (rewards - probs @ rewards)",
             message=(
-                "Better or worse than the mean is right. But how much a logit moves also depends on how likely its arm"
-                " is."
+                "The comparison with the mean is right. But the push on a logit also depends on how likely its arm is."
             ),
             hint=2,
         ),
@@ -175,20 +175,23 @@ GRADIENT = Exercise(
             "every arm alike",
             "- return probs * (rewards - probs @ rewards)",
             "+ return probs * (rewards - rewards.mean())",
-            message="What is subtracted is what the *policy* earns, not the mean of the arms' rewards.",
+            message="Subtract the expected reward of the *policy*, not the mean of the arms' rewards.",
             hint=3,
         ),
         Slip(
             "downhill",
             "- return probs * (rewards - probs @ rewards)",
             "+ return probs * (probs @ rewards - rewards)",
-            message="The sign is that of a loss. This is the gradient of the reward, which points to where it grows.",
+            message="Your sign is that of a loss. The gradient of the reward points to where the reward grows.",
             hint=2,
         ),
     ),
     run=_coarse,
-    explain="probs * (rewards - expected): an arm is pushed up if it pays more than the policy earns on average, by as "
-    "much more as it pays, and by as much as it is likely. Nobody asked for a comparison with the mean; it came out.",
+    explain=(
+        "probs * (rewards - expected): an arm is pushed up if it pays more than the policy earns on average. The "
+        "push is proportional to that difference and to the arm's probability. Nobody asked for a comparison with "
+        "the mean; it came out of the calculation."
+    ),
 )
 
 
@@ -202,7 +205,7 @@ def score_function_gradient(logits, actions, rewards):
 
 
 def _draws(rng, tied=False):
-    """Logits of a few arms, some draws of them, and a reward for each draw."""
+    """Logits of a few arms, some draws, and a reward for each draw."""
     arms, draws = int(rng.integers(2, 6)), int(rng.integers(1, 12))
     rewards = rng.integers(0, 2, draws) * 1.0 if tied else rng.normal(size=draws) + 1
     return rng.normal(size=arms) * 1.2, rng.integers(0, arms, draws), rewards
@@ -212,26 +215,32 @@ SCORE = Exercise(
     "15.3",
     "The score function estimator",
     "Write `score_function_gradient(logits, actions, rewards)` for `logits` [V] and N draws from softmax(logits): "
-    "`actions` [N], whole numbers from 0 to V - 1, and `rewards` [N], what each *draw* got. Return [V]: the mean over "
-    "the draws of reward times the gradient of log softmax(logits)[action] with respect to the logits.",
+    "`actions` [N], whole numbers from 0 to V - 1, and `rewards` [N], the reward of each *draw*. Return [V]: the "
+    "mean, over the draws, of the reward times the gradient of log softmax(logits)[action] with respect to the "
+    "logits.",
     minutes=12,
     difficulty=2,
     solution=score_function_gradient,
     hints=(
-        "The gradient of the log-probability of arm a is `one_hot(a) - probs`: the middle column of the table. "
-        "Begin with a loop over the draws that adds up `reward * (one_hot - probs)`.",
-        "All N at once: `np.eye(len(logits))[actions]` is the [N, V] array of one-hot rows. Subtract the "
+        "The gradient of the log-probability of arm a is `one_hot(a) - probs`, the score in the table. Begin with a "
+        "loop over the draws that adds up `reward * (one_hot - probs)`.",
+        "For all N at once: `np.eye(len(logits))[actions]` is the [N, V] array of one-hot rows. Subtract the "
         "probabilities from each row.",
-        "`(rewards[:, None] * scores).mean(axis=0)`: each row times its reward, and the mean over the rows.",
+        "`(rewards[:, None] * scores).mean(axis=0)` multiplies each row by its reward and takes the mean over the "
+        "rows.",
     ),
     cases=(
         (BY_HAND, np.array([2]), np.array([3.0])),
         (BY_HAND, np.array([0, 2, 1, 0]), np.array([0.0, 3.0, 1.0, 0.0])),
         (np.array([0.5, -0.5]), np.array([1, 1, 0]), np.array([-1.5, 2.25, 0.5])),
         (np.array([1000.0, 999.0]), np.array([1, 0]), np.array([1.0, 0.5])),
-        (np.array([0.25, -0.5, 1.0, 0.75]), np.array([1, 0, 1]), np.array([2.0, -0.5, 0.25])),  # the last, never
+        (
+            np.array([0.25, -0.5, 1.0, 0.75]),
+            np.array([1, 0, 1]),
+            np.array([2.0, -0.5, 0.25]),
+        ),  # arms 2 and 3 are never drawn
         (np.array([-3.5]), np.array([0, 0]), np.array([0.75, 2.0])),
-        (BY_HAND, np.array([1]), np.array([-2.0])),  # shapes that came before: what is remembered of them is wrong
+        (BY_HAND, np.array([1]), np.array([-2.0])),  # shapes from an earlier case, to catch results cached by shape
         *drawn(3, _draws),
         *drawn(1, lambda rng: _draws(rng, tied=True), seed=7),
     ),
@@ -241,7 +250,7 @@ SCORE = Exercise(
             "the sum",
             "- return (rewards[:, None] * scores).mean(axis=0)",
             "+ return (rewards[:, None] * scores).sum(axis=0)",
-            message="That is the sum. The mean estimates the same thing however many draws there are.",
+            message="That is the sum. The mean estimates the same gradient for any number of draws.",
             hint=3,
         ),
         Slip(
@@ -249,28 +258,32 @@ SCORE = Exercise(
             "- return (rewards[:, None] * scores).mean(axis=0)",
             "+ return (rewards[:, None] * softmax(logits)[actions][:, None] * scores).mean(axis=0)",
             message=(
-                "That is the gradient of the probability, not of its logarithm. Likely arms are drawn often already; "
-                "so they would count for their probability twice."
+                "That is the gradient of the probability, not of its logarithm. Likely arms are already drawn "
+                "often, so their probability would count twice."
             ),
         ),
         Slip(
             "one-hot alone",
             "- scores = np.eye(len(logits))[actions] - softmax(logits)",
             "+ scores = np.eye(len(logits))[actions]",
-            message="What is drawn goes up, but nothing goes down. The gradient of a log-probability sums to 0 in all.",
+            message=(
+                "The drawn arm goes up, but nothing goes down. The components of the gradient of a log-probability "
+                "sum to 0."
+            ),
         ),
         Slip(
             "downhill",
             "- return (rewards[:, None] * scores).mean(axis=0)",
             "+ return (-rewards[:, None] * scores).mean(axis=0)",
-            message="The sign is that of a loss: this points to where the reward shrinks.",
+            message="Your sign is that of a loss: this points to where the reward shrinks.",
         ),
         Slip(
             "rewards of arms",
             "- return (rewards[:, None] * scores).mean(axis=0)",
             "+ return (rewards[actions % len(rewards)][:, None] * scores).mean(axis=0)",
             message=(
-                "`rewards[i]` is what draw number i got. It is already that of its action: do not look it up by arm."
+                "`rewards[i]` is the reward of draw number i, so it already belongs to its action: do not look it "
+                "up by arm."
             ),
             hint=3,
         ),
@@ -286,8 +299,8 @@ SCORE = Exercise(
             "- return (rewards[:, None] * scores).mean(axis=0)",
             "+ return (rewards[:, None] / softmax(logits)[actions][:, None] * scores).mean(axis=0)",
             message=(
-                "Dividing by the probability is already in the log. Done once more, each arm counts alike, however "
-                "likely."
+                "The log already divides by the probability. If you divide once more, every arm counts the same, "
+                "however likely it is."
             ),
         ),
         Slip(
@@ -297,8 +310,8 @@ SCORE = Exercise(
             "+ sums[actions] += rewards",
             "+ return sums / len(actions) - softmax(logits) * rewards.mean()",
             message=(
-                "An arm that was drawn twice counts once: `sums[actions] += rewards` adds to each place one time only."
-                " `np.add.at(sums, actions, rewards)` adds every time."
+                "An arm that was drawn twice counts only once: `sums[actions] += rewards` adds to each element a "
+                "single time. `np.add.at(sums, actions, rewards)` adds every time."
             ),
             hint=2,
         ),
@@ -308,9 +321,9 @@ SCORE = Exercise(
 
 
 def estimator_variance(logits, rewards, baseline):
-    """The variance of what one draw says about the gradient, summed over the logits."""
+    """The variance of one draw's estimate of the gradient, summed over the logits."""
     probs = softmax(logits)
-    says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: what a draw of arm a says
+    says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn
     mean = probs @ says
     return float(probs @ (says**2).sum(axis=1) - mean @ mean)
 
@@ -326,11 +339,11 @@ VARIANCE = Exercise(
     difficulty=2,
     solution=estimator_variance,
     hints=(
-        "Make the array of all V possible estimates first, a row for each arm: "
-        "`(rewards - baseline)[:, None] * (np.eye(V) - probs)`.",
-        "Both means are over what is drawn, so they weigh row a with `probs[a]`: `probs @ rows`.",
-        "`probs @ (rows ** 2).sum(axis=1)` is the mean squared length. Of the mean vector `m = probs @ rows` take "
-        "`m @ m` off.",
+        "First make the array of all V possible estimates, one row per arm: `(rewards - baseline)[:, None] * "
+        "(np.eye(V) - probs)`.",
+        "Both means are over the draws, so they weight row a with `probs[a]`: `probs @ rows`.",
+        "`probs @ (rows ** 2).sum(axis=1)` is the mean squared length. With the mean vector `m = probs @ rows`, "
+        "subtract `m @ m`.",
     ),
     cases=(
         (BY_HAND, PAYS, 0.0),
@@ -348,8 +361,8 @@ VARIANCE = Exercise(
             "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
             "+ return float(probs @ (says**2).sum(axis=1))",
             message=(
-                "That is the mean squared length. A variance is around the mean: take the squared length of the mean "
-                "off."
+                "That is the mean squared length. A variance is measured around the mean: subtract the squared "
+                "length of the mean."
             ),
             hint=3,
         ),
@@ -357,7 +370,7 @@ VARIANCE = Exercise(
             "every arm alike",
             "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
             "+ return float(says.var(axis=0).sum())",
-            message="Here every arm counts alike. A draw brings arm a with probability `probs[a]`.",
+            message="Your answer gives every arm the same weight. A draw gives arm a with probability `probs[a]`.",
             hint=2,
         ),
         Slip(
@@ -365,14 +378,15 @@ VARIANCE = Exercise(
             "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
             "+ return float(probs @ (rewards - baseline) ** 2 - (probs @ rewards - baseline) ** 2)",
             message=(
-                "That is the variance of the rewards. Asked for is that of the estimate of the *gradient*, a vector."
+                "That is the variance of the rewards. The exercise asks for the variance of the estimate of the "
+                "*gradient*, a vector."
             ),
         ),
         Slip(
             "no baseline",
-            "- says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: what a draw of arm a says",
-            "+ says = rewards[:, None] * (np.eye(len(probs)) - probs)  # row a: what a draw of arm a says",
-            message="The baseline is not used: each reward has to be compared with it first.",
+            "- says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn",
+            "+ says = rewards[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn",
+            message="You do not use the baseline: subtract it from each reward first.",
         ),
         Slip(
             "mean over the components",
@@ -385,7 +399,7 @@ VARIANCE = Exercise(
             "a standard deviation",
             "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
             "+ return float(np.sqrt(probs @ (says**2).sum(axis=1) - mean @ mean))",
-            message="That is the square root of the variance.",
+            message="That is the square root of the variance. Return the variance itself.",
             hint=3,
         ),
     ),
@@ -431,8 +445,8 @@ BEST = Exercise(
             "- weights = probs * squared_lengths",
             "+ weights = probs",
             message=(
-                "That is the mean reward, which is a good baseline, and not quite the best: draws with a long gradient"
-                " make more noise, so their rewards count more."
+                "That is the mean reward. It is a good baseline, but not quite the best one: draws with a long "
+                "score make more noise, so their rewards count more."
             ),
             hint=2,
         ),
@@ -440,14 +454,14 @@ BEST = Exercise(
             "not drawn",
             "- weights = probs * squared_lengths",
             "+ weights = squared_lengths",
-            message="Every arm counts alike here. Weigh each with its probability too.",
+            message="Your weights ignore how likely each arm is. Multiply them by the probabilities too.",
             hint=2,
         ),
         Slip(
             "lengths not squared",
             "- weights = probs * squared_lengths",
             "+ weights = probs * np.sqrt(squared_lengths)",
-            message="The weights hold the *squared* lengths of `one_hot(a) - probs`.",
+            message="The weights contain the *squared* lengths of `one_hot(a) - probs`.",
             hint=3,
         ),
         Slip(
@@ -462,8 +476,8 @@ BEST = Exercise(
             "- squared_lengths = ((np.eye(len(probs)) - probs) ** 2).sum(axis=1)",
             "+ squared_lengths = (1 - probs) ** 2",
             message=(
-                "`one_hot(a) - probs` has V components, and the others are not 0. Its squared length is a sum over "
-                "them."
+                "`one_hot(a) - probs` has V components, and the others are not 0 either. Its squared length is the "
+                "sum over all of them."
             ),
             hint=3,
         ),
@@ -484,9 +498,9 @@ def leave_one_out(rewards, group_size):
 LEAVE_ONE_OUT = Exercise(
     "15.6",
     "Compare me with the others",
-    "Write `leave_one_out(rewards, group_size)`. `rewards` [B] holds one group behind the other, `group_size` rewards "
-    "each, at least 2. Return [B]: of each reward, how much more it is than the mean of the *other* rewards of its "
-    "group.",
+    "Write `leave_one_out(rewards, group_size)`. `rewards` [B] holds one group after another, with `group_size` "
+    "rewards each, at least 2. Return [B]: how much larger each reward is than the mean of the *other* rewards of "
+    "its group.",
     minutes=8,
     difficulty=2,
     solution=leave_one_out,
@@ -494,7 +508,7 @@ LEAVE_ONE_OUT = Exercise(
         "`rewards.reshape(-1, group_size)` has a group in each row.",
         "The sum of the others is the sum of the group without me: `groups.sum(axis=1, keepdims=True) - groups`. "
         "How many others are there?",
-        "At the end back to one axis: `.reshape(-1)`.",
+        "At the end go back to one axis: `.reshape(-1)`.",
     ),
     cases=(
         (np.array([3.0, 0.0, 0.0]), 3),
@@ -503,7 +517,7 @@ LEAVE_ONE_OUT = Exercise(
         (np.array([1.0, 1.0, 1.0, 1.0]), 4),
         (np.array([1, 0, 0, 1, 1, 0, 0, 0]), 4),
         (np.array([0.75, 0.25]), 2),
-        (np.array([0.5, 1.0, -0.25]), 3),  # a shape that came before: what is remembered of it is wrong here
+        (np.array([0.5, 1.0, -0.25]), 3),  # a shape from an earlier case, to catch results cached by shape
         *drawn(3, lambda rng: (rng.normal(size=12) + 3, int(rng.choice([2, 3, 4, 6])))),
     ),
     mistakes=slips(
@@ -512,14 +526,18 @@ LEAVE_ONE_OUT = Exercise(
             "own reward in the mean",
             "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
             "+ others = groups.mean(axis=1, keepdims=True)",
-            message="That is the mean of the whole group, with my own reward in it. Leave it out.",
+            message=(
+                "You subtracted the mean of the whole group, which includes the reward itself. Leave that reward out."
+            ),
             hint=2,
         ),
         Slip(
             "divided by all",
             "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
             "+ others = (groups.sum(axis=1, keepdims=True) - groups) / group_size",
-            message="The sum is that of the others, and there is one fewer of them than in the group.",
+            message=(
+                "Your sum is that of the others, but there is one fewer of them than there are rewards in the group."
+            ),
             hint=2,
         ),
         Slip(
@@ -528,7 +546,10 @@ LEAVE_ONE_OUT = Exercise(
             "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
             "+ groups = rewards.reshape(1, -1)",
             "+ others = (groups.sum(axis=1, keepdims=True) - groups) / (rewards.size - 1)",
-            message="That compares with all others of the batch. Only those of the same group had the same question.",
+            message=(
+                "You compared each reward with all others in the batch. Only the rewards of the same group belong "
+                "to the same question."
+            ),
         ),
         Slip(
             "every group_size-th",
@@ -537,21 +558,21 @@ LEAVE_ONE_OUT = Exercise(
             "- return (groups - others).reshape(-1)",
             "+ return (groups - others).T.reshape(-1)",
             message=(
-                "The first `group_size` rewards are the first group. Here a group is taken from all over the batch."
+                "The first `group_size` rewards are the first group. Your groups are spread over the whole batch."
             ),
         ),
         Slip(
             "the others' mean",
             "- return (groups - others).reshape(-1)",
             "+ return others.reshape(-1)",
-            message="That is the mean of the others. Asked for is how much *more* the reward is.",
+            message="That is the mean of the others. Return how much *larger* the reward is.",
             hint=2,
         ),
         Slip(
             "the others minus me",
             "- return (groups - others).reshape(-1)",
             "+ return (others - groups).reshape(-1)",
-            message="The sign is turned: a reward above the others' mean gets a number above 0.",
+            message="Your sign is the wrong way round: a reward above the others' mean gets a number above 0.",
             hint=2,
         ),
         Slip(
@@ -559,8 +580,8 @@ LEAVE_ONE_OUT = Exercise(
             "- return (groups - others).reshape(-1)",
             "+ return (groups - others).astype(rewards.dtype).reshape(-1)",
             message=(
-                "Rewards of 0 and 1 came as whole numbers, and the result was kept in an array of whole numbers too. "
-                "Its numbers have decimals."
+                "The rewards 0 and 1 are whole numbers, and you stored the result in an array of whole numbers too. "
+                "The results have decimals."
             ),
             hint=2,
         ),
@@ -568,12 +589,15 @@ LEAVE_ONE_OUT = Exercise(
             "a row for each group",
             "- return (groups - others).reshape(-1)",
             "+ return (groups - others)",
-            message="The numbers are right. Give them back as one row [B], as they came.",
+            message="The numbers are right. Return them as one row [B], like the rewards.",
             hint=3,
         ),
     ),
     run=_coarse,
-    explain="In other words it is group_size / (group_size - 1) times the reward minus the mean of the whole group.",
+    explain=(
+        "The same numbers come from a shorter formula: group_size / (group_size - 1) times (reward minus the mean "
+        "of the whole group)."
+    ),
 )
 
 
@@ -581,7 +605,7 @@ LEAVE_ONE_OUT = Exercise(
 
 
 def sequence_score(table, tokens):
-    """The gradient [V + 1, V] of the log-probability of `tokens` by the table of logits."""
+    """The gradient [V + 1, V] of the log-probability of `tokens` with respect to the logits."""
     score = np.zeros_like(table)
     previous = len(table) - 1  # the start
     for token in tokens:
@@ -601,17 +625,18 @@ THREE_ROWS = np.array([[0.5, -0.25], [1.0, 0.0], [-0.75, 0.25]])
 SEQUENCE = Exercise(
     "15.7",
     "The score of a word",
-    "A policy writes words over V letters. Row v of its `table` [V + 1, V] holds the logits of the next letter behind "
-    "letter v, and the last row those of the first letter. Write `sequence_score(table, tokens)`: the gradient [V + 1, "
-    "V] of the log-probability of the word `tokens` (a list of letters, each 0 to V - 1) with respect to the table.",
+    "A policy writes words over V letters. Row v of its `table` [V + 1, V] holds the logits of the letter that "
+    "follows letter v, and the last row holds those of the first letter. Write `sequence_score(table, tokens)`: the "
+    "gradient [V + 1, V] of the log-probability of the word `tokens` (a list of letters, each 0 to V - 1) with "
+    "respect to the table.",
     minutes=12,
     difficulty=2,
     solution=sequence_score,
     hints=(
         "The log-probability of a word is a sum over its letters, so its gradient is a sum too. Each letter adds "
-        "something to one row: that of the letter before it.",
-        "What a letter adds to its row is what you know: one-hot of the letter minus softmax of that row. A row that "
-        "is used twice gets both.",
+        "something to one row, the row of the letter before it.",
+        "You know what a letter adds to that row: the one-hot of the letter minus the softmax of the row. A row "
+        "that is used twice gets both contributions.",
         "Begin with `previous = len(table) - 1`, the last row, and at the end of each round `previous = token`.",
     ),
     cases=(
@@ -630,8 +655,8 @@ SEQUENCE = Exercise(
             "- score[previous] -= softmax(table[previous])",
             "+ score[previous] = -softmax(table[previous])",
             message=(
-                "A row that is used twice keeps only the last letter's part. Add up, as with every value that is used "
-                "twice."
+                "If a row is used twice, yours keeps only the last letter's contribution. Add them up, as for every "
+                "value that is used twice."
             ),
             hint=2,
         ),
@@ -647,28 +672,31 @@ SEQUENCE = Exercise(
             "- previous = len(table) - 1  # the start",
             "+ previous = 0  # the start",
             message=(
-                "The first letter was scored by row 0, which is that of the letters behind letter 0. The start is the "
-                "last row."
+                "You scored the first letter with row 0, which is for letters that follow letter 0. The first "
+                "letter uses the last row."
             ),
             hint=3,
         ),
         Slip(
             "the start stays",
             "- previous = token",
-            message="Every letter was scored by the row of the start. Behind a letter comes that letter's own row.",
+            message=(
+                "You scored every letter with the row of the first letter. After a letter, use that letter's own row."
+            ),
             hint=3,
         ),
         Slip(
             "a row too late",
             "  for token in tokens:",
             "+     previous = token",
-            message="Each letter was scored by its own row. It was drawn from the row of the letter *before* it.",
+            message="You scored each letter with its own row. It was drawn from the row of the letter *before* it.",
         ),
         Slip(
             "one-hot alone",
             "- score[previous] -= softmax(table[previous])",
             message=(
-                "What is written goes up and nothing goes down. Each letter's part is one-hot minus softmax of its row."
+                "The written letters go up and nothing goes down. Each letter contributes its one-hot minus the "
+                "softmax of the row it was drawn from."
             ),
             hint=2,
         ),
@@ -683,7 +711,9 @@ SEQUENCE = Exercise(
             "- for token in tokens:",
             "+ previous = [previous, *tokens][-2]",
             "+ for token in tokens[-1:]:",
-            message="Only the last letter counts here. All of them were drawn, and together they made the word.",
+            message=(
+                "In your answer only the last letter counts. All letters were drawn, and together they made the word."
+            ),
         ),
         Slip(
             "one addition for each place",
@@ -692,8 +722,8 @@ SEQUENCE = Exercise(
             "+ score[rows, tokens] += 1",
             "- score[previous, token] += 1",
             message=(
-                "A letter that comes twice behind the same letter counts once: `score[rows, tokens] += 1` adds to each"
-                " place one time only. `np.add.at(score, (rows, tokens), 1)` adds every time."
+                "A letter that follows the same letter twice counts only once: `score[rows, tokens] += 1` adds to "
+                "each element a single time. `np.add.at(score, (rows, tokens), 1)` adds every time."
             ),
             hint=2,
         ),
@@ -701,7 +731,7 @@ SEQUENCE = Exercise(
             "downhill",
             "- return score",
             "+ return -score",
-            message="The sign is turned: raising the logit of a letter that is written makes the word likelier.",
+            message="Your sign is the wrong way round: raising the logit of a written letter makes the word likelier.",
             hint=2,
         ),
     ),
@@ -730,17 +760,17 @@ def _group(rng):
 STEP = Exercise(
     "15.8",
     "A step of REINFORCE",
-    "Write `reinforce_step(table, words, rewards, learning_rate)`. `words` is a group of N words that were drawn from "
-    "the policy, `rewards` [N] what they got. Return the *new* table: one step uphill along the mean over the words of "
-    "advantage times score, with `leave_one_out` (15.6) for the advantages and `sequence_score` (15.7) for the scores. "
-    "Leave `table` as it is.",
+    "Write `reinforce_step(table, words, rewards, learning_rate)`. `words` is a group of N words that were drawn "
+    "from the policy, and `rewards` [N] holds their rewards. Return the *new* table: one step uphill along the "
+    "mean, over the words, of advantage times score, with `leave_one_out` (15.6) for the advantages and "
+    "`sequence_score` (15.7) for the scores. Do not change `table` itself.",
     minutes=10,
     difficulty=2,
     solution=reinforce_step,
     hints=(
         "First the advantages: all words are one group, so `leave_one_out(rewards, len(words))`.",
         "`gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words)) / len(words)`.",
-        "The reward should grow: add. A new array, not `table += ...`.",
+        "The reward should grow, so add the gradient. Make a new array; `table += ...` would change the input.",
     ),
     cases=(
         (THREE_ROWS, [[0, 1], [1, 1]], np.array([1.0, 0.0]), 0.5),
@@ -755,14 +785,14 @@ STEP = Exercise(
             "downhill",
             "- return table + learning_rate * gradient",
             "+ return table - learning_rate * gradient",
-            message="That goes downhill. It is the reward, not a loss, that is to grow.",
+            message="Your step goes downhill. The gradient is that of the reward, which should grow.",
             hint=3,
         ),
         Slip(
             "no baseline",
             "- advantages = leave_one_out(rewards, len(words))",
             "+ advantages = rewards",
-            message="The rewards went in as they are. Compare each with the others' first.",
+            message="You used the rewards as they are. Compare each with the others first.",
         ),
         Slip(
             "group mean",
@@ -777,28 +807,30 @@ STEP = Exercise(
             "a sum",
             "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
             "+ gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True))",
-            message="The step is N times too long: take the mean over the words.",
+            message="Your step is N times too long: take the mean over the words.",
             hint=2,
         ),
         Slip(
             "no learning rate",
             "- return table + learning_rate * gradient",
             "+ return table + gradient",
-            message="The learning rate is not used.",
+            message="You do not use the learning rate.",
             hint=3,
         ),
         Slip(
             "the gradient alone",
             "- return table + learning_rate * gradient",
             "+ return gradient",
-            message="That is the gradient. Asked for is the table behind the step.",
+            message="That is the gradient. Return the table after the step.",
             hint=3,
         ),
         Slip(
             "a word that was drawn twice counts once",
             "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
             "+ gradient = sum(a * sequence_score(table, word) for word, a in dict(zip(map(tuple, words), advantages, strict=True)).items()) / len(words)",  # noqa: E501
-            message="A word that was drawn twice counts once. Both draws count, each with what it got.",
+            message=(
+                "In your answer a word that was drawn twice counts once. Both draws count, each with its own reward."
+            ),
             hint=2,
         ),
         Slip(
@@ -809,8 +841,8 @@ STEP = Exercise(
             "+     table = table + learning_rate * a * sequence_score(table, word) / len(words)",
             "+ return table",
             message=(
-                "The second word was scored by a table that the first had already moved. All of them were drawn from "
-                "the same one: add up the whole gradient first, then take the step."
+                "You scored the second word with a table that the first word had already moved. All words were "
+                "drawn from the same table: add up the whole gradient first, then take the step."
             ),
             hint=2,
         ),
@@ -839,24 +871,29 @@ REUSED = Exercise(
     "15.9",
     "Old draws, new policy",
     "The N `actions` were drawn from softmax(old_logits), and now the policy is softmax(logits). Write "
-    "`reused_gradient(logits, old_logits, actions, rewards)`: the estimate [V] of the gradient of the *new* policy's "
-    "expected reward. Each draw counts with its ratio, how much likelier it is now than when it was drawn: the mean of "
-    "ratio times reward times the gradient of log softmax(logits)[action].",
+    "`reused_gradient(logits, old_logits, actions, rewards)`: the estimate [V] of the gradient of the *new* "
+    "policy's expected reward. Each draw counts with its ratio, which says how much likelier it is now than when it "
+    "was drawn: return the mean of ratio times reward times the gradient of log softmax(logits)[action].",
     minutes=10,
     difficulty=2,
     solution=reused_gradient,
     hints=(
-        "It is 15.3 with another number in front of each draw: `ratio * reward` instead of `reward`.",
+        "It is 15.3 with a different factor for each draw: `ratio * reward` instead of `reward`.",
         "`ratios = softmax(logits)[actions] / softmax(old_logits)[actions]`, one for each draw.",
-        "The scores are those of the policy that is to be improved, `logits`. And the mean divides by N, whatever the "
-        "ratios sum to.",
+        "The scores are those of the policy that we improve, `logits`. And the mean divides by N, whatever the sum "
+        "of the ratios is.",
     ),
     cases=(
         (BY_HAND, np.zeros(3), np.array([2, 0, 1]), np.array([3.0, 0.0, 1.0])),
         (np.array([0.5, -0.5]), np.array([0.5, -0.5]), np.array([1, 0]), np.array([0.75, 2.0])),
         (np.array([0.5, -0.25]), np.array([-1.0, 0.25]), np.array([1, 1, 0]), np.array([-1.5, 2.25, 0.5])),
         (np.array([1000.0, 999.0]), np.array([1001.0, 999.5]), np.array([1, 0]), np.array([1.0, 0.5])),
-        (np.array([2.5, -1.0]), np.array([-2.0, 1.0]), np.array([0, 0, 1]), np.array([0.5, -0.75, 1.5])),  # 20 times
+        (
+            np.array([2.5, -1.0]),
+            np.array([-2.0, 1.0]),
+            np.array([0, 0, 1]),
+            np.array([0.5, -0.75, 1.5]),
+        ),  # a ratio of about 20
         (np.array([-3.5]), np.array([0.5]), np.array([0, 0]), np.array([0.75, 2.0])),
         *drawn(3, _old_draws),
     ),
@@ -866,15 +903,15 @@ REUSED = Exercise(
             "no ratio",
             "- return ((ratios * rewards)[:, None] * scores).mean(axis=0)",
             "+ return (rewards[:, None] * scores).mean(axis=0)",
-            message="There is no ratio in it: what was drawn too often, by today's policy, counts too much.",
+            message="The ratio is missing: arms that were drawn too often for today's policy count too much.",
         ),
         Slip(
             "ratio upside down",
             "- ratios = probs[actions] / old_probs[actions]",
             "+ ratios = old_probs[actions] / probs[actions]",
             message=(
-                "The ratio is upside down: what is likelier now than it was has to count *more*, since too few were "
-                "drawn."
+                "Your ratio is upside down: an arm that is likelier now than before has to count *more*, because it "
+                "was drawn too rarely."
             ),
             hint=2,
         ),
@@ -883,7 +920,8 @@ REUSED = Exercise(
             "- ratios = probs[actions] / old_probs[actions]",
             "+ ratios = np.exp(logits[actions] - old_logits[actions])",
             message=(
-                "Logits are not log-probabilities: e to their difference is off by the ratio of the two softmax's sums."
+                "Logits are not log-probabilities: exp of their difference is off by the ratio of the two softmax "
+                "denominators."
             ),
             hint=2,
         ),
@@ -891,21 +929,24 @@ REUSED = Exercise(
             "old scores",
             "- scores = np.eye(len(logits))[actions] - probs",
             "+ scores = np.eye(len(logits))[actions] - old_probs",
-            message="The scores are those of the old policy. It is the new one that is to be improved.",
+            message="You used the scores of the old policy. We want to improve the new one.",
             hint=3,
         ),
         Slip(
-            "ratios shared out",
+            "divided by the sum of the ratios",
             "- return ((ratios * rewards)[:, None] * scores).mean(axis=0)",
             "+ return ((ratios * rewards)[:, None] * scores).sum(axis=0) / ratios.sum()",
-            message="Divided by the sum of the ratios it is steadier, but no longer right on average. Divide by N.",
+            message=(
+                "If you divide by the sum of the ratios, the estimate is steadier but no longer right on average. "
+                "Divide by N."
+            ),
             hint=3,
         ),
         Slip(
             "a sum",
             "- return ((ratios * rewards)[:, None] * scores).mean(axis=0)",
             "+ return ((ratios * rewards)[:, None] * scores).sum(axis=0)",
-            message="That is the sum over the draws; the mean is asked for.",
+            message="That is the sum over the draws. Return the mean.",
             hint=3,
         ),
         Slip(
@@ -913,7 +954,7 @@ REUSED = Exercise(
             "- ratios = probs[actions] / old_probs[actions]",
             "+ ratios = np.log(probs[actions] / old_probs[actions])",
             message=(
-                "That is the logarithm of the ratio. It is 0 where nothing has changed, and nothing would be learned."
+                "That is the logarithm of the ratio. It is 0 where nothing has changed, so nothing would be learned."
             ),
             hint=2,
         ),
@@ -922,8 +963,8 @@ REUSED = Exercise(
             "- ratios = probs[actions] / old_probs[actions]",
             "+ ratios = np.clip(probs[actions] / old_probs[actions], 0.8, 1.2)",
             message=(
-                "The ratio is cut off at 0.8 and 1.2, as in PPO. Here every draw counts with the whole of it, or the "
-                "mean is off."
+                "You clipped the ratio to 0.8 and 1.2, as PPO does. Here every draw counts with its full ratio; "
+                "otherwise the mean is off."
             ),
         ),
     ),

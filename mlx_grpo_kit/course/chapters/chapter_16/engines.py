@@ -1,11 +1,11 @@
 """One gradient, every engine: the GRPO loss of a whole Qwen3, written once and differentiated by four autograds.
 
-Chapter 02's `Value` knows one number, chapter 04's `Tensor` an array, MLX and torch have engines of their own. All of
-them can add, multiply, `@` and reshape; what they call differently stands in `Engine`. So `policy_logps` and `loss_of`
-are written once, and each engine records them in its own way. For scalars an array is a NumPy array whose elements are
-`Value`s: NumPy then adds and multiplies `Value`s, and its `exp` and `log` call theirs.
+Chapter 02's `Value` holds one number, chapter 04's `Tensor` an array, and MLX and torch have engines of their own. All
+of them can add, multiply, `@` and reshape; `Engine` lists what differs. So `policy_logps` and `loss_of` are written
+once, and each engine records them in its own way. The scalar engine uses NumPy arrays whose elements are `Value`s:
+NumPy then adds and multiplies `Value`s, and its `exp` and `log` call those of `Value`.
 
-It is for small models: a `Value` for each number that is computed.
+This works only for small models, because it makes a `Value` for each number that is computed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.scalar import Value
 
 Arrays = Mapping[str, np.ndarray]
-MASKED = -1e9  # added to a score that must not count: exp of it is 0
+MASKED = -1e9  # added to a masked score, so that its exp is 0
 
 
 # -- the forward pass and the loss ------------------------------------------------------------------------------------
 
 
 def policy_logps(engine: Engine, config: Qwen3Config, params: Mapping[str, Any], batch: Batch) -> Any:
-    """log pi(token) of every completion token, [B, T], where pi is the Qwen3 with these weights."""
+    """log pi(token) of each completion token, [B, T], where pi is the Qwen3 with these weights."""
     ops, eps = engine.ops, config.rms_norm_eps
     num_rows, length = batch.ids.shape
 
@@ -80,7 +80,7 @@ def policy_logps(engine: Engine, config: Qwen3Config, params: Mapping[str, Any],
     x = norm(x, params["final_norm.weight"])
     output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
 
-    # What predicts a token stands one place before it: the completion's first is predicted by the prompt's last.
+    # The position before a token predicts it: the prompt's last position predicts the completion's first token.
     logits = x[:, batch.prompt_length - 1 : -1] @ output.T
     chosen = engine.constant(np.eye(config.vocab_size)[batch.ids[:, batch.prompt_length :]])
     return (logits * chosen).sum(axis=-1) - ops.log(ops.exp(logits).sum(axis=-1))
@@ -105,13 +105,13 @@ def loss_of(engine: Engine, logps: Any, batch: Batch) -> Any:
 
 @dataclass(frozen=True)
 class Engine:
-    """What engines call by different names.
+    """The things that differ between engines.
 
     Attributes:
-        name: for tables.
-        ops: has exp, log, clip, minimum and concatenate, NumPy's names for them.
-        constant: a NumPy array -> what this engine computes with, without a gradient.
-        differentiate: (loss_fn, params) -> (loss, gradients by name), where loss_fn takes a dictionary of its arrays.
+        name: shown in tables.
+        ops: has exp, log, clip, minimum and concatenate, by NumPy's names.
+        constant: a NumPy array -> an array of this engine, without a gradient.
+        differentiate: (loss_fn, params) -> (loss, gradients by name); loss_fn takes a dictionary of arrays.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Engine:
 def loss_and_gradients(
     engine: Engine, config: Qwen3Config, params: Arrays, batch: Batch
 ) -> tuple[float, dict[str, np.ndarray]]:
-    """(loss, its gradient by parameter name), computed by `engine`, as NumPy's numbers."""
+    """(loss, its gradient by parameter name), computed by `engine`, as NumPy arrays."""
     return engine.differentiate(lambda own: loss_of(engine, policy_logps(engine, config, own, batch), batch), params)
 
 
@@ -166,7 +166,7 @@ def _with_mlx(dtype):
     return differentiate
 
 
-# MLX computes exp in float32 whatever it is given, and powers in float64 where they are asked for.
+# MLX computes exp in float32 for any input, but powers of float64 numbers in float64.
 _MLX_OPS = SimpleNamespace(
     exp=lambda x: mx.power(math.e, x), log=mx.log, clip=mx.clip, minimum=mx.minimum, concatenate=mx.concatenate
 )
@@ -178,7 +178,7 @@ MLX_FLOAT32 = Engine("MLX, float32", _MLX_OPS, _to_mlx(mx.float32), _with_mlx(mx
 
 
 def torch_engine() -> Engine:
-    """torch in float64; imported when it is asked for."""
+    """The engine of torch in float64; torch is imported only here."""
     import torch
 
     return Engine("torch", torch, torch.tensor, _with_torch)
@@ -189,17 +189,17 @@ def torch_engine() -> Engine:
 
 @dataclass(frozen=True)
 class Batch:
-    """Completions, what was recorded when they were sampled, and the settings of their loss. Nothing in it moves.
+    """A fixed batch: completions, the numbers recorded when they were sampled, and the settings of their loss.
 
     Attributes:
-        ids: int [B, prompt_length + T], each row a prompt and its completion, padded on the right.
-        prompt_length: of every prompt.
-        mask: bool [B, T], which tokens the policy chose.
-        old_logps: [B, T] under the policy that sampled.
-        ref_logps: [B, T] under the reference.
+        ids: int [B, prompt_length + T]; each row is a prompt and its completion, padded on the right.
+        prompt_length: the length of every prompt.
+        mask: bool [B, T], True for the tokens that the policy chose.
+        old_logps: [B, T], log-probabilities under the policy that sampled.
+        ref_logps: [B, T], log-probabilities under the reference.
         rewards: [B].
-        group_size: completions of one prompt.
-        epsilon, beta: of the loss.
+        group_size: completions per prompt.
+        epsilon, beta: settings of the loss.
     """
 
     ids: np.ndarray
@@ -214,7 +214,7 @@ class Batch:
 
     @property
     def advantages(self) -> np.ndarray:
-        """[B], those of `compute_advantages`."""
+        """[B], as `compute_advantages` computes them."""
         return np.array(compute_advantages(self.rewards, self.group_size)).astype(np.float64)
 
 
@@ -238,10 +238,10 @@ def frozen(
     lengths: tuple[int, ...] = (3, 1, 2, 2, 3, 3),
     prompt_length: int = 2,
 ) -> tuple[dict[str, np.ndarray], Batch]:
-    """Weights, and a batch of groups of three completions, of these lengths, all drawn with `seed`.
+    """Weights, and a batch of groups of three completions with these lengths, all drawn with `seed`.
 
-    Every number is one that float32 can hold, so that each engine begins with exactly the same. The policy has moved a
-    little since it sampled: some ratios lie inside of the clip range, and some outside.
+    float32 can hold each of the numbers exactly, so that every engine starts with the same ones. The policy has moved a
+    little since it sampled: some ratios are inside the clip range and some outside.
     """
     rng = np.random.default_rng(seed)
 
@@ -250,21 +250,21 @@ def frozen(
 
     params = {}
     for name, value in init_params(config, seed=seed).items():
-        center, spread = (1, 0.2) if value.ndim == 1 else (0, 0.5)  # norms of 1 would hide one that is left out
+        center, spread = (1, 0.2) if value.ndim == 1 else (0, 0.5)  # weights of 1 would hide a missing norm
         params[name] = rounded(rng.normal(center, spread, value.shape))
     mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
     prompts = np.repeat(rng.integers(0, config.vocab_size, (len(lengths) // 3, prompt_length)), 3, axis=0)
     ids = np.concatenate([prompts, np.where(mask, rng.integers(0, config.vocab_size, mask.shape), 0)], axis=1)
     nothing = np.zeros(mask.shape)
     batch = Batch(ids, prompt_length, mask, nothing, nothing, rounded(rng.normal(size=len(lengths))), 3)
-    plain = Engine("NumPy", np, np.asarray, None)  # numbers alone, for what the policy says before it is moved
+    plain = Engine("NumPy", np, np.asarray, None)  # no gradient: the log-probabilities before the policy moves
     logps = policy_logps(plain, config, params, batch)
     old, ref = (rounded(np.minimum(logps + rng.normal(0, spread, mask.shape), 0)) for spread in (0.3, 0.5))
     return params, Batch(ids, prompt_length, mask, old, ref, batch.rewards, 3)
 
 
 def kit_loss_and_gradients(config: Qwen3Config, params: Arrays, batch: Batch) -> tuple[float, dict[str, np.ndarray]]:
-    """The same from the code that trains: `compute_loss_and_gradients`, in float32."""
+    """(loss, its gradient by parameter name) from the training code: `compute_loss_and_gradients`, in float32."""
     prompts = [row[: batch.prompt_length].tolist() for row in batch.ids]
     lengths = batch.mask.sum(axis=1)
 
@@ -286,5 +286,5 @@ def kit_loss_and_gradients(config: Qwen3Config, params: Arrays, batch: Batch) ->
 
 
 def largest_difference(grads: Arrays, reference: Arrays) -> tuple[float, str]:
-    """The largest difference between two gradients over all their numbers, and the parameter that it is in."""
+    """(largest absolute difference between two gradients, name of the parameter where it occurs)."""
     return max((float(np.abs(grads[name] - reference[name]).max()), name) for name in reference)

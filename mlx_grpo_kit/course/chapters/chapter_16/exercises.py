@@ -44,20 +44,22 @@ ADVANTAGES = Exercise(
     "Compared with the others",
     "Write `group_advantages(rewards, group_size)`. `rewards` is a list; the first `group_size` belong to the first "
     "prompt, the next to the second, and so on. The advantage of a completion is `(reward - mean) / (std + 1e-4)`, "
-    "with the mean of its group and the standard deviation that divides by n - 1. A reward of `None` says that nobody "
-    "scored this completion: it is left out of mean, n and deviation, and its own advantage is 0. So is that of a "
-    "completion that is the only scored one of its group. Return the advantages in the order of the rewards: a list "
-    "or an array.",
+    "with the mean of its group and the standard deviation that divides by n - 1. A reward of `None` means that "
+    "this completion was not scored: leave it out of the mean, n and the deviation, and give it the advantage 0. A "
+    "completion that is the only scored one of its group gets the advantage 0 too. Return the advantages in the "
+    "order of the rewards: a list or an array.",
     minutes=12,
     difficulty=2,
     solution=group_advantages,
     hints=(
-        "One group at a time: `group = rewards[start : start + group_size]`, for start 0, group_size, 2 * group_size "
-        "... Keep the scored ones, `[r for r in group if r is not None]`, and take mean and deviation of these.",
-        "The deviation is `sqrt(sum((r - mean)**2) / (n - 1))`: NumPy's `std(ddof=1)`. With n = 1 it is 0 / 0, so say "
-        "0 yourself. The 1e-4 is added after the root.",
+        "One group at a time: `group = rewards[start : start + group_size]`, for start 0, group_size, 2 * "
+        "group_size ... Keep the scored ones, `[r for r in group if r is not None]`, and take their mean and "
+        "deviation.",
+        "The deviation is `sqrt(sum((r - mean)**2) / (n - 1))`: NumPy's `std(ddof=1)`. With n = 1 it is 0 / 0, so "
+        "handle that case yourself: the advantage is 0. The 1e-4 is added after the root.",
         "With arrays: `groups = np.array(rewards, dtype=float).reshape(-1, group_size)` turns None into nan. Fill "
-        "`groups - mean` with 0 where nobody scored, and divide the sum of its squares by `np.maximum(count - 1, 1)`.",
+        "`groups - mean` with 0 where there is no reward, and divide the sum of its squares by `np.maximum(count - "
+        "1, 1)`.",
     ),
     cases=(
         ([1.0, 0.0, 0.0, 0.0], 4),
@@ -75,8 +77,7 @@ ADVANTAGES = Exercise(
             "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
             "+ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / count)",
             message=(
-                "That standard deviation divides by n, as NumPy's does if nothing is said. Here it divides by n - 1: "
-                "`ddof=1`."
+                "Your standard deviation divides by n, which is NumPy's default. Here it divides by n - 1: `ddof=1`."
             ),
             hint=2,
         ),
@@ -85,8 +86,8 @@ ADVANTAGES = Exercise(
             "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
             "+ return (away / (std)).reshape(-1).astype(np.float32)",
             message=(
-                "A group whose rewards are all equal has a deviation of 0, and 0 / 0 is no number. That is what the "
-                "1e-4 is for."
+                "The 1e-4 is missing. A group whose rewards are all equal has a deviation of 0, and 0 / 0 is not a "
+                "number. That is what the 1e-4 is for."
             ),
             hint=2,
         ),
@@ -94,7 +95,42 @@ ADVANTAGES = Exercise(
             "no 1e-4, and 0 by hand",
             "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
             "+ return (away / np.where(std == 0, 1, std)).reshape(-1).astype(np.float32)",
-            message="The 1e-4 is missing. Where a group's rewards lie close together it can be seen.",
+            message=(
+                "The 1e-4 in the denominator is missing. You can see the difference in a group whose rewards are "
+                "close together."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "no 1e-4, nan without a reward",
+            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            "+ return ((groups - mean) / std).reshape(-1)",
+            message=(
+                "The 1e-4 in the denominator is missing, so equal rewards give 0 / 0 = nan. A completion without a "
+                "reward gives nan too, but its advantage is 0."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "no 1e-4, 0 for the only scored one",
+            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            "+ return (away / np.where(count > 1, std, 1)).reshape(-1)",
+            message=(
+                "The 1e-4 in the denominator is missing: your advantages are a little too far from 0, and equal "
+                "rewards give 0 / 0 = nan."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "no 1e-4, in Python's own numbers",
+            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
+            "+ if ((std == 0) & (count > 1)).any():",
+            "+     raise ZeroDivisionError('division by zero')",
+            "+ return (away / np.where(std == 0, 1, std)).reshape(-1)",
+            message=(
+                "The 1e-4 in the denominator is missing. For a group of equal rewards Python then divides 0 by 0, "
+                "which raises ZeroDivisionError."
+            ),
             hint=2,
         ),
         Slip(
@@ -103,20 +139,20 @@ ADVANTAGES = Exercise(
             "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
             "+ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1) + 1e-4)",
             "+ return (away / std).reshape(-1).astype(np.float32)",
-            message="The 1e-4 stands under the root. It is added to the deviation itself.",
+            message="You added the 1e-4 under the root. Add it to the deviation itself.",
             hint=2,
         ),
         Slip(
             "no division",
             "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
             "+ return (away).reshape(-1).astype(np.float32)",
-            message="That is the distance from the mean. It is still to be divided by the group's deviation.",
+            message="That is the distance from the mean. Divide it by the group's deviation plus 1e-4.",
         ),
         Slip(
             "variance",
             "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
             "+ std = (away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)",
-            message="That divides by the variance. The deviation is its root.",
+            message="You divided by the variance. The deviation is its square root.",
             hint=2,
         ),
         Slip(
@@ -126,8 +162,8 @@ ADVANTAGES = Exercise(
             "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
             "+ return (away / (std + 1e-4)).T.reshape(-1).astype(np.float32)",
             message=(
-                "The groups are dealt out like cards, one reward to each prompt in turn. They stand next to each "
-                "other: the first group_size rewards are those of the first prompt."
+                "You dealt the rewards out like cards, one to each prompt in turn. The rewards of a prompt are next "
+                "to each other: the first group_size rewards are those of the first prompt."
             ),
         ),
         Slip(
@@ -135,41 +171,45 @@ ADVANTAGES = Exercise(
             "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan",
             "+ groups = np.array(rewards, dtype=float).reshape(1, -1)  # None becomes nan",
             message=(
-                "That compares with the mean of all rewards. A completion is compared with those of its own prompt."
+                "You subtracted the mean of all rewards. Compare a completion only with the completions of its own "
+                "prompt."
             ),
         ),
         Slip(
             "None is 0",
             "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan",
             "+ groups = np.array([r or 0 for r in rewards], dtype=float).reshape(-1, group_size)  # None becomes nan",
-            message="A None counts as a reward of 0 here. It is no reward: leave it out of the mean and the deviation.",
+            message=(
+                "In your answer None counts as a reward of 0. It means that there is no reward: leave it out of the "
+                "mean and the deviation."
+            ),
         ),
         Slip(
             "None in the count",
             "- count = np.maximum(scored.sum(axis=1, keepdims=True), 1)",
             "+ count = group_size",
             message=(
-                "The sums leave None out, and then they are divided by the whole group. Divide by the number of scored"
-                " completions."
+                "Your sums leave None out, but you divide them by the size of the whole group. Divide by the number "
+                "of scored completions."
             ),
         ),
         Slip(
             "deviation of everything",
             "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
             "+ std = np.nanstd(groups, ddof=1)",
-            message="The deviation is that of all rewards. Each group is divided by its own.",
+            message="You used the deviation of all rewards. Divide each group by its own.",
         ),
         Slip(
             "mean of the others",
             "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
             "+ return (away * count / np.maximum(count - 1, 1) / (std + 1e-4)).reshape(-1).astype(np.float32)",
             message=(
-                "The distance is that from the mean of the *others*, chapter 15's leave one out. Here a completion's "
-                "own reward is in the mean."
+                "You measured the distance from the mean of the *others*, which is the leave-one-out baseline of "
+                "chapter 15. Here the mean includes the completion's own reward."
             ),
         ),
     ),
-    explain="A group in which everybody got the same says nothing: its advantages are 0, whatever the reward was.",
+    explain="A group whose rewards are all equal teaches nothing: its advantages are 0, whatever the reward is.",
 )
 
 
@@ -177,7 +217,7 @@ ADVANTAGES = Exercise(
 
 
 def token_logps(logits, ids, prompt_length, temperature):
-    """log pi of every completion token: logits [B, P + T, V], ids [B, P + T] -> [B, T]."""
+    """log pi of each completion token: logits [B, P + T, V], ids [B, P + T] -> [B, T]."""
     logits = logits[:, prompt_length - 1 : -1] / temperature
     completions = ids[:, prompt_length:]
     logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -192,20 +232,22 @@ def _draw_logits(rng):
 
 LOGPS = Exercise(
     "16.2",
-    "What the policy says of its own tokens",
+    "The policy's log-probabilities of its own tokens",
     "Write `token_logps(logits, ids, prompt_length, temperature)`. `ids` [B, P + T] are rows of a prompt of P = "
     "`prompt_length` tokens and a completion of T. `logits` [B, P + T, V] is what the model returned for them: "
-    "`logits[:, t]` speaks of the token that comes *after* token t. Return [B, T]: the logarithm of the probability of "
-    "each completion token, where probabilities are softmax(logits / temperature). Logits may be as large as 1000.",
+    "`logits[:, t]` predicts the token that comes *after* token t. Return [B, T]: the logarithm of the probability "
+    "of each completion token, where the probabilities are softmax(logits / temperature). Logits may be as large as "
+    "1000.",
     minutes=10,
     difficulty=2,
     solution=token_logps,
     hints=(
-        "Which position speaks of the completion's first token? The prompt's last, P - 1. And which of the last token? "
-        "The one before it. The last position speaks of a token that nobody drew.",
+        "Which position predicts the completion's first token? The prompt's last position, P - 1. And which "
+        "position predicts the last token? The one before it. The last position predicts a token that was never "
+        "drawn.",
         "`logits[:, prompt_length - 1 : -1]` has T positions, one for each of `ids[:, prompt_length:]`.",
         "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)` are the logarithms of softmax, and "
-        "`mx.take_along_axis(..., completions[..., None], axis=-1)[..., 0]` picks the tokens'.",
+        "`mx.take_along_axis(..., completions[..., None], axis=-1)[..., 0]` picks those of the tokens.",
     ),
     cases=(
         (mx.array([[[math.log(3), 0.0], [0.0, 0.0], [0.0, math.log(9)]]]), mx.array([[0, 0, 1]]), 1, 1.0),
@@ -230,8 +272,8 @@ LOGPS = Exercise(
             "- logits = logits[:, prompt_length - 1 : -1] / temperature",
             "+ logits = logits[:, prompt_length:] / temperature",
             message=(
-                "Every token is scored by the logits that came after it was read, one place too late. Those at "
-                "position t speak of token t + 1."
+                "You scored each token with the logits one position too late, where the model has already read the "
+                "token. The logits at position t predict token t + 1."
             ),
         ),
         Slip(
@@ -239,8 +281,8 @@ LOGPS = Exercise(
             "- logits = logits[:, prompt_length - 1 : -1] / temperature",
             "+ logits = logits[:, max(prompt_length - 2, 0) : -2] / temperature",
             message=(
-                "The positions are one too early: what speaks of the completion's first token is the prompt's *last* "
-                "position, P - 1."
+                "Your positions are one too early: the prompt's *last* position, P - 1, predicts the completion's "
+                "first token."
             ),
         ),
         Slip(
@@ -250,7 +292,8 @@ LOGPS = Exercise(
             "+ logits = logits[:, :-1] / temperature",
             "+ completions = ids[:, 1:]",
             message=(
-                "The prompt's tokens are scored too. The policy did not choose them: return the completion's T alone."
+                "Here the prompt's tokens are scored too. The policy did not choose them: return only the T tokens "
+                "of the completion."
             ),
         ),
         Slip(
@@ -258,8 +301,8 @@ LOGPS = Exercise(
             "- logits = logits[:, prompt_length - 1 : -1] / temperature",
             "+ logits = logits[:, prompt_length - 1 : -1]",
             message=(
-                "The temperature is missing. The tokens were drawn from softmax(logits / temperature), and that is the"
-                " policy which is trained."
+                "The temperature is missing. The tokens were drawn from softmax(logits / temperature), and that is "
+                "the policy we train."
             ),
             hint=2,
         ),
@@ -269,14 +312,17 @@ LOGPS = Exercise(
             "+ logits = logits[:, prompt_length - 1 : -1]",
             "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
             "+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0] / temperature",
-            message="The temperature divides the log-probabilities. It divides the *logits*, before softmax.",
+            message="You divided the log-probabilities by the temperature. Divide the *logits*, before the softmax.",
             hint=2,
         ),
         Slip(
             "times temperature",
             "- logits = logits[:, prompt_length - 1 : -1] / temperature",
             "+ logits = logits[:, prompt_length - 1 : -1] * temperature",
-            message="That multiplies with the temperature. It divides: a high one makes all tokens more alike.",
+            message=(
+                "You multiplied by the temperature. Divide by it: a high temperature makes the probabilities more "
+                "equal."
+            ),
             hint=2,
         ),
         Slip(
@@ -284,7 +330,8 @@ LOGPS = Exercise(
             "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
             "+ logps = logits",
             message=(
-                "Those are logits. The logarithm of softmax is the logit minus `logsumexp` of all logits at this place."
+                "Those are logits. The logarithm of softmax is the logit minus the `logsumexp` of all logits at "
+                "this position."
             ),
             hint=3,
         ),
@@ -292,7 +339,7 @@ LOGPS = Exercise(
             "probabilities",
             "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
             "+ logps = mx.softmax(logits, axis=-1)",
-            message="Those are probabilities. Their logarithms are asked for.",
+            message="Those are probabilities. Return their logarithms.",
             hint=3,
         ),
         Slip(
@@ -300,8 +347,8 @@ LOGPS = Exercise(
             "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
             "+ logps = mx.log(mx.softmax(logits, axis=-1))",
             message=(
-                "softmax rounds a very small share to 0, whose logarithm is infinite. Use `logits - "
-                "mx.logsumexp(logits, axis=-1, keepdims=True)`."
+                "softmax rounds a very small probability to 0, and the logarithm of 0 is minus infinity. Use "
+                "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)`."
             ),
             hint=3,
         ),
@@ -309,7 +356,7 @@ LOGPS = Exercise(
             "overflow",
             "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
             "+ logps = logits - mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))",
-            message="`exp(1000)` is infinite. `mx.logsumexp` takes off the largest logit first.",
+            message="`exp(1000)` is infinite. `mx.logsumexp` subtracts the largest logit first.",
             hint=3,
         ),
         Slip(
@@ -317,8 +364,9 @@ LOGPS = Exercise(
             "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
             "+ logps = logits - logits.max() - mx.log(mx.exp(logits - logits.max()).sum(axis=-1, keepdims=True))",
             message=(
-                "The largest logit of *all* places was taken off. Where the logits lie far below it, all of their exp "
-                "are 0, and log 0 is infinite. `mx.logsumexp` with `axis=-1` takes off each place's own."
+                "You subtracted the largest logit of *all* positions. Where the logits are far below it, each exp "
+                "is 0, and log 0 is minus infinity. `mx.logsumexp` with `axis=-1` subtracts each position's own "
+                "largest logit."
             ),
             hint=3,
         ),
@@ -336,14 +384,16 @@ LOGPS = Exercise(
             "clipped",
             "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
             "+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].clip(-20, 0)",
-            message="Very small log-probabilities are cut off. That changes the number, and takes away its gradient.",
+            message=(
+                "You cut off very small log-probabilities. That changes the numbers, and their gradients become 0."
+            ),
             hint=3,
         ),
         Slip(
             "a sum",
             "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
             "+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].sum(axis=1)",
-            message="That is one number a row, the whole completion's. Return one for each token: [B, T].",
+            message="That is one number per row, for the whole completion. Return one per token: [B, T].",
             hint=2,
         ),
     ),
@@ -360,7 +410,7 @@ def token_ratios(logps, old_logps, mask):
 
 
 def _with_gradient(function, logps, *others):
-    """The ratios, and the gradient of their sum for logps."""
+    """The ratios, and the gradient of their sum with respect to logps."""
     ratios = function(logps, *others)
     return ratios, mx.grad(lambda x: mx.array(function(x, *others)).sum())(logps)
 
@@ -376,17 +426,17 @@ RATIOS = Exercise(
     "16.3",
     "A ratio that survives padding",
     "Write `token_ratios(logps, old_logps, mask)`, all [B, T]: `exp(logps - old_logps)` where `mask` is True, and 1 "
-    "where it is False. Masked positions are padding and may hold anything: 900, infinity, nan. Use MLX's functions: "
-    "`check` also takes the gradient of the ratios' sum for `logps`, which has to be exactly 0 at masked positions. "
-    "In its messages, part 1 is the ratios and part 2 is that gradient.",
+    "where it is False. Masked positions are padding and may hold anything: 900, infinity, nan. Use MLX's "
+    "functions: `check` also computes the gradient of the sum of the ratios with respect to `logps`, which has to "
+    "be exactly 0 at masked positions. In its messages, part 1 is the ratios and part 2 is that gradient.",
     minutes=8,
     difficulty=2,
     solution=token_ratios,
     hints=(
-        "Multiplying with a mask of 0 and 1 does not help: 0 * inf and 0 * nan are nan. `mx.where(mask, a, b)` "
+        "It does not help to multiply by a mask of 0 and 1: 0 * inf and 0 * nan are nan. `mx.where(mask, a, b)` "
         "chooses.",
-        "Choose too late, after exp, and the ratios are right, and their gradient is nan: on its way back it meets "
-        "0 * inf. What has to be 0 at masked places so that exp never sees them?",
+        "If you choose too late, after exp, the ratios are right but their gradient is nan: on its way back it "
+        "meets 0 * inf. What has to be 0 at masked positions so that exp never sees their values?",
         "`log_ratio = mx.where(mask, logps - old_logps, 0.0)`, and only then `mx.exp`.",
     ),
     cases=(
@@ -410,7 +460,7 @@ RATIOS = Exercise(
             "+ log_ratio = logps - old_logps",
             "+ return mx.where(mask, mx.exp(log_ratio), 1.0)",
             message=(
-                "The ratios are right, and the gradient is not: exp has overflowed at a masked place, and 0 * inf on "
+                "The ratios are right, but the gradient is not: exp overflowed at a masked position, and 0 * inf on "
                 "the way back is nan. Mask *before* exp."
             ),
             hint=2,
@@ -420,8 +470,8 @@ RATIOS = Exercise(
             "- return mx.exp(log_ratio)",
             "+ return mx.exp(mx.stop_gradient(log_ratio))",
             message=(
-                "The ratios are right, and no gradient flows through them. NumPy, `.item()` and `mx.stop_gradient` cut"
-                " it off: stay with MLX's functions, on `logps` itself."
+                "The ratios are right, but no gradient flows through them. NumPy, `.item()` and `mx.stop_gradient` "
+                "cut it off: apply MLX's functions to `logps` itself."
             ),
             hint=3,
         ),
@@ -429,20 +479,20 @@ RATIOS = Exercise(
             "multiplied with the mask",
             "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
             "+ log_ratio = (logps - old_logps) * mask",
-            message="0 times nan is nan, and 0 times infinity too. `mx.where` chooses instead of multiplying.",
+            message="0 times nan is nan, and so is 0 times infinity. `mx.where` chooses instead of multiplying.",
         ),
         Slip(
             "0 at masked places",
             "- return mx.exp(log_ratio)",
             "+ return mx.exp(log_ratio) * mask",
-            message="Masked places are 0. A ratio of 1 was asked for: nothing has changed there.",
+            message="Your ratios are 0 at masked positions. They have to be 1 there: nothing has changed.",
             hint=2,
         ),
         Slip(
             "upside down",
             "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
             "+ log_ratio = mx.where(mask, old_logps - logps, 0.0)",
-            message="That is old / new, upside down. A token that has become likelier has a ratio above 1.",
+            message="That is old / new, which is upside down. A token that has become likelier has a ratio above 1.",
             hint=3,
         ),
         Slip(
@@ -456,15 +506,15 @@ RATIOS = Exercise(
             "no mask",
             "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
             "+ log_ratio = logps - old_logps",
-            message="The mask is not used: padding gets a ratio of its own.",
+            message="You do not use the mask: padding gets ratios other than 1.",
         ),
         Slip(
             "quotient of logarithms",
             "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
             "+ log_ratio = mx.where(mask, mx.log(logps / old_logps), 0.0)",
             message=(
-                "That divides log-probabilities. The ratio is one of probabilities: the exponential of their "
-                "*difference*."
+                "You divided log-probabilities. The ratio divides probabilities: it is the exponential of the "
+                "*difference* of their logarithms."
             ),
             hint=3,
         ),
@@ -472,7 +522,7 @@ RATIOS = Exercise(
             "a ratio a row",
             "- return mx.exp(log_ratio)",
             "+ return mx.exp(log_ratio.sum(axis=1, keepdims=True)) + 0 * log_ratio",
-            message="Every token of a row got the whole row's ratio. Here each token has its own.",
+            message="You gave every token the ratio of its whole row. Here each token has its own ratio.",
             hint=3,
         ),
         Slip(
@@ -480,8 +530,8 @@ RATIOS = Exercise(
             "- return mx.exp(log_ratio)",
             "+ return mx.exp(mx.where(mask, logps, 0.0)) / mx.exp(mx.where(mask, old_logps, 0.0))",
             message=(
-                "That divides probabilities. Those of unlikely tokens are 0 in float32, and 0 / 0 is nan: subtract the"
-                " logarithms first, and take exp once."
+                "You divided probabilities. In float32 the probability of a very unlikely token is 0, and 0 / 0 is "
+                "nan: subtract the logarithms first, and take exp once."
             ),
             hint=3,
         ),
@@ -489,7 +539,7 @@ RATIOS = Exercise(
             "kept from growing",
             "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
             "+ log_ratio = mx.where(mask, mx.clip(logps - old_logps, -0.5, 0.5), 0.0)",
-            message="Large ratios are cut off here. Clipping comes later, and only on one side.",
+            message="You cut off large ratios. Clipping comes later, and only on one side.",
             hint=3,
         ),
     ),
@@ -518,16 +568,16 @@ def _square(rng):
 CLIPPED = Exercise(
     "16.4",
     "Clip, for a whole batch",
-    "Write `clipped_objective(ratio, advantages, epsilon, epsilon_high)` for ratios [B, T] and advantages [B], one for "
-    "each row: `min(r A, clip(r) A)` for every token, [B, T], where clip keeps r between 1 - epsilon and 1 + "
-    "epsilon_high.",
+    "Write `clipped_objective(ratio, advantages, epsilon, epsilon_high)` for ratios [B, T] and advantages [B], one "
+    "for each row. Return `min(r A, clip(r) A)` for every token, [B, T], where clip keeps r between 1 - epsilon and "
+    "1 + epsilon_high.",
     minutes=6,
     difficulty=1,
     solution=clipped_objective,
     hints=(
         "Every token of row b has the advantage of row b. `advantages[:, None]` is [B, 1], and broadcasting does the "
         "rest.",
-        "`mx.clip(x, low, high)` clips, `mx.minimum(a, b)` takes the smaller of each two.",
+        "`mx.clip(x, low, high)` clips, and `mx.minimum(a, b)` takes the smaller of each pair.",
         "`mx.minimum(ratio * advantages, mx.clip(ratio, 1 - epsilon, 1 + epsilon_high) * advantages)`",
     ),
     cases=(
@@ -545,8 +595,8 @@ CLIPPED = Exercise(
             "- return mx.minimum(ratio * advantages, clipped * advantages)",
             "+ return clipped * advantages",
             message=(
-                "That always clips. With the minimum a token that moved the *wrong* way is not clipped, so it can come"
-                " back."
+                "Your answer always clips. The minimum leaves a token that moved the *wrong* way unclipped, so it "
+                "can come back."
             ),
         ),
         Slip(
@@ -560,13 +610,13 @@ CLIPPED = Exercise(
             "not clipped",
             "- return mx.minimum(ratio * advantages, clipped * advantages)",
             "+ return ratio * advantages",
-            message="Nothing is clipped there.",
+            message="Your answer clips nothing.",
         ),
         Slip(
             "a loss",
             "- return mx.minimum(ratio * advantages, clipped * advantages)",
             "+ return -mx.minimum(ratio * advantages, clipped * advantages)",
-            message="That is the loss. The *objective*, which should grow, has no minus.",
+            message="That is the loss. The *objective*, which should grow, has no minus sign.",
             hint=3,
         ),
         Slip(
@@ -580,14 +630,14 @@ CLIPPED = Exercise(
             "edges as they are",
             "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
             "+ clipped = mx.clip(ratio, epsilon, epsilon_high)",
-            message="The edges are 1 - epsilon and 1 + epsilon_high: how far from 1 a ratio may go.",
+            message="The edges are 1 - epsilon and 1 + epsilon_high: the epsilons say how far from 1 a ratio may go.",
             hint=2,
         ),
         Slip(
             "the product clipped",
             "- return mx.minimum(ratio * advantages, clipped * advantages)",
             "+ return mx.minimum(ratio * advantages, mx.clip(ratio * advantages, 1 - epsilon, 1 + epsilon_high))",
-            message="The product was clipped. It is the ratio alone that is clipped, before it meets the advantage.",
+            message="You clipped the product. Clip only the ratio, before you multiply it by the advantage.",
             hint=2,
         ),
         Slip(
@@ -595,7 +645,7 @@ CLIPPED = Exercise(
             "- advantages = advantages[:, None]",
             "+ advantages = mx.array(advantages)",
             message=(
-                "Broadcasting puts advantages [B] along the *tokens*. Each belongs to a row: `advantages[:, None]`."
+                "Broadcasting lays advantages [B] along the *tokens*. Each belongs to a row: `advantages[:, None]`."
             ),
         ),
         Slip(
@@ -603,7 +653,7 @@ CLIPPED = Exercise(
             "- return mx.minimum(ratio * advantages, clipped * advantages)",
             "+ return mx.minimum(ratio, clipped) * advantages",
             message=(
-                "The smaller *ratio* was taken, and then multiplied. Where A < 0 the smaller ratio gives the larger "
+                "You took the smaller *ratio* and then multiplied. Where A < 0, the smaller ratio gives the larger "
                 "product: multiply both first."
             ),
             hint=3,
@@ -613,7 +663,7 @@ CLIPPED = Exercise(
             "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
             "+ clipped = mx.clip(ratio, 1 - epsilon_high, 1 + epsilon)",
             message=(
-                "The epsilons have changed places: `epsilon` is for the edge below 1, `epsilon_high` for the one above."
+                "You swapped the epsilons: `epsilon` is for the edge below 1, and `epsilon_high` for the edge above."
             ),
             hint=2,
         ),
@@ -621,7 +671,7 @@ CLIPPED = Exercise(
             "only above",
             "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
             "+ clipped = mx.minimum(ratio, 1 + epsilon_high)",
-            message="The lower edge is missing: it is the one that counts where A < 0.",
+            message="The lower edge is missing: it is the one that matters where A < 0.",
             hint=2,
         ),
     ),
@@ -629,7 +679,7 @@ CLIPPED = Exercise(
 
 STILL_PUSHED = Exercise(
     "16.5",
-    "Who is still pushed?",
+    "Which tokens are still pushed?",
     "epsilon is 0.2, and epsilon_high 0.28. Six tokens with (ratio, advantage): (1.25, 1), (1.3, -1), (0.7, 1), "
     "(0.75, -1), (1.3, 1), (1.0, 0). Which of them still have a gradient through the clipped objective? Answer with a "
     'string of six letters, Y or N, such as "YYYYYY".',
@@ -637,7 +687,7 @@ STILL_PUSHED = Exercise(
     difficulty=1,
     solution="YYYNNN",
     hints=(
-        "In the picture a token has a gradient where the line is not flat. Where is it flat for A > 0, and where for "
+        "In the picture a token has a gradient where the line is not flat. Where is it flat if A > 0, and where if "
         "A < 0?",
         "A > 0: flat above 1.28. A < 0: flat below 0.8. A = 0: flat everywhere.",
     ),
@@ -645,18 +695,34 @@ STILL_PUSHED = Exercise(
         Mistake(
             "clipped on both sides",
             "YNNNNN",
-            "Outside of the range not everybody is clipped. A bad token (A < 0) that has become *likelier* has to be "
-            "pushed back, and a good one that has become less likely too: there the minimum is the unclipped term.",
+            "Not every token outside the range is clipped. A bad token (A < 0) that has become *likelier* has to be "
+            "pushed back, and so has a good one that has become less likely: there the minimum is the unclipped "
+            "term.",
         ),
         Mistake(
-            "signs swapped", "YNNYYN", "The other way round: clipped is who has moved far in the wanted direction."
+            "signs swapped",
+            "YNNYYN",
+            "It is the other way round: a token is clipped once it has moved far enough in the desired direction.",
         ),
-        Mistake("a push of nothing", "YYYNNY", "With A = 0 the objective is 0 whatever the ratio is: nothing pushes."),
-        Mistake("who is clipped", "NNNYYY", "Those are the ones *without* a gradient. Y is for those that have one."),
-        Mistake("nobody is clipped", "YYYYYN", "1.3 is beyond 1.28, and 0.75 below 0.8. Where is the line flat there?"),
-        Mistake("one epsilon", "NYYNNN", "1.25 is not yet far enough: the upper edge is 1 + epsilon_high, 1.28."),
+        Mistake(
+            "a push of nothing",
+            "YYYNNY",
+            "With A = 0 the objective is 0, whatever the ratio is: nothing pushes this token.",
+        ),
+        Mistake(
+            "the clipped tokens", "NNNYYY", "Those are the tokens *without* a gradient. Y is for tokens that have one."
+        ),
+        Mistake(
+            "nothing is clipped",
+            "YYYYYN",
+            "1.3 is above 1.28, and 0.75 is below 0.8. For which sign of A is the line flat there?",
+        ),
+        Mistake(
+            "one epsilon", "NYYNNN", "1.25 is not far enough to be clipped: the upper edge is 1 + epsilon_high = 1.28."
+        ),
     ),
-    explain="Clipped is who has gone far enough in the wanted direction. Who went astray is always called back.",
+    explain="A token is clipped once it has moved far enough in the desired direction. One that moved the wrong way is "
+    "always called back.",
 )
 
 
@@ -672,13 +738,13 @@ def k3(logps, ref_logps):
 KL = Exercise(
     "16.6",
     "How far from the reference",
-    "Write `k3(logps, ref_logps)`, both [B, T]: for each token `exp(d) - d - 1`, where d is the logarithm of reference "
-    "over policy.",
+    "Write `k3(logps, ref_logps)`, both [B, T]: for each token `exp(d) - d - 1`, where d is the logarithm of the "
+    "reference's probability divided by the policy's.",
     minutes=3,
     difficulty=1,
     solution=k3,
     hints=(
-        "The logarithm of a quotient is the difference of the logarithms: what minus what?",
+        "The logarithm of a quotient is the difference of the logarithms. What minus what is it here?",
         "`d = ref_logps - logps`, and `mx.exp(d) - d - 1`.",
     ),
     cases=(
@@ -693,45 +759,49 @@ KL = Exercise(
             "- d = ref_logps - logps",
             "+ d = logps - ref_logps",
             message=(
-                "d has the wrong sign: it is reference over policy, so `ref_logps - logps`. (With the other sign the "
-                "mean over the policy's samples is not KL.)"
+                "Your d has the wrong sign: it is reference over policy, so `ref_logps - logps`. (With the other "
+                "sign the mean over the policy's samples is not KL.)"
             ),
         ),
         Slip(
             "without 1",
             "- return mx.exp(d) - d - 1",
             "+ return mx.exp(d) - d",
-            message="Where both agree that is 1. The `- 1` makes it 0.",
+            message="Where both agree, your estimate is 1. The `- 1` makes it 0.",
             hint=2,
         ),
         Slip(
             "k1",
             "- return mx.exp(d) - d - 1",
             "+ return -d",
-            message="That is -d, the estimator called k1. Its mean is right too, and single values are often negative.",
+            message=(
+                "That is -d, the estimator called k1. Its mean is right too, but single values are often negative."
+            ),
         ),
         Slip(
             "k2",
             "- return mx.exp(d) - d - 1",
             "+ return d * d / 2",
-            message="That is d^2 / 2, the estimator k2. It is near k3 for small d.",
+            message="That is d^2 / 2, the estimator called k2. It is close to k3 for small d.",
         ),
         Slip(
             "exp alone",
             "- return mx.exp(d) - d - 1",
             "+ return mx.exp(d) - 1",
-            message="`- d` is missing. Without it the value can be negative, and its mean is 0 whatever the policy.",
+            message=(
+                "`- d` is missing. Without it the value can be negative, and its mean is 0, whatever the policy is."
+            ),
             hint=2,
         ),
         Slip(
             "a mean",
             "- return mx.exp(d) - d - 1",
             "+ return (mx.exp(d) - d - 1).mean()",
-            message="Return one number for each token. Which tokens count, and how much, is decided later.",
+            message="Return one number for each token. A later step decides which tokens count, and how much.",
             hint=2,
         ),
     ),
-    explain="exp(d) is never below d + 1, its tangent at 0: so k3 is never negative.",
+    explain="exp(d) is never below d + 1, its tangent at 0, so k3 is never negative.",
 )
 
 
@@ -739,7 +809,7 @@ KL = Exercise(
 
 
 def aggregate(per_token_loss, mask, loss_type, max_length, num_items):
-    """[B, T] -> one number, as the loss type weighs tokens; num_items: those of the batch."""
+    """[B, T] -> one number, weighted by the loss type; num_items: the tokens of the whole batch."""
     per_token_loss = mx.where(mask, per_token_loss, 0.0)
     lengths = mask.sum(axis=1)
     if loss_type == "grpo":
@@ -760,10 +830,10 @@ def _draw_losses(rng):
 
 
 def _of_each_type(function, *arguments):
-    """What the four types give, as one array."""
+    """The results of the four types, as one array."""
     per_token_loss, mask, max_length, num_items = arguments
     results = [function(per_token_loss, mask, each, max_length, num_items) for each in FOUR_TYPES]
-    # A type that an answer has nothing for yet is shown as nan.
+    # A type for which the answer returns None so far is shown as nan.
     return mx.stack([mx.array(math.nan if each is None else each).reshape(()).astype(mx.float32) for each in results])
 
 
@@ -771,19 +841,19 @@ AGGREGATE = Exercise(
     "16.7",
     "Four ways to one number",
     "Write `aggregate(per_token_loss, mask, loss_type, max_length, num_items)` for losses and a mask [B, T]. Return "
-    'one number: for `loss_type` "grpo" the mean over rows of each row\'s mean over its own tokens; "bnpo": the sum '
-    'over all tokens, divided by how many tokens there are; "dr_grpo": the same sum, divided by B * max_length; '
-    '"dapo": the same sum, divided by num_items. Only tokens whose mask is True count. A row without any counts as 0 '
-    '(and as a row). `check` calls your function with all four types: "it gave array([...])" lists them in the order '
-    "above.",
+    'one number: for `loss_type` "grpo" the mean over rows of each row\'s mean over its own tokens; "bnpo": the '
+    'sum over all tokens, divided by the number of tokens; "dr_grpo": the same sum, divided by B * max_length; '
+    '"dapo": the same sum, divided by num_items. Only tokens whose mask is True count. A row without any tokens '
+    'counts as a row, with the mean 0. `check` calls your function with all four types: "it gave array([...])" '
+    "lists their results in the order above.",
     minutes=12,
     difficulty=2,
     solution=aggregate,
     hints=(
-        "First put 0 at masked places: `mx.where(mask, per_token_loss, 0.0)`. `mask.sum(axis=1)` are the lengths of "
-        "the rows.",
+        "First put 0 at masked positions: `mx.where(mask, per_token_loss, 0.0)`. `mask.sum(axis=1)` holds the "
+        "lengths of the rows.",
         '"grpo": a sum and a length for each row, their quotients, and then `.mean()`. A row without tokens would '
-        "divide by 0: `mx.maximum(lengths, 1)`.",
+        "divide by 0, so use `mx.maximum(lengths, 1)`.",
         "The other three are the sum over everything, divided by `lengths.sum()`, by `mask.shape[0] * max_length`, and "
         "by `num_items`.",
     ),
@@ -801,20 +871,20 @@ AGGREGATE = Exercise(
             "mask forgotten",
             "- per_token_loss = mx.where(mask, per_token_loss, 0.0)",
             "+ per_token_loss = per_token_loss * 1.0",
-            message="Padding is counted in the sums. Put 0 where the mask is False first.",
+            message="Your sums include padding. First put 0 where the mask is False.",
         ),
         Slip(
             "means over the padded row",
             "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
             "+ return (per_token_loss.mean(axis=1)).mean()",
-            message='"grpo" divides by the padded length. Each row is divided by its own number of tokens.',
+            message='Your "grpo" divides by the padded length. Divide each row by its own number of tokens.',
             hint=2,
         ),
         Slip(
             "row means added",
             "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
             "+ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum()",
-            message='"grpo" adds the rows\' means up. Take the mean over rows.',
+            message='Your "grpo" adds up the rows\' means. Take their mean.',
             hint=2,
         ),
         Slip(
@@ -822,7 +892,8 @@ AGGREGATE = Exercise(
             "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
             "+ return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
             message=(
-                '"grpo" is computed as a mean over all tokens. First a mean for each row, and then the mean of these.'
+                'Your "grpo" is the mean over all tokens. Take a mean for each row first, and then the mean of '
+                "these means."
             ),
             hint=2,
         ),
@@ -830,7 +901,7 @@ AGGREGATE = Exercise(
             "all places",
             "- return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
             "+ return per_token_loss.sum() / mask.size",
-            message='"bnpo" divides by all places, padded ones too. Only tokens count.',
+            message='Your "bnpo" divides by the number of all positions, padded ones too. Count only the tokens.',
             hint=3,
         ),
         Slip(
@@ -838,8 +909,8 @@ AGGREGATE = Exercise(
             "- return per_token_loss.sum() / (mask.shape[0] * max_length)",
             "+ return per_token_loss.sum() / (mask.size)",
             message=(
-                '"dr_grpo" divides by the longest row that happens to be there. max_length is a constant of the '
-                "training."
+                'Your "dr_grpo" divides by the length of the longest row in this batch. max_length is a constant of '
+                "the training run."
             ),
             hint=3,
         ),
@@ -847,28 +918,31 @@ AGGREGATE = Exercise(
             "rows forgotten",
             "- return per_token_loss.sum() / (mask.shape[0] * max_length)",
             "+ return per_token_loss.sum() / (max_length)",
-            message='"dr_grpo" divides by B * max_length; the number of rows is missing.',
+            message='"dr_grpo" divides by B * max_length; you left out the number of rows.',
             hint=3,
         ),
         Slip(
             "own tokens",
             "- return per_token_loss.sum() / num_items",
             "+ return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
-            message='"dapo" divides by num_items, the tokens of the *whole* batch, of which these rows may be a part.',
+            message=(
+                '"dapo" divides by num_items, the number of tokens in the *whole* batch. These rows may be only a '
+                "part of it."
+            ),
             hint=3,
         ),
         Slip(
             "0 / 0",
             "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
             "+ return (per_token_loss.sum(axis=1) / lengths).mean()",
-            message="A row without tokens gives 0 / 0 there. Divide by at least 1.",
+            message='A row without tokens gives 0 / 0 in your "grpo". Divide by at least 1.',
             hint=2,
         ),
         Slip(
             "empty rows are no rows",
             "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
             "+ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum() / (lengths > 0).sum()",
-            message="A row without tokens was left out of the mean over rows. It counts as a row, with 0.",
+            message="You left a row without tokens out of the mean over rows. It counts as a row, with the mean 0.",
             hint=2,
         ),
         Slip(
@@ -876,8 +950,8 @@ AGGREGATE = Exercise(
             "- per_token_loss = mx.where(mask, per_token_loss, 0.0)",
             "+ per_token_loss = mx.where(mx.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True), per_token_loss, 0.0)",  # noqa: E501
             message=(
-                "The first places of a row were taken, as many as are True. A mask may have holes (text that a tool "
-                "wrote into the answer, say): take the places that are True."
+                "You took the first positions of each row, as many as are True. A mask may have holes, for example "
+                "where a tool wrote text into the answer: take the positions that are True."
             ),
         ),
     ),
@@ -888,7 +962,7 @@ AGGREGATE = Exercise(
 
 
 def grpo_loss(logps, old_logps, ref_logps, advantages, mask, settings):
-    """The GRPO loss of B completions, one number to make small."""
+    """The GRPO loss of B completions: one number, to be minimised."""
     old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
     ratio = token_ratios(logps, old_logps, mask)
     loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
@@ -899,7 +973,7 @@ def grpo_loss(logps, old_logps, ref_logps, advantages, mask, settings):
 
 
 def _loss_and_gradient(function, logps, *others):
-    """The loss, and its gradient for logps."""
+    """The loss, and its gradient with respect to logps."""
     loss, gradient = mx.value_and_grad(lambda x: mx.array(function(x, *others)).reshape(()))(logps)
     return loss, gradient
 
@@ -931,17 +1005,18 @@ LOSS = Exercise(
     "Put the parts together: `grpo_loss(logps, old_logps, ref_logps, advantages, mask, settings)`. `logps`, "
     "`old_logps`, `ref_logps` and `mask` are [B, T], `advantages` [B]; `settings` is a dictionary with `epsilon`, "
     "`epsilon_high`, `beta`, `loss_type`, `max_length` and `num_items`. The loss of a token is minus its clipped "
-    "objective, plus `beta` times its k3; then `aggregate`. With `beta` 0, `ref_logps` is None. `old_logps` None says "
-    "that the policy itself has sampled just now: its values are those of `logps`, and **constants**, as in every "
-    "case. Masked places may hold anything. You may call `token_ratios`, `clipped_objective`, `k3` and `aggregate`: "
-    "the cell above has them. `check` compares the loss (part 1) and its gradient for `logps` (part 2).",
+    "objective, plus `beta` times its k3; `aggregate` then makes one number of them. If `beta` is 0, `ref_logps` is "
+    "None. If `old_logps` is None, the policy itself has just sampled: the old values are those of `logps`. Old "
+    "values are always **constants**. Masked positions may hold anything. You may call `token_ratios`, "
+    "`clipped_objective`, `k3` and `aggregate`: the cell above defines them. `check` compares the loss (part 1) and "
+    "its gradient with respect to `logps` (part 2).",
     minutes=20,
     difficulty=3,
     solution=grpo_loss,
     hints=(
-        "Four lines: ratio, minus objective, plus beta * k3 if beta > 0, aggregate. What makes an array a constant for "
-        "the gradient is `mx.stop_gradient`.",
-        "`old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)`. The ratios are then all 1, and "
+        "Four lines: ratio, minus objective, plus beta * k3 if beta > 0, aggregate. `mx.stop_gradient` makes an "
+        "array a constant for the gradient.",
+        "`old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)`. The ratios are then all 1, but "
         "their *slope* is not 0.",
         "k3 has an exp of its own: give it `mx.where(mask, logps, 0.0)` and `mx.where(mask, ref_logps, 0.0)`.",
     ),
@@ -972,8 +1047,8 @@ LOSS = Exercise(
             "- old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)",
             "+ old_logps = logps if old_logps is None else old_logps",
             message=(
-                "The loss is right and its gradient is 0: logps - logps is 0 whatever logps is. The old values have to"
-                " be constants: `mx.stop_gradient`."
+                "The loss is right, but its gradient is 0: logps - logps is 0, whatever logps is. The old values "
+                "have to be constants: `mx.stop_gradient`."
             ),
             hint=2,
         ),
@@ -981,7 +1056,10 @@ LOSS = Exercise(
             "sign",
             '- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
             '+ loss = clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
-            message="The objective is to become *large*, and a loss is made small: a minus is missing in front of it.",
+            message=(
+                "Training makes a loss small, but the objective should become *large*: put a minus in front of the "
+                "objective."
+            ),
         ),
         Slip(
             "sign of everything",
@@ -993,7 +1071,10 @@ LOSS = Exercise(
             "KL rewarded",
             '- loss = loss + settings["beta"] * k3(policy, reference)',
             '+ loss = loss - settings["beta"] * k3(policy, reference)',
-            message="k3 is taken off, so the loss *rewards* being far from the reference. It is a penalty: plus.",
+            message=(
+                "You subtracted k3, so the loss *rewards* a policy that is far from the reference. It is a penalty: "
+                "add it."
+            ),
         ),
         Slip(
             "no KL",
@@ -1005,13 +1086,15 @@ LOSS = Exercise(
             "beta forgotten",
             '- loss = loss + settings["beta"] * k3(policy, reference)',
             "+ loss = loss + k3(policy, reference)",
-            message="k3 is added whole. It counts `beta` times.",
+            message="You added k3 without its factor. Multiply it by `beta`.",
         ),
         Slip(
             "KL not masked",
             "- policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))",
             "+ policy, reference = (each + 0.0 for each in (logps, ref_logps))",
-            message="At a masked place k3's exp has overflowed, and 0 * inf on the way back is nan. Mask its inputs.",
+            message=(
+                "The exp of k3 overflowed at a masked position, and 0 * inf on the way back is nan. Mask its inputs."
+            ),
             hint=3,
         ),
         Slip(
@@ -1019,9 +1102,9 @@ LOSS = Exercise(
             "  old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)",
             "+ logps = mx.stop_gradient(logps)",
             message=(
-                "The loss is right, and no gradient comes through it. NumPy, `.item()` and `mx.stop_gradient` cut it "
-                "off. If they do not stand here, look into `clipped_objective` and `aggregate`: with NumPy they can "
-                "pass 16.4 and 16.7, and not be used here."
+                "The loss is right, but no gradient comes through it. NumPy, `.item()` and `mx.stop_gradient` cut "
+                "it off. If you do not use them here, look into `clipped_objective` and `aggregate`: written with "
+                "NumPy they pass 16.4 and 16.7, but do not work here."
             ),
         ),
         Slip(
@@ -1029,8 +1112,8 @@ LOSS = Exercise(
             "- ratio = token_ratios(logps, old_logps, mask)",
             "+ ratio = token_ratios(mx.stop_gradient(logps), old_logps, mask)",
             message=(
-                "The loss is right, and no gradient comes through its clipped objective. `.item()` and "
-                "`mx.stop_gradient` cut it off, here or in your `clipped_objective`."
+                "The loss is right, but no gradient comes through its clipped objective. `.item()` or "
+                "`mx.stop_gradient` cuts it off, here or in your `clipped_objective`."
             ),
         ),
         Slip(
@@ -1038,15 +1121,15 @@ LOSS = Exercise(
             "- policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))",
             "+ policy, reference = (mx.where(mask, each, 0.0) for each in (mx.stop_gradient(logps), ref_logps))",
             message=(
-                "The loss is right, and no gradient comes through the KL penalty. Is it cut off in your `k3`? With "
-                "NumPy that can pass 16.6, and not be used here."
+                "The loss is right, but no gradient comes through the KL penalty. Is it cut off in your `k3`? "
+                "Written with NumPy it passes 16.6, but does not work here."
             ),
         ),
         Slip(
             "KL upside down",
             '- loss = loss + settings["beta"] * k3(policy, reference)',
             '+ loss = loss + settings["beta"] * k3(reference, policy)',
-            message="Policy and reference have changed places in k3: d is the logarithm of reference over policy.",
+            message="You swapped policy and reference in k3: d is the logarithm of reference over policy.",
         ),
         Slip(
             "one epsilon",
@@ -1058,23 +1141,26 @@ LOSS = Exercise(
             "reference as old policy",
             "- policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))",
             "+ policy, reference = (mx.where(mask, each, 0.0) for each in (logps, old_logps))",
-            message="The KL is taken to the policy that sampled. It is the reference that it should stay near.",
+            message=(
+                "You computed the KL from the policy that sampled. The penalty keeps the policy near the *reference*."
+            ),
         ),
         Slip(
             "not clipped",
             '- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
             "+ loss = -ratio * advantages[:, None]",
-            message="Nothing is clipped: use `clipped_objective`.",
+            message="You did not clip anything: use `clipped_objective`.",
         ),
         Slip(
             "always by all tokens",
             '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
             '+ return aggregate(loss, mask, "bnpo", settings["max_length"], settings["num_items"])',
-            message="Every loss type is aggregated alike. `aggregate` takes `settings['loss_type']`.",
+            message="You aggregated every loss type in the same way. Pass `settings['loss_type']` to `aggregate`.",
         ),
     ),
-    explain="That is the loss of the kit, and of TRL, to rounding. The kit's version is in "
-    "`mlx_grpo_kit/grpo/loss.py`.",
+    explain=(
+        "Up to rounding, that is the loss of the kit and of TRL. The kit's version is in `mlx_grpo_kit/grpo/loss.py`."
+    ),
 )
 
 
@@ -1111,19 +1197,20 @@ def _draw_rows(rng):
 
 PARTS = Exercise(
     "16.9",
-    "In parts, and the same",
-    'The batch does not fit into memory. Write `in_parts(gradient_of, rows, size)`: the gradient of the "dapo" loss '
-    "of all `rows`, from calls with at most `size` rows each. `rows` is a list of completions, each a list of tokens "
-    "(here numbers; what they are does not matter to you). `gradient_of(some_rows, num_items)` returns the gradient of "
-    "the sum of these rows' token losses, divided by `num_items`. Every row counts, also where `size` does not divide "
-    "their number.",
+    "In parts, with the same result",
+    'The batch does not fit into memory. Write `in_parts(gradient_of, rows, size)`: the gradient of the "dapo" '
+    "loss of all `rows`, from calls with at most `size` rows each. `rows` is a list of completions, each a list of "
+    "tokens (here numbers; what they are does not matter to you). `gradient_of(some_rows, num_items)` returns the "
+    "gradient of the sum of these rows' token losses, divided by `num_items`. Every row counts, even if `size` does "
+    "not divide the number of rows.",
     minutes=8,
     difficulty=2,
     solution=in_parts,
     hints=(
-        "The gradient of a sum is the sum of the gradients. So the gradients of the parts add up, if all are divided "
-        "by the same number. By which?",
-        "`num_items = sum(len(row) for row in rows)`, the tokens of the *whole* batch, known before the first call.",
+        "The gradient of a sum is the sum of the gradients. So you can add up the gradients of the parts, if all "
+        "are divided by the same number. Which number?",
+        "`num_items = sum(len(row) for row in rows)`, the number of tokens in the *whole* batch. It is known before "
+        "the first call.",
         "`for start in range(0, len(rows), size)`: add `gradient_of(rows[start : start + size], num_items)`.",
     ),
     cases=(
@@ -1136,22 +1223,22 @@ PARTS = Exercise(
         Mistake(
             "mean of means",
             _means,
-            "That is the mean of the parts' own means: a token counts more in a part that has few. Divide every part "
-            "by the tokens of the whole batch, and add up.",
+            "That is the mean of the parts' own means: a token counts more in a part that has few tokens. Divide "
+            "every part by the number of tokens in the whole batch, and add up.",
             1,
         ),
         Mistake(
             "sum of means",
             _sum_of_means,
-            "Every part was divided by its own tokens, and then they were added up: the more parts, the larger the "
+            "You divided every part by its own number of tokens and then added up: the more parts, the larger the "
             "gradient.",
             1,
         ),
         Mistake(
             "each row by its own tokens",
             lambda gradient_of, rows, size: _sum_of_means(gradient_of, rows, 1),
-            "Every row was divided by its own number of tokens. All of them share one divisor, the tokens of the whole "
-            "batch.",
+            "You divided every row by its own number of tokens. All rows share one divisor, the number of tokens in "
+            "the whole batch.",
             1,
         ),
         *slips(
@@ -1161,32 +1248,32 @@ PARTS = Exercise(
                 "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
                 "+ return sum(gradient_of(rows[start : start + size], num_items) / math.ceil(len(rows) / size) for start in range(0, len(rows), size))",  # noqa: E501
                 message=(
-                    "The sum was divided by the number of parts as well. Each part is divided by the whole batch's "
-                    "tokens already: that is enough."
+                    "You divided the sum by the number of parts as well. Each part is already divided by the tokens "
+                    "of the whole batch, and that is enough."
                 ),
             ),
             Slip(
                 "rows instead of tokens",
                 "- num_items = sum(len(row) for row in rows)",
                 "+ num_items = len(rows)",
-                message='num_items is the number of rows there. "dapo" divides by the number of tokens.',
+                message='You passed the number of rows as num_items. "dapo" divides by the number of tokens.',
                 hint=2,
             ),
             Slip(
                 "the last part is lost",
                 "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
                 "+ return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows) - size + 1, size))",  # noqa: E501
-                message="The last part is lost where size does not divide the number of rows.",
+                message="You lose the last part when size does not divide the number of rows.",
                 hint=3,
             ),
             Slip(
                 "all at once",
                 "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
                 "+ return sum(gradient_of(rows, num_items) for start in range(1))",
-                message="All rows went through in one call. They do not fit: at most `size` at a time.",
+                message="You passed all rows in one call. They do not fit: pass at most `size` at a time.",
                 hint=3,
             ),
         ),
     ),
-    explain='It holds for "dapo", whose divisor is known before the first part is computed.',
+    explain='This works for "dapo", because its divisor is known before the first part is computed.',
 )

@@ -1,4 +1,4 @@
-"""The ways that optimizers take down the same valley."""
+"""The paths of several optimizers down the same valley."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def draw_descent(
     reach: tuple[float, float] = (4.4, 2.2),
     title: str = "",
 ) -> tuple[Figure, str]:
-    """(figure, words): contour lines of a valley with some paths in it, and beside it the height along each path.
+    """(figure, words): contour lines of a valley with some paths in it, and next to it the height along each path.
 
     Args:
-        height: two arrays of one shape -> the height above each point (a, b), at least 0
-        paths: name -> [steps + 1, 2], the points that were visited, the start first
-        reach: how far the plane is drawn to either side of 0
+        height: two arrays of the same shape -> the height above each point (a, b), at least 0
+        paths: name -> [steps + 1, 2], the visited points, the start first
+        reach: the distance from 0 to the edges of the plane
     """
     import numpy as np
 

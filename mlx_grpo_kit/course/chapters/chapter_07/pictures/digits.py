@@ -1,4 +1,4 @@
-"""Pictures of small images and of what a classifier makes of them: pixels, guesses, mistakes, a confusion matrix."""
+"""Pictures of small images and of a classifier's answers: pixels, guesses, mistakes, a confusion matrix."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TILE = 0.55  # inches, of an image among many
-LARGEST_WITH_NUMBERS = 12  # pixels a side, up to which each pixel's number is legible
+TILE = 0.55  # inches; the size of an image among many
+LARGEST_WITH_NUMBERS = 12  # pixels per side, up to which the number of each pixel is legible
 
 
 def draw_pixels(image: np.ndarray, title: str = "") -> tuple[Figure, str]:
-    """(figure, words): an image with its numbers in its pixels, and below it the same numbers as one row.
+    """(figure, words): an image with the number of each pixel, and below it the same numbers in one row.
 
     image: [H, W] or [1, H, W], from 0 (paper) to 1 (ink).
     """
@@ -49,7 +49,7 @@ def draw_pixels(image: np.ndarray, title: str = "") -> tuple[Figure, str]:
     for edge in range(width, height * width, width):
         below.axvline(edge - 0.5, color=COLORS[0], linewidth=0.8)
     below.set_xlabel(
-        f"what the network gets: {height * width} numbers in one row (blue lines: where a row of the image ends)",
+        f"input of the network: {height * width} numbers in one row (blue lines: ends of the image's rows)",
         size=9,
         color=INK,
     )
@@ -68,7 +68,7 @@ def draw_digits(
     columns: int = 14,
     title: str = "",
 ) -> tuple[Figure, str]:
-    """(figure, words): small images side by side, each with its label, and with what the network says if it is wrong.
+    """(figure, words): small images side by side, each with its label, and with the network's answer if it is wrong.
 
     images: [N, H, W] or [N, 1, H, W], from 0 (paper) to 1 (ink); labels and guesses: N integers.
     """
@@ -113,13 +113,13 @@ def draw_reading(
     *,
     title: str = "",
 ) -> tuple[Chart, str]:
-    """(chart, words): an image, the probability that the network gives each class, and what each pixel does to it.
+    """(chart, words): an image, the network's probability of each class, and the effect of each pixel on the loss.
 
     Args:
         image: [H, W] or [1, H, W], from 0 (paper) to 1 (ink)
         probabilities: [C], which sum to 1
-        label: the right class, if it is known
-        slope: d(loss) / d(pixel), the shape of image: where it is positive, more ink makes the answer worse
+        label: the right class, if known
+        slope: d(loss) / d(pixel), in the shape of image: where it is positive, more ink makes the answer worse
     """
     import numpy as np
 
@@ -144,7 +144,7 @@ def draw_reading(
 
 
 def _draw_shares(chart: Chart, shares: np.ndarray, label: int | None, title: str) -> None:
-    """A bar for each class, blue for the right one, and orange for the one that the network says if it is another."""
+    """A bar for each class, blue for the right one, and orange for the network's answer if it is a different one."""
     left, top, longest = 318, 38, 190
     step = 252 / len(shares)
     chart.text(left, top - 9, title, size=14, bold=True)
@@ -160,7 +160,7 @@ def _draw_shares(chart: Chart, shares: np.ndarray, label: int | None, title: str
 
 
 def _draw_slope(chart: Chart, slope: np.ndarray) -> None:
-    """Blue where ink raises the loss, orange where it lowers it; a sign where it does so strongly."""
+    """Blue where ink raises the loss, orange where it lowers it; a sign marks strong effects."""
     most = max(float(abs(slope).max()), 1e-12)
     below = "more ink raises it: blue, +; lowers it: orange, \N{MINUS SIGN}"
     title = f"slope of the loss, up to {most:.2g}"
@@ -176,7 +176,7 @@ def _draw_slope(chart: Chart, slope: np.ndarray) -> None:
 def draw_confusion(
     labels: Sequence[int], guesses: Sequence[int], *, classes: int = 10, title: str = ""
 ) -> tuple[Figure, str]:
-    """(figure, words): how often each class was taken for each. labels and guesses: N integers below `classes`."""
+    """(figure, words): the confusion matrix. labels and guesses: N integers below `classes`."""
     import numpy as np
 
     counts = np.zeros((classes, classes), int)
@@ -217,8 +217,8 @@ def draw_confusion(
         f"{i} for {j} ({count} times)" if count > 1 else f"{i} for {j}"
         for count, i, j in sorted(wrong, key=lambda each: -each[0])[:8]
     )
-    words = f"Of {counts.sum()} images {np.trace(counts)} are on the diagonal, read rightly. " + (
-        f"Taken wrongly: {listed}." if wrong else "None is wrong."
+    words = f"Of {counts.sum()} images {np.trace(counts)} are on the diagonal: they are read correctly. " + (
+        f"Mistaken: {listed}." if wrong else "None is wrong."
     )
     return figure, f"{title}. {words}" if title else words
 
@@ -228,7 +228,7 @@ def _a(label: int) -> str:
 
 
 def _flat_images(images: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """[N, H, W] out of [N, H, W] or [N, 1, H, W]."""
+    """Images [N, H, W] from [N, H, W] or [N, 1, H, W]."""
     import numpy as np
 
     images = np.asarray(images, dtype=float)

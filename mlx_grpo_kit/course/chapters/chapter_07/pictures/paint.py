@@ -1,4 +1,4 @@
-"""A sheet of a few pixels to paint on, and a picture that follows every dab."""
+"""A sheet of a few pixels to paint on, and a picture that is redrawn after every dab."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mlx_grpo_kit.viz.panel import PictureWidget
 if TYPE_CHECKING:
     import numpy as np
 
-SPILL = 0.3  # of the ink that lands on the four neighbours, as a pen on paper blurs when it is scanned
+SPILL = 0.3  # ink that each of the four neighbours gets, because pen strokes blur in a scan
 CELL = "30px"
-SECONDS_OF_REST = 0.03  # after a dab, before the picture follows
+SECONDS_OF_REST = 0.03  # from a dab to the redraw
 
 
 def dab(image: np.ndarray, row: int, column: int, erase: bool = False) -> np.ndarray:
-    """A new image [H, W] with ink, 1, at a pixel and a little at its neighbours; or with that pixel wiped to 0."""
+    """A new image [H, W] with ink (1) at a pixel and a little ink at its neighbours, or with that pixel erased to 0."""
     image = image.copy()
     if erase:
         image[row, column] = 0.0
@@ -31,7 +31,7 @@ def dab(image: np.ndarray, row: int, column: int, erase: bool = False) -> np.nda
 
 
 class PaintBox(PictureWidget):
-    """Pixels to draw over, and beside them what `draw` makes of the image.
+    """Pixels to paint on, and next to them the picture that `draw` makes of the image.
 
         PaintBox(lambda image: draw_reading(image, probabilities_of(image)), start=np.zeros((8, 8)))
 
@@ -39,10 +39,10 @@ class PaintBox(PictureWidget):
 
     Args:
         draw: called with the image, [H, W] from 0 (paper) to 1 (ink); returns a Picture, or (figure or Chart, words).
-        start: the image to begin with, and to go back to.
+        start: the image to begin with and to return to.
 
     Attributes:
-        image: what is painted now.
+        image: the current image.
     """
 
     def __init__(self, draw: Callable[[np.ndarray], Any], start: np.ndarray):
@@ -64,7 +64,7 @@ class PaintBox(PictureWidget):
             [*self._pixels.values()],
             layout=widgets.Layout(grid_template_columns=f"repeat({columns}, {CELL})", grid_gap="0"),
         )
-        sheet.add_class("kit-sheet")  # the pointer paints where it is drawn over, and the arrow keys move (picture.py)
+        sheet.add_class("kit-sheet")  # the pointer paints as it is dragged, and the arrow keys move (picture.py)
         self._tool = widgets.ToggleButtons(options=["ink", "eraser"], style={"button_width": "70px"})
         clear, restart = widgets.Button(description="Clear"), widgets.Button(description="Start again")
         clear.on_click(lambda _: self.clear())
@@ -80,15 +80,15 @@ class PaintBox(PictureWidget):
         self._set(dab(self.image, row, column))
 
     def wipe(self, row: int, column: int) -> None:
-        """Take the ink off a pixel."""
+        """Erase a pixel."""
         self._set(dab(self.image, row, column, erase=True))
 
     def clear(self) -> None:
-        """An empty sheet."""
+        """Show an empty sheet."""
         self._set(self._start * 0)
 
     def restart(self) -> None:
-        """The image it began with."""
+        """Return to the first image."""
         self._set(self._start.copy())
 
     def _click(self, row: int, column: int) -> None:
@@ -102,14 +102,14 @@ class PaintBox(PictureWidget):
         self._redraw(soon)
 
     def _redraw(self, soon: bool) -> None:
-        """Draw now, or `soon`: a stroke is many clicks in a row, of which only the last one is drawn."""
+        """Draw now, or `soon`: a stroke is many clicks in a row, and only the last one is drawn."""
         if self._drawing is not None:
             self._drawing.cancel()
             self._drawing = None
         try:
             loop = asyncio.get_running_loop() if soon else None
         except RuntimeError:
-            loop = None  # outside of a kernel
+            loop = None  # outside a kernel
         if loop is None:
             self._show(lambda: self._draw(self.image))
         else:

@@ -1,4 +1,4 @@
-"""Small images in a grid: filters, digits, and what the channels of a layer make of an image while it is trained."""
+"""Small images in a grid: kernels, digits, and the feature maps of a layer during training."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def draw_images(
     signed: bool = False,
     numbers: bool = False,
 ) -> tuple[Figure, str]:
-    """(figure, words): images in a grid, a title above each.
+    """(figure, words): images in a grid, with a title above each.
 
     Args:
-        images: arrays [H, W], not necessarily of one size; a [N, H, W] array will do
-        signed: one scale for all, orange below 0 and blue above; otherwise each from white (0) to black (its largest)
+        images: arrays [H, W], of the same or different sizes; or an array [N, H, W]
+        signed: use one scale for all, orange below 0 and blue above; otherwise each is white (0) to black (its largest)
         numbers: write the values into the pixels, on lighter colours
-        words: what the picture shows, for those who cannot see it
+        words: a description of the picture, for readers who cannot see it
 
     Raises:
         ValueError: there is no image, or fewer titles than images.
@@ -84,15 +84,15 @@ def draw_feature_maps(
     title: str = "",
     steps: int = 0,
 ) -> tuple[Figure, str]:
-    """(figure, words): an image, what each channel of a layer answers to it, the loss and the accuracy so far.
+    """(figure, words): an image, the output of each channel of a layer for it, and the loss and accuracy so far.
 
     Args:
         image: [H, W]
-        maps: [C, H, W], none negative, at most 16 of them are drawn, from 0 (white) to the map's largest (black); a map
-            that is weak beside the others stays pale
-        losses: of each step
-        accuracies: (step, share between 0 and 1) of the images held out
-        steps: how long the run will be, for the length of the axes
+        maps: [C, H, W], not negative; at most 16 of them are drawn, from 0 (white) to the map's largest (black); a map
+            that is weak compared with the others stays pale
+        losses: one per step
+        accuracies: (step, share between 0 and 1), on the held-out images
+        steps: the length of the run, for the axes
     """
     import numpy as np
 
@@ -132,7 +132,7 @@ def draw_feature_maps(
     lowest = min([0.7, *(value for _, value in accuracies)])
     share.set(xlim=(0, last), ylim=(10 * math.floor(10 * lowest), 101), xlabel="step")
     share.text(last * 0.99, 96, "97%", size=8.5, color=SOFT, ha="right", va="top")
-    _caption(share, "right, of the images held out (%)", f"{accuracies[-1][1]:.1%}" if accuracies else "")
+    _caption(share, "right, of the held-out images (%)", f"{accuracies[-1][1]:.1%}" if accuracies else "")
     silent = int((maps.reshape(len(maps), -1).max(axis=1) < 0.02 * strongest).sum())
     words = [
         f"{title}." if title else "",
@@ -141,12 +141,12 @@ def draw_feature_maps(
     if losses:
         words.append(f"The loss went from {losses[0]:.2f} to {losses[-1]:.2f} in {len(losses)} steps.")
     if accuracies:
-        words.append(f"Of the images held out {accuracies[-1][1]:.1%} are right.")
+        words.append(f"Of the held-out images {accuracies[-1][1]:.1%} are right.")
     return figure, " ".join(word for word in words if word)
 
 
 def _mosaic(maps: np.ndarray, columns: int = 4, gap: int = 1) -> np.ndarray:
-    """Maps [C, H, W] side by side in one image, which is drawn sixteen times as fast; nan in between."""
+    """Maps [C, H, W] side by side in one image, which draws sixteen times as fast; nan in the gaps."""
     import numpy as np
 
     count, height, width = maps.shape

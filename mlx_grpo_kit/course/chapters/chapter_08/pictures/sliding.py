@@ -12,12 +12,12 @@ from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, ORANGE, POSITIVE, ZERO
 if TYPE_CHECKING:
     import numpy as np
 
-BORDER, CHOSEN = "#ececec", "#fbb45c"  # padding, and a pixel that is followed
+BORDER, CHOSEN = "#ececec", "#fbb45c"  # padding, and the chosen pixel
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d)?")
 
 
 def stops(shape: tuple[int, int], size: int, stride: int = 1, padding: int = 0) -> tuple[int, int]:
-    """How many stops a kernel of size x size makes down and across an image of `shape` (height, width).
+    """The number of stops of a size x size kernel down and across an image of `shape` (height, width).
 
     Raises:
         ValueError: the kernel is larger than the padded image.
@@ -35,14 +35,16 @@ def read_kernel(text: str, size: int = 3) -> np.ndarray:
     """The numbers in `text` as a kernel [size, size], row after row; commas, brackets and line breaks are spaces.
 
     Raises:
-        ValueError: a word is no number, or there are more or fewer than size * size of them.
+        ValueError: a word is not a number, or there are more or fewer than size * size numbers.
     """
     import numpy as np
 
     words = re.sub(r"[][(),;]", " ", text).split()
     strange = next((word for word in words if not NUMBER.fullmatch(word)), None)
     if strange is not None:
-        raise ValueError(f"{strange!r} is no number; a {size} x {size} kernel is {size * size} of them: 0 0 0  0 1 0")
+        raise ValueError(
+            f"{strange!r} is not a number; a {size} x {size} kernel has {size * size} numbers: 0 0 0  0 1 0"
+        )
     if len(words) != size * size:
         raise ValueError(f"{len(words)} numbers; a {size} x {size} kernel has {size * size}, row after row")
     return np.array([float(word) for word in words]).reshape(size, size)
@@ -51,12 +53,12 @@ def read_kernel(text: str, size: int = 3) -> np.ndarray:
 def draw_convolution(
     image: Any, kernel: Any, *, stride: int = 1, padding: int = 0, position: int = 0
 ) -> tuple[Chart, str]:
-    """(chart, words): the kernel at one stop. Image and window, kernel, their products, and the output with their sum.
+    """(chart, words): the kernel at one stop: image and window, kernel, their products, and the output with their sum.
 
     Args:
         image: [H, W], values from 0 (white) to 1; `padding` zeros are drawn around it
         kernel: [K, K]
-        position: which stop, counted along the rows of the output from 0; the last one if there are not that many
+        position: the number of the stop, counted from 0 along the rows of the output; at most the last one
     """
     import numpy as np
 
@@ -116,7 +118,7 @@ def draw_convolution(
         f"A {size} x {size} kernel at stop {position + 1} of {down * across} on an image of {image.shape[0]} x "
         f"{image.shape[1]} with stride {stride} and padding {padding}. The products of window and kernel add up "
         f"to {_short(total)}, which is the pixel in row {row}, column {column} of the output of {down} x "
-        f"{across}. The output reaches from {_short(float(output.min()))} to {_short(float(output.max()))}."
+        f"{across}. The output ranges from {_short(float(output.min()))} to {_short(float(output.max()))}."
     )
     return chart, words
 
@@ -128,9 +130,9 @@ def draw_im2col(
 
     Args:
         shape: height and width of the image
-        size: of the kernel, size x size
-        position: the stop whose window and column are framed; the last one if there are not that many
-        pixel: a pixel whose every copy in the matrix is filled with a colour
+        size: the kernel is size x size
+        position: the stop whose window and column are framed; at most the last one
+        pixel: a pixel whose copies in the matrix are all filled with a colour
     """
     import numpy as np
 
@@ -152,7 +154,7 @@ def draw_im2col(
         Sheet(
             *(15, 55, 275, numbers, tone),
             title=f"image {shape[0]} x {shape[1]}, pixels numbered",
-            below="" if pixel is None else f"pixel {pixel} stands in {copies} columns",
+            below="" if pixel is None else f"pixel {pixel} is in {copies} columns",
             below_color=ORANGE,
         )
     )
@@ -177,7 +179,7 @@ def draw_im2col(
         f"{row}, column {column} of the output: pixels {_listed(matrix[:, position])}."
     )
     if pixel is not None:
-        words += f" Pixel {pixel} stands in {copies} of the columns."
+        words += f" Pixel {pixel} is in {copies} of the columns."
     return chart, words
 
 

@@ -1,4 +1,4 @@
-"""How much waits to be computed, step by step, and when the time for it is spent."""
+"""Waiting operations, step by step, and the time of each step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WIDTH, HEIGHT, TOP, BOTTOM = 860.0, 290.0, 40.0, 46.0
 def draw_waiting(
     waiting: Sequence[int], writing: Sequence[float], computing: Sequence[float], every: int
 ) -> tuple[Chart, str]:
-    """(chart, words): the operations that wait after each step, and the milliseconds of each step below one another.
+    """(chart, words): the operations that wait after each step, and the milliseconds of each step.
 
     Args:
-        waiting: operations that wait behind each step, before an evaluation
-        writing: milliseconds in which each step was written down
-        computing: milliseconds in which MLX computed behind each step; 0 where it did not
+        waiting: operations that wait after each step, before an evaluation
+        writing: milliseconds to write each step down
+        computing: milliseconds of MLX's computation after each step; 0 without an evaluation
         every: steps from one evaluation to the next
     """
     steps = len(waiting)

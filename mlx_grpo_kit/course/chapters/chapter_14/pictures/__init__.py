@@ -1,1 +1,1 @@
-"""Pictures of chapter 14: functions of numbers that return a picture and the words for it."""
+"""Pictures of chapter 14: functions of numbers that return a picture and its description in words."""

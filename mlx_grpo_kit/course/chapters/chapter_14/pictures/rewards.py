@@ -1,4 +1,4 @@
-"""What a reward function pays: for which completions, and what became of policies that learned from it."""
+"""The rewards of completions, and the policies that learned from them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import pairwise
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, ORANGE, POSITIVE
 
-FEW = 12  # different rewards, up to which each has a bar of its own
-LISTED = 5  # completions of each kind that are shown
+FEW = 12  # up to this many different rewards, each has a bar of its own
+LISTED = 5  # completions to show of each kind
 
 
 def draw_rewards(
@@ -23,13 +23,13 @@ def draw_rewards(
     *,
     title: str = "",
 ) -> tuple[Chart, str]:
-    """(chart, words): how many completions got which reward, right ones in blue and wrong ones in orange.
+    """(chart, words): a histogram of the rewards, with right completions in blue and wrong ones in orange.
 
     Args:
-        rewards: [B], None where there is none; `num_generations` completions of one prompt stand side by side
-        right: [B], whether each is right, as the task sees it
+        rewards: [B], None for a completion without one; the `num_generations` completions of a prompt are adjacent
+        right: [B], True for a completion that the task accepts
         prompts, completions: [B], their texts
-        title: what pays
+        title: the name of the reward
     """
     scored = [place for place, reward in enumerate(rewards) if reward is not None]
     chart = Chart(1000, 352)
@@ -64,7 +64,7 @@ def draw_rewards(
 
 
 def summarize(rewards: Sequence[float | None], right: Sequence[bool], num_generations: int) -> str:
-    """The mean reward, how many groups have something to learn from, and in how many a wrong answer is paid in full."""
+    """The mean reward, the number of groups that teach nothing, and of groups that pay a wrong answer in full."""
     scored = [float(reward) for reward in rewards if reward is not None]
     mean = f"mean {sum(scored) / len(scored):.2f}" if scored else "nothing is scored"
     starts = range(0, len(rewards), num_generations)
@@ -77,8 +77,8 @@ def summarize(rewards: Sequence[float | None], right: Sequence[bool], num_genera
         upside_down += bool(good and bad) and max(bad) >= max(good)
     where = f"in {upside_down} group{'s' * (upside_down > 1)} a" if upside_down else "no"
     return (
-        f"{mean}; {tied} of {len(starts)} groups all equal: nothing to learn there; {where} wrong answer is paid like "
-        "the best right one of its group."
+        f"{mean}; {tied} of {len(starts)} groups all equal: nothing to learn there; {where} wrong answer is paid as "
+        "much as the best right one of its group."
     )
 
 
@@ -88,8 +88,8 @@ def draw_hack(
     """(chart, words): reward and accuracy of several runs, step by step.
 
     Args:
-        runs: by name, the reward and the share of right answers of each step
-        smoothing: each point is the mean of so many steps
+        runs: {name: (rewards, shares of right answers)}, one number per step
+        smoothing: the number of steps that each point averages
     """
     chart = Chart(860, 330)
     steps = max(len(rewards) for rewards, _ in runs.values())
@@ -111,7 +111,7 @@ def draw_hack(
 
 
 def _bars(values: Sequence[float], right: Sequence[bool]) -> list[tuple[float, int, int]]:
-    """(reward, right ones, wrong ones): for each reward, or for each of `2 * FEW` equal steps where there are many."""
+    """(reward, right ones, wrong ones), as counts: for each reward, or in `2 * FEW` equal bins if there are many."""
     places = [round(value, 6) for value in values]
     if len(set(places)) > FEW:
         low, step = min(values), (max(values) - min(values)) / (2 * FEW)
@@ -129,7 +129,7 @@ def _listed(
     *,
     highest: bool,
 ) -> list[tuple[str, str, float]]:
-    """The best or worst paid of some completions, each text once."""
+    """The best or worst paid of these completions, each text once."""
     found: dict[tuple[str, str], float] = {}
     for place in sorted(places, key=lambda p: float(rewards[p]), reverse=highest):
         found.setdefault((prompts[place], completions[place]), float(rewards[place]))

@@ -1,4 +1,4 @@
-"""A policy over a few answers: what each is worth, how likely it is, and which way its gradient pushes it."""
+"""A policy over a few answers: the reward, the probability and the push of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, POSITIVE, percent
 
-GRAY = "#b9b9bf"  # a probability that is only looked at
+GRAY = "#b9b9bf"  # probabilities
 ROW = 30  # pixels of an answer's row
 MINUS = "\N{MINUS SIGN}"
 
@@ -23,15 +23,15 @@ def draw_bandit(
     most: float | None = None,
     marked: Sequence[str] = (),
 ) -> tuple[Chart, str]:
-    """(chart, words): a row for each answer with its probability, its reward and the push that it gets.
+    """(chart, words): a row per answer with its probability, its reward and its push.
 
     Args:
-        names: of the answers
-        probs, rewards: of each
-        pushes: of each, how its logit or its probability is to change; None leaves that column out
-        pushed: what the pushes are
-        most: the push that fills its column; the largest one where it is not given
-        marked: names that stand in bold
+        names: names of the answers
+        probs, rewards: one per answer
+        pushes: one per answer, the direction and size in which its logit or probability changes; None omits the column
+        pushed: heading of that column
+        most: the push that fills the column; by default the largest one
+        marked: names to emphasise
     """
     expected = sum(p * r for p, r in zip(probs, rewards, strict=True))
     wide = pushes is not None
@@ -71,7 +71,7 @@ def number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """ "+0.50", "-0.036", "+0.0046", "0" for what rounds to nothing."""
+    """ "+0.50", "-0.036", "+0.0046", and "0" for anything that rounds to 0."""
     if abs(value) < 5e-5:
         return "0"
     return f"{value:+.{2 if abs(value) >= 0.095 else 3 if abs(value) >= 0.0095 else 4}f}".replace("-", MINUS)

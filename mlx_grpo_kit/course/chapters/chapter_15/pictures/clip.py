@@ -1,4 +1,4 @@
-"""PPO's clip on one number: what a draw is worth to the loss, against how much likelier it has become."""
+"""PPO's clip on one number: the objective of a token against its ratio."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from mlx_grpo_kit.viz.style import COLORS
 
 
 def draw_clip(ratios: Sequence[float], clipped: dict[float, Sequence[float]], *, epsilon: float) -> tuple[Chart, str]:
-    """(chart, words): ratio times advantage, and what is left of it behind the clip.
+    """(chart, words): ratio times advantage, before and after the clip.
 
     Args:
-        ratios: along the axis
-        clipped: by advantage, the clipped objective at each ratio
+        ratios: the values of the x axis
+        clipped: {advantage: the clipped objective at each ratio}
     """
     chart = Chart(1000, 340)
     words = []

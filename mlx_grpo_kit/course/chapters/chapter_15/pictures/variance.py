@@ -1,4 +1,4 @@
-"""How far estimates of a gradient scatter: as a cloud, against a baseline, a group's size, a word's length."""
+"""The scatter of gradient estimates: as a cloud, and against a baseline, a group's size or a word's length."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def draw_parabola(
     best: float,
     title: str = "",
 ) -> tuple[Chart, str]:
-    """(chart, words): the variance of an estimate against the constant that is taken off each reward.
+    """(chart, words): the variance of an estimate against the constant that is subtracted from each reward.
 
     Args:
         exact: the variance at each of the baselines
-        measured: by baseline, the variance of drawn estimates
+        measured: {baseline: variance of drawn estimates}
         mean: the expected reward
         best: the baseline with the smallest variance
     """
@@ -69,12 +69,12 @@ def draw_groups(
     axes: tuple[str, str] = ("push on arm A", "push on arm C"),
     reach: float = 2.0,
 ) -> tuple[Chart, str]:
-    """(chart, words): a cloud of estimates from groups of one size, and the variance against that size.
+    """(chart, words): a cloud of estimates from groups of one size, and the variance against the group size.
 
     Args:
-        estimates: [M, 2], one estimate a group, in the two components of the axes
+        estimates: [M, 2], one estimate per group, in the two components of the axes
         exact: [2], the true gradient
-        curves: by baseline, (group sizes, the exact variance at each)
+        curves: {baseline: (group sizes, the exact variance at each)}
         measured: the variance of the groups in the cloud
         chosen: the baseline of the cloud
         reach: the limits of the cloud's axes
@@ -88,11 +88,11 @@ def draw_groups(
     cloud.across(0), cloud.upright(0, style=":")
     for count, places in _by_frequency(estimates):
         cloud.dots(*zip(*places, strict=True), POSITIVE, size=4 + 1.6 * count**0.5, opacity=0.45)
-    cloud.labels.append(("what a group says", POSITIVE, "", "o"))
+    cloud.labels.append(("a group's estimate", POSITIVE, "", "o"))
     cloud.dots([exact[0]], [exact[1]], "ink", marker="D", size=11, label="the true gradient")
     cloud.legend("upper right")
     if outside:
-        cloud.text(-reach, reach, f"{outside} lie outside", dx=8, dy=18, size=12, color="soft")
+        cloud.text(-reach, reach, f"{outside} are outside", dx=8, dy=18, size=12, color="soft")
     sizes = [n for ns, _ in curves.values() for n in ns]
     plane = chart.plane(
         *(470, 40, 500, 300), x=(min(sizes), max(sizes)), y=(1e-3, 1e2), log_x=True, log_y=True, numbers=False,
@@ -111,7 +111,7 @@ def draw_groups(
     )
     words = (
         f"Groups of {size}. Exact variance: {told}. Measured, {chosen}: {_short(measured)}, with {outside} groups "
-        f"outside of the picture. The true gradient is {signed(exact[0])} and {signed(exact[1])}."
+        f"outside the picture. The true gradient is {signed(exact[0])} and {signed(exact[1])}."
     )
     return chart, words
 
@@ -128,10 +128,10 @@ def draw_lines(
     y: tuple[float, float] | None = None,
     corner: str = "upper left",
 ) -> tuple[Chart, str]:
-    """(chart, words): computed lines, and measured dots with the name of the line that they belong to."""
+    """(chart, words): computed lines, and measured dots, each set with the name of its line."""
     dots = dots or {}
     xs = [x for each, _ in lines.values() for x in each]
-    few = len(set(xs)) <= 12 and all(float(x).is_integer() for x in xs)  # each gets its number
+    few = len(set(xs)) <= 12 and all(float(x).is_integer() for x in xs)  # every value gets a label
     ys = [v for _, each in (*lines.values(), *dots.values()) for v in each]
     chart = Chart(820, 340)
     plane = chart.plane(
@@ -164,7 +164,7 @@ def draw_lines(
 
 
 def _by_frequency(estimates: Any) -> list[tuple[int, list[tuple[float, float]]]]:
-    """Equal estimates as one place: (how many, the places where as many lie), the largest first."""
+    """Equal estimates as one place: (count, the places with that many estimates), the largest count first."""
     counts = Counter((round(float(x), 6), round(float(y), 6)) for x, y in estimates)
     return [
         (count, [place for place, each in counts.items() if each == count])
@@ -173,7 +173,7 @@ def _by_frequency(estimates: Any) -> list[tuple[int, list[tuple[float, float]]]]
 
 
 def _names_below(plane: Plane, values: Sequence[float]) -> None:
-    """Numbers of our own along an axis, as many as there is room for."""
+    """Label the x axis with our own numbers, as many as there is room for."""
     last = None
     for value in values:
         at = plane._along(value)
@@ -183,7 +183,7 @@ def _names_below(plane: Plane, values: Sequence[float]) -> None:
 
 
 def _short(value: float) -> str:
-    """Three digits, with few zeros: "0.0749", "16.9", "2,500", "3.4e+05"."""
+    """The number with three digits: "0.0749", "16.9", "2,500", "3.4e+05"."""
     if value and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.1e}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""A group of rewards: its mean and deviation, the advantages, and how hard a group is pushed in all."""
+"""A group of rewards: its mean and deviation, its advantages, and how hard it is pushed as a whole."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def draw_advantages(
     """(chart, words): rewards with their mean and a band of one deviation on the left, advantages on the right.
 
     Args:
-        answers: the completions, as they are shown.
-        rewards: of each, from -1 to 2.
-        advantages: of each, as somebody computed them.
-        scaled: whether they were divided by the deviation, for the title.
+        answers: the completions, as text to show.
+        rewards: the reward of each answer, from -1 to 2.
+        advantages: the advantage of each answer.
+        scaled: True if the advantages were divided by the deviation; it changes the title.
     """
     count = len(rewards)
     mean = math.fsum(rewards) / count
@@ -74,11 +74,11 @@ def draw_advantages(
 
 
 def draw_pushes(shares: Sequence[float], pushes: Mapping[str, Sequence[float]], *, title: str) -> tuple[Chart, str]:
-    """(chart, words): how hard a group is pushed in all against the share of it that is right.
+    """(chart, words): how hard a group is pushed as a whole, against the share of right answers in it.
 
     Args:
         shares: from 0 to 1.
-        pushes: by name, the sum of the advantages' sizes over the group, divided by its number, for each share.
+        pushes: by name, the mean absolute advantage of the group for each share.
     """
     highest = max(max(values) for values in pushes.values())
     chart = Chart(820, 330)
@@ -87,7 +87,7 @@ def draw_pushes(shares: Sequence[float], pushes: Mapping[str, Sequence[float]], 
         x=(0, 1),
         y=(0, 1.25 * highest),
         title=title,
-        xlabel="share of the group that is right",
+        xlabel="share of right answers in the group",
     )
     looks = zip(COLORS, LINE_STYLES, MARKERS, strict=False)
     words = []

@@ -1,11 +1,11 @@
-"""The clipped objective against the ratio, for a good completion's token and for a bad one's."""
+"""The clipped objective against the ratio, for a token of a good completion and one of a bad completion."""
 
 from __future__ import annotations
 
 from mlx_grpo_kit.viz.chart import Chart, Plane
 from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, ORANGE, POSITIVE
 
-MOST = 2.0  # of the ratio
+MOST = 2.0  # largest ratio
 STEPS = 201
 
 
@@ -15,18 +15,18 @@ def objective(ratio: float, advantage: float, low: float, high: float) -> float:
 
 
 def slope(ratio: float, advantage: float, low: float, high: float) -> float:
-    """Of the objective, for the ratio: A, or 0 where it is clipped."""
+    """Slope of the objective with respect to the ratio: A, or 0 where it is clipped."""
     clipped = ratio > high if advantage > 0 else ratio < low
     return 0.0 if clipped else advantage
 
 
 def draw_clip(ratio: float, epsilon: float, epsilon_high: float, size: float = 1.0) -> tuple[Chart, str]:
-    """(chart, words): two areas, A = size and A = -size, with a token at `ratio` and where it is pushed.
+    """(chart, words): two areas, A = size and A = -size, with a token at `ratio` and the direction of its push.
 
     Args:
-        ratio: of the token that is shown, from 0 to 2.
-        epsilon, epsilon_high: how far the ratio may fall and rise.
-        size: of both advantages.
+        ratio: the ratio of the token, from 0 to 2.
+        epsilon, epsilon_high: how far the ratio may fall below 1 and rise above 1.
+        size: absolute value of both advantages.
     """
     low, high = 1 - epsilon, 1 + epsilon_high
     chart = Chart(1000, 400)

@@ -1,4 +1,4 @@
-"""Three estimators of a KL divergence, as functions of what one token shows of it."""
+"""Three estimators of a KL divergence, as functions of one token's log-ratio."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw_estimators() -> tuple[Chart, str]:
         x=(-REACH, REACH),
         y=(-2, 4.5),
         title="what one token adds to the estimate",
-        xlabel="d = log(reference / policy): below 0, the policy says it more often",
+        xlabel="d = log(reference / policy); below 0 the token is likelier under the policy",
     )
     plane.across(0, "soft", style="-")
     plane.upright(0, "soft", style=":")

@@ -1,4 +1,4 @@
-"""What a run reports, each of its numbers in an area of its own."""
+"""The metrics of a run, each in an area of its own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ HIGH, WIDE = 190, 265
 def draw_series(
     series: Mapping[str, Mapping[str, Sequence[float]]], *, limits: Mapping[str, tuple[float, float]], xlabel: str
 ) -> tuple[Chart, str]:
-    """(chart, words): one area for each number, side by side, its curves over their steps 1, 2, 3 ...
+    """(chart, words): one area per metric, side by side, with its curves over the steps 1, 2, 3 ...
 
     Args:
-        series: by the number's name, the curves by theirs.
-        limits: by the number's name, the y axis.
-        xlabel: what a step is.
+        series: {metric: {curve: values}}.
+        limits: the range of the y axis, by metric.
+        xlabel: the meaning of a step.
     """
     chart = Chart(60 + (WIDE + 60) * len(series), HIGH + 92)
     words = []

@@ -1,4 +1,4 @@
-"""What share of the loss each token has: one bar a token, one row a completion."""
+"""The share of the loss that each token has: one bar per token, one row per completion."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ROW, LEFT, WIDE = 46, 130, 640  # pixels
 def draw_token_weights(
     weights: Sequence[Sequence[float]], signs: Sequence[int], *, most: int, title: str
 ) -> tuple[Chart, str]:
-    """(chart, words): a box for each token, as high as its weight; the row's sum stands behind it.
+    """(chart, words): a box for each token, as high as its weight, with the row's sum to the right.
 
     Args:
-        weights: for each completion, those of its tokens.
-        signs: of the completions' advantages; blue is above 0.
-        most: tokens that the longest completion may have.
-        title: words above.
+        weights: for each completion, the weights of its tokens.
+        signs: signs of the completions' advantages; a completion with an advantage above 0 is blue.
+        most: the largest possible number of tokens in a completion.
+        title: text above the picture.
     """
     highest = max(max(row) for row in weights)
     cell = WIDE / most
