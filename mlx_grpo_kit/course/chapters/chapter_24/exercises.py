@@ -1,11 +1,15 @@
 """Exercises of notebook 24: from a blank file."""
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
+import json
+from pathlib import Path
+
 import mlx.optimizers as optim
 import numpy as np
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.course.chapters.chapter_24 import small, training
+from mlx_grpo_kit.course.chapters.chapter_24.paired import Extension, mistakes_with
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import Slip, slips
@@ -728,7 +732,7 @@ def train(config, params, tokenizer, task, seed):
 
 def _train(function, stage):
     if function is train:
-        return training.STEPS_WELL if stage is training.FIRST_STEPS else training.LEARNS
+        return training.STEPS_WELL if stage == training.FIRST_STEPS else training.LEARNS
     return training.train_and_judge(function, stage)
 
 
@@ -814,4 +818,77 @@ TRAIN = Exercise(
     run=_train,
     in_place=True,  # the reader's loop may change its own copies
     explain="Every line of it is yours, apart from the forward pass and AdamW.",
+)
+
+
+# -- extensions -------------------------------------------------------------------------------------------------------
+
+MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text(encoding="utf-8"))  # by `measured.py`
+NO_DIFFERENCE = {
+    "seeds": [0, 1, 2, 3, 4],
+    "before": [0.6, 0.62, 0.64, 0.6, 0.63],
+    "after": [0.61, 0.6, 0.66, 0.59, 0.63],
+}
+JUDGED = (
+    'Run both versions with `paired` on at least five seeds and answer with a tuple: your claim (`"better"`, '
+    '`"worse"` or `"no difference"`: the second version against the first), and the report that `paired` returned.'
+)
+
+LOSS = Extension(
+    "24.6",
+    "Another loss",
+    "Change the loss in your file: the normalisation, a clip with several updates per batch, a KL penalty, an entropy "
+    f"bonus, whatever you want to know. {JUDGED}",
+    minutes=25,
+    difficulty=3,
+    solution=("worse", MEASURED["loss"]),
+    hints=(
+        "The simplest change is the last line of `loss`: the mean over answers of the mean over their tokens, or the "
+        "sum divided by B times the longest answer. Copy `gradient` under another name and change the copy.",
+        "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, gradient=mine), range(5))`. Few "
+        "steps on more seeds show more than one long run.",
+        'Read the interval, not the mean. If it contains 0, the claim is "no difference", which means: none that '
+        "these runs could show. The kit's example is the mean of means.",
+    ),
+    mistakes=mistakes_with(NO_DIFFERENCE),
+    explain="The kit's example is the paper's loss, a mean over answers of the mean over their tokens.",
+)
+
+BASELINE = Extension(
+    "24.7",
+    "Another baseline",
+    "Change what an answer is compared with: nothing at all, the other answers of its group, the mean of the batch, a "
+    f"running mean, without or with the division by the standard deviation. {JUDGED}",
+    minutes=20,
+    difficulty=3,
+    solution=("better", MEASURED["baseline"]),
+    hints=(
+        "Only `advantages` changes. For leave-one-out the mean is that of the *other* answers of the group. Without a "
+        "baseline the function returns the rewards.",
+        "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, advantages=mine), range(5))`.",
+        "A difference after a few steps says nothing about the end of a long run. Say with your claim after how many "
+        "steps you measured.",
+    ),
+    mistakes=mistakes_with(NO_DIFFERENCE),
+    explain="The kit's example has no baseline at all, and 40 steps.",
+)
+
+TASK = Extension(
+    "24.8",
+    "Another task",
+    "Change what is rewarded or asked: credit for each right digit, smaller sums first, a task of your own. Both "
+    f"versions take the same exam, which is yours to choose. {JUDGED}",
+    minutes=20,
+    difficulty=3,
+    solution=("worse", MEASURED["task"]),
+    hints=(
+        "A reward is a function of a problem and a text. A task has `sample`, `held_out`, `is_correct` and "
+        "`max_completion_length`; `Addition(max_operand=9)` is one too, and chapter 14 has more.",
+        "The exam must be the same for both: `held_out_accuracy(params)`, or `held_out_accuracy(params, 256, "
+        "on=my_task)`. The training reward of two tasks cannot be compared.",
+        "If your task is new to the shipped model, make sure first that it is sometimes right. A group without a "
+        "right answer teaches nothing.",
+    ),
+    mistakes=mistakes_with(NO_DIFFERENCE),
+    explain="The kit's example gives credit for each right digit.",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -31,11 +32,11 @@ FALLS = Told("parameters that are worse than those it began with")
 ENDS_AT_ONCE = Told("a run that ends before its third step")
 
 
+@dataclass(frozen=True)
 class Stage:
     """One part of the check of a training loop, by what it looks at."""
 
-    def __init__(self, words: str):
-        self.words = words
+    words: str
 
     def __repr__(self) -> str:
         return self.words
@@ -89,7 +90,7 @@ def train_and_judge(train: Callable[..., Any], stage: Stage) -> Any:
     """Run a learner's loop for some steps, or until it passes the exam, and say in words how it went."""
     try:
         complaint = _first_steps(train)
-        if complaint is not None or stage is FIRST_STEPS:
+        if complaint is not None or stage == FIRST_STEPS:
             return STEPS_WELL if complaint is None else complaint
         return _two_minutes(train)
     except PeekError:
