@@ -187,7 +187,7 @@ SAMPLE = Exercise(
 
 
 def completion_logps(config, params, prompts, completions):
-    """(log-probability of every completion token [B, T], mask [B, T] with 1 for a token and 0 for padding)."""
+    """(log-probabilities [B, T], mask [B, T]) of all completion tokens."""
     wide, long = max(map(len, prompts)), max(map(len, completions))
     rows = [
         [0] * (wide - len(prompt)) + prompt + completion + [0] * (long - len(completion))
