@@ -168,7 +168,7 @@ SAMPLE = Exercise(
             Slip(
                 "one key for all rows",
                 "- tokens = mx.random.categorical(logits, key=key)",
-                "+ tokens = mx.concatenate([mx.random.categorical(row[None], key=key) for row in logits])",
+                "+ tokens = mx.argmax(logits + mx.random.gumbel(logits.shape[-1:], key=key), axis=-1)",
                 message=(
                     "Every row draws with the same random numbers, so all answers to a question are equal. Draw for "
                     "all rows in one call, or give each row its own key."
@@ -395,8 +395,10 @@ def _compare(function, rewards, group_size):
         found = function(np.reshape(rewards, (-1, group_size)).T.ravel().tolist(), group_size)
         return np.reshape(np.array(found, dtype=float), (group_size, -1)).T.ravel()
 
-    several = len(rewards) > group_size
-    return APART if several and _properties(moved, rewards, group_size) == GOOD else complaint
+    try:
+        return APART if _properties(moved, rewards, group_size) == GOOD else complaint
+    except ValueError:  # not as many numbers as rewards
+        return complaint
 
 
 def _properties(function, rewards, group_size):
@@ -564,7 +566,7 @@ def _differentiate(function, batch):
         found = function(config, params, prompts, completions, pushes)
         if not hasattr(found, "items"):
             return found
-        if found.keys() == kits.keys() and not any(np.any(np.array(each)) for each in found.values()):
+        if all(np.abs(np.array(each)).max(initial=0) < 1e-5 * largest for each in found.values()):
             return Told("a gradient that is 0 everywhere")
     return {name: mx.array(value) / largest for name, value in found.items()}
 
@@ -742,7 +744,7 @@ def _in_one_piece(config, params, tokenizer, task, seed):
 
 TRAIN = Exercise(
     "24.5",
-    "From 42% to 85%",
+    "From 44% to 85%",
     "Write `train(config, params, tokenizer, task, seed)`, a generator that yields the dictionary of parameters after "
     "each step of GRPO. `task.sample(rng, n)` returns n problems with a `prompt`, "
     "`task.is_correct(problem, text)` says whether a text is right, and `task.max_completion_length` is the limit of "
