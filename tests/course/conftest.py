@@ -15,7 +15,7 @@ def own_progress(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def short_training(monkeypatch):
-    """The training loops of chapter 24 pass here as soon as they learn. The whole exam is sat where its notebook runs."""
+    """Let a training loop of chapter 24 pass as soon as it learns: its notebook runs to the end elsewhere."""
     monkeypatch.setattr("mlx_grpo_kit.course.chapters.chapter_24.training.WANTED", 0.5)
 
 

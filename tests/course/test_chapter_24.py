@@ -352,7 +352,7 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (1, lambda *arguments: "46", "a str, where a list"),
         (1, lambda *arguments: [[6]] * len(arguments[2]), "token ids go from 0 to 5"),
         (2, scored_by_their_own_place, "at its *own* position"),
-        (2, logps_without_the_end, "nobody learns when to stop"),
+        (2, logps_without_the_end, "never taught when to stop"),
         (2, logps_by_numpy, "the way back to `params` is cut"),
         (2, lambda *arguments: logps_by_cross_entropy(*arguments)[0], "expected"),
         (3, over_the_batch, "Compare within the group"),

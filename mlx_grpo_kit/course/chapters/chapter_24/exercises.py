@@ -304,7 +304,7 @@ LOGPS = Exercise(
                 "+ mask = mx.array([[1] * (len(each) - 1) + [0] * (long - len(each) + 1) for each in completions])",
                 message=(
                     "The last token of each completion is masked out. It is the end token, as a rule, and the policy "
-                    "chose it: without it nobody learns when to stop."
+                    "chose it: without it the policy is never taught when to stop."
                 ),
                 hint=3,
             ),
@@ -744,7 +744,7 @@ def _in_one_piece(config, params, tokenizer, task, seed):
 
 TRAIN = Exercise(
     "24.5",
-    "From 44% to 85%",
+    "From 43% to 85%",
     "Write `train(config, params, tokenizer, task, seed)`, a generator that yields the dictionary of parameters after "
     "each step of GRPO. `task.sample(rng, n)` returns n problems with a `prompt`, "
     "`task.is_correct(problem, text)` says whether a text is right, and `task.max_completion_length` is the limit of "
@@ -771,7 +771,7 @@ TRAIN = Exercise(
         Mistake(
             "not a generator",
             _in_one_piece,
-            "`train` has to `yield` the parameters after each step, so that whoever runs it can look at them and stop.",
+            "`train` has to `yield` the parameters after each step, so that the caller can look at them and stop.",
         ),
         *slips(
             train,

@@ -75,7 +75,7 @@ class Extension(Exercise):
         named = {mistake.name: mistake for mistake in self.mistakes}
         complaint = _complaint(answer)
         if complaint is None:
-            return Result(self, "passed", f"{in_words(answer[1])}. {self.explain}")
+            return Result(self, "passed", f"{in_words(answer[1])}.")
         if complaint in named:
             return Result(self, "not yet", named[complaint].message, named[complaint].hint)
         return Result(self, "not yet", complaint, 1)
@@ -119,8 +119,8 @@ def mistakes_with(report: Mapping[str, Sequence[float]]) -> tuple[Mistake, ...]:
         Mistake(
             "too few seeds",
             ("no difference", few),
-            "Fewer than five seeds. With three the interval is four standard errors wide on each side, so nearly "
-            "everything is hidden in it: run at least five.",
+            "Fewer than five seeds. With three the interval reaches 4.3 standard errors to both sides, so it hides nearly "
+            "every difference: run at least five.",
             2,
         ),
         Mistake(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def _first_steps(train: Callable[..., Any]) -> Told | None:
         return ENDS_AT_ONCE
     if all(_distance(each, start) == 0 for each in after):
         return UNCHANGED
-    again = [params for params, _ in zip(_start(train, 1), range(2))]  # noqa: B905
+    again = [*islice(_start(train, 1), 2)]
     if _distance(again[-1], after[1]) > 0.1 * _distance(after[1], start):  # rounding is no other run
         return NOT_REPEATED
     return ONE_SEED if _distance(next(_start(train, 2)), after[0]) == 0 else None
@@ -134,7 +135,7 @@ def _two_minutes(train: Callable[..., Any]) -> Told:
     run = _start(train, 0)
     while spent < BUDGET:
         began = time.perf_counter(), time.process_time()
-        several = [each for each, _ in zip(run, range(EVERY if steps else FIRST))]  # noqa: B905
+        several = [*islice(run, EVERY if steps else FIRST)]
         mx.eval(several[-1:])
         spent += min(time.perf_counter() - began[0], time.process_time() - began[1])
         if not several:
