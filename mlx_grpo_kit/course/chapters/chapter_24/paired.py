@@ -119,8 +119,8 @@ def mistakes_with(report: Mapping[str, Sequence[float]]) -> tuple[Mistake, ...]:
         Mistake(
             "too few seeds",
             ("no difference", few),
-            "Fewer than five seeds. With three the interval reaches 4.3 standard errors to both sides, so it hides nearly "
-            "every difference: run at least five.",
+            "Fewer than five seeds. With three the interval reaches 4.3 standard errors to both sides, which hides "
+            "nearly every difference. Run at least five.",
             2,
         ),
         Mistake(
