@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from html import escape
 
 from mlx_grpo_kit.viz.chart import Chart, text
 from mlx_grpo_kit.viz.style import BLUE, EDGE, ORANGE
@@ -52,10 +51,9 @@ def draw_step(shapes: Mapping[str, str]) -> tuple[Chart, str]:
     markup = [_arrow(start, end, words) for start, end, words in ARROWS]
     for name, (column, row, color) in BOXES.items():
         x, y = COLUMNS[column], ROWS[row]
-        stroke = f'class="soft" stroke="{EDGE}"' if color == "soft" else f'stroke="{color}"'
+        look = f'class="page soft" stroke="{EDGE}"' if color == "soft" else f'class="page" stroke="{color}"'
         markup += [
-            f'<rect class="page" x="{x}" y="{y}" width="{BOX}" height="{TALL}" rx="6" fill="#fff" {stroke} '
-            'stroke-width="2"/>',
+            f'<rect {look} x="{x}" y="{y}" width="{BOX}" height="{TALL}" rx="6" fill="#fff" stroke-width="2"/>',
             text(x + BOX / 2, y + 22, name, size=13.5, anchor="middle", bold=True),
             text(x + BOX / 2, y + 42, shapes.get(name, ""), size=12.5, anchor="middle", color="soft"),
         ]
@@ -64,7 +62,7 @@ def draw_step(shapes: Mapping[str, str]) -> tuple[Chart, str]:
     chart.add(_Drawing(markup))
     said = ", ".join(f"{name} {shapes[name]}" for name in BOXES if name in shapes)
     ways = "; ".join(f"{start} to {end}" for start, end, _ in ARROWS)
-    return chart, escape(f"One step of GRPO as boxes: {said}. Arrows: {ways}.")
+    return chart, f"One step of GRPO as boxes: {said}. Arrows: {ways}."
 
 
 class _Drawing:
