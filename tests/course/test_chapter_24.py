@@ -340,6 +340,7 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
     [
         (1, greedy_row_by_row, "That is greedy decoding"),
         (1, gumbel_of(2.0), "at temperature 1"),
+        (1, gumbel_of(1 / 0.85), "at temperature 1"),
         (1, gumbel_of(1 / 3), "as if the logits had been divided by a temperature above 1"),
         (1, without_the_last_token, "belong one place earlier"),
         (1, ends_without_its_token, "Keep the end token"),

@@ -393,7 +393,7 @@ def _compare(function, rewards, group_size):
 
     def moved(rewards):  # as an answer would see them that takes groups from afar
         found = function(np.reshape(rewards, (-1, group_size)).T.ravel().tolist(), group_size)
-        return np.reshape(np.array(found, dtype=float), (group_size, -1)).T.ravel()
+        return np.reshape(np.asarray(found, dtype=float), (group_size, -1)).T.ravel()
 
     try:
         return APART if _properties(moved, rewards, group_size) == GOOD else complaint
@@ -405,14 +405,14 @@ def _properties(function, rewards, group_size):
     result, given = function([*rewards]), np.array(rewards, dtype=float)
     if result is None:
         return None
-    found = np.array(result, dtype=float).reshape(-1)
+    found = np.asarray(result, dtype=float).reshape(-1)
     if found.shape != given.shape:
         return Told(f"{found.size} numbers for {given.size} rewards")
     if not np.isfinite(found).all():
         return Told("numbers that are not finite")
     changed = given.copy()
     changed[group_size:] = changed[group_size:] * 3 + 2
-    with_others = np.array(function(changed.tolist()), dtype=float).reshape(-1)
+    with_others = np.asarray(function(changed.tolist()), dtype=float).reshape(-1)
     if not np.allclose(with_others[:group_size], found[:group_size], atol=1e-6):
         return Told("advantages that change with the rewards of other groups")
     if (found >= 0).all():
@@ -566,7 +566,7 @@ def _differentiate(function, batch):
         found = function(config, params, prompts, completions, pushes)
         if not hasattr(found, "items"):
             return found
-        if all(np.abs(np.array(each)).max(initial=0) < 1e-5 * largest for each in found.values()):
+        if all(np.abs(np.asarray(each)).max(initial=0) < 1e-5 * largest for each in found.values()):
             return Told("a gradient that is 0 everywhere")
     return {name: mx.array(value) / largest for name, value in found.items()}
 
@@ -748,8 +748,9 @@ TRAIN = Exercise(
     "Write `train(config, params, tokenizer, task, seed)`, a generator that yields the dictionary of parameters after "
     "each step of GRPO. `task.sample(rng, n)` returns n problems with a `prompt`, "
     "`task.is_correct(problem, text)` says whether a text is right, and `task.max_completion_length` is the limit of "
-    "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`. Equal seeds give equal runs. Optimizer, learning "
-    "rate, group size and number of steps are yours. The check runs your loop for **two minutes** at most, and stops "
+    "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`. Train on what `task.sample` returns: the held-out "
+    "problems are for the exam. Equal seeds give equal runs. Optimizer, learning rate, group size and number of steps "
+    "are yours. The check runs your loop for **two minutes** at most, and stops "
     "as soon as more than 85% of the 1,003 held-out sums are right, drawn at temperature 1 and counted by the kit's "
     "own evaluation.",
     minutes=30,
