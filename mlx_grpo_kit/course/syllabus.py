@@ -64,6 +64,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("21_scaling_up", "Scaling up", 190, ("18",)),
         Chapter("22_training_backends", "Training backends", 120, ("18",)),
         Chapter("23_a_real_qwen3", "A real Qwen3", 120, ("18",)),
+        Chapter("24_from_a_blank_file", "From a blank file", 210, ("18",)),
     ),
 }
 """The chapters, by the name of their part."""

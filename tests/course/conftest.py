@@ -13,6 +13,12 @@ def own_progress(tmp_path, monkeypatch):
     monkeypatch.setattr("mlx_grpo_kit.course.desk._opened", {})
 
 
+@pytest.fixture(autouse=True)
+def short_training(monkeypatch):
+    """Let a training loop of chapter 24 pass as soon as it learns: its notebook runs to the end elsewhere."""
+    monkeypatch.setattr("mlx_grpo_kit.course.chapters.chapter_24.training.WANTED", 0.5)
+
+
 @pytest.fixture(scope="session")
 def another_model(tmp_path_factory):
     """A Qwen3 folder as unlike the shipped one as it may be, with the same tokenizer: for a notebook to run on.

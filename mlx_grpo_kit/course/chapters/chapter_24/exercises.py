@@ -1,0 +1,897 @@
+"""Exercises of notebook 24: from a blank file."""
+# ruff: noqa: B905 (solutions are written as a beginner would write them)
+
+import json
+from pathlib import Path
+
+import mlx.optimizers as optim
+import numpy as np
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.course.chapters.chapter_24 import small, training
+from mlx_grpo_kit.course.chapters.chapter_24.paired import Extension, mistakes_with
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.grpo import compute_advantages, minimal
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.tasks import Addition
+
+# -- a sampler --------------------------------------------------------------------------------------------------------
+
+
+def sample(config, params, prompts, ends, max_new_tokens, seed):
+    """A completion (a list of token ids) for each prompt, drawn from the model."""
+    width = max(map(len, prompts))
+    ids = mx.array([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+    seen = mx.array([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    for key in mx.random.split(mx.random.key(seed), max_new_tokens):
+        logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, -1]
+        tokens = mx.random.categorical(logits, key=key)
+        ids = mx.concatenate([ids, tokens[:, None]], axis=1)
+    completions = []
+    for row in ids[:, width:].tolist():
+        length = next((place + 1 for place, token in enumerate(row) if token in ends), len(row))
+        completions.append(row[:length])
+    return completions
+
+
+def _draw(function, wish):
+    return small.FITS if function is sample else small.draw_and_judge(function, wish)
+
+
+SAMPLE = Exercise(
+    "24.1",
+    "A sampler",
+    "Write `sample(config, params, prompts, ends, max_new_tokens, seed)`. `prompts` is a list of lists of token ids, "
+    "of different lengths. Return a list with a completion for each prompt, itself a list of token ids, drawn from the "
+    "model at temperature 1. A completion stops with the first token that is in `ends` and keeps it, or after "
+    "`max_new_tokens` tokens. Equal seeds draw the same, and different seeds draw something else. The check draws a "
+    "few thousand completions from a very small model and compares their frequencies with the probabilities that the "
+    "forward pass gives.",
+    minutes=25,
+    difficulty=2,
+    solution=sample,
+    hints=(
+        "Without a cache it is a short loop: run the forward pass on all tokens so far, take the logits of the last "
+        "position, draw a token for each row, append it, repeat. For sums of four tokens that is fast enough.",
+        "Pad the prompts on the *left*, so that all last tokens are in one column, and pass an `attention_mask` "
+        "[B, P] with 0 at the padding. Positions that the mask is too short for count as tokens, so it need not grow.",
+        "`mx.random.categorical(logits, key=key)` draws from softmax(logits), one token per row. Use a new key for "
+        "every place: `mx.random.split(mx.random.key(seed), max_new_tokens)`. When all tokens are drawn, cut every row "
+        "after its first end token.",
+    ),
+    cases=(
+        (small.Wish("three prompts of the small model", [[2], [3, 0, 5], [4, 2, 2, 3, 5]], {1}, 3, 0),),
+        (small.Wish("two prompts of another model, two end tokens", [[5, 3], [2, 4, 0, 3]], {1, 4}, 3, 1),),
+    ),
+    mistakes=(
+        *slips(
+            sample,
+            Slip(
+                "greedy",
+                "- tokens = mx.random.categorical(logits, key=key)",
+                "+ tokens = mx.argmax(logits, axis=-1)",
+                message=(
+                    "That is greedy decoding. All answers of a group are then equal, all advantages are 0, and nothing "
+                    "is ever learned. Draw the token at random."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "another temperature",
+                "- tokens = mx.random.categorical(logits, key=key)",
+                "+ tokens = mx.random.categorical(logits / 0.5, key=key)",
+                message=(
+                    "The loss will use log-probabilities at temperature 1, so the draws have to come from the same "
+                    "distribution."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "probabilities as logits",
+                "- tokens = mx.random.categorical(logits, key=key)",
+                "+ tokens = mx.random.categorical(mx.softmax(logits, axis=-1), key=key)",
+                message=(
+                    "`mx.random.categorical` expects logits or log-probabilities. If you pass probabilities, they get "
+                    "a second softmax, which makes them nearly equal."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "one token late",
+                "- logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, -1]",
+                "+ logits = qwen3_forward(config, params, mx.pad(ids, [(0, 0), (1, 0)]), attention_mask=mx.pad(seen, [(0, 0), (1, 0)]))[:, -2]",  # noqa: E501
+                message=(
+                    "The logits at a position predict the token *after* it. The next token comes from the last "
+                    "position, `[:, -1]`."
+                ),
+            ),
+            Slip(
+                "runs past the end",
+                "- completions.append(row[:length])",
+                "+ completions.append(row)",
+                message=(
+                    "A completion stops with its first end token. What comes after it was never an answer, and must "
+                    "not be rewarded or trained on."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "the end token cut off",
+                "- completions.append(row[:length])",
+                "+ completions.append(row[: length - (row[length - 1] in ends)])",
+                message=(
+                    "Keep the end token. Stopping is a decision of the policy too; without the token in the completion "
+                    "it is never trained."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "padding is read",
+                "- logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, -1]",
+                "+ logits = qwen3_forward(config, params, ids)[:, -1]",
+                message=(
+                    "Shorter prompts are padded, and the padding is read as if it were text. Pad on the left and pass "
+                    "an attention mask."
+                ),
+                hint=2,
+            ),
+            Slip(
+                "one key for all places",
+                "- for key in mx.random.split(mx.random.key(seed), max_new_tokens):",
+                "+ for key in [mx.random.key(seed)] * max_new_tokens:",
+                message=(
+                    "Every place draws with the same random numbers, so the second token depends on the luck of the "
+                    "first. Split the key once per place."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "the seed ignored",
+                "- for key in mx.random.split(mx.random.key(seed), max_new_tokens):",
+                "+ for key in mx.random.split(mx.random.key(0), max_new_tokens):",
+                message="The seed has no influence: every step of the training would draw with the same luck.",
+                hint=3,
+            ),
+            Slip(
+                "no seed",
+                "- for key in mx.random.split(mx.random.key(seed), max_new_tokens):",
+                "+ for key in [None] * max_new_tokens:",
+                message=(
+                    "The random numbers do not come from the seed. Paired comparisons need runs that repeat: make all "
+                    "keys from `mx.random.key(seed)`."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "one key for all rows",
+                "- tokens = mx.random.categorical(logits, key=key)",
+                "+ tokens = mx.argmax(logits + mx.random.gumbel(logits.shape[-1:], key=key), axis=-1)",
+                message=(
+                    "Every row draws with the same random numbers, so all answers to a question are equal. Draw for "
+                    "all rows in one call, or give each row its own key."
+                ),
+                hint=3,
+            ),
+        ),
+    ),
+    run=_draw,
+    explain="Thousands of completions, and their frequencies are the model's: greedy decoding, another temperature or "
+    "a shift by one place would have shown. A correct sampler fails this check once in a million.",
+)
+
+
+# -- log-probabilities ------------------------------------------------------------------------------------------------
+
+
+def completion_logps(config, params, prompts, completions):
+    """(log-probabilities [B, T], mask [B, T]) of all completion tokens."""
+    wide, long = max(map(len, prompts)), max(map(len, completions))
+    rows = [
+        [0] * (wide - len(prompt)) + prompt + completion + [0] * (long - len(completion))
+        for prompt, completion in zip(prompts, completions)
+    ]
+    seen = mx.array([[0] * (wide - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    mask = mx.array([[1] * len(each) + [0] * (long - len(each)) for each in completions])
+    ids = mx.array(rows)
+    logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, wide - 1 : -1]
+    logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    return mx.take_along_axis(logps, ids[:, wide:, None], axis=-1)[..., 0], mask
+
+
+def _score(function, seed, prompts, completions):
+    """(log-probabilities at real tokens, mask): those of the solution come from rows without padding, by NumPy."""
+    params, rows = small.params(seed), len(prompts)
+    longest = max(map(len, completions))
+    right_mask = np.array([[int(place < len(each)) for place in range(longest)] for each in completions])
+    if function is completion_logps:
+        table = np.zeros(right_mask.shape)
+        for row, logps in enumerate(small.logps_row_by_row(small.CONFIG, params, prompts, completions)):
+            table[row, : len(logps)] = logps
+        return mx.array(table.astype(np.float32)), mx.array(right_mask)
+
+    def numbers(params):
+        result = function(small.CONFIG, params, [*map(list, prompts)], [*map(list, completions)])
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            return result
+        return mx.array(result[0]), mx.array(result[1]).astype(mx.int32)
+
+    result = numbers(params)
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        return result
+    logps, mask = result
+    if logps.shape != right_mask.shape or mask.shape != right_mask.shape:
+        shapes = f"arrays of shapes {logps.shape} and {mask.shape}"
+        return Told(f"{shapes}, expected {right_mask.shape} twice: {rows} rows, {longest} places for completion tokens")
+    kept = mx.where(mx.array(right_mask) == 1, logps, 0.0)
+    grads = mx.grad(lambda params: mx.where(mx.array(right_mask) == 1, numbers(params)[0], 0.0).sum())(params)
+    if not any(mx.abs(each).max().item() > 0 for each in grads.values()):
+        return Told("log-probabilities without a gradient in `params`")
+    return kept, mask
+
+
+def _with_the_prompt(config, params, prompts, completions):
+    whole, mask = completion_logps(
+        config,
+        params,
+        [each[:1] for each in prompts],
+        [prompt[1:] + completion for prompt, completion in zip(prompts, completions)],
+    )
+    return whole, mask
+
+
+def _own_position(config, params, prompts, completions):
+    longest = max(map(len, completions))
+    ids = mx.array([completion + [0] * (longest - len(completion)) for completion in completions])
+    return _at_their_own_place(config, params, prompts, completions, ids)
+
+
+def _at_their_own_place(config, params, prompts, completions, tokens):
+    wide = max(map(len, prompts))
+    ids = mx.array([[0] * (wide - len(prompt)) + prompt for prompt in prompts])
+    seen = mx.array([[0] * (wide - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    logits = qwen3_forward(config, params, mx.concatenate([ids, tokens], axis=1), attention_mask=seen)[:, wide:]
+    logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    _, mask = completion_logps(config, params, prompts, completions)
+    return mx.take_along_axis(logps, tokens[..., None], axis=-1)[..., 0], mask
+
+
+LOGPS = Exercise(
+    "24.2",
+    "Log-probabilities",
+    "Write `completion_logps(config, params, prompts, completions)` for two lists of B lists of token ids, all of "
+    "different lengths. Return two MLX arrays [B, T], where T is the longest completion: the log-probability of each "
+    "completion token given everything before it, and a mask with 1 for every token of a completion (its end token "
+    "included) and 0 for padding. At padded places the first array may hold anything. A token may have the id 0. The "
+    "first array needs a gradient with respect to `params`.",
+    minutes=20,
+    difficulty=2,
+    solution=completion_logps,
+    hints=(
+        "Put each prompt and its completion into one row: padding, prompt, completion, padding. If all prompts end in "
+        "column P - 1, all completions begin in column P. One forward pass scores all of them.",
+        "The logits in column P - 1 predict the token in column P. So the T columns that you need are "
+        "`logits[:, P - 1 : -1]`, and the tokens that they predict are `ids[:, P:]`.",
+        "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)` are log-probabilities of all tokens; "
+        "`mx.take_along_axis(logps, tokens[..., None], axis=-1)[..., 0]` picks those of yours. Make the mask from the "
+        "lengths, not from the ids.",
+    ),
+    cases=(
+        (0, [[2, 3], [4], [5, 2, 3, 3]], [[3, 1], [2, 0, 5], [1]]),
+        *drawn(3, lambda rng: (int(rng.integers(0, 3)), *small.ragged(rng))),
+    ),
+    mistakes=(
+        Mistake(
+            "one place off",
+            _own_position,
+            "Every token is scored by the logits at its *own* position, which have already seen it and predict the "
+            "token after it. Use the position before.",
+            2,
+        ),
+        Mistake(
+            "prompt tokens too",
+            _with_the_prompt,
+            "Prompt tokens are among them. The policy did not write the prompt, so the loss must not count it.",
+            2,
+        ),
+        *slips(
+            completion_logps,
+            Slip(
+                "the end token left out",
+                "- mask = mx.array([[1] * len(each) + [0] * (long - len(each)) for each in completions])",
+                "+ mask = mx.array([[1] * (len(each) - 1) + [0] * (long - len(each) + 1) for each in completions])",
+                message=(
+                    "The last token of each completion is masked out. It is the end token, as a rule, and the policy "
+                    "chose it: without it the policy is never taught when to stop."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "a mask from the ids",
+                "- mask = mx.array([[1] * len(each) + [0] * (long - len(each)) for each in completions])",
+                "- ids = mx.array(rows)",
+                "+ ids = mx.array(rows)",
+                "+ mask = ids[:, wide:] != 0",
+                message=(
+                    "The mask takes every id 0 for padding. A completion may contain that id: make the mask from the "
+                    "lengths."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "all places count",
+                "- mask = mx.array([[1] * len(each) + [0] * (long - len(each)) for each in completions])",
+                "+ mask = mx.ones((len(rows), long), dtype=mx.int32)",
+                message="The mask counts padding as tokens.",
+                hint=3,
+            ),
+            Slip(
+                "padding is read",
+                "- logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, wide - 1 : -1]",
+                "+ logits = qwen3_forward(config, params, ids)[:, wide - 1 : -1]",
+                message=(
+                    "The padding before shorter prompts is read as if it were text. Pass an attention mask with 0 "
+                    "there."
+                ),
+            ),
+            Slip(
+                "logits",
+                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+                "+ logps = logits",
+                message="Those are logits. A log-probability has the logsumexp over all tokens subtracted.",
+                hint=3,
+            ),
+            Slip(
+                "probabilities",
+                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+                "+ logps = mx.softmax(logits, axis=-1)",
+                message="Those are probabilities. The loss needs their logarithms.",
+                hint=3,
+            ),
+            Slip(
+                "no gradient",
+                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+                "+ logps = mx.array(np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True)))",
+                message=(
+                    "The numbers are right, but the way back to `params` is cut: NumPy, `.tolist()` and "
+                    "`mx.stop_gradient` all do that. Stay with MLX's arrays from the logits on."
+                ),
+                hint=3,
+            ),
+        ),
+    ),
+    run=_score,
+    explain="Checked against every row by itself, without padding, with a log-softmax in float64.",
+)
+
+
+# -- advantages -------------------------------------------------------------------------------------------------------
+
+
+def advantages(rewards, group_size):
+    """How much better each answer was than its group: a list of numbers."""
+    groups = np.array(rewards, dtype=float).reshape(-1, group_size)
+    above = groups - groups.mean(axis=1, keepdims=True)
+    return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()
+
+
+GOOD = Told("advantages that compare each answer with its own group")
+
+
+APART = Told("groups made of every so many-th answer, where the answers of a group are next to each other")
+
+
+def _compare(function, rewards, group_size):
+    """Words for the first property that the advantages of these rewards lack."""
+    if function is advantages:
+        return GOOD
+    complaint = _properties(lambda rewards: function(rewards, group_size), rewards, group_size)
+    if complaint is None or complaint == GOOD:
+        return complaint
+
+    def moved(rewards):  # as an answer would see them that takes groups from afar
+        found = function(np.reshape(rewards, (-1, group_size)).T.ravel().tolist(), group_size)
+        return np.reshape(np.asarray(found, dtype=float), (group_size, -1)).T.ravel()
+
+    try:
+        return APART if _properties(moved, rewards, group_size) == GOOD else complaint
+    except ValueError:  # not as many numbers as rewards
+        return complaint
+
+
+def _properties(function, rewards, group_size):
+    result, given = function([*rewards]), np.array(rewards, dtype=float)
+    if result is None:
+        return None
+    found = np.asarray(result, dtype=float).reshape(-1)
+    if found.shape != given.shape:
+        return Told(f"{found.size} numbers for {given.size} rewards")
+    if not np.isfinite(found).all():
+        return Told("numbers that are not finite")
+    changed = given.copy()
+    changed[group_size:] = changed[group_size:] * 3 + 2
+    with_others = np.asarray(function(changed.tolist()), dtype=float).reshape(-1)
+    if not np.allclose(with_others[:group_size], found[:group_size], atol=1e-6):
+        return Told("advantages that change with the rewards of other groups")
+    if (found >= 0).all():
+        return Told("no negative number for any answer")
+    groups, pushes = (each.reshape(-1, group_size) for each in (given, found))
+    tied = np.ptp(groups, axis=1) == 0
+    if np.abs(pushes[tied]).max(initial=0) > 1e-6:
+        return Told("advantages that are not 0 in a group of equal rewards")
+    above = groups - groups.mean(axis=1, keepdims=True)
+    clear = (np.abs(above) > 1e-9) & ~tied[:, None]
+    if (pushes[clear] * above[clear] < 0).all():
+        return Told("negative advantages for the better answers")
+    if (pushes[clear] * above[clear] <= 1e-9).any():
+        return Told("advantages without the sign of the distance from the group's mean")
+    for row, push in zip(groups, pushes):
+        if (np.diff(push[np.argsort(row, kind="stable")]) < -1e-6).any():
+            return Told("a smaller advantage for a better answer of the same group")
+    return GOOD
+
+
+def _draw_rewards(rng):
+    size = int(rng.integers(2, 6))
+    rewards = rng.integers(0, 3, (4, size)) / 2.0
+    rewards[rng.integers(1, 4)] = 1.0
+    rewards[0] = np.arange(size) / 4
+    return rewards.reshape(-1).tolist(), size
+
+
+ADVANTAGES = Exercise(
+    "24.3",
+    "Advantages",
+    "Write `advantages(rewards, group_size)`. `rewards` is a list of numbers; the answers to one question are next to "
+    "each other, `group_size` of them. Return one number per answer, by a rule of your own that has these properties. "
+    "An answer above the mean reward of its group gets a positive number, and one below the mean a negative number. In "
+    "a group a better answer never gets a smaller number. In a group of equal rewards all numbers are 0. Other groups "
+    "have no influence.",
+    minutes=6,
+    difficulty=1,
+    solution=advantages,
+    hints=(
+        "The simplest rule: the reward minus the mean of its group. `np.array(rewards).reshape(-1, group_size)` has a "
+        "row for each group.",
+        "DeepSeek's rule divides by the standard deviation of the group as well. Add a small number to it, or a group "
+        "of equal rewards divides by 0. Leave-one-out, the Dr. GRPO rule and others pass too.",
+    ),
+    cases=(
+        ([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0], 4),
+        ([0.0, 1.0, 0.5, 0.5, 0.0, 0.0, 1.0, 0.0], 2),
+        *drawn(4, _draw_rewards),
+    ),
+    mistakes=slips(
+        advantages,
+        Slip(
+            "over the batch",
+            "- above = groups - groups.mean(axis=1, keepdims=True)",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ above = groups - groups.mean()",
+            "+ return (above / (groups.std(ddof=1) + 1e-4)).reshape(-1).tolist()",
+            message=(
+                "The mean is that of the whole batch. Then every answer to an easy question is pushed up and every "
+                "answer to a hard one down, whatever it says. Compare within the group."
+            ),
+        ),
+        Slip(
+            "no baseline",
+            "- above = groups - groups.mean(axis=1, keepdims=True)",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ return groups.reshape(-1).tolist()",
+            message=(
+                "Those are the rewards themselves, or nearly. Without a comparison a wrong answer is not pushed down, "
+                "it is only ignored."
+            ),
+        ),
+        Slip(
+            "division by zero",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ with np.errstate(all='ignore'):",
+            "+     return (above / groups.std(axis=1, ddof=1, keepdims=True)).reshape(-1).tolist()",
+            message="In a group of equal rewards the standard deviation is 0, and 0 / 0 is not a number.",
+            hint=2,
+        ),
+        Slip(
+            "upside down",
+            "- above = groups - groups.mean(axis=1, keepdims=True)",
+            "+ above = groups.mean(axis=1, keepdims=True) - groups",
+            message="The sign is reversed: the policy would learn to be wrong.",
+        ),
+        Slip(
+            "every so many",
+            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)",
+            "+ groups = np.array(rewards, dtype=float).reshape(group_size, -1).T",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).T.reshape(-1).tolist()",
+            message="The answers of a group are next to each other: `reshape(-1, group_size)`, a row per group.",
+        ),
+    ),
+    run=_compare,
+    explain="Many rules have these properties. Which of them is best is a question for paired seeds, below.",
+)
+
+
+# -- the gradient -----------------------------------------------------------------------------------------------------
+
+
+def gradient(config, params, prompts, completions, advantages):
+    """The gradient of the GRPO loss, a dictionary with an array for each parameter."""
+    advantages = mx.array(advantages)[:, None]
+
+    def loss(params):
+        logps, mask = completion_logps(config, params, prompts, completions)
+        ratio = mx.exp(logps - mx.stop_gradient(logps))
+        return -(ratio * advantages * mask).sum() / mask.sum()
+
+    return mx.grad(loss)(params)
+
+
+class Batch:
+    """Completions of two groups of eight, with rewards; by the small model or by the shipped one."""
+
+    def __init__(self, words: str, seed: int, shipped: bool = False):
+        self.words, self.seed, self.shipped = words, seed, shipped
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def arguments(self):
+        """(config, params, prompts, completions, rewards)."""
+        rng = np.random.default_rng(self.seed)
+        rewards = (rng.random(16) < 0.4).astype(float)
+        rewards[:2] = rewards[8:10] = 0.0, 1.0
+        if not self.shipped:
+            prompts, completions = small.ragged(rng, rows=16)
+            return small.CONFIG, small.params(self.seed), [prompts[0]] * 8 + [prompts[1]] * 8, completions, rewards
+        tokenizer = load_tokenizer(TINY)
+        problems = [problem for problem in Addition().sample(rng, 2) for _ in range(8)]
+        prompts = [tokenizer.encode(problem.prompt) for problem in problems]
+        config, params = load_pretrained(TINY)
+        completions = sample(config, params, prompts, tokenizer.eos_token_ids, 4, self.seed)
+        return config, params, prompts, completions, rewards
+
+
+def _differentiate(function, batch):
+    """The gradient by parameter, in units of its largest number; that of the solution is the kit's."""
+    config, params, prompts, completions, rewards = batch.arguments()
+    _, kits = minimal.gradient(config, params, prompts, completions, rewards)
+    largest = max(mx.abs(each).max().item() for each in kits.values())
+    if function is gradient:
+        found = kits
+    else:
+        pushes = np.array(compute_advantages(rewards, minimal.NUM_GENERATIONS)).tolist()
+        found = function(config, params, prompts, completions, pushes)
+        if not hasattr(found, "items"):
+            return found
+        if all(np.abs(np.asarray(each)).max(initial=0) < 1e-5 * largest for each in found.values()):
+            return Told("a gradient that is 0 everywhere")
+    return {name: mx.array(value) / largest for name, value in found.items()}
+
+
+def _prompts_count(config, params, prompts, completions, advantages):
+    return gradient(
+        config,
+        params,
+        [prompt[:1] for prompt in prompts],
+        [prompt[1:] + completion for prompt, completion in zip(prompts, completions)],
+        advantages,
+    )
+
+
+def _one_off(config, params, prompts, completions, advantages):
+    ids = mx.array([each + [0] * (max(map(len, completions)) - len(each)) for each in completions])
+
+    def loss(params):
+        logps, mask = _at_their_own_place(config, params, prompts, completions, ids)
+        return -(logps * mx.array(advantages)[:, None] * mask).sum() / mask.sum()
+
+    return mx.grad(loss)(params)
+
+
+GRADIENT = Exercise(
+    "24.4",
+    "One gradient",
+    "Write `gradient(config, params, prompts, completions, advantages)`: the gradient of the objective above with "
+    "respect to `params`, for completions that these `params` have just drawn. `advantages` is a list of B numbers. "
+    "Return a dictionary with an array for each name in `params`, to be used for gradient *descent*. The check takes a "
+    "batch of the small model and one of the shipped model, and compares every number with the kit's gradient "
+    "(`mlx_grpo_kit.grpo.minimal.gradient`, which is tested to be the trainer's).",
+    minutes=15,
+    difficulty=2,
+    solution=gradient,
+    hints=(
+        "Write `loss(params)` as a function inside yours: log-probabilities from `completion_logps`, then the formula, "
+        "with a minus in front. `mx.grad(loss)(params)` returns the dictionary.",
+        "The policy has just drawn these tokens, so the old log-probabilities are its own, as constants: "
+        "`mx.exp(logps - mx.stop_gradient(logps))`. The ratio is 1, its gradient is not 0.",
+        "Multiply by `mx.array(advantages)[:, None]` and by the mask, add everything up, and divide by the number of "
+        "completion tokens of the whole batch, `mask.sum()`.",
+    ),
+    cases=(
+        (Batch("a batch of the small model", 0),),
+        (Batch("another batch of the small model", 1),),
+        (Batch("a batch of the shipped model", 2, shipped=True),),
+    ),
+    mistakes=(
+        Mistake(
+            "prompt tokens count",
+            _prompts_count,
+            "The prompt's tokens are in the loss. The policy did not choose them: only completion tokens count.",
+            3,
+        ),
+        Mistake(
+            "one place off",
+            _one_off,
+            "Every token is scored by the logits at its own place, one too far to the right.",
+            1,
+        ),
+        *slips(
+            gradient,
+            Slip(
+                "ascent",
+                "- return -(ratio * advantages * mask).sum() / mask.sum()",
+                "+ return (ratio * advantages * mask).sum() / mask.sum()",
+                message="The sign is reversed. An optimizer goes downhill, so the loss is *minus* the objective.",
+                hint=1,
+            ),
+            Slip(
+                "old log-probabilities with a gradient",
+                "- ratio = mx.exp(logps - mx.stop_gradient(logps))",
+                "+ ratio = mx.exp(logps - logps)",
+                message=(
+                    "The old log-probabilities have a gradient too, and it cancels the other one. They are constants: "
+                    "`mx.stop_gradient`."
+                ),
+                hint=2,
+            ),
+            Slip(
+                "probabilities in the place of ratios",
+                "- ratio = mx.exp(logps - mx.stop_gradient(logps))",
+                "+ ratio = mx.exp(logps)",
+                message=(
+                    "The derivative of a probability is small where the probability is: unlikely tokens that were "
+                    "right would teach the least. The ratio divides by the old probability, as a constant."
+                ),
+                hint=2,
+            ),
+            Slip(
+                "padding counts",
+                "- return -(ratio * advantages * mask).sum() / mask.sum()",
+                "+ return -(ratio * advantages).mean()",
+                message="Padded places are in the mean. Multiply by the mask, and divide by the number of tokens.",
+                hint=3,
+            ),
+            Slip(
+                "the end token left out",
+                "  logps, mask = completion_logps(config, params, prompts, completions)",
+                "+ mask = mx.concatenate([mask[:, 1:], mx.zeros((len(prompts), 1))], axis=1)",
+                message=(
+                    "The last token of each completion does not count. It is the end token, as a rule, and belongs to "
+                    "the answer."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "a mean for each answer",
+                "- return -(ratio * advantages * mask).sum() / mask.sum()",
+                "+ return -((ratio * advantages * mask).sum(axis=1) / mask.sum(axis=1)).mean()",
+                message=(
+                    "That is the mean over answers of the mean over their tokens, which is the paper's GRPO. The "
+                    "formula here divides by all tokens of the batch, which is DAPO's."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "a sum",
+                "- return -(ratio * advantages * mask).sum() / mask.sum()",
+                "+ return -(ratio * advantages * mask).sum()",
+                message="That is a sum over tokens. Divide by how many there are.",
+                hint=3,
+            ),
+            Slip(
+                "divided by answers",
+                "- return -(ratio * advantages * mask).sum() / mask.sum()",
+                "+ return -(ratio * advantages * mask).sum() / len(prompts)",
+                message="Divide by the number of completion *tokens*, not by the number of answers.",
+                hint=3,
+            ),
+        ),
+    ),
+    run=_differentiate,
+    explain="Every number of it is the kit's, and the kit's is TRL's.",
+)
+
+
+# -- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def train(config, params, tokenizer, task, seed):
+    """Yield the parameters after each step of GRPO."""
+    steps, num_questions, group_size, peak = 160, 32, 8, 1e-3
+    rng = np.random.default_rng(seed)
+    adamw = optim.AdamW(peak, betas=[0.9, 0.999], weight_decay=0, bias_correction=True)
+    for step in range(steps):
+        problems = [each for each in task.sample(rng, num_questions) for _ in range(group_size)]
+        prompts = [tokenizer.encode(problem.prompt) for problem in problems]
+        draw = int(rng.integers(2**31))
+        longest = task.max_completion_length
+        completions = sample(config, params, prompts, tokenizer.eos_token_ids, longest, draw)
+        texts = map(tokenizer.decode, completions)
+        rewards = [float(task.is_correct(problem, text)) for problem, text in zip(problems, texts)]
+        pushes = advantages(rewards, group_size)
+        rows = [row for row, push in enumerate(pushes) if push]  # the others have no gradient
+        if rows:
+            chosen = ([each[row] for row in rows] for each in (prompts, completions, pushes))
+            grads, _ = optim.clip_grad_norm(gradient(config, params, *chosen), 1.0)
+            adamw.learning_rate = peak * (1 - step / steps)
+            params = adamw.apply_gradients(grads, params)
+            mx.eval(params, adamw.state)
+        yield params
+
+
+def _train(function, stage):
+    if function is train:
+        return training.STEPS_WELL if stage == training.FIRST_STEPS else training.LEARNS
+    return training.train_and_judge(function, stage)
+
+
+def _in_one_piece(config, params, tokenizer, task, seed):
+    return next(train(config, params, tokenizer, task, seed))
+
+
+TRAIN = Exercise(
+    "24.5",
+    "From 43% to 85%",
+    "Write `train(config, params, tokenizer, task, seed)`, a generator that yields the dictionary of parameters after "
+    "each step of GRPO. `task.sample(rng, n)` returns n problems with a `prompt`, "
+    "`task.is_correct(problem, text)` says whether a text is right, and `task.max_completion_length` is the limit of "
+    "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`. Train on what `task.sample` returns: the held-out "
+    "problems are for the exam. Equal seeds give equal runs. Optimizer, learning rate, group size and number of steps "
+    "are yours. The check runs your loop for **two minutes** at most, and stops "
+    "as soon as more than 85% of the 1,003 held-out sums are right, drawn at temperature 1 and counted by the kit's "
+    "own evaluation.",
+    minutes=30,
+    difficulty=3,
+    solution=train,
+    hints=(
+        "A step in six lines: draw problems, repeat each of them for its group, `sample`, rewards, `advantages`, "
+        "`gradient`. Then one update, `mx.eval`, and `yield params`.",
+        "`optim.AdamW(rate, weight_decay=0, bias_correction=True)` and `adamw.apply_gradients(grads, params)` return "
+        "new parameters; `optim.clip_grad_norm(grads, 1.0)` returns (grads, norm). 16 to 32 questions with 8 answers "
+        "each and a rate of 5e-4 to 1e-3 work; a rate of 1e-2 ruins the policy.",
+        "Stuck at about 80%? Let the rate fall to 0 over the run. Out of time? Leave out the rows whose advantage is "
+        "0 before you compute the gradient: when the policy is good, that is most of them.",
+        "All randomness has to come from `seed`: one `np.random.default_rng(seed)` draws the problems, and a new whole "
+        "number per step for `sample`.",
+    ),
+    cases=((training.FIRST_STEPS,), (training.TWO_MINUTES,)),
+    mistakes=(
+        Mistake(
+            "not a generator",
+            _in_one_piece,
+            "`train` has to `yield` the parameters after each step, so that the caller can look at them and stop.",
+        ),
+        *slips(
+            train,
+            Slip(
+                "old parameters",
+                "- params = adamw.apply_gradients(grads, params)",
+                "+ adamw.apply_gradients(grads, params)",
+                message=(
+                    "The parameters never change. `apply_gradients` returns new ones; and if all answers of a group "
+                    "are equal, there is no gradient at all."
+                ),
+                hint=2,
+            ),
+            Slip(
+                "uphill",
+                "- params = adamw.apply_gradients(grads, params)",
+                "+ params = adamw.apply_gradients({name: -grad for name, grad in grads.items()}, params)",
+                message=(
+                    "It gets worse instead of better. The usual reasons: the sign of the loss, log-probabilities one "
+                    "place off, answers and advantages that no longer belong together, or a rate that is far too large."
+                ),
+                hint=2,
+            ),
+            Slip(
+                "the exam as homework",
+                "- problems = [each for each in task.sample(rng, num_questions) for _ in range(group_size)]",
+                "+ problems = [each for each in task.held_out(num_questions) for _ in range(group_size)]",
+                message="Then the accuracy says nothing about sums that the policy has not seen.",
+            ),
+            Slip(
+                "no seed",
+                "- rng = np.random.default_rng(seed)",
+                "+ rng = np.random.default_rng()",
+                message="A run that cannot be repeated cannot be compared with another: use the seed.",
+                hint=4,
+            ),
+            Slip(
+                "the seed ignored",
+                "- rng = np.random.default_rng(seed)",
+                "+ rng = np.random.default_rng(0)",
+                message="Another seed should be another run, with other problems and other draws.",
+                hint=4,
+            ),
+        ),
+    ),
+    run=_train,
+    in_place=True,  # the reader's loop may change its own copies
+    explain="Every line of it is yours, apart from the forward pass and AdamW.",
+)
+
+
+# -- extensions -------------------------------------------------------------------------------------------------------
+
+MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text(encoding="utf-8"))  # by `measured.py`
+NO_DIFFERENCE = {
+    "seeds": [0, 1, 2, 3, 4],
+    "before": [0.6, 0.62, 0.64, 0.6, 0.63],
+    "after": [0.61, 0.6, 0.66, 0.59, 0.63],
+}
+JUDGED = (
+    'Run both versions with `paired` on at least five seeds and answer with a tuple: your claim (`"better"`, '
+    '`"worse"` or `"no difference"`: the second version against the first), and the report that `paired` returned.'
+)
+
+LOSS = Extension(
+    "24.6",
+    "Another loss",
+    "Change the loss in your file: the normalisation, a clip with several updates per batch, a KL penalty, an entropy "
+    f"bonus, whatever you want to know. {JUDGED}",
+    minutes=25,
+    difficulty=3,
+    solution=("worse", MEASURED["loss"]),
+    hints=(
+        "The simplest change is the last line of `loss`: the mean over answers of the mean over their tokens, or the "
+        "sum divided by B times the longest answer. Copy `gradient` under another name and change the copy.",
+        "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, gradient=mine), range(5))`. Few "
+        "steps on more seeds show more than one long run.",
+        'Read the interval, not the mean. If it contains 0, the claim is "no difference", which means: none that '
+        "these runs could show. The kit's example is the mean of means.",
+    ),
+    mistakes=mistakes_with(NO_DIFFERENCE),
+    explain="The kit's example is the paper's loss, a mean over answers of the mean over their tokens.",
+)
+
+BASELINE = Extension(
+    "24.7",
+    "Another baseline",
+    "Change what an answer is compared with: nothing at all, the other answers of its group, the mean of the batch, a "
+    f"running mean, without or with the division by the standard deviation. {JUDGED}",
+    minutes=20,
+    difficulty=3,
+    solution=("better", MEASURED["baseline"]),
+    hints=(
+        "Only `advantages` changes. For leave-one-out the mean is that of the *other* answers of the group. Without a "
+        "baseline the function returns the rewards.",
+        "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, advantages=mine), range(5))`.",
+        "A difference after a few steps says nothing about the end of a long run. Say with your claim after how many "
+        "steps you measured.",
+    ),
+    mistakes=mistakes_with(NO_DIFFERENCE),
+    explain="The kit's example has no baseline at all, and 40 steps.",
+)
+
+TASK = Extension(
+    "24.8",
+    "Another task",
+    "Change what is rewarded or asked: credit for each right digit, smaller sums first, a task of your own. Both "
+    f"versions take the same exam, which is yours to choose. {JUDGED}",
+    minutes=20,
+    difficulty=3,
+    solution=("worse", MEASURED["task"]),
+    hints=(
+        "A reward is a function of a problem and a text. A task has `sample`, `held_out`, `is_correct` and "
+        "`max_completion_length`; `Addition(max_operand=9)` is one too, and chapter 14 has more.",
+        "The exam must be the same for both: `held_out_accuracy(params)`, or `held_out_accuracy(params, 256, "
+        "on=my_task)`. The training reward of two tasks cannot be compared.",
+        "If your task is new to the shipped model, make sure first that it is sometimes right. A group without a "
+        "right answer teaches nothing.",
+    ),
+    mistakes=mistakes_with(NO_DIFFERENCE),
+    explain="The kit's example gives credit for each right digit.",
+)

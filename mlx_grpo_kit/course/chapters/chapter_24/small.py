@@ -1,0 +1,265 @@
+"""A model so small that every completion can be listed with its probability, and the checks that this allows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.course.compare import Told, shape_of
+from mlx_grpo_kit.qwen3 import Qwen3Config, param_shapes, qwen3_forward
+from mlx_grpo_kit.runtime import mx
+
+CONFIG = Qwen3Config(
+    vocab_size=6,
+    hidden_size=8,
+    intermediate_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+    max_position_embeddings=32,
+    tie_word_embeddings=True,
+)
+COPIES = 600  # rows for each prompt
+UNLIKELY = 1e-6  # the probability that a correct sampler fails for a prompt by chance
+FAR = 5.5  # standard deviations
+TEMPERATURES = [1.1**power for power in range(-14, 25) if power]
+
+FITS = Told("each completion about as often as the model gives it")
+GREEDY = Told("the likeliest token at every place of every row")
+ONE_DRAW = Told("one and the same completion in all rows of a prompt, and not the likeliest one")
+REPEATS = Told("the same completions for two different seeds")
+VARIES = Told("other completions when it was called again with the same seed")
+TOO_SURE = Told("likely tokens too often, as if the logits had been divided by a temperature below 1")
+TOO_WILD = Told("unlikely tokens too often, as if the logits had been divided by a temperature above 1")
+LATE = Told("first tokens that belong one place earlier: they fit what follows the prompt without its last token")
+AFTER_THE_END = Told("completions with tokens after an end token")
+NEVER_ENDS = Told("completions that stop before the limit, but without the end token that stopped them")
+PADDING = Told("the right frequencies for the longest prompt, and wrong ones for shorter prompts in the same batch")
+LATER_TOKENS = Told("first tokens with the right frequencies, and whole completions with wrong ones")
+
+
+@cache
+def params(seed: int) -> dict[str, mx.array]:
+    """Random weights of the small model, large enough that its probabilities differ."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: mx.array((rng.normal(size=shape) * 0.6 + (len(shape) == 1)).astype(np.float32))
+        for name, shape in param_shapes(CONFIG).items()
+    }
+
+
+def log_softmax(logits: Any) -> np.ndarray:
+    """Log-probabilities [..., V] in float64, computed with NumPy."""
+    logits = np.array(logits, dtype=np.float64)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def logps_row_by_row(config: Qwen3Config, params: dict, prompts: Sequence, completions: Sequence) -> list[np.ndarray]:
+    """Log-probabilities of each completion's tokens: every row alone, without any padding."""
+    found = []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        logits = qwen3_forward(config, params, mx.array([[*prompt, *completion]]))[0]
+        table = log_softmax(logits)[len(prompt) - 1 : -1]
+        found.append(table[np.arange(len(completion)), completion])
+    return found
+
+
+class Wish:
+    """What a sampler is asked for: completions of some prompts of the small model.
+
+    Args:
+        words: for messages.
+        prompts: lists of token ids.
+        ends: the ids of end tokens.
+        max_new_tokens: the limit.
+        seed: of the model's weights.
+    """
+
+    def __init__(self, words: str, prompts: list[list[int]], ends: Collection[int], max_new_tokens: int, seed: int):
+        self.words, self.prompts, self.ends = words, prompts, sorted(ends)
+        self.max_new_tokens, self.seed = max_new_tokens, seed
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def draw(self, sample: Callable[..., Any], copies: int, seed: int) -> Any:
+        """Completions from a learner's sampler as lists of whole numbers, or words for what they are instead."""
+        rows = [list(prompt) for prompt in self.prompts for _ in range(copies)]
+        drawn = sample(CONFIG, params(self.seed), rows, [*self.ends], self.max_new_tokens, seed)
+        if drawn is None:
+            return None
+        if shape_of(drawn) is not None and hasattr(drawn, "tolist"):
+            drawn = drawn.tolist()
+        if not isinstance(drawn, (list, tuple)):
+            return Told(f"a {type(drawn).__name__}, where a list with a completion for each prompt was expected")
+        if len(drawn) != len(rows):
+            return Told(f"{len(drawn)} completions for {len(rows)} prompts")
+        plain = [each.tolist() if hasattr(each, "tolist") else each for each in drawn]
+        for each in plain:
+            if not isinstance(each, (list, tuple)):
+                return Told(f"a completion that is a {type(each).__name__}, where a list of token ids was expected")
+        plain = [[token.item() if hasattr(token, "item") else token for token in each] for each in plain]
+        for token in itertools.chain(*plain):
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < CONFIG.vocab_size:
+                return Told(f"{token!r} in a completion, where token ids go from 0 to {CONFIG.vocab_size - 1}")
+        return plain
+
+    def probabilities(self, prompt: Sequence[int]) -> dict[tuple[int, ...], list[float]]:
+        """Every completion of a prompt with the log-probabilities of all tokens at each of its places: [T, V]."""
+        return _probabilities(self.seed, tuple(prompt), tuple(self.ends), self.max_new_tokens)
+
+
+@cache
+def _probabilities(seed: int, prompt: tuple, ends: tuple, longest: int) -> dict[tuple[int, ...], np.ndarray]:
+    finished: dict[tuple[int, ...], np.ndarray] = {}
+    level: dict[tuple[int, ...], list[np.ndarray]] = {(): []}
+    for _ in range(longest):
+        ids = mx.array([[*prompt, *tokens] for tokens in level])
+        tables = log_softmax(qwen3_forward(CONFIG, params(seed), ids)[:, -1])
+        grown = {
+            (*tokens, token): [*before, table]
+            for (tokens, before), table in zip(level.items(), tables, strict=True)
+            for token in range(CONFIG.vocab_size)
+        }
+        finished |= {tokens: np.array(rows) for tokens, rows in grown.items() if tokens[-1] in ends}
+        level = {tokens: rows for tokens, rows in grown.items() if tokens[-1] not in ends}
+    return finished | {tokens: np.array(rows) for tokens, rows in level.items()}
+
+
+def draw_and_judge(sample: Callable[..., Any], wish: Wish) -> Any:
+    """Draw thousands of completions with a learner's sampler, and say in words how they compare with the model's."""
+    few = [wish.draw(sample, 20, seed) for seed in (3, 3, 4)]
+    for each in few:
+        if each is None or isinstance(each, Told):
+            return each
+    drawn = wish.draw(sample, COPIES, 5)
+    if drawn is None or isinstance(drawn, Told):
+        return drawn
+    ends, longest = set(wish.ends), wish.max_new_tokens
+    if any(token in ends for completion in drawn for token in completion[:-1]):
+        return AFTER_THE_END
+    if max(map(len, drawn)) > longest:
+        return Told(f"a completion of {max(map(len, drawn))} tokens, where at most {longest} were asked for")
+    if any(len(completion) < longest and (not completion or completion[-1] not in ends) for completion in drawn):
+        return NEVER_ENDS
+    groups = [drawn[place : place + COPIES] for place in range(0, len(drawn), COPIES)]
+    if all(len(set(map(tuple, group))) == 1 for group in groups):
+        likeliest = [_greedy(wish, prompt) for prompt in wish.prompts]
+        return GREEDY if [tuple(group[0]) for group in groups] == likeliest else ONE_DRAW
+    crowds = [_Crowd(wish, prompt, group) for prompt, group in zip(wish.prompts, groups, strict=True)]
+    wrong = [crowd for crowd in crowds if not crowd.fits(1.0)]
+    if not wrong and abs(_surprise(crowds)) < FAR:
+        if few[0] != few[1]:
+            return VARIES
+        return REPEATS if few[0] == few[2] else FITS
+    if any(crowd.is_late() for crowd in wrong):
+        return LATE
+    likeliest = max(TEMPERATURES, key=lambda temperature: sum(crowd.log_likelihood(temperature) for crowd in crowds))
+    if all(crowd.fits(likeliest) for crowd in crowds):
+        return TOO_SURE if likeliest < 1 else TOO_WILD
+    longest_prompt = max(map(len, wish.prompts))
+    if all(len(crowd.prompt) < longest_prompt for crowd in wrong):
+        return PADDING
+    return wrong[0].in_words()
+
+
+def _greedy(wish: Wish, prompt: Sequence[int]) -> tuple[int, ...]:
+    return next(
+        tokens
+        for tokens, tables in wish.probabilities(prompt).items()
+        if all(table.argmax() == token for token, table in zip(tokens, tables, strict=True))
+    )
+
+
+class _Crowd:
+    """The completions of one prompt, counted."""
+
+    def __init__(self, wish: Wish, prompt: Sequence[int], group: list[list[int]]):
+        self.seed, self.prompt = wish.seed, prompt
+        self.outcomes = wish.probabilities(prompt)
+        places = {tokens: place for place, tokens in enumerate(self.outcomes)}
+        self.counts = np.bincount([places[tuple(each)] for each in group], minlength=len(places))
+        self.first = np.bincount([each[0] for each in group], minlength=CONFIG.vocab_size)
+        self.first_probs = np.exp(next(iter(self.outcomes.values()))[0])
+
+    def logps(self, temperature: float) -> np.ndarray:
+        """Of all completions, in the order of `outcomes`."""
+        return np.array(
+            [
+                log_softmax(rows / temperature)[np.arange(len(tokens)), tokens].sum()
+                for tokens, rows in self.outcomes.items()
+            ]
+        )
+
+    def fits(self, temperature: float) -> bool:
+        """Whether chance may have made these counts at a temperature."""
+        return fits(self.counts, np.exp(self.logps(temperature)))
+
+    def log_likelihood(self, temperature: float) -> float:
+        """Of the counts at a temperature, up to a constant."""
+        return float(self.counts @ self.logps(temperature))
+
+    def is_late(self) -> bool:
+        """Whether the first tokens are what the model expects in the place of the prompt's last token."""
+        if len(self.prompt) < 2 or fits(self.first, self.first_probs):
+            return False
+        logits = qwen3_forward(CONFIG, params(self.seed), mx.array([self.prompt[:-1]]))[0, -1]
+        return fits(self.first, np.exp(log_softmax(logits)))
+
+    def in_words(self) -> Told:
+        """How the first tokens differ from the model's, or that only later ones do."""
+        if fits(self.first, self.first_probs):
+            return LATER_TOKENS
+        shares = ", ".join(f"{token} in {count / self.first.sum():.0%}" for token, count in enumerate(self.first))
+        wanted = ", ".join(f"{token} in {prob:.0%}" for token, prob in enumerate(self.first_probs))
+        return Told(f"after the prompt {list(self.prompt)} token {shares} of the rows, where the model has {wanted}")
+
+
+def _surprise(crowds: Sequence[_Crowd]) -> float:
+    """The mean log-probability of what was drawn, in standard deviations above what the model itself expects.
+
+    Another temperature moves it most, so it is seen here long before single frequencies look wrong.
+    """
+    above, variance = 0.0, 0.0
+    for crowd in crowds:
+        logps = crowd.logps(1.0)
+        mean = np.exp(logps) @ logps
+        above += crowd.counts @ (logps - mean)
+        variance += crowd.counts.sum() * (np.exp(logps) @ (logps - mean) ** 2)
+    return float(above / np.sqrt(variance))
+
+
+def fits(counts: np.ndarray, probs: np.ndarray) -> bool:
+    """Pearson's test: whether draws with these probabilities may well give these counts."""
+    return _tail_of(counts, probs) > UNLIKELY
+
+
+def _tail_of(counts: np.ndarray, probs: np.ndarray) -> float:
+    """The probability that chance makes counts as far from their expectation, rare outcomes taken together."""
+    from scipy.stats import chi2
+
+    expected = probs * counts.sum()
+    order = np.argsort(expected)
+    first = int(np.searchsorted(np.cumsum(expected[order]), 5.0))
+    groups = [order[: first + 1], *order[first + 1 :, None]]
+    seen, meant = (np.array([each[group].sum() for group in groups]) for each in (counts, expected))
+    if len(groups) < 2:  # nearly all in one outcome: nothing to compare with
+        return 0.0
+    return float(chi2.sf(np.sum((seen - meant) ** 2 / np.maximum(meant, 1e-9)), len(groups) - 1))
+
+
+def ragged(rng: np.random.Generator, rows: int = 5, longest: int = 4) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts and completions of the small model, of different lengths; some have id 0, the padding's, inside."""
+    lengths = rng.integers(1, longest + 1, (2, rows))
+    lengths[:, 0], lengths[:, 1] = 1, longest  # never all alike
+    prompts, completions = (
+        [rng.integers(0, CONFIG.vocab_size, length).tolist() for length in each] for each in lengths
+    )
+    completions[1][0] = completions[-1][-1] = 0
+    return prompts, completions

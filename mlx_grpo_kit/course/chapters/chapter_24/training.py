@@ -1,0 +1,172 @@
+"""The exam of a training loop: two minutes at most, and the kit's own evaluation on problems that it never saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.tasks import Addition
+
+WANTED = 0.85  # of the held-out sums, more than that
+BUDGET = 120.0  # seconds
+FIRST, EVERY = 5, 20  # steps before the first look at the exam, and between the others
+PROBLEMS = 1003  # all held-out sums
+
+STEPS_WELL = Told("new parameters after each step, and the same ones again for the same seed")
+LEARNS = Told(f"parameters that get more than {WANTED:.0%} of the held-out sums right")
+UNCHANGED = Told("the parameters that it was given, after each of its first steps")
+NOT_REPEATED = Told("other parameters after the first steps when it was started again with the same seed")
+ONE_SEED = Told("the same parameters after the first step for two different seeds")
+PEEKS = Told("a run that learns from the held-out problems, on which the exam is set")
+FALLS = Told("parameters that are worse than those it began with")
+ENDS_AT_ONCE = Told("a run that ends before its third step")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One part of the check of a training loop, by what it looks at."""
+
+    words: str
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+FIRST_STEPS = Stage("the first steps")
+TWO_MINUTES = Stage("two minutes at most")
+
+
+class PeekError(Exception):
+    """Raised for a training loop that asks for the held-out problems."""
+
+
+class ClosedExam(Addition):
+    """Addition whose held-out problems are for the exam alone."""
+
+    def held_out(self, n: int) -> list:
+        """Raise PeekError."""
+        raise PeekError("the held-out problems are for the exam: train on `task.sample(rng, n)`")
+
+
+@cache
+def model() -> tuple:
+    """(config, params) of the shipped model."""
+    return load_pretrained(TINY)
+
+
+@cache
+def task() -> Addition:
+    """The sums of the exam."""
+    return Addition()
+
+
+def held_out_accuracy(
+    params: Mapping[str, mx.array], problems: int = PROBLEMS, draws: int = 1, on: Any = None
+) -> float:
+    """The share of held-out problems that a policy answers rightly, drawn at temperature 1, by the kit's trainer.
+
+    Args:
+        params: of the shipped model's shape.
+        problems: how many; the default is all held-out sums.
+        draws: how many answers to each problem.
+        on: another task than addition.
+    """
+    config, _ = model()
+    trainer = GRPOTrainer(config, dict(params), load_tokenizer(TINY), on or task(), GRPOConfig(num_generations=2))
+    return float(np.mean([trainer.evaluate(problems, seed=seed)["eval/accuracy"] for seed in range(draws)]))
+
+
+def train_and_judge(train: Callable[..., Any], stage: Stage) -> Any:
+    """Run a learner's loop for some steps, or until it passes the exam, and say in words how it went."""
+    try:
+        complaint = _first_steps(train)
+        if complaint is not None or stage == FIRST_STEPS:
+            return STEPS_WELL if complaint is None else complaint
+        return _two_minutes(train)
+    except PeekError:
+        return PEEKS
+
+
+def _start(train: Callable[..., Any], seed: int) -> Any:
+    config, params = model()
+    return train(config, dict(params), load_tokenizer(TINY), ClosedExam(), seed)
+
+
+def _first_steps(train: Callable[..., Any]) -> Told | None:
+    run = _start(train, 1)
+    if not isinstance(run, Iterator):
+        kind = "None" if run is None else f"a {type(run).__name__}"
+        return Told(f"{kind}, where `for params in train(...)` needs something that yields after each step")
+    _, start = model()
+    after = []
+    for params in run:
+        if (complaint := _misfit(params, start)) is not None:
+            return complaint
+        after.append(dict(params))
+        if len(after) == 3:
+            break
+    if len(after) < 3:
+        return ENDS_AT_ONCE
+    if all(_distance(each, start) == 0 for each in after):
+        return UNCHANGED
+    again = [*islice(_start(train, 1), 2)]
+    if _distance(again[-1], after[1]) > 0.1 * _distance(after[1], start):  # rounding is no other run
+        return NOT_REPEATED
+    return ONE_SEED if _distance(next(_start(train, 2)), after[0]) == 0 else None
+
+
+def _two_minutes(train: Callable[..., Any]) -> Told:
+    """Train until the exam is passed. Time counts where it is shorter: on the clock, or on the processor."""
+    _, start = model()
+    best = before = held_out_accuracy(start)
+    print(f"before training: {before:.1%} of {PROBLEMS:,} held-out sums right")
+    steps, spent, params = 0, 0.0, start
+    run = _start(train, 0)
+    while spent < BUDGET:
+        began = time.perf_counter(), time.process_time()
+        several = [*islice(run, EVERY if steps else FIRST)]
+        mx.eval(several[-1:])
+        spent += min(time.perf_counter() - began[0], time.process_time() - began[1])
+        if not several:
+            break
+        steps, params = steps + len(several), several[-1]
+        if (complaint := _misfit(params, start)) is not None:
+            return complaint
+        accuracy = held_out_accuracy(params)
+        best = max(best, accuracy)
+        print(f"step {steps:4}, {spent:3.0f} seconds: {accuracy:.1%}")
+        if accuracy > WANTED and held_out_accuracy(params, draws=3) > WANTED:
+            return LEARNS
+        if accuracy < 0.6 * before:
+            return FALLS
+    return Told(f"{held_out_accuracy(params):.1%} of the held-out sums after {steps} steps and {spent:.0f} seconds")
+
+
+def _misfit(params: Any, start: Mapping[str, mx.array]) -> Told | None:
+    """What is wrong with yielded parameters, without a look at what they have learned."""
+    if not isinstance(params, Mapping):
+        return Told(f"a {type(params).__name__} from its `yield`, where the dictionary of parameters was expected")
+    if params.keys() != start.keys():
+        return Told("a dictionary from its `yield` whose names are not those of the parameters")
+    for name, value in start.items():
+        if getattr(params[name], "shape", None) != value.shape:
+            return Told(f"parameters in which {name} has another shape")
+    if not all(mx.isfinite(value).all().item() for value in params.values()):
+        return Told("parameters that are not finite")
+    return None
+
+
+def _distance(one: Mapping[str, mx.array], other: Mapping[str, mx.array]) -> float:
+    """The sum of all differences, without their signs."""
+    return sum(mx.abs(one[name] - value).sum().item() for name, value in other.items())

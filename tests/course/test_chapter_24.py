@@ -1,0 +1,468 @@
+"""Chapter 24: the checks look at behaviour. Right answers in any style pass, and each wrong one gets its message."""
+
+import itertools
+from pathlib import Path
+from xml.etree import ElementTree
+
+import mlx.nn as nn
+import nbformat
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ttest_rel
+from transformers import Qwen3ForCausalLM
+
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.chapters.chapter_24 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_24 import small, training
+from mlx_grpo_kit.course.chapters.chapter_24.paired import in_words, interval, paired, supported
+from mlx_grpo_kit.course.chapters.chapter_24.pictures.flow import BOXES, draw_step
+from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide
+from mlx_grpo_kit.generation import SamplingConfig, generate
+from mlx_grpo_kit.grpo import per_token_logps
+from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.runtime import mx
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "24_from_a_blank_file.ipynb"
+WISHES = [case[0] for case in chapter.SAMPLE.cases]
+
+# Ground truth.
+
+
+def test_log_probabilities_row_by_row_are_those_of_transformers():
+    config, params = load_pretrained(TINY)
+    tokenizer, model = load_tokenizer(TINY), Qwen3ForCausalLM.from_pretrained(TINY).eval()
+    prompts = [tokenizer.encode(text) for text in ("8+5=", "27+38=")]
+    completions = [[*tokenizer.encode("13"), 1], tokenizer.encode("6655")]
+    found = small.logps_row_by_row(config, params, prompts, completions)
+    padded, mask = chapter.completion_logps(config, params, prompts, completions)
+    for prompt, completion, own, row in zip(prompts, completions, found, padded.tolist(), strict=True):
+        with torch.no_grad():
+            table = model(torch.tensor([prompt + completion])).logits[0].double().log_softmax(-1)
+        theirs = table[torch.arange(len(prompt) - 1, len(prompt) + len(completion) - 1), completion]
+        np.testing.assert_allclose(own, theirs, atol=2e-5)
+        np.testing.assert_allclose(row[: len(completion)], theirs, atol=2e-5)
+    assert mask.tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=str)
+def test_all_completions_of_the_small_model_are_listed(wish):
+    for prompt in wish.prompts:
+        tables = wish.probabilities(prompt)
+        logps = [
+            sum(table[token] for token, table in zip(tokens, rows, strict=True)) for tokens, rows in tables.items()
+        ]
+        assert np.exp(logps).sum() == pytest.approx(1)
+        assert all(
+            set(tokens[:-1]).isdisjoint(wish.ends) and (len(tokens) == wish.max_new_tokens or tokens[-1] in wish.ends)
+            for tokens in tables
+        )
+        [alone] = small.logps_row_by_row(small.CONFIG, small.params(wish.seed), [prompt], [next(iter(tables))])
+        assert logps[0] == pytest.approx(alone.sum(), abs=1e-5)
+
+
+def test_the_statistical_check_is_calibrated():
+    """Right draws almost always have an ordinary p-value, and a token that is 15% of the draws short is seen."""
+    rng, probs = np.random.default_rng(0), np.array([0.5, 0.3, 0.15, 0.049, 0.001])
+    tails = [small._tail_of(rng.multinomial(1000, probs), probs) for _ in range(2000)]
+    assert 0.03 < np.mean(np.array(tails) < 0.05) < 0.07
+    assert not any(small.fits(rng.multinomial(1000, [0.35, 0.45, 0.15, 0.049, 0.001]), probs) for _ in range(100))
+
+
+def test_the_interval_is_students():
+    before, after = [0.61, 0.64, 0.58, 0.66, 0.6, 0.7], [0.62, 0.66, 0.62, 0.65, 0.63, 0.7]
+    report = {"seeds": [*range(6)], "before": before, "after": after}
+    theirs = ttest_rel(after, before).confidence_interval(0.95)
+    mean, low, high = interval(report)
+    assert (low, high) == pytest.approx((theirs.low, theirs.high))
+    assert mean == pytest.approx(np.mean(after) - np.mean(before))
+    assert supported(report) == "no difference"
+    assert supported({**report, "after": [each + 0.05 for each in after]}) == "better"
+    assert supported({**report, "after": [each - 0.2 for each in after]}) == "worse"
+
+
+def test_paired_runs_both_versions_on_the_same_seeds(capsys):
+    asked = []
+
+    def version(name, gain):
+        def run(seed):
+            asked.append((name, seed))
+            return mx.array(seed / 10 + gain + 0.01 * (seed % 2))
+
+        return run
+
+    report = paired(version("a", 0.0), version("b", 0.1), (3, 5, 8))
+    assert asked == [(name, seed) for seed in (3, 5, 8) for name in "ab"]
+    assert report["seeds"] == [3, 5, 8]
+    assert report["after"] == pytest.approx([0.41, 0.61, 0.9])
+    assert "seed 5: 0.510 and 0.610, difference +0.100" in (printed := capsys.readouterr().out)
+    assert in_words(report) in printed
+
+
+# Right answers in other styles.
+
+
+def sample_row_by_row(config, params, prompts, ends, max_new_tokens, seed):
+    """One row after the other, with a cache, and NumPy's random numbers."""
+    rng, completions = np.random.default_rng(seed), []
+    for prompt in prompts:
+        cache, new, completion = KVCache(config.num_hidden_layers), prompt, []
+        while len(completion) < max_new_tokens and not (completion and completion[-1] in ends):
+            logits = np.array(qwen3_forward(config, params, mx.array([new]), cache=cache)[0, -1], dtype=float)
+            probs = np.exp(logits - logits.max())
+            new = [int(rng.choice(len(probs), p=probs / probs.sum()))]
+            completion += new
+        completions.append(np.array(completion))
+    return tuple(completions)
+
+
+def sample_by_gumbel(config, params, prompts, ends, max_new_tokens, seed):
+    """Rows of one length together, without padding; Gumbel noise; a mask of rows that have ended."""
+    completions, rng = [None] * len(prompts), np.random.default_rng(seed)
+    for length in {*map(len, prompts)}:
+        rows = [row for row, prompt in enumerate(prompts) if len(prompt) == length]
+        ids, lengths = np.array([prompts[row] for row in rows]), np.full(len(rows), max_new_tokens)
+        for place in range(max_new_tokens):
+            logits = np.array(qwen3_forward(config, params, mx.array(ids))[:, -1])
+            tokens = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+            lengths = np.where(np.isin(tokens, ends) & (lengths > place), place + 1, lengths)
+            ids = np.column_stack([ids, tokens])
+        for row, each, longest in zip(rows, ids, lengths, strict=True):
+            completions[row] = each[length : length + longest].tolist()
+    return completions
+
+
+def sample_by_the_kit(config, params, prompts, ends, max_new_tokens, seed):
+    sampling = SamplingConfig(max_new_tokens)
+    return generate(config, params, prompts, sampling=sampling, eos_token_ids=ends, seed=seed).completions
+
+
+def logps_by_cross_entropy(config, params, prompts, completions):
+    longest, rows = max(map(len, completions)), []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        logits = qwen3_forward(config, params, mx.array([prompt + completion]))[0, len(prompt) - 1 : -1]
+        row = -nn.losses.cross_entropy(logits, mx.array(completion))
+        rows.append(mx.pad(row, [(0, longest - len(completion))], constant_values=7.0))
+    mask = np.array([[place < len(each) for place in range(longest)] for each in completions])
+    return [mx.stack(rows), mask]
+
+
+def logps_with_a_list(config, params, prompts, completions):
+    logps, mask = per_token_logps(config, params, prompts, completions)
+    return logps, mask.tolist()
+
+
+def leave_one_out(rewards, group_size):
+    groups = mx.array(rewards).reshape(-1, group_size)
+    others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)
+    return (groups - others).reshape(-1)
+
+
+def minus_the_mean(rewards, group_size):
+    found = []
+    for start in range(0, len(rewards), group_size):
+        group = rewards[start : start + group_size]
+        found += [each - sum(group) / group_size for each in group]
+    return found
+
+
+def by_sign(rewards, group_size):
+    return np.sign(np.round(minus_the_mean(rewards, group_size), 9))
+
+
+def gradient_of_reinforce(config, params, prompts, completions, advantages):
+    def objective(params):
+        logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
+        mask = mx.array(mask)
+        return (mx.where(mask, logps, 0) * mx.array(advantages).reshape(-1, 1)).sum() / mask.sum()
+
+    _, grads = mx.value_and_grad(objective)(params)
+    return {name: -grad for name, grad in grads.items()}
+
+
+def gradient_in_pieces(config, params, prompts, completions, advantages):
+    """Two micro-batches that add up, as NumPy's arrays."""
+    count, total = sum(map(len, completions)), {}
+    for part in (slice(0, 6), slice(6, None)):
+        grads = chapter.gradient(config, params, prompts[part], completions[part], advantages[part])
+        share = sum(map(len, completions[part])) / count
+        total = {name: total.get(name, 0) + share * np.array(each) for name, each in grads.items()}
+    return total
+
+
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [
+        (1, sample_by_gumbel),
+        (1, sample_by_the_kit),
+        (2, logps_by_cross_entropy),
+        (2, logps_with_a_list),
+        (3, leave_one_out),
+        (3, minus_the_mean),
+        (3, by_sign),
+        (4, gradient_of_reinforce),
+        (4, gradient_in_pieces),
+        (6, ("no difference", chapter.NO_DIFFERENCE)),
+        (7, ["no difference", {**chapter.NO_DIFFERENCE, "seeds": (5, 6, 7, 8, 9)}]),
+        (8, ("better", {"seeds": [*range(7)], "before": [0.5] * 7, "after": [0.6, 0.61, 0.62] * 2 + [0.6]})),
+    ],
+)
+def test_right_answers_in_other_styles_pass(number, answer):
+    note = check(f"24.{number}", answer)
+    assert note.passed, note
+
+
+def test_a_sampler_that_goes_row_by_row_passes(monkeypatch):
+    monkeypatch.setattr(small, "COPIES", 120)
+    assert small.draw_and_judge(sample_row_by_row, WISHES[0]) == small.FITS
+
+
+# Wrong answers that are nobody's slip of the solution.
+
+
+def greedy_row_by_row(config, params, prompts, ends, max_new_tokens, seed):
+    found = {}
+    for prompt in prompts:
+        if tuple(prompt) in found:
+            continue
+        completion = []
+        while len(completion) < max_new_tokens and not (completion and completion[-1] in ends):
+            ids = mx.array([prompt + completion])
+            completion.append(qwen3_forward(config, params, ids)[0, -1].argmax().item())
+        found[tuple(prompt)] = completion
+    return [list(found[tuple(prompt)]) for prompt in prompts]
+
+
+def gumbel_of(change):
+    def answer(config, params, prompts, ends, max_new_tokens, seed):
+        scaled = {**params, "final_norm.weight": params["final_norm.weight"] * change}  # all logits times that
+        return sample_by_gumbel(config, scaled, prompts, ends, max_new_tokens, seed)
+
+    return answer
+
+
+def without_the_last_token(config, params, prompts, ends, max_new_tokens, seed):
+    """Draws as if the prompt were one token shorter; the last one is forgotten."""
+    shorter = [prompt[:-1] or prompt for prompt in prompts]
+    return sample_by_gumbel(config, params, shorter, ends, max_new_tokens, seed)
+
+
+def ends_without_its_token(config, params, prompts, ends, max_new_tokens, seed):
+    drawn = sample_by_gumbel(config, params, prompts, ends, max_new_tokens, seed)
+    return [[token for token in each if token not in ends] for each in drawn]
+
+
+def padded_with_zeros(config, params, prompts, ends, max_new_tokens, seed):
+    drawn = sample_by_gumbel(config, params, prompts, ends, max_new_tokens, seed)
+    return [each + [0] * (max_new_tokens - len(each)) for each in drawn]
+
+
+def first_token_for_all(config, params, prompts, ends, max_new_tokens, seed):
+    """The first token of a prompt is drawn once for all of its copies."""
+    firsts = {tuple(each): row for each, row in zip(prompts, sample_by_gumbel(config, params, prompts, ends, 1, seed))}  # noqa: B905
+    rest = sample_by_gumbel(
+        config, params, [each + firsts[tuple(each)] for each in prompts], ends, max_new_tokens - 1, seed
+    )
+    return [
+        firsts[tuple(each)] + ([] if firsts[tuple(each)][0] in ends else row)
+        for each, row in zip(prompts, rest, strict=True)
+    ]
+
+
+def one_too_many(config, params, prompts, ends, max_new_tokens, seed):
+    return sample_by_gumbel(config, params, prompts, ends, max_new_tokens + 1, seed)
+
+
+def with_the_prompt(config, params, prompts, ends, max_new_tokens, seed):
+    drawn = sample_by_gumbel(config, params, prompts, ends, max_new_tokens, seed)
+    return [prompt + each for prompt, each in zip(prompts, drawn, strict=True)]
+
+
+def scored_by_their_own_place(config, params, prompts, completions):
+    longest, rows = max(map(len, completions)), []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        logits = qwen3_forward(config, params, mx.array([prompt + completion]))[0, len(prompt) :]
+        rows.append(mx.pad(-nn.losses.cross_entropy(logits, mx.array(completion)), [(0, longest - len(completion))]))
+    return mx.stack(rows), np.array([[place < len(each) for place in range(longest)] for each in completions])
+
+
+def logps_without_the_end(config, params, prompts, completions):
+    logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
+    lengths = mask.sum(axis=1, keepdims=True)
+    return logps, mask & (np.arange(mask.shape[1]) < lengths - 1)
+
+
+def logps_by_numpy(config, params, prompts, completions):
+    logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
+    return np.array(logps), mask
+
+
+def over_the_batch(rewards, group_size):
+    rewards = mx.array(rewards)
+    return (rewards - rewards.mean()) / (rewards.var().sqrt() + 1e-4)
+
+
+def of_its_neighbours(rewards, group_size):
+    """Groups of every so many-th reward."""
+    groups = len(rewards) // group_size
+    return [each - np.mean(rewards[place % groups :: groups]) for place, each in enumerate(rewards)]
+
+
+def gradient_of_everything(config, params, prompts, completions, advantages):
+    """All tokens but the first one count, those of the prompt too."""
+
+    def loss(params):
+        total, count = 0.0, 0
+        for prompt, completion, advantage in zip(prompts, completions, advantages, strict=True):
+            ids = mx.array([prompt + completion])
+            total += nn.losses.cross_entropy(qwen3_forward(config, params, ids)[0, :-1], ids[0, 1:]).sum() * advantage
+            count += ids.size - 1
+        return total / count
+
+    return mx.grad(loss)(params)
+
+
+def gradient_with_its_old_ones(config, params, prompts, completions, advantages):
+    def loss(params):
+        now, mask = per_token_logps(config, params, prompts, completions)
+        old, _ = per_token_logps(config, params, prompts, completions)
+        return -(mx.exp(now - old) * mx.array(advantages)[:, None] * mask).sum() / mask.sum()
+
+    return mx.grad(loss)(params)
+
+
+FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
+
+
+@pytest.mark.parametrize(
+    ("number", "answer", "words"),
+    [
+        (1, greedy_row_by_row, "That is greedy decoding"),
+        (1, gumbel_of(2.0), "at temperature 1"),
+        (1, gumbel_of(1 / 0.85), "at temperature 1"),
+        (1, gumbel_of(1 / 3), "as if the logits had been divided by a temperature above 1"),
+        (1, without_the_last_token, "belong one place earlier"),
+        (1, ends_without_its_token, "Keep the end token"),
+        (1, padded_with_zeros, "A completion stops with its first end token"),
+        (1, one_too_many, "at most 3 were asked for"),
+        (1, with_the_prompt, "expected each completion about as often"),
+        (1, first_token_for_all, "of the rows, where the model has"),
+        (1, lambda *arguments: sample_by_gumbel(*arguments[:-1], 7), "The seed has no influence"),
+        (1, lambda *arguments: sample_by_gumbel(*arguments)[:-1], "completions for"),
+        (1, lambda *arguments: "46", "a str, where a list"),
+        (1, lambda *arguments: [[6]] * len(arguments[2]), "token ids go from 0 to 5"),
+        (2, scored_by_their_own_place, "at its *own* position"),
+        (2, logps_without_the_end, "never taught when to stop"),
+        (2, logps_by_numpy, "the way back to `params` is cut"),
+        (2, lambda *arguments: logps_by_cross_entropy(*arguments)[0], "expected"),
+        (3, over_the_batch, "Compare within the group"),
+        (3, of_its_neighbours, "next to each other"),
+        (3, lambda rewards, size: rewards, "the rewards themselves"),
+        (3, lambda rewards, size: -np.array(minus_the_mean(rewards, size)), "learn to be wrong"),
+        (3, lambda rewards, size: minus_the_mean(rewards, size)[:-1], "numbers for"),
+        (4, gradient_of_everything, "The prompt's tokens are in the loss"),
+        (4, gradient_with_its_old_ones, "The old log-probabilities have a gradient too"),
+        (4, lambda *arguments: {n: -g for n, g in gradient_of_reinforce(*arguments).items()}, "The sign is reversed"),
+        (6, ("no difference", FEW), "Fewer than five seeds"),
+        (6, ("better", chapter.NO_DIFFERENCE), "do not show that difference"),
+        (6, ("much better", chapter.NO_DIFFERENCE), "is not one of the claims"),
+        (7, ("better", chapter.MEASURED["loss"]), "The difference has the other sign"),
+        (7, chapter.MEASURED["loss"], "is not a tuple"),
+        (7, ("better", [0.1] * 5), "is not a report"),
+        (8, ("better", {**chapter.NO_DIFFERENCE, "after": [float("nan")] * 5}), "not finite"),
+    ],
+)
+def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
+    note = check(f"24.{number}", answer)
+    assert not note.passed
+    assert words in note.text, note.text
+
+
+# The loop, without training to the end: tests/course/test_exercises.py does that once.
+
+
+def loop(change=1e-4, task_call="sample", steps=9):
+    """A loop that adds a number to all parameters, from the second step on twice that, by its seed."""
+
+    def train(config, params, tokenizer, task, seed):
+        getattr(task, task_call)(*([np.random.default_rng(seed), 2] if task_call == "sample" else [2]))
+        rng = np.random.default_rng(seed)
+        for _ in range(steps):
+            moved = change * rng.random()
+            params = {name: value + moved for name, value in params.items()}
+            yield params
+
+    return train
+
+
+COUNTER = itertools.count()
+
+
+class TrainByClass:
+    def __init__(self, config, params, tokenizer, task, seed):
+        self.steps = loop()(config, params, tokenizer, task, seed)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.steps)
+
+
+@pytest.mark.parametrize(
+    ("train", "verdict"),
+    [
+        (loop(), training.STEPS_WELL),
+        (TrainByClass, training.STEPS_WELL),
+        (loop(change=0.0), training.UNCHANGED),
+        (loop(steps=2), training.ENDS_AT_ONCE),
+        (loop(task_call="held_out"), training.PEEKS),
+        (loop(change=float("inf")), "parameters that are not finite"),
+        (lambda *arguments: [each for each in loop()(*arguments)], "a list, where"),
+        (lambda *arguments: None, "None, where"),
+        (lambda *arguments: loop()(*arguments[:-1], 3), training.ONE_SEED),
+        (lambda *arguments: loop()(*arguments[:-1], next(COUNTER)), training.NOT_REPEATED),
+        (lambda *arguments: ({"a": each} for each in loop()(*arguments)), "names are not those"),
+        (lambda *arguments: (each["final_norm.weight"] for each in loop()(*arguments)), "a array"),
+    ],
+)
+def test_the_first_steps_of_a_loop(train, verdict):
+    assert verdict in training.train_and_judge(train, training.FIRST_STEPS)
+
+
+def test_a_loop_that_learns_nothing_is_told_its_accuracy(capsys, monkeypatch):
+    monkeypatch.setattr(training, "PROBLEMS", 200)
+    assert "of the held-out sums after 9 steps" in training.train_and_judge(loop(1e-6), training.TWO_MINUTES)
+    assert "before training: " in capsys.readouterr().out
+    assert training.train_and_judge(loop(0.3), training.TWO_MINUTES) == training.FALLS
+    monkeypatch.setattr(training, "BUDGET", 0.0)
+    assert "after 0 steps and 0 seconds" in training.train_and_judge(loop(1e-6), training.TWO_MINUTES)
+
+
+# What the chapter says, and its pictures.
+
+
+def test_what_was_measured_supports_what_the_chapter_claims():
+    for exercise, name in ((chapter.LOSS, "loss"), (chapter.BASELINE, "baseline"), (chapter.TASK, "task")):
+        claim, report = exercise.solution
+        assert report == chapter.MEASURED[name]
+        assert claim == supported(report)
+    assert supported(chapter.MEASURED["baseline, longer"]) == "better"
+
+
+def test_the_blank_cell_is_blank():
+    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-blank"]
+    assert cell.source == "# Your file begins here."
+
+
+def test_the_pictures_have_words():
+    chart, words = draw_step({name: f"<{number}>" for number, name in enumerate(BOXES)})
+    svg = chart.svg(words)
+    ElementTree.fromstring(svg)  # browsers show nothing of an image that is not XML
+    for number, name in enumerate(BOXES):
+        assert f"{name} <{number}>" in words
+        assert f">{name}<" in svg
+    pages = SideBySide(("yours", "a < b\n\nc"), ("theirs", "d"))
+    assert "a &lt; b" in pages._repr_html_()
+    assert "yours: 2 lines" in repr(pages)
