@@ -74,6 +74,9 @@ def _in_words(error: Exception) -> str:
 
 
 def _train(options: argparse.Namespace) -> int:
+    if options.num_train_epochs and (options.max_steps or options.resume):
+        other = "--max-steps" if options.max_steps else "--resume"
+        raise ValueError(f"--num-train-epochs and {other} are given; both say how long the run is. Leave one out.")
     if not options.resume:
         options.max_steps = options.max_steps or MAX_STEPS
         options.save_every = options.save_every or SAVE_EVERY

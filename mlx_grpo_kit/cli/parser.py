@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from mlx_grpo_kit.cli.settings import SETTINGS
-from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, seed, whole_number
+from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, positive, seed, whole_number
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
 
@@ -75,6 +75,8 @@ def _add_train(commands: Any) -> None:
     words = "what the chat template is told: whether the model thinks first (default: it does not)"
     run.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
     run.add_argument("--max-steps", type=count, metavar="N", help=f"steps in all (default {MAX_STEPS})")
+    words = "instead of --max-steps: how often each problem of --data is trained on"
+    run.add_argument("--num-train-epochs", type=positive, metavar="N", help=words)
     words = f"steps between checkpoints (default {SAVE_EVERY})"
     run.add_argument("--save-every", type=count, metavar="N", help=words)
     words = f"steps between measurements of accuracy (default {EVAL_EVERY})"

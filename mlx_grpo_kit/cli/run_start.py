@@ -16,6 +16,7 @@ from mlx_grpo_kit.cli.run_task import (
     in_words,
     named_task,
     put_as_chat,
+    steps_of,
     task_of,
     with_room,
 )
@@ -66,6 +67,8 @@ def fresh(
     tokenizer, config = load_tokenizer(source), Qwen3Config.from_dict(read_json(source, "config.json"))
     settings = put_as_chat(settings, tokenizer, options.chat)
     task = task_of(settings)
+    if options.num_train_epochs:
+        settings = replace(settings, max_steps=steps_of(task, GRPOConfig(**settings.args), options.num_train_epochs))
     settings = with_room(fitted(settings, task), task, tokenizer, config.max_position_embeddings)
     return settings, new_trainer(settings, task, world)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -106,6 +107,16 @@ def fitted(settings: RunSettings, task: Task) -> RunSettings:
         stacklevel=2,
     )
     return replace(settings, eval_problems=num)
+
+
+def steps_of(task: Task, args: GRPOConfig, num_epochs: float) -> int:
+    """The steps in which every problem is trained on so many times. Raises ValueError for a task without an end."""
+    if not hasattr(task, "in_order"):
+        raise ValueError(
+            f"--num-train-epochs counts how often each problem is trained on, and {task.name!r} makes problems without "
+            "end. Give --max-steps instead."
+        )
+    return math.ceil(num_epochs * task.num_train / args.num_groups)
 
 
 def with_room(settings: RunSettings, task: Task, tokenizer: Tokenizer, positions: int) -> RunSettings:

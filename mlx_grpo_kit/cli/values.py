@@ -19,6 +19,14 @@ def number(text: str) -> float:
     return value
 
 
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    value = number(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is too small; expected more than 0.")
+    return value
+
+
 def name(text: str) -> str:
     """A text with something in it."""
     if not text:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 _IN_THE_LOOP = "the trainer is an iterator, and this is a line in the body of its loop"
 _RECIPES = "the guide 'Train, watch and record' has recipes"
 _TRAIN = "trainer.train(max_steps=...) has it"
-_EPOCHS = f"problems are drawn at random and there are no epochs; {_TRAIN}; --max-steps"
+_EPOCHS = f"rows of a RowsTask come once an epoch; {_TRAIN}; --num-train-epochs"
 _LENGTH = "max_completion_length; --max-completion-length"
 _CLIPPING = "max_grad_norm; --max-grad-norm"
 _BETAS = "AdamW's betas are 0.9 and 0.999, and its epsilon is 1e-8"

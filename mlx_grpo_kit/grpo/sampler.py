@@ -20,7 +20,7 @@ from mlx_grpo_kit.grpo.prompts import check_room, encode_prompts
 from mlx_grpo_kit.qwen3 import count_total_parameters
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime.blas import all_cores
-from mlx_grpo_kit.tasks.calls import sample_problems
+from mlx_grpo_kit.tasks.calls import ordered_problems, sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 
 # Parameters above which sampling gets all cores: each token reads them all, no cache holds them, and two cores read
@@ -77,11 +77,15 @@ class PolicySampler:
     ) -> tuple[list[Problem], list[list[int]], int]:
         """A step's problems, one per completion, their prompts' tokens, and the seed to sample with.
 
-        They follow from (seed, step, attempt), so that a resumed run needs no state of a random generator.
+        They follow from (seed, step, attempt), so that a resumed run needs no state of a random generator. A task with
+        `in_order` gives each of its problems once in an epoch; groups that are drawn again take any.
         """
         problem_seed, sampling_seed = np.random.SeedSequence([self.args.seed, step, attempt]).generate_state(2)
         groups = self.args.num_groups if num_groups is None else num_groups
-        drawn = sample_problems(self.task, np.random.default_rng(problem_seed), groups)
+        if attempt == 0 and hasattr(self.task, "in_order"):
+            drawn = ordered_problems(self.task, self.args.seed, step * groups, groups)
+        else:
+            drawn = sample_problems(self.task, np.random.default_rng(problem_seed), groups)
         problems = [problem for problem in drawn for _ in range(self.args.num_generations)]
         return problems, self.encode(problems), int(sampling_seed)
 

@@ -14,8 +14,13 @@ T = TypeVar("T")
 
 
 def sample_problems(task: Task, rng: np.random.Generator, n: int) -> list[Problem]:
-    """`n` problems of the training split. Raises TaskError, as the next two do, naming the task and the call."""
+    """`n` problems of the training split. Raises TaskError, as the next three do, naming the task and the call."""
     return _problems(task, f"sample(rng, {n})", lambda: task.sample(rng, n), n)
+
+
+def ordered_problems(task: Task, seed: int, start: int, n: int) -> list[Problem]:
+    """`n` problems of the training split from place `start` of its epochs on."""
+    return _problems(task, f"in_order({seed}, {start}, {n})", lambda: task.in_order(seed, start, n), n)
 
 
 def held_out_problems(task: Task, n: int) -> list[Problem]:

@@ -71,6 +71,12 @@ class InChat:
         ask = self.task.all_problems
         return lambda: map(self.put, ask())
 
+    @property
+    def in_order(self) -> Callable[[int, int, int], list[Problem]]:
+        """The task's own `in_order`; AttributeError if it has none."""
+        ask = self.task.in_order
+        return lambda seed, start, n: [self.put(problem) for problem in ask(seed, start, n)]
+
     def is_correct(self, problem: Problem, completion: str) -> bool:
         return self.task.is_correct(problem, self._read(completion))
 

@@ -124,7 +124,8 @@ class RowsTask:
                 raise TaskError(f"All problems of {name} are among the held-out ones; nothing is left to train on.")
             self._held_out = [problem for found in held_out.values() for problem in found]
         self._train = [problem for key in train for problem in problems[key]]
-        self.num_held_out = len(self._held_out)
+        self.num_held_out, self.num_train = len(self._held_out), len(self._train)
+        self._order: tuple[tuple[int, int], np.ndarray] | None = None
         for words in _doubts(self.all_problems(), name, judges=is_correct is None, rewards=reward_funcs is None):
             warnings.warn(words, stacklevel=2)
 
@@ -143,6 +144,18 @@ class RowsTask:
 
     def sample(self, rng: np.random.Generator, n: int) -> list[Problem]:
         return [self._train[i] for i in rng.integers(0, len(self._train), n)]
+
+    def in_order(self, seed: int, start: int, n: int) -> list[Problem]:
+        """The problems for training from place `start` on, shuffled anew for each epoch: none comes twice in one."""
+        size = len(self._train)
+        return [self._train[self._shuffled(seed, place // size)[place % size]] for place in range(start, start + n)]
+
+    def _shuffled(self, seed: int, epoch: int) -> np.ndarray:
+        """The order of an epoch; the latest one is remembered."""
+        if self._order is None or self._order[0] != (seed, epoch):
+            order = np.random.default_rng([seed, epoch]).permutation(len(self._train))
+            self._order = (seed, epoch), order
+        return self._order[1]
 
     def held_out(self, n: int) -> list[Problem]:
         """The first `n`, or with a warning as many as there are."""

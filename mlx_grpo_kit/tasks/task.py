@@ -90,7 +90,9 @@ class Task(Protocol):
         reward_funcs: one or more `RewardFunc`s.
 
     A task whose problems can be listed may have `all_problems()`, which returns every one of them: the trainer then
-    checks their prompts before the first step.
+    checks their prompts before the first step. It may also have `in_order(seed, start, n)`: `n` problems from place
+    `start` on of an endless list in which every epoch has each problem for training once, in an order of its own. The
+    trainer then calls that instead of `sample`, and `num_train` is the number of problems in an epoch.
 
     A task whose prompts are chats may have `tools`, a list of functions that the model may call, and
     `environment_factory`, which makes an object for each completion whose methods it may call

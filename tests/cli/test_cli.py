@@ -33,6 +33,7 @@ from mlx_grpo_kit.grpo.schedule import SCHEDULES
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 from mlx_grpo_kit.runs.folder import RunFolder
+from mlx_grpo_kit.tasks import RowsTask
 
 # What a task may meet: the reward function does something to the process at its n-th call, as the environment says.
 TASK = '''
@@ -1204,3 +1205,23 @@ def test_what_is_wrong_with_a_run_is_said_once_in_a_log_and_stays_in_a_terminal(
         assert before.count(words) == (0 if terminal else 1)
         assert words in shown
         assert display.warnings[0].startswith(words[2:])
+
+
+def test_epochs_of_a_file(model, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": f"{n}=", "answer": n}) + "\n" for n in range(30)))
+    options = ["--data", str(rows), "--eval-problems", "1", "--max-completion-length", "2"]
+    settings = ["--num-generations", "4", "--per-device-train-batch-size", "16", "--log-completions", "all"]
+    command = ["train", "--model", str(model), *options, *settings]
+    assert main([*command, "--output", str(tmp_path / "out"), "--num-train-epochs", "2"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "completions.jsonl").read_text().splitlines()]
+    asked = [each["prompt"] for line in lines for each in line["completions"][::4]]
+    trained = RowsTask.from_file(rows).num_train
+    assert len(lines) == math.ceil(2 * trained / 4)
+    assert len({*asked[:trained]}) == trained == len({*asked[trained : 2 * trained]})
+    capsys.readouterr()
+    assert main([*command, "--output", str(tmp_path / "2"), "--num-train-epochs", "2", "--max-steps", "3"]) == 2
+    assert_one_error_line(capsys.readouterr().err, "--num-train-epochs and --max-steps are given")
+    no_rows = ["train", "--model", str(model), "--task", "addition", "--output", str(tmp_path / "3")]
+    assert main([*no_rows, "--num-train-epochs", "1"]) == 2
+    assert_one_error_line(capsys.readouterr().err, "'addition' makes problems without end")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.grpo.rewards import compute_rewards
-from mlx_grpo_kit.tasks import RowsTask, TaskError, get_task
+from mlx_grpo_kit.tasks import Addition, RowsTask, TaskError, get_task
 from mlx_grpo_kit.tasks.calls import held_out_problems
 from mlx_grpo_kit.tasks.catalogue import validate_task
 
@@ -360,3 +360,24 @@ def test_hostile_completions_score_zero(task, hostile_text):
     words = RowsTask([{"question": q, "answer": a} for q, a in (("Sky?", "Blue"), ("Grass?", "green"))])
     for each in (task, words):
         assert not each.is_correct(each.held_out(1)[0], hostile_text)
+
+
+def test_an_epoch_has_every_problem_once_in_an_order_of_its_own():
+    rows = [{"prompt": f"{n}=", "answer": n} for n in range(50)]
+    task = RowsTask(rows)
+    size = task.num_train
+    assert 40 <= size < 50
+    prompts = [problem.prompt for problem in task.in_order(3, 0, 3 * size)]
+    epochs = [prompts[i * size : (i + 1) * size] for i in range(3)]
+    trained = {problem.prompt for problem in task.all_problems()} - {
+        problem.prompt for problem in task.held_out(50 - size)
+    }
+    assert all(sorted(epoch) == sorted(trained) for epoch in epochs)
+    assert len({*map(tuple, epochs)}) == 3
+    pieces = [problem.prompt for start in range(0, 3 * size, 7) for problem in RowsTask(rows).in_order(3, start, 7)]
+    assert pieces[: 3 * size] == prompts, "any step can be asked for by itself"
+    assert [problem.prompt for problem in task.in_order(4, 0, size)] != epochs[0]
+    chat = task.in_chat()
+    assert [problem.prompt[0]["content"].split("\n")[0] for problem in chat.in_order(3, 5, 4)] == prompts[5:9]
+    assert chat.num_train == size
+    assert not hasattr(Addition().in_chat(), "in_order")
