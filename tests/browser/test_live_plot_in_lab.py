@@ -128,3 +128,20 @@ def test_an_error_in_the_training_reaches_the_waiting_cell(open_notebook):
     notebook.run_all()
     notebook.wait_for_text(2, "ValueError: the reward is nan")
     assert_still_picture(notebook.outputs(1))
+
+
+@pytest.mark.parametrize("cell", [WATCH, START], ids=["foreground", "background"])
+def test_a_page_loaded_again_during_a_run_ends_with_its_curves(open_notebook, cell):
+    notebook = open_notebook("reloaded_plot", SETUP.replace("seconds=0.05", "seconds=0.03"), cell)
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    notebook.wait_for_text(1, "running: step")
+    notebook.save()
+    page = notebook.page
+    page.reload()
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    notebook.wait_for_text(1, "finished: step 400 of 400")
+    [picture] = [each for each in notebook.cell(1).locator("svg[role=img], img").all() if each.is_visible()]
+    words = picture.get_attribute("alt") or picture.locator("title").text_content()
+    assert "reward from" in words or "400 steps" in words, words
+    assert not notebook.cell(1).get_by_role("button", name="Pause").is_visible()

@@ -67,12 +67,15 @@ class NotebookView:
         self._pause.description, self._pause.icon = ("Resume", "play") if paused else ("Pause", "pause")
 
     def replace_by(self, picture: Picture, status: str, completions: Sequence[Any], warnings: Sequence[str]) -> None:
-        """Close the widgets and leave the picture, with the status and what is wrong in their place."""
+        """Leave the picture, with the status and what is wrong, in the place of the widgets.
+
+        A page that was loaded again during the run does not get this. It still has the widgets, so they show the same.
+        """
         line = f'<span role="status" style="font-size:14px">{escape(status)}</span>'
+        self._status.value, self._warnings.value, self._picture.value = line, _boxes(warnings), picture.html
+        self._pause.layout.display = self._stop.layout.display = "none"
         self._put(0, {"text/html": line + _boxes(warnings), "text/plain": "\n".join([status, *warnings])})
         self._put(1, still(picture, "", completions_table(completions) if completions else None))
-        for widget in (self._box, *self._box.children, *self._box.children[0].children):
-            widget.close()
 
     def _put(self, place: int, data: dict[str, str]) -> None:
         from IPython.display import display
