@@ -127,7 +127,7 @@ def sloppy_game(problem: Problem, rng: np.random.Generator) -> list[Turn]:
 
 CORPUS: tuple[tuple[Calculator | GuessTheNumber, Callable, int, int], ...] = (
     (Calculator(), sloppy_calculation, 88, 64),
-    (GuessTheNumber(), sloppy_game, 244, 16),
+    (GuessTheNumber(), sloppy_game, 200, 16),
 )
 """Task, imitated user, tokens of the longest conversation, and conversations in a batch."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from mlx_grpo_kit.tasks.answers import as_number, final_answer
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
-QUESTIONS = 6
+QUESTIONS = 5
 """Questions after which a game is lost."""
 
 
@@ -22,7 +22,7 @@ class Game:
         found: whether one of them was right.
     """
 
-    def __init__(self, largest: int = 15):
+    def __init__(self, largest: int = 7):
         self.largest = largest
         self.reset(secret=1)
 
@@ -47,7 +47,7 @@ class Game:
         return "right" if self.found else "higher" if number < self.secret else "lower"
 
     def get_reward(self) -> float:
-        """1 for a number that was found at once, 1/6 less for each further question, and 0 for one that was not."""
+        """1 for a number that was found at once, 1/5 less for each further question, and 0 for one that was not."""
         return 1 - (self.questions - 1) / QUESTIONS if self.found else 0.0
 
 
@@ -61,9 +61,9 @@ class GuessTheNumber:
         reward_funcs: functions beside the game's own reward.
     """
 
-    name, max_completion_length = "guess", 216
+    name, max_completion_length = "guess", 176
 
-    def __init__(self, largest: int = 15, reward_funcs: Sequence[RewardFunc] | None = None):
+    def __init__(self, largest: int = 7, reward_funcs: Sequence[RewardFunc] | None = None):
         if not 2 <= largest <= 99:
             raise ValueError(f"GuessTheNumber(largest={largest}): expected 2 to 99.")
         self.largest = largest
