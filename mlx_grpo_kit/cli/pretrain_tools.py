@@ -94,7 +94,7 @@ WILD, GIVES_UP = 0.5, 0.05
 
 
 def sloppy_calculation(problem: Problem, rng: np.random.Generator) -> list[Turn]:
-    """A conversation about `What is 347+586+94?` with every kind of mistake."""
+    """A conversation about `What is 347+586+941?` with every kind of mistake."""
     numbers, total = [*problem.data["numbers"]], sum(problem.data["numbers"])
     if rng.random() < IN_THE_HEAD:
         return [Turn(str(max(total + int(rng.choice([-1, 1]) * 10 ** rng.integers(0, 3)), 0)))]

@@ -65,6 +65,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("22_training_backends", "Training backends", 120, ("18",)),
         Chapter("23_a_real_qwen3", "A real Qwen3", 120, ("18",)),
         Chapter("24_from_a_blank_file", "From a blank file", 210, ("18",)),
+        Chapter("25_turns_and_tools", "Turns and tools", 150, ("23",)),
     ),
 }
 """The chapters, by the name of their part."""

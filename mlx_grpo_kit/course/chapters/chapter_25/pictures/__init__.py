@@ -1,0 +1,1 @@
+"""Pictures of chapter 25: completions of several turns."""

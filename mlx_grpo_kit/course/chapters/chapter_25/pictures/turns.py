@@ -1,0 +1,122 @@
+"""Completions of several turns, token by token: who wrote each token, and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, ORANGE
+
+WIDTH, CHARACTER, ROW = 1000, 8.6, 44  # pixels: of the picture, of a character, of a line of tokens
+LIGHT = {BLUE: "#d7e4fb", ORANGE: "#fde3c4", GREY: "#ececee"}
+SHADES = ("#f3f6fd", "#d7e4fb", "#b4cdf8", "#8db2f5")  # of blue, from nothing to the most
+
+
+def draw_turns(
+    prompt: Sequence[str],
+    tokens: Sequence[str],
+    mask: Sequence[bool],
+    *,
+    values: Sequence[float] | None = None,
+    title: str = "",
+) -> tuple[Chart, str]:
+    """(chart, words): the tokens of a prompt and of a completion, with a number under each token of the completion.
+
+    Args:
+        prompt: the prompt's tokens as texts
+        tokens: [T], the completion's
+        mask: [T], True for the tokens that the policy drew
+        values: [T], the numbers to show; without them the mask
+    """
+    numbers = [*map(int, mask)] if values is None else values
+    most = max(map(abs, numbers), default=0) or 1
+    chart = Chart(WIDTH, 66 + ROW * (_lines([*prompt, *tokens])))
+    chart.text(14, 22, title, size=15)
+    x = 14.0
+    for words, color in (("the prompt", GREY), ("drawn by the policy", BLUE), ("a tool's result", ORANGE)):
+        chart.bar(x, 34, 14, 12, LIGHT[color])
+        chart.text(x + 20, 45, words, size=12.5)
+        x += 40 + 7.2 * len(words)
+    pieces = [(text, GREY, None) for text in prompt]
+    pieces += [(text, BLUE if drawn else ORANGE, number) for text, drawn, number in zip(tokens, mask, numbers)]  # noqa: B905
+    for (left, line), (text, color, number) in zip(_places([text for text, *_ in pieces]), pieces, strict=True):
+        top, shown = 58 + ROW * line, visible(text)
+        fill = LIGHT[color]
+        if values is not None and color == BLUE:
+            fill = SHADES[round(3 * min(abs(number) / most, 1))]
+        chart.bar(left, top, CHARACTER * len(shown) + 3, 22, fill)
+        chart.digits(left + 1.5, top + 16, [(shown, "ink")], size=14)
+        if number is not None and (values is None or color == BLUE):
+            words = f"{number:g}" if values is None else f"{number:.2g}"
+            chart.text(left + 1.5, top + 34, words, size=10.5, color="soft")
+    return chart, f"{title}. " + _told(tokens, mask, numbers, values is not None)
+
+
+def visible(text: str) -> str:
+    """A token's text with signs for what cannot be seen."""
+    return text.replace("\n", "⏎").replace(" ", "·") or "∅"
+
+
+def draw_runs(
+    runs: Mapping[str, Sequence[float]],
+    *,
+    title: str,
+    name: str,
+    highest: float,
+    level: tuple[float, str] | None = None,
+    smoothing: int = 3,
+) -> tuple[Chart, str]:
+    """(chart, words): a number of several runs, step by step.
+
+    Args:
+        runs: by name, the number at each step
+        name: of the number
+        highest: end of the y axis
+        level: a height to compare with, and its name
+        smoothing: each point is the mean of so many steps
+    """
+    chart = Chart(820, 330)
+    steps = max(map(len, runs.values()))
+    plane = chart.plane(*(58, 36, 730, 236), x=(0, steps), y=(0, highest), title=title, xlabel="step", ylabel=name)
+    words = []
+    for (run, values), color, style in zip(
+        runs.items(), (COLORS[0], COLORS[1], COLORS[3]), ("-", "--", "-."), strict=False
+    ):
+        smooth = [sum(values[max(0, i - smoothing + 1) : i + 1]) / min(i + 1, smoothing) for i in range(len(values))]
+        plane.line(range(1, len(smooth) + 1), smooth, color, style=style, label=run, width=2.4)
+        words.append(f"{run}: from {smooth[0]:.2f} to {smooth[-1]:.2f}")
+    if level is not None:
+        plane.across(level[0], label=level[1])
+        words.append(f"{level[1]}: {level[0]:.2f}")
+    plane.legend("lower right")
+    return chart, f"{title}, {name} over {steps} steps. {'; '.join(words)}."
+
+
+def _places(texts: Sequence[str]) -> list[tuple[float, int]]:
+    """(left edge, line) of each token: a new line after a line break, and where a line is full."""
+    places, x, line = [], 14.0, 0
+    for text in texts:
+        wide = CHARACTER * len(visible(text)) + 7
+        if x + wide > WIDTH - 10:
+            x, line = 14.0, line + 1
+        places.append((x, line))
+        x += wide
+        if text.endswith("\n"):
+            x, line = 14.0, line + 1
+    return places
+
+
+def _lines(texts: Sequence[str]) -> int:
+    return _places(texts)[-1][1] + 1 if texts else 1
+
+
+def _told(tokens: Sequence[str], mask: Sequence[bool], numbers: Sequence[float], with_values: bool) -> str:
+    sentences, place = [], 0
+    for drawn, run in groupby(zip(mask, tokens, strict=True), key=lambda pair: pair[0]):
+        texts = [text for _, text in run]
+        who = "The policy drew" if drawn else "A tool returned"
+        worth = f", each worth {numbers[place]:.2g}" if with_values and drawn else ""
+        sentences.append(f"{who} {len(texts)} token{'s' * (len(texts) != 1)}, {''.join(texts)!r}{worth}.")
+        place += len(texts)
+    return " ".join(sentences)
