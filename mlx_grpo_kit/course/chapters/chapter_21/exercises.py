@@ -109,7 +109,7 @@ BYTES = Exercise(
 
 
 def checkpointed_vjp(block, weights, x, gradient_of):
-    """(gradient of x, [[gradient of each array of a block], ...]), keeping only the blocks' inputs."""
+    """(gradient of x, [[gradient of each array of a block], ...]), keeping only inputs."""
     inputs = []
     for own in weights:
         inputs.append(x)
