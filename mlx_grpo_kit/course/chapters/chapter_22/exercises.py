@@ -515,7 +515,7 @@ KEPT = Exercise(
             3,
         ),
         Mistake(
-            "only what is copied",
+            "only the copies",
             "BD",
             "Those two copy the numbers. But in F and H no number is overwritten: is a copy needed then?",
             3,
@@ -804,7 +804,7 @@ ORDER = Exercise(
 )
 
 
-# -- what is whole ----------------------------------------------------------------------------------------------------
+# -- whole checkpoints ------------------------------------------------------------------------------------------------
 
 
 def newest_whole(folder):

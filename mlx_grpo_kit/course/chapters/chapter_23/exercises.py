@@ -224,7 +224,7 @@ CUT_AT_END = Exercise(
 )
 
 
-# -- what it says -----------------------------------------------------------------------------------------------------
+# -- the final answer -------------------------------------------------------------------------------------------------
 
 
 def final_answer(text):
@@ -592,7 +592,7 @@ GOLD_ANSWER = Exercise(
 )
 
 
-# -- what it costs ----------------------------------------------------------------------------------------------------
+# -- the cost of a step -----------------------------------------------------------------------------------------------
 
 
 def step_seconds(parameters, rows, prompt, completion, flops, bandwidth):
@@ -743,8 +743,8 @@ SHARE_RANGE = Exercise(
     ),
     cases=((8, 10), (0, 10), (10, 10), (35, 90), (1, 1), (0, 1), (1, 256), (500, 1000), *drawn(4, _any_exam)),
     mistakes=(
-        Mistake("what was seen", _by_what_was_seen, _OF_P, 1),
-        Mistake("what was seen, cut off", _cut_off_at_0_and_1, f"Cutting off hides it. {_OF_P}", 1),
+        Mistake("the observed share", _by_what_was_seen, _OF_P, 1),
+        Mistake("the observed share, cut off", _cut_off_at_0_and_1, f"Cutting off hides it. {_OF_P}", 1),
         Mistake(
             "the largest spread",
             _at_worst,
