@@ -1332,7 +1332,7 @@ RING = Exercise(
     hints=(
         "Follow one part in the picture above: it starts at the process with its number, and each next process adds "
         "its own numbers and sends it on. After size - 1 messages it is complete. In every step *all* processes send "
-        "something, and each sends another part.",
+        "something, and each sends a different part.",
         "First round, step s: process `rank` sends part `(rank - s) % size`, and receives part `(rank - s - 1) % "
         "size`, to which it adds its own numbers. After this round, part `(rank + 1) % size` is complete at process "
         "`rank`.",
