@@ -41,6 +41,6 @@ def draw_chat(tokens: Sequence[tuple[str, bool]], title: str = "") -> tuple[Char
         size=12.5,
         color="soft",
     )
-    chart.digits(602, y + LINE + 14, [("\N{OPEN BOX} \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}", "ink")], size=13)
+    chart.digits(566, y + LINE + 14, [("\N{OPEN BOX} \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}", "ink")], size=13)
     listed = " ".join(f"[{text!r}]" if is_mark else repr(text) for text, is_mark in tokens)
     return chart, f"{len(tokens)} tokens, {marks} of them marks, shown in brackets here: {listed}."
