@@ -144,4 +144,6 @@ def in_words(task: Task, args: GRPOConfig) -> str:
     """A line on how a task is put as a chat."""
     length = args.max_completion_length or task.max_completion_length
     thinks = "thinking first" if task.chat_template_kwargs["enable_thinking"] else "without thinking"
-    return f"Task: {task.name}, by the chat template of the model's folder, {thinks}, at most {length} tokens an answer"
+    return (
+        f"Task: {task.name}, by the chat template of the model's folder, {thinks}, at most {length} tokens per answer"
+    )

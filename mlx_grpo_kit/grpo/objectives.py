@@ -1,13 +1,13 @@
 """The objectives and the token weights of the GRPO family, and `LOSS_TYPES`, the table that combines them.
 
-A loss of your own is one more row. Hand it to the trainer as `loss=`:
+A loss of your own is one more row. Pass it to the trainer as `loss=`:
 
     def objective(tokens, config):
         return tokens.ratio * tokens.advantages, {}
 
     GRPOTrainer(config, params, tokenizer, task, args, loss=LossType(objective, mean_over_batch_tokens, adds_up=True))
 
-`xp` stands for the framework of the arrays: MLX, torch or JAX (`arrays.py`). Each of them differentiates these lines.
+`xp` is the framework of the arrays: MLX, torch or JAX (`arrays.py`). Each of them differentiates these lines.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ VESPO_POSITIVE, VESPO_NEGATIVE = (2.0, 3.0), (3.0, 2.0)
 
 
 class TokenBatch(NamedTuple):
-    """The arguments of an objective. Each array has T columns, or one where all tokens of a completion share the value.
+    """The arguments of an objective. An array has T columns, or one if the tokens of a completion share a value.
 
     Attributes:
-        logps: [B, T], log-probabilities under the policy that is trained; 0 where masked.
-        log_ratio: [B, T], `logps` minus those of the policy that sampled; 0 where masked.
+        logps: [B, T], log-probabilities under the trained policy; 0 where masked.
+        log_ratio: [B, T], `logps` minus the log-probabilities of the sampling policy; 0 where masked.
         ratio: exp(log_ratio) [B, T], or [B, 1] with importance_sampling_level "sequence".
         advantages: [B, 1] or [B, T].
         mask: bool [B, T], the tokens that the loss counts.
@@ -48,11 +48,11 @@ class TokenBatch(NamedTuple):
 
 
 Objective = Callable[[TokenBatch, "GRPOLossConfig"], tuple[Array, dict[str, Array]]]
-"""Returns what should become large, [B, T] or [B, 1], and metrics by name: a value or an event per token."""
+"""Returns the quantity to maximize, [B, T] or [B, 1], and metrics by name: a value or an event per token."""
 
 TokenWeight = Callable[[Array, "GRPOLossConfig", "int | Array | None"], "Array | float"]
-"""(mask [B, T] of 0.0 and 1.0, config, num_items_in_batch) -> the share of the loss that one token has, [] or
-[B, 1], in the dtype of the mask."""
+"""(mask [B, T] of 0.0 and 1.0, config, num_items_in_batch) -> the weight of one token in the loss, [] or [B, 1],
+in the dtype of the mask."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class LossType:
     """A row of `LOSS_TYPES`: the loss is the sum over completion tokens of weight * (beta * KL - objective).
 
     Attributes:
-        objective: what should become large.
-        weight: what share of the loss one token has.
-        adds_up: whether the weight counts all tokens of the batch, so that the losses of micro-batches are added.
-            Otherwise they are averaged.
-        zero_without_advantage: whether a completion with advantage 0 has no gradient. Then the trainer leaves out
-            groups in which all advantages are 0.
+        objective: the quantity to maximize.
+        weight: the weight of one token in the loss.
+        adds_up: True if the weight counts all tokens of the batch. Then the losses of micro-batches are added;
+            otherwise they are averaged.
+        zero_without_advantage: True if a completion with advantage 0 has no gradient. Then the trainer skips groups
+            in which all advantages are 0.
     """
 
     objective: Objective
@@ -95,7 +95,7 @@ def clipped(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str,
 
 
 def _reinforce(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
-    """A logp, without a ratio: right for one update from each batch, and blind to how far the policy has gone since.
+    """A logp, without a ratio: correct for one update per batch, but it ignores how far the policy has moved since.
 
     Williams 1992, https://doi.org/10.1007/BF00992696.
     """
@@ -103,9 +103,10 @@ def _reinforce(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[s
 
 
 def _rloo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
-    """PPO's clip of the whole completion's ratio, the product over its tokens: one action, as RLOO sees it.
+    """PPO's clip of a completion's ratio, the product over its tokens: for RLOO a completion is one action.
 
-    Shared out evenly among its tokens, whose sum it is. TRL's `RLOOTrainer`; https://arxiv.org/abs/2402.14740.
+    Each token gets an equal share, so that the sum over tokens is this objective.
+    TRL's `RLOOTrainer`; https://arxiv.org/abs/2402.14740.
     """
     ratio = xp.exp(batch.log_ratio.sum(axis=1, keepdims=True))
     objective, events = clipped(batch._replace(ratio=ratio), config)
@@ -113,7 +114,7 @@ def _rloo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, A
 
 
 def _cispo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
-    """stop_gradient(min(r, epsilon_high)) A logp: a far-off token weighs less, but none loses its gradient.
+    """stop_gradient(min(r, epsilon_high)) A logp: a token's weight has an upper bound, and none loses its gradient.
 
     CISPO, MiniMax-M1, https://arxiv.org/abs/2506.13585.
     """
@@ -123,7 +124,7 @@ def _cispo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, 
 
 
 def _sapo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
-    """sigmoid(tau (r - 1)) * (4 / tau) * A: a clip without edges. Its slope at r = 1 is A, as for the clip.
+    """sigmoid(tau (r - 1)) * (4 / tau) * A: a smooth clip. Its slope at r = 1 is A, as for the hard clip.
 
     SAPO, https://arxiv.org/abs/2511.20347.
     """
@@ -138,7 +139,7 @@ def _sapo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, A
 def _vespo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
     """stop_gradient(phi) A logp, where phi = exp(lambda + k log w - lambda w) and w is the whole completion's ratio.
 
-    phi is 1 on-policy and goes smoothly to 0 where w does and where w grows. w is a product over tokens, whatever the
+    phi is 1 on-policy, and goes smoothly to 0 when w goes to 0 and when w grows. w is a product over tokens at every
     importance sampling level, so its logarithm is bounded before exp. VESPO, https://arxiv.org/abs/2602.10693.
     """
     log_w = xp.clip(batch.log_ratio, -20, 20).sum(axis=1, keepdims=True)
@@ -154,12 +155,12 @@ def _vespo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, 
 
 
 def mean_of_completion_means(mask, config, num_items_in_batch):
-    """Completions count alike, so a token of a short one weighs more: brief good and long bad answers are favoured."""
+    """Weigh completions equally: a token of a short one weighs more, which favours short good and long bad answers."""
     return 1 / (mask.shape[0] * lengths(mask))
 
 
 def mean_of_completion_sums(mask, config, num_items_in_batch):
-    """Tokens count alike, whatever the length. LUSPO, https://arxiv.org/abs/2602.05261."""
+    """Weigh all tokens equally, whatever the length. LUSPO, https://arxiv.org/abs/2602.05261."""
     return 1 / mask.shape[0]
 
 
@@ -169,12 +170,12 @@ def constant_length(mask, config, num_items_in_batch):
 
 
 def mean_over_these_tokens(mask, config, num_items_in_batch):
-    """Tokens of this micro-batch count alike, but a token among fewer weighs more."""
+    """Weigh the tokens of a micro-batch equally; a token of a micro-batch with fewer tokens weighs more."""
     return 1 / xp.maximum(mask.sum(), 1)
 
 
 def mean_over_batch_tokens(mask, config, num_items_in_batch):
-    """Tokens of the optimizer step's whole batch count alike. DAPO, https://arxiv.org/abs/2503.14476."""
+    """Weigh all tokens of the optimizer step's batch equally. DAPO, https://arxiv.org/abs/2503.14476."""
     return 1 / xp.maximum(mask.sum() if num_items_in_batch is None else xp.as_type(num_items_in_batch, mask), 1)
 
 
@@ -193,10 +194,10 @@ LOSS_TYPES: dict[str, LossType] = {
 
 
 def _clamp(values: Array, low: float, high: float) -> Array:
-    """torch.clamp: a value exactly on an edge keeps its gradient. `mx.clip` would take it away."""
+    """torch.clamp: a value exactly at a bound keeps its gradient. `mx.clip` would remove it."""
     return xp.where(values < low, low, xp.where(values > high, high, values))
 
 
 def lengths(mask: Array) -> Array:
-    """[B, T] -> [B, 1] completion tokens; 1 for a completion without any, which divides zeros."""
+    """[B, T] -> [B, 1] completion tokens; 1 for a completion without tokens, because it divides zeros."""
     return xp.maximum(mask.sum(axis=1, keepdims=True), 1)

@@ -1,4 +1,4 @@
-"""The relatives of GRPO by name: what each changes, its settings of `GRPOConfig`, and its source.
+"""The relatives of GRPO by name, each with its change, its settings for `GRPOConfig`, and its source.
 
     print(variants_table())
     args = GRPOConfig(**TINY_ARGS | VARIANTS["gspo"].settings)
@@ -21,10 +21,10 @@ class Variant:
     """One published change.
 
     Attributes:
-        settings: of `GRPOConfig`, those that differ from its defaults.
-        changes: what it does, and why, in a sentence.
-        formula: what becomes large, or what is put in whose place.
-        source: the paper (with the equation where it has a number), or who has it.
+        settings: the fields of `GRPOConfig` that differ from their defaults.
+        changes: its effect and the reason, in a sentence.
+        formula: the quantity to maximize, or the quantity that it changes.
+        source: the paper (with the number of the equation, if it has one), or a program that implements it.
     """
 
     settings: Mapping[str, Any]
@@ -159,12 +159,12 @@ VARIANTS: dict[str, Variant] = {
         _arxiv("2506.01939"),
     ),
 }
-"""Variants by name. Two that touch different things can be had at once: `VARIANTS["dapo"].settings |
+"""Variants by name. You can combine two that change different things: `VARIANTS["dapo"].settings |
 VARIANTS["dynamic sampling"].settings`."""
 
 
 def variants_table() -> str:
-    """All variants as a table in Markdown: name and source; what it changes, its formula, its settings."""
+    """All variants as a table in Markdown: name and source; change, formula and settings."""
     lines = ["| variant | what it changes, as a formula, and as settings |", "| :-- | :-- |"]
     for name, variant in VARIANTS.items():
         settings = ", ".join(f"`{key}={value!r}`" for key, value in variant.settings.items())

@@ -80,7 +80,8 @@ class Panel(PictureWidget):
             control.description = control.description or name
             control.style.description_width = "initial"
             control.observe(self._redraw, names="value")
-        layout = widgets.Layout(flex_flow="row wrap", align_items="center")
+        # A wide gap, so that the value of one slider does not touch the name of the next.
+        layout = widgets.Layout(flex_flow="row wrap", align_items="center", grid_gap="2px 18px")
         row = widgets.Box([*controls.values(), *extra], layout=layout)
         self._complaint = widgets.HTML()
         self.widget = widgets.VBox([row, self._complaint, self._page])

@@ -28,7 +28,7 @@ def test_the_exhibits_a_sick_run_and_a_mystery(open_notebook):
     title.wait_for(state="attached")
     words = title.text_content()
     assert "gradient norm is not a number" in words
-    assert "grad_norm is no finite number since step 1" in words
+    assert "grad_norm has not been finite since step 1" in words
     picture = panel.locator(".widget-html svg[role=img]")
     assert picture.get_by_text("Changed lines").is_visible()
     assert picture.bounding_box()["width"] <= panel.bounding_box()["width"]
@@ -37,11 +37,11 @@ def test_the_exhibits_a_sick_run_and_a_mystery(open_notebook):
     at = notebook.place_of("live-run")
     notebook.show(at)
     run(notebook, "live-run")
-    words = notebook.cell(at).get_by_text("The gradient is exactly 0 since step 1, although rewards differ")
+    words = notebook.cell(at).get_by_text("The gradient has been exactly 0 since step 1, although rewards differ")
     words.first.wait_for()
     saved = "".join(str(output.get("data", {}).get("text/html", "")) for output in notebook.saved().cells[at].outputs)
     assert "finished: step 25 of 25" in saved
-    assert "The gradient is exactly 0 since step 1" in saved
+    assert "The gradient has been exactly 0 since step 1" in saved
 
     # A mystery opens in the dashboard, and its table shows the step under the cursor.
     run(notebook, "mystery")

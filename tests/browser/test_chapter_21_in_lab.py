@@ -2,6 +2,11 @@
 
 import pytest
 
+RIGHT_OF_TEXT = """readout => {
+    const range = document.createRange();
+    range.selectNodeContents(readout);
+    return range.getBoundingClientRect().right;
+}"""
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -18,6 +23,7 @@ def test_panels_follow(open_notebook):
         return box
 
     memory = panel("memory")
+    assert memory.locator("select").nth(1).input_value() == "all weights", "a menu that opens empty"
     notebook.wait_for_words("0.6B: 64 completions of up to 256 tokens in a step. sampling: parameters 2.38 GB")
     memory.locator("select").first.select_option("8B")
     notebook.wait_for_words("8B: 64 completions of up to 256 tokens in a step. sampling: parameters 32.8 GB")
@@ -41,12 +47,19 @@ def test_panels_follow(open_notebook):
     notebook.wait_for_words("A ring of 4: first round, message 2 of 3")
     ring = notebook.cell(notebook.place_of("ring"))
     ring.locator(".noUi-handle").first.press("ArrowRight")
-    notebook.wait_for_words("A ring of 4: first round, message 3 of 3: what comes is added. 4 of 16 parts are complete")
+    notebook.wait_for_words(
+        "A ring of 4: first round, message 3 of 3: the received part is added. 4 of 16 parts are complete"
+    )
     for _ in range(2):  # a smaller ring needs fewer messages: the slider goes back to its new end
         ring.locator(".noUi-handle").nth(1).press("ArrowLeft")
     notebook.wait_for_words("A ring of 2: second round, message 1 of 1")
 
     machines = panel("budget")
-    notebook.wait_for_words("400 gigabits a second: 12.5% with 8, 56.2% with 64.")
+    notebook.wait_for_words("400 gigabits per second: 12.5% with 8, 56.2% with 64.")
     machines.locator(".noUi-handle").first.press("ArrowRight")
-    notebook.wait_for_words("400 gigabits a second: 6.6")
+    notebook.wait_for_words("400 gigabits per second: 6.6")
+    machines.locator(".noUi-handle").first.press("End")
+    notebook.wait_for_words("8 machines learn for 503 s")
+    value, name = machines.locator(".widget-readout").first, machines.locator(".widget-label").nth(1)
+    gap = name.bounding_box()["x"] - value.evaluate(RIGHT_OF_TEXT)
+    assert gap > 8, "a value touches the next slider's name"

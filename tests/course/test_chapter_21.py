@@ -466,8 +466,8 @@ def _every_part_whole(array, rank, size, send, receive):
     [
         ("21.1", (2.4, 9.6, 10.8), "is not a tuple of 4 numbers"),
         ("21.1", (2.4, 9.6, 10.8, 2.4), "3 of the 4 are right"),
-        ("21.2", _chain_from_the_start, "twice as many as there are blocks is enough"),
-        ("21.2", _chain_checkpointed_by_mlx, "twice as many as there are blocks is enough"),
+        ("21.2", _chain_from_the_start, "two per block are enough"),
+        ("21.2", _chain_checkpointed_by_mlx, "two per block are enough"),
         ("21.2", lambda block, weights, x, gradient_of: (x, weights), "part 1"),
         (
             "21.3",
@@ -502,8 +502,8 @@ def _every_part_whole(array, rank, size, send, receive):
             ),
             "expected",
         ),
-        ("21.4", chapter._all_at_once, "what waits keeps all that it waits for"),
-        ("21.4", _micro_batches_that_wait, "what waits keeps all that it waits for"),
+        ("21.4", chapter._all_at_once, "keeps all its inputs alive"),
+        ("21.4", _micro_batches_that_wait, "keeps all its inputs alive"),
         (
             "21.5",
             edited(
@@ -522,8 +522,8 @@ def _every_part_whole(array, rank, size, send, receive):
             ),
             "expected array([-1000, -500])",
         ),
-        ("21.5", _one_row_of_the_vocabulary, "a row at a time is a loop over the whole vocabulary"),
-        ("21.6", _one_row_of_the_way_back, "a row at a time is a loop over the whole vocabulary"),
+        ("21.5", _one_row_of_the_vocabulary, "one row at a time is a loop"),
+        ("21.6", _one_row_of_the_way_back, "one row at a time is a loop"),
         ("21.5", _logsumexp_of_the_table, "Go through `weight` in slices"),
         (
             "21.6",
@@ -532,9 +532,9 @@ def _every_part_whole(array, rank, size, send, receive):
                 "- p = mx.exp(hidden @ rows.T - log_total[:, None])",
                 "+ p = mx.exp(hidden @ rows.T) / mx.exp(log_total)[:, None]",
             ),
-            "infinite by infinite",
+            "infinity divided by infinity",
         ),
-        ("21.6", _chunks_that_wait, "waits with its logits"),
+        ("21.6", _chunks_that_wait, "keeps its logits alive"),
         (
             "21.6",
             edited(
@@ -559,16 +559,16 @@ def _every_part_whole(array, rank, size, send, receive):
             "expected",
         ),
         ("21.8", chapter._paired_by_place, "belong together by their *names*"),
-        ("21.8", chapter._found_by_beginning, "begins with router, and is another matrix"),
+        ("21.8", chapter._found_by_beginning, "begins with router, but it is another matrix"),
         (
             "21.8",
             edited(chapter.merge, '- stem = name.removesuffix(".lora_a")', '+ stem = name.rstrip(".lora_a")'),
-            "`rstrip` takes off every letter",
+            "`rstrip` removes every letter",
         ),
-        ("21.8", _merged_by_adding_into, "by `+=`"),
+        ("21.8", _merged_by_adding_into, "with `+=`"),
         ("21.9", _nobody_sends, "every process that still runs waits for a message"),
-        ("21.9", _through_the_air(), "with 0 numbers sent in all, of the 8 that it takes"),
-        ("21.9", _every_part_whole, "Every array went all the way round"),
+        ("21.9", _through_the_air(), "with 0 numbers sent in all, but it takes 8"),
+        ("21.9", _every_part_whole, "Every array travelled all the way around"),
         (
             "21.10",
             edited(
@@ -587,8 +587,8 @@ def _every_part_whole(array, rank, size, send, receive):
             ),
             "expected",
         ),
-        ("21.11", (460.8, 7.7, 8.0, 61.4), "Those are rounded"),
-        ("21.11", (460.8, 61.44, 8.0, 61.44), "the sum of 8 machines' hours"),
+        ("21.11", (460.8, 7.7, 8.0, 61.4), "Those numbers are rounded"),
+        ("21.11", (460.8, 61.44, 8.0, 61.44), "the sum of the hours of 8 machines"),
         ("21.11", (460.8, 7.68, 8.0, 8.0), "3 of the 4 are right"),
     ],
 )
@@ -743,3 +743,12 @@ def test_real_processes_print_and_fail_with_words():
     failing = "import os, sys, time\nif os.environ['MLX_RANK'] == '1': sys.exit('no room')\ntime.sleep(60)"
     with pytest.raises(RuntimeError, match="Process 1: no room"):
         ring.run_processes(failing, 2)
+
+
+def test_the_menu_of_what_learns_opens_with_a_choice():
+    panel = plan.memory_panel(middle.CONFIG)
+    assert panel.controls["learns"].label == "all weights"
+    assert "LoRA" not in panel.picture.alt
+    before = panel.picture.alt
+    panel.set(learns=8)
+    assert panel.picture.alt != before

@@ -593,11 +593,11 @@ WRONG = [
     ("22.1", AllAtTheEnd, "not set yet when the next function began"),
     ("22.1", KeepsTheProgramAlive, "not made with `daemon=True`"),
     ("22.1", ResultsForFutures, r"something without a `.result\(\)`"),
-    ("22.2", StepsEveryTime, "operations handed to the worker"),
-    ("22.2", WaitsForIt, "waited for where the future had to be returned"),
+    ("22.2", StepsEveryTime, "operations submitted to the worker"),
+    ("22.2", WaitsForIt, "waited for a result, but it has to return the future"),
     ("22.2", ZeroForNone, "a `.grad` that is not None after the step"),
-    ("22.2", CountedAhead, "`steps` at 1 before the worker had begun"),
-    ("22.2", TensorLoss, "a tensor where a number was asked for"),
+    ("22.2", CountedAhead, "`steps` at 1 before the worker had started"),
+    ("22.2", TensorLoss, "a tensor instead of a number"),
     ("22.3", starts_only, "raised TypeError"),
     ("22.3", in_lists_that_were_given, "new numbers in what it was given"),
     ("22.4", "ABDFH", "the weights themselves"),
@@ -605,20 +605,20 @@ WRONG = [
     ("22.4", "ABCDEFGH", "not a string of 4 letters"),
     ("22.5", largest_difference, "expected"),
     ("22.5", mean_of_relative, "expected"),
-    ("22.5", difference_in_float32, "of type float32 where a Python float was asked for"),
-    ("22.5", difference_as_tensor, "of type Tensor where a Python float was asked for"),
+    ("22.5", difference_in_float32, "of type float32 instead of a Python float"),
+    ("22.5", difference_as_tensor, "of type Tensor instead of a Python float"),
     ("22.6", all_called, "expected"),
     ("22.6", one_kind_of_error, "KeyError"),
-    ("22.6", some_kinds_of_errors, "nobody can list what that may be"),
+    ("22.6", some_kinds_of_errors, "nobody can list all kinds"),
     ("22.6", arguments_for_message, "'weights'"),
     ("22.7", "BDCAEE", "not a string of 5 letters"),
     ("22.7", "ABCDE", "are right|is right"),
     ("22.8", newest_by_clock, "gave 'step_0001', expected 'step_0002'"),
-    ("22.8", newest_as_path, r"its name was asked for \(`path.name`\)"),
+    ("22.8", newest_as_path, r"instead of its name \(use `path.name`\)"),
     ("22.8", newest_after_step_0, "expected 'step_0000'"),
     ("22.8", newest_with_four_digits, "gave 'step_0012'"),
     ("22.8", newest_of_any_name, "gave 'old_step_0009'"),
-    ("22.8", newest_of_what_is_left, "files have come or gone"),
+    ("22.8", newest_of_what_is_left, "added or removed files"),
     ("22.8", by_time, "expected"),
     ("22.8", path_for_name, "expected"),
     ("22.9", synchronous, "expected"),
@@ -627,7 +627,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("id", "answer", "said"), WRONG, ids=lambda each: getattr(each, "__name__", str(each)))
-def test_wrong_answers_are_told(id, answer, said):
+def test_a_wrong_answer_gets_a_message(id, answer, said):
     note = check(id, answer)
     assert not note.passed
     assert re.search(said, note.text), note.text

@@ -237,7 +237,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("id", "answer", "words"), WRONG, ids=[f"{n}-{id}" for n, (id, _, _) in enumerate(WRONG)])
-def test_wrong_answers_are_told_what_is_wrong(id, answer, words):
+def test_a_wrong_answer_gets_the_message_for_its_mistake(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text
@@ -255,7 +255,7 @@ def test_the_exercise_s_final_answer_is_the_kit_s(text):
     assert chapter.final_answer(text) == kit.final_answer(text)
 
 
-def test_what_the_exercise_calls_the_same_number_the_kit_does_too():
+def test_numbers_that_are_equal_in_the_exercise_are_equal_in_the_kit():
     for said, right in chapter.SAME_NUMBER.cases:
         if chapter.same_number(said, right):
             assert kit.as_number(said) == kit.as_number(right)
@@ -290,7 +290,7 @@ def test_a_good_project():
     assert "8 of 9 hold." in str(checklist(Addition(), RUNS, ATTACKS))
 
 
-def test_what_is_no_task():
+def test_an_object_that_is_not_a_task():
     assert holds(object())["a task"] is False
 
 
@@ -308,11 +308,11 @@ def test_a_task_without_a_seed():
     assert "other problems for the same seed" in words_of(task, "seeds")
 
 
-def test_problems_that_stand_twice():
+def test_problems_that_occur_twice():
     task = Addition()
     first = task.held_out(1)[0]
     task.held_out = lambda n: [first] * n
-    assert "stand twice" in words_of(task, "held out")
+    assert "occur twice" in words_of(task, "held out")
 
 
 def test_a_right_answer_that_is_refused():

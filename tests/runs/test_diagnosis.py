@@ -81,7 +81,8 @@ SICK = {
     "clipped_away": ({"clip_ratio/region_mean": 0.5}, ["50% of the tokens", "since step 1", "num_iterations"]),
     "reference_moves": ({"kl": 0.0}, ["exactly 0 since step 1", "beta"]),
     "scored_otherwise": (
-        {"sampling/logp_difference": 0.1, "clip_ratio/region_mean": 0.3}, ["by 0.1 a token since step 1", "temperature"]
+        {"sampling/logp_difference": 0.1, "clip_ratio/region_mean": 0.3},
+        ["by 0.1 per token, since step 1", "temperature"],
     ),
     "kl_runs_away": ({"kl": lambda s: s / 10}, ["since step 21", "beta"]),
 }  # fmt: skip
@@ -114,7 +115,7 @@ def test_nothing_is_said_of_other_curves():
 
 def test_a_loss_that_is_no_number_is_told_at_once_and_alone():
     run = [*steps(30), *steps(31, loss=math.nan)[30:]]
-    assert diagnose(run)[0].startswith("loss is no finite number since step 31")
+    assert diagnose(run)[0].startswith("loss has not been finite since step 31")
     assert len(diagnose(run)) == 1
 
 

@@ -17,7 +17,7 @@ PART_COLORS = {
     "output layer": "#3d9970",
 }
 MACHINES = {"a laptop of 16 GB": 16e9, "a GPU of 80 GB": 80e9}
-SMALLEST, LARGEST = 1e5, 1e13  # bytes, the ends of the plan's axis
+SMALLEST, LARGEST = 1e5, 1e13  # bytes, the ends of the plan's axis, which grows for larger numbers
 WIDTH, LEFT, LONGEST = 900, 150, 560
 
 
@@ -40,11 +40,11 @@ def in_bytes(number: float) -> str:
 def draw_shares(
     rows: Mapping[str, Mapping[str, float]], *, units: Sequence[str] | str = "", title: str = ""
 ) -> tuple[Chart, str]:
-    """(chart, words): a bar for each row, all equally long, divided into its parts; its total stands behind it.
+    """(chart, words): one bar per row, all equally long, divided into its parts, with its total after it.
 
     Args:
         rows: name -> {part: amount}; the parts are keys of `PART_COLORS`
-        units: behind each total, one for all or one for each row
+        units: the unit after each total, one for all rows or one per row
     """
     units = [units] * len(rows) if isinstance(units, str) else units
     chart = Chart(WIDTH, 78 + 36 * len(rows))
@@ -59,7 +59,7 @@ def draw_shares(
 def draw_plan(
     parameters: Mapping[str, float], operations: Mapping[str, float], memory: Mapping[str, float], *, title: str
 ) -> tuple[Chart, str]:
-    """(chart, words): where parameters and operations are, and bytes on a logarithmic axis beside two machines.
+    """(chart, words): the parts of parameters and operations, and bytes on a logarithmic axis with two machines.
 
     Args:
         parameters, operations: {part: amount}, parts of `PART_COLORS`
@@ -72,21 +72,24 @@ def draw_plan(
         _share_bar(chart, 102, "operations", operations, "FLOPs"),
     ]
     top, bottom = 172, 172 + 30 * len(memory)
-    for exponent in range(round(math.log10(SMALLEST)), round(math.log10(LARGEST)) + 1, 2):
-        chart.text(
-            _place(10.0**exponent), bottom + 18, in_bytes(10.0**exponent), size=11, anchor="middle", color="soft"
-        )
-        chart.bar(_place(10.0**exponent), bottom, 1, 4, "#59636e")
+    first, last = round(math.log10(SMALLEST)), round(math.log10(LARGEST))
+    last += 2 * max(0, math.ceil((math.log10(max([1, *memory.values()])) - last) / 2))
+
+    def place(size: float) -> float:
+        share = (math.log10(max(size, SMALLEST)) - first) / (last - first)
+        return LEFT + LONGEST * share
+
+    for exponent in range(first, last + 1, 2):
+        chart.text(place(10.0**exponent), bottom + 18, in_bytes(10.0**exponent), size=11, anchor="middle", color="soft")
+        chart.bar(place(10.0**exponent), bottom, 1, 4, "#59636e")
     for name, size in MACHINES.items():
-        chart.bar(_place(size), top - 6, 1.2, bottom - top + 6, "#8a8a8a")
+        chart.bar(place(size), top - 6, 1.2, bottom - top + 6, "#8a8a8a")
         anchor = "end" if size == min(MACHINES.values()) else "start"
-        chart.text(
-            _place(size) + (3 if anchor == "start" else -3), top - 10, name, size=11, anchor=anchor, color="soft"
-        )
+        chart.text(place(size) + (3 if anchor == "start" else -3), top - 10, name, size=11, anchor=anchor, color="soft")
     for row, (purpose, size) in enumerate(memory.items()):
         y = top + 30 * row
         chart.text(LEFT - 8, y + 15, purpose, anchor="end")
-        length = max(_place(size) - LEFT, 1)
+        length = max(place(size) - LEFT, 1)
         chart.bar(LEFT, y + 2, length, 19, COLORS[0])
         chart.text(LEFT + LONGEST + 8, y + 16, in_bytes(size), size=12.5, bold=True)
         words.append(f"{purpose}: {in_bytes(size)}, {_where(size)}.")
@@ -96,12 +99,6 @@ def draw_plan(
 def _where(size: float) -> str:
     fits = [name for name, room in MACHINES.items() if size <= room]
     return f"fits into {fits[0]}" if fits else "fits into neither machine"
-
-
-def _place(size: float) -> float:
-    low, high = math.log10(SMALLEST), math.log10(LARGEST)
-    share = (math.log10(max(size, SMALLEST)) - low) / (high - low)
-    return LEFT + LONGEST * min(share, 1.0)
 
 
 def _legend(chart: Chart, parts: Sequence[str], title: str) -> None:
@@ -114,7 +111,7 @@ def _legend(chart: Chart, parts: Sequence[str], title: str) -> None:
 
 
 def _share_bar(chart: Chart, top: float, name: str, parts: Mapping[str, float], unit: str) -> str:
-    """Draw it, and say it."""
+    """Draw a bar with its shares, and return the words for it."""
     total = sum(parts.values())
     chart.text(LEFT - 8, top + 17, name, anchor="end")
     left, said = LEFT, []

@@ -21,7 +21,7 @@ def test_every_token_has_a_box_of_its_kind():
     assert len(boxes(svg, BOX[False])) == 3
     assert "\N{OPEN BOX}1&lt;2" in svg
     assert "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}" in svg
-    assert words == "4 tokens, 1 of them marks, which stand in brackets here: ['<|im_start|>'] 'user' '\\n' ' 1<2'."
+    assert words == "4 tokens, 1 of them marks, shown in brackets here: ['<|im_start|>'] 'user' '\\n' ' 1<2'."
 
 
 def test_long_chats_go_on_in_the_next_line_and_stay_on_the_page():

@@ -57,9 +57,21 @@ def test_a_plan_says_what_fits_where():
     assert "training: 40 GB, fits into a GPU of 80 GB." in words
     assert "dreams: 600 TB, fits into neither machine." in words
     widths = [width for left, top, width, color in bars(chart) if color == "#5790fc" and top > 170]
-    on_the_axis = [LONGEST * np.log10(size / 1e5) / 8 for size in (1.2e9, 40e9)]
-    # What is beyond the axis ends with it.
-    assert widths == pytest.approx([*on_the_axis, LONGEST, 1], abs=0.1)
+    # 600 TB are more than 10 TB, the usual end of the axis, so it ends at 1 PB.
+    on_the_axis = [LONGEST * np.log10(size / 1e5) / 10 for size in (1.2e9, 40e9, 6e14)]
+    assert widths == pytest.approx([*on_the_axis, 1], abs=0.1)
+    assert {"10 TB", "1 PB"} <= set(texts(chart))
+
+
+def test_the_axis_of_a_plan_grows_only_if_it_has_to():
+    def width(size):
+        chart, _ = draw_plan(PARTS, PARTS, {"training": size}, title="A plan")
+        return next(width for _, top, width, color in bars(chart) if color == "#5790fc" and top > 170)
+
+    assert width(7.8e12) == pytest.approx(LONGEST * np.log10(7.8e7) / 8, abs=0.1)
+    assert width(1e13) == pytest.approx(LONGEST, abs=0.1)
+    assert width(1.97e14) == pytest.approx(LONGEST * np.log10(1.97e9) / 10, abs=0.1)
+    assert width(2e16) == pytest.approx(LONGEST * np.log10(2e11) / 12, abs=0.1)
 
 
 def test_the_lens():

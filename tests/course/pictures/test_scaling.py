@@ -56,6 +56,15 @@ def test_the_machines_memory_is_a_line_where_there_is_room_for_one():
     assert line(100e9)[0] == []
 
 
+def test_the_machines_line_does_not_cross_a_total():
+    """With room for 2.1 GB the line is where the words "2 GB" after a bar of 2 GB would be."""
+    phases = {"sampling": {"parameters": 2e9}, "learning": {"parameters": 8e9}}
+    chart, _ = draw_memory(phases, 8e9, 2.1e9, title="A run")
+    (line,) = [left for left, _, _, color in bars(chart) if color == "#8a8a8a"]
+    starts = [float(x) for x in re.findall(r'<text x="([\d.]+)"[^>]*>2 GB</text>', chart.svg("x"))]
+    assert line + 2 < max(starts) < line + 20
+
+
 def test_small_steps():
     exact, copies, rounded = np.linspace(1, 0.99, 5), [1, 1, 0.995, 0.995, 0.99], [1.0] * 5
     chart, words = draw_rounding(exact, copies, rounded, [0.985, 0.99, 0.995, 1.0, 1.01])
@@ -79,13 +88,14 @@ def test_a_ring():
     assert sheet.written == ["1", "2", "2", "1"]
     assert sheet.frames == [(0, 1, 1, 1), (1, 0, 1, 1)]
     assert words == (
-        "A ring of 2: first round, message 1 of 1: what comes is added. 2 of 4 parts are complete; each process has "
-        "sent 0.50 times its array."
+        "A ring of 2: first round, message 1 of 1: the received part is added. 2 of 4 parts are complete; each "
+        "process has sent 0.50 times its array."
     )
     chart, words = draw_ring(np.ones((3, 3)), None, 0, 4)
     assert chart.areas[0].frames == []
     assert "before the first message" in words
-    assert "second round, message 2 of 2: what comes takes the place" in draw_ring(np.full((3, 3), 3), [0] * 3, 4, 4)[1]
+    _, words = draw_ring(np.full((3, 3), 3), [0] * 3, 4, 4)
+    assert "second round, message 2 of 2: the received part replaces its own" in words
 
 
 def test_machines():

@@ -55,6 +55,25 @@ def test_words_and_names():
     assert ">long<" not in narrow.svg(said), "what has no room is not written"
 
 
+def test_a_fixed_axis():
+    """A run half as long has bars half as long, and its duration does not overlap its name."""
+    widths = []
+    for end in (40, 80):
+        run = {"a run with quite a long name": [Bar("loop", "works", 0, end)]}
+        chart, words = draw_timeline(run, title="t", unit="s", until=160)
+        svg = chart.svg(words)
+        ((_, _, width, _),) = rectangles(svg)
+        widths.append(width)
+    assert abs(widths[1] / widths[0] - 2) < 0.02
+    assert widths[1] < (WIDTH - LEFT - RIGHT) / 2 + 1
+    chart, words = draw_timeline({"a run with quite a long name": [Bar("loop", "works", 0, 1)]}, title="t", until=160)
+    at = float(re.search(r'<text x="([\d.]+)"[^>]*>1.00 ms<', chart.svg(words))[1])
+    assert at > 250
+    chart, words = draw_timeline({"long": [Bar("loop", "works", 0, 320)]}, title="t", until=160)
+    ((x, _, width, _),) = rectangles(chart.svg(words))
+    assert x + width <= WIDTH, "a run that takes longer moves the end of the axis"
+
+
 def test_nothing_happened():
     chart, words = draw_timeline({"none": []}, title="t")
     assert "none: 0.00 ms" in words

@@ -17,7 +17,7 @@ def _normal(rng, *shape):
 
 
 def _peak(call):
-    """(what `call` returns, evaluated; bytes that MLX held at most beyond what it held before)."""
+    """(the evaluated result of `call`; the peak of the bytes that MLX held in addition to those before)."""
     mx.synchronize()
     mx.reset_peak_memory()
     before = mx.get_active_memory()
@@ -31,33 +31,34 @@ def _peak(call):
 BYTES = Exercise(
     "21.1",
     "Bytes by hand",
-    "A model has 600 million parameters and a vocabulary of 150,000 tokens. A number in float32 has 4 bytes, one in "
-    "bfloat16 has 2, and 1 GB is 10^9 bytes. Four numbers in GB, as a tuple `(a, b, c, d)`: the parameters in float32 "
-    "(a); all that training with AdamW keeps in float32, that is parameters, their gradients and the optimizer's "
-    "two moments (b); the same, if the forward and backward pass work on a copy of the parameters in bfloat16, "
-    "beside everything that (b) counts (c); and one table of logits in float32, for 8 completions of 250 tokens (d).",
+    "A model has 600 million parameters and a vocabulary of 150,000 tokens. A number in float32 has 4 bytes, a "
+    "number in bfloat16 has 2, and 1 GB is 10^9 bytes. Give four numbers in GB, as a tuple `(a, b, c, d)`: (a) the "
+    "parameters in float32; (b) everything that training with AdamW keeps in float32, which is the parameters, their "
+    "gradients and the optimizer's two moments; (c) the same, if the forward and backward pass work on a copy of the "
+    "parameters in bfloat16, in addition to everything in (b); and (d) one table of logits in float32, for 8 "
+    "completions of 250 tokens.",
     minutes=6,
     difficulty=1,
     solution=(2.4, 9.6, 10.8, 1.2),
     hints=(
-        "(b) counts four numbers of 4 bytes for each parameter: itself, its gradient, and the two running means of "
-        "AdamW (of the gradient, and of its square).",
-        "(c) A copy comes on top: 2 bytes a parameter. Nothing goes away for it. (d) One logit for each token of the "
-        "vocabulary, at each of 8 * 250 places.",
+        "(b) counts four numbers of 4 bytes for each parameter: the parameter itself, its gradient, and the two "
+        "running means of AdamW (of the gradient, and of its square).",
+        "(c) A copy is added: 2 bytes per parameter. Nothing is removed for it. (d) There is one logit for each "
+        "token of the vocabulary, at each of 8 * 250 positions.",
     ),
     mistakes=(
         Mistake(
             "one moment",
             (2.4, 7.2, 8.4, 1.2),
-            "That is three numbers a parameter. There are four: itself, its gradient, and *two* running means, of the "
-            "gradient and of its square.",
+            "That is three numbers per parameter. There are four: the parameter itself, its gradient, and *two* "
+            "running means, of the gradient and of its square.",
             1,
         ),
         Mistake(
             "bfloat16 instead",
             (2.4, 9.6, 1.2, 1.2),
-            "(c) asks for everything that is held. The copy in bfloat16 stands *beside* the float32 numbers, which "
-            "the optimizer goes on with.",
+            "(c) asks for everything in memory. The copy in bfloat16 exists *in addition to* the float32 numbers, "
+            "which the optimizer still needs.",
             2,
         ),
         Mistake(
@@ -70,13 +71,13 @@ BYTES = Exercise(
         Mistake(
             "in bytes",
             (2.4e9, 9.6e9, 10.8e9, 1.2e9),
-            "Those are bytes; the answers are in GB, 10^9 of them.",
+            "Those are bytes. Give the answers in GB, which are 10^9 bytes.",
             1,
         ),
         Mistake(
             "in MB",
             (2400.0, 9600.0, 10800.0, 1200.0),
-            "Those are MB; the answers are in GB, 1,000 of them.",
+            "Those are MB. Give the answers in GB, which are 1,000 MB.",
             1,
         ),
         Mistake(
@@ -88,18 +89,18 @@ BYTES = Exercise(
         Mistake(
             "the copy in place of the parameters",
             (2.4, 9.6, 8.4, 1.2),
-            "(c) The copy in bfloat16 does not take the place of the parameters: the optimizer's small steps need them "
-            "in float32.",
+            "(c) The copy in bfloat16 does not replace the parameters: the optimizer's small steps need them in "
+            "float32.",
             2,
         ),
         Mistake(
             "one completion",
             (2.4, 9.6, 10.8, 0.15),
-            "(d) is one completion's table. There are 8 of them.",
+            "(d) That is the table of one completion. There are 8 completions.",
             2,
         ),
     ),
-    explain="(d) is half as much as the whole model, for a table that is looked at in one place of each row. And a "
+    explain="(d) is half as large as the whole model, for a table of which we read one number in each row. And a "
     "backward pass holds several such tables.",
 )
 
@@ -108,7 +109,7 @@ BYTES = Exercise(
 
 
 def checkpointed_vjp(block, weights, x, gradient_of):
-    """(gradient of x, [[gradient of each array of a block], ...]), keeping inputs alone."""
+    """(gradient of x, [[gradient of each array of a block], ...]), keeping only inputs."""
     inputs = []
     for own in weights:
         inputs.append(x)
@@ -128,7 +129,7 @@ def _bent(x, weight, bias):
 
 
 def _wide(x, up, down):
-    """x + tanh(x @ up) @ down, whose inside is 64 times as wide as x"""
+    """x + tanh(x @ up) @ down, with an inner width of 64 times that of x"""
     return x + mx.tanh(x @ up) @ down
 
 
@@ -150,7 +151,7 @@ def _fat_chain(rng, num_blocks=16, tokens=64, width=4):
 
 
 def _keep_everything(block, weights, x, gradient_of):
-    """Autograd of the whole chain, which keeps what it will need."""
+    """Autograd of the whole chain, which keeps everything that it will need."""
 
     def chain(x, *flat):
         for own in nested(flat):
@@ -167,7 +168,7 @@ def _keep_everything(block, weights, x, gradient_of):
 
 
 def _watch_chain(function, block, weights, x, gradient_of):
-    """The gradients; or in words, that too much was computed, or kept."""
+    """The gradients, or a message that too much was computed or kept."""
     calls = []
 
     def counted(x, *own):
@@ -183,38 +184,39 @@ def _watch_chain(function, block, weights, x, gradient_of):
     if block is _bent:
         if len(calls) > 2 * len(weights) + 1 and len(weights) > 2:
             return Told(
-                f"{len(calls)} calls of `block` for a chain of {len(weights)} (twice as many as there are blocks is "
-                "enough: once forwards, once on the way back)"
+                f"{len(calls)} calls of `block` for a chain of {len(weights)} (two per block are enough: one in the "
+                "forward pass, one in the backward pass)"
             )
         return result
-    # The inside of a block is what tanh gets and gives, and the gradients of the two: a few times this.
+    # The inner values of a block are the input and output of tanh, and their gradients: a few times this.
     inside = 4 * x.shape[0] * weights[0][0].shape[1]
     if peak > 12 * inside:
-        return Told("gradients for which the insides of many blocks were there at the same time")
+        return Told("gradients for which the inner values of many blocks were in memory at the same time")
     return result
 
 
 CHAIN = Exercise(
     "21.2",
     "A chain that forgets",
-    "A chain of blocks: `x = block(x, *weights[0])`, then `x = block(x, *weights[1])`, and so on; `weights` is a list "
-    "with a list of arrays for each block. Write `checkpointed_vjp(block, weights, x, gradient_of)`, where "
-    "`gradient_of(end)` is the gradient of what comes out at the end. Return a tuple: the gradient of `x`, and a list "
-    "with, for each block, the list of the gradients of its arrays. Forwards, keep each block's *input* and nothing "
-    "else. Backwards, take the last block first, and compute it once more: `_, grads = mx.vjp(function, inputs, "
-    "[gradient of the output])` runs a function of a list of arrays and goes back through it. Never may the insides "
-    "of two blocks exist at the same time: evaluate on the way.",
+    "A chain of blocks computes `x = block(x, *weights[0])`, then `x = block(x, *weights[1])`, and so on; `weights` "
+    "is a list that contains a list of arrays for each block. Write `checkpointed_vjp(block, weights, x, "
+    "gradient_of)`, where `gradient_of(end)` returns the gradient of the chain's output. Return a tuple: the "
+    "gradient of `x`, and a list that contains, for each block, the list of the gradients of its arrays. In the "
+    "forward pass, keep each block's *input* and nothing else. In the backward pass, start with the last block and "
+    "compute it once more: `_, grads = mx.vjp(function, inputs, [gradient of the output])` runs a function on a list "
+    "of arrays and goes back through it. The inner values of two blocks must never exist at the same time, so "
+    "evaluate after each block.",
     minutes=15,
     difficulty=3,
     solution=checkpointed_vjp,
     hints=(
-        "Two loops. The first goes forwards and appends each block's input to a list. Then `grad = gradient_of(x)`. "
-        "The second goes through the list from its end, and hands `grad` from block to block.",
-        "`_, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])`, where x is the *input* of that block, and "
-        "`own` are its weights. What comes back first is the gradient of that input: the next block's `grad`.",
-        "MLX is lazy: what waits keeps all that it waits for. `mx.eval(x)` after each block forwards, and "
-        "`mx.eval(grad, of_weights)` after each block backwards. And the last block comes first: turn the list round "
-        "at the end.",
+        "Use two loops. The first goes forward and appends each block's input to a list. Then `grad = "
+        "gradient_of(x)`. The second goes through the list from its end, and hands `grad` from block to block.",
+        "`_, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])`, where x is the *input* of that block and `own` "
+        "are its weights. The first result is the gradient of that input: the `grad` for the next block.",
+        "MLX is lazy: an array that is not evaluated keeps all its inputs alive. Call `mx.eval(x)` after each block "
+        "of the forward pass, and `mx.eval(grad, of_weights)` after each block of the backward pass. The last block "
+        "comes first, so reverse the list at the end.",
     ),
     cases=(
         *drawn(1, lambda rng: _chain(rng, 3, 2, 3)),
@@ -227,8 +229,8 @@ CHAIN = Exercise(
         Mistake(
             "nothing forgotten",
             _keep_everything,
-            "Go back through one block at a time, from its input; and evaluate after each, forwards and back: what "
-            "waits keeps all that it waits for.",
+            "Go back through one block at a time, from its input, and evaluate after each block, forward and "
+            "backward: an array that is not evaluated keeps all its inputs alive.",
             3,
         ),
         *slips(
@@ -238,16 +240,16 @@ CHAIN = Exercise(
                 "  for own in weights:",
                 "+     x = block(x, *own)",
                 "- x = block(x, *own)",
-                message="Those are the blocks' *outputs*. To compute a block once more you need what went into it.",
+                message="Those are the blocks' *outputs*. To compute a block once more you need its input.",
                 hint=2,
             ),
             Slip(
-                "not turned round",
+                "not reversed",
                 "- return grad, grads[::-1]",
                 "+ return grad, grads",
                 message=(
-                    "The last block's gradients stand first. Backwards you meet them in that order; the list is asked "
-                    "for in the order of the blocks."
+                    "The last block's gradients come first. The backward pass produces them in that order, but the "
+                    "list should have the order of the blocks."
                 ),
                 hint=3,
             ),
@@ -256,8 +258,8 @@ CHAIN = Exercise(
                 "- _, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])",
                 "+ _, (grad_x, *of_weights) = mx.vjp(block, [x, *own], [grad])",
                 message=(
-                    "Every block got the gradient of the chain's end. What comes out of one block's backward pass, the"
-                    " gradient of its input, is what goes into the next one's."
+                    "Every block got the gradient of the chain's output. The result of one block's backward pass, "
+                    "the gradient of its input, is what the next one needs."
                 ),
                 hint=2,
             ),
@@ -267,7 +269,7 @@ CHAIN = Exercise(
                 "+ for own, x in zip(weights, inputs):",
                 "- return grad, grads[::-1]",
                 "+ return grad, grads",
-                message="The way back begins at the last block. A gradient arrives at the end, and nowhere else.",
+                message="The backward pass begins at the last block, because that is where the gradient is known.",
             ),
             Slip(
                 "weights the other way round",
@@ -276,20 +278,20 @@ CHAIN = Exercise(
                 "- return grad, grads[::-1]",
                 "+ return grad, grads",
                 message=(
-                    "The inputs come from the end, and the weights from the beginning: each block was computed again "
-                    "with another one's weights."
+                    "The inputs are taken from the end and the weights from the beginning, so each block was "
+                    "computed again with another block's weights."
                 ),
             ),
             Slip(
                 "all inputs are the first",
                 "- inputs.append(x)",
                 "+ inputs.append(inputs[0] if inputs else x)",
-                message="Every block was computed again from the chain's beginning, not from its own input.",
+                message="Every block was computed again from the chain's input, not from its own input.",
             ),
         ),
     ),
-    explain="That is gradient checkpointing, whole. `mlx_grpo_kit/grpo/learners/mlx_by_layer.py` is this function "
-    "with a Qwen3 in it.",
+    explain="That is all of gradient checkpointing. `mlx_grpo_kit/grpo/learners/mlx_by_layer.py` is this function "
+    "for a Qwen3.",
 )
 
 
@@ -297,19 +299,19 @@ CHAIN = Exercise(
 
 
 def mixed_step(masters, gradients_of, lr):
-    """New masters, float32, after a step of SGD whose gradients were computed in bfloat16."""
+    """New masters in float32, after a step of SGD with gradients that were computed in bfloat16."""
     copies = {name: value.astype(mx.bfloat16) for name, value in masters.items()}
     grads = gradients_of(copies)
     return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}
 
 
 def _targets(masters):
-    """Some place that is not where the masters are."""
+    """Target values that differ from the masters."""
     return {name: 0.75 * value - 0.5 for name, value in masters.items()}
 
 
 def _move(function, masters, lr, num_steps):
-    """How far the masters moved in a few steps, in learning rates; or in words, what was in the wrong dtype."""
+    """How far the masters moved in a few steps, in learning rates, or a message about a wrong dtype."""
     goal, start, dtypes, calls = _targets(masters), dict(masters), set(), []
 
     def gradients_of(params):
@@ -326,12 +328,12 @@ def _move(function, masters, lr, num_steps):
             return Told(f"masters with the names {', '.join(masters)}, expected {', '.join(goal)}")
         wrong = {str(value.dtype).rpartition(".")[2] for value in masters.values()} - {"float32"}
         if wrong:
-            return Told(f"masters in {wrong.pop()} (they stay in float32)")
+            return Told(f"masters in {wrong.pop()} (expected float32)")
         masters = {name: mx.array(as_numpy(value)) for name, value in masters.items()}
     if dtypes != {"bfloat16"}:
-        return Told(f"gradients that were computed in {' and '.join(sorted(dtypes))} (bfloat16 was asked for)")
+        return Told(f"gradients that were computed in {' and '.join(sorted(dtypes))} (expected bfloat16)")
     if len(calls) > num_steps:
-        return Told(f"{len(calls)} calls of `gradients_of` in {num_steps} of its steps (one in each is enough)")
+        return Told(f"{len(calls)} calls of `gradients_of` in {num_steps} steps (one per step is enough)")
     return {name: ((value - start[name]) / lr).astype(mx.bfloat16) for name, value in masters.items()}
 
 
@@ -344,17 +346,17 @@ MASTERS = Exercise(
     "21.3",
     "Masters",
     "Write `mixed_step(masters, gradients_of, lr)`. `masters` is a dictionary of parameters in float32. "
-    "`gradients_of(params)` computes the gradients at `params`, a dictionary of arrays in the dtype of `params`; it "
-    "has to work in bfloat16. Return the new masters, a new dictionary in float32: each moved against its gradient, "
-    "value - lr * gradient.",
+    "`gradients_of(params)` computes the gradients at `params`, a dictionary of arrays, in the dtype of `params`; it "
+    "has to work in bfloat16. Return the new masters, a new dictionary in float32. Each parameter moves against its "
+    "gradient: value - lr * gradient.",
     minutes=8,
     difficulty=2,
     solution=mixed_step,
     hints=(
-        "`value.astype(mx.bfloat16)` is a rounded copy. The gradients are computed at the copies; which of the two "
-        "has to move?",
-        "A copy that moves by a millionth does not move at all. The master does: it has 24 bits for its digits. "
-        "`value - lr * grads[name].astype(mx.float32)`, where value is the master.",
+        "`value.astype(mx.bfloat16)` is a rounded copy. The gradients are computed at the copies. Which of the two "
+        "has to move, the copy or the master?",
+        "If you move a copy by a millionth, it does not move at all. The master does: it has 24 bits for its digits. "
+        "Use `value - lr * grads[name].astype(mx.float32)`, where value is the master.",
     ),
     cases=(
         ({"w": mx.array([1.0, -2.0, 0.5])}, 1e-4, 1),
@@ -365,9 +367,9 @@ MASTERS = Exercise(
     run=_move,
     mistakes=(
         Mistake(
-            "paired by their places",
+            "paired by their positions",
             _paired_in_order,
-            "A master and its gradient belong together by their *name*; the gradients may stand in another order.",
+            "A master and its gradient belong together by their *name*; the gradients may be in another order.",
             2,
         ),
         *slips(
@@ -378,17 +380,17 @@ MASTERS = Exercise(
                 "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
                 "+ return {name: value - lr * gradients_of(copies)[name].astype(mx.float32) for name, value in masters.items()}",  # noqa: E501
                 message=(
-                    "`gradients_of` goes forwards and back through the whole model. Call it once, before the loop over"
-                    " the names."
+                    "`gradients_of` runs the forward and backward pass of the whole model. Call it once, before the "
+                    "loop over the names."
                 ),
             ),
             Slip(
-                "copies moved, then turned into float32",
+                "copies moved, then converted to float32",
                 "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
                 "+ return {name: (value - lr * grads[name]).astype(mx.float32) for name, value in copies.items()}",
                 message=(
-                    "The step was taken in bfloat16, where the next number below 1 is 0.996: a small one is rounded "
-                    "away, every time, and `astype(mx.float32)` does not bring it back. Let the master move."
+                    "The step was taken in bfloat16, where the next number below 1 is 0.996. A small step is rounded "
+                    "away every time, and `astype(mx.float32)` does not bring it back. Move the master."
                 ),
                 hint=2,
             ),
@@ -397,8 +399,8 @@ MASTERS = Exercise(
                 "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
                 "+ return {name: value.astype(mx.float32) - lr * grads[name].astype(mx.float32) for name, value in copies.items()}",  # noqa: E501
                 message=(
-                    "The step starts from the rounded copy, so each step throws away the digits that the ones before "
-                    "had won."
+                    "The step starts from the rounded copy, so each step throws away the digits that earlier steps "
+                    "had gained."
                 ),
                 hint=2,
             ),
@@ -406,25 +408,25 @@ MASTERS = Exercise(
                 "all in float32",
                 "- copies = {name: value.astype(mx.bfloat16) for name, value in masters.items()}",
                 "+ copies = {name: value for name, value in masters.items()}",
-                message="That is a step in float32: the gradients should be computed from copies in bfloat16.",
+                message="That is a step in float32. The gradients should be computed from copies in bfloat16.",
             ),
             Slip(
                 "the other way",
                 "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
                 "+ return {name: value + lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
-                message="That moves up the slope: against the gradient means minus.",
+                message="That moves up the slope. To move against the gradient, subtract it.",
                 hint=2,
             ),
             Slip(
                 "learning rate left out",
                 "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
                 "+ return {name: value - grads[name].astype(mx.float32) for name, value in masters.items()}",
-                message="The gradient is multiplied by the learning rate before it is taken off.",
+                message="The gradient has to be multiplied by the learning rate before it is subtracted.",
                 hint=2,
             ),
         ),
     ),
-    explain="The optimizer's moments are masters too: sums of many small numbers.",
+    explain="The optimizer's moments need float32 for the same reason: they are sums of many small numbers.",
 )
 
 
@@ -432,7 +434,7 @@ MASTERS = Exercise(
 
 
 def accumulate(token_losses, params, micro_batches):
-    """(mean loss over all counting tokens, its gradients), a micro-batch at a time."""
+    """(mean loss over all counting tokens, its gradients), one micro-batch at a time."""
     num_tokens = sum(mask.sum().item() for _, mask in micro_batches)
 
     def share(params, x, mask):
@@ -452,7 +454,7 @@ def _losses_of_tokens(params, x):
 
 
 def _micro_batches(rng, sizes, lengths, empty=None):
-    """Parameters and micro-batches of so many rows and tokens. In the one called `empty` no token counts."""
+    """Parameters, and micro-batches with these numbers of rows and tokens. In number `empty` no token counts."""
     params = {"w": _normal(rng, 3), "b": _normal(rng, 3)}
     batches = []
     for number, (rows, length) in enumerate(zip(sizes, lengths)):
@@ -473,18 +475,18 @@ def _watch_accumulation(function, params, micro_batches):
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         return result
     if not all(any(rows <= len(x) and rest == x.shape[1:] for x, _ in micro_batches) for rows, rest in calls):
-        return Told("more than one micro-batch in a call of `token_losses` (memory is for one at a time)")
+        return Told("more than one micro-batch in a call of `token_losses` (there is memory for one at a time)")
     loss, grads = result
     return (loss if isinstance(loss, mx.array) else mx.array(loss)), grads
 
 
 def _watch_its_memory(function, params, micro_batches):
-    """As `_watch_accumulation`; or in words, that many micro-batches were alive at once."""
+    """The result of `_watch_accumulation`, or a message that many micro-batches were in memory at once."""
     mx.eval(params, micro_batches)
     result, peak = _peak(lambda: _watch_accumulation(function, params, micro_batches))
-    # One micro-batch, forwards and back, is 4 to 6 times its x; 8 of them at once are 24 times and more.
+    # One micro-batch, forward and backward, takes 4 to 6 times its x; 8 at once take 24 times and more.
     if len(micro_batches) > 6 and peak > 12 * max(x.nbytes for x, _ in micro_batches):
-        return Told("gradients for which the insides of many micro-batches were there at the same time")
+        return Told("gradients for which the inner values of many micro-batches were in memory at the same time")
     return result
 
 
@@ -522,22 +524,22 @@ def _all_at_once(token_losses, params, micro_batches):
 ACCUMULATE = Exercise(
     "21.4",
     "Two micro-batches, one gradient",
-    "Write `accumulate(token_losses, params, micro_batches)`. Each of `micro_batches` is a pair `(x, mask)`, and "
-    "`token_losses(params, x)` gives the loss of each of its tokens, [rows, tokens]; `mask` is true for tokens that "
-    "count. Return a tuple: the loss, which is the mean over *all* counting tokens of *all* micro-batches, and its "
-    "gradients, a dictionary with the names of `params`. Only one micro-batch may go through `token_losses` at a "
-    "time, and evaluate after each. They differ in rows, in length, and in how many tokens count: in one it may be "
-    "none.",
+    "Write `accumulate(token_losses, params, micro_batches)`. Each of `micro_batches` is a pair `(x, mask)`. "
+    "`token_losses(params, x)` returns the loss of each token of x, [rows, tokens]; `mask` is true for the tokens "
+    "that count. Return a tuple: the loss, which is the mean over *all* counting tokens of *all* micro-batches, and "
+    "its gradients, a dictionary with the names of `params`. Only one micro-batch may go through `token_losses` at a "
+    "time; evaluate after each. The micro-batches differ in rows, in length, and in the number of counting tokens, "
+    "which may be 0 in one of them.",
     minutes=12,
     difficulty=2,
     solution=accumulate,
     hints=(
-        "By hand: one micro-batch has 2 tokens with a loss of 1 each, the other 8 with a loss of 0. The mean over all "
-        "10 is 0.2; the mean of the two means is 0.5. What does each token have to be divided by?",
+        "By hand: one micro-batch has 2 tokens with a loss of 1 each, the other has 8 with a loss of 0. The mean "
+        "over all 10 is 0.2; the mean of the two means is 0.5. By what do you have to divide each token's loss?",
         "Count first, over all micro-batches: `num_tokens = sum(mask.sum().item() for _, mask in micro_batches)`. "
-        "Then every micro-batch's loss is its *sum* divided by that, and the parts simply add up.",
-        "`mx.value_and_grad(share)(params, x, mask)` with `share = (token_losses(params, x) * mask).sum() / "
-        "num_tokens`. Add loss and gradients to what you have, then `mx.eval(loss, grads)`.",
+        "Then the loss of each micro-batch is its *sum* divided by that number, and you simply add the parts.",
+        "Use `mx.value_and_grad(share)(params, x, mask)` with `share = (token_losses(params, x) * mask).sum() / "
+        "num_tokens`. Add the loss and the gradients to those so far, then call `mx.eval(loss, grads)`.",
     ),
     cases=(
         *drawn(1, lambda rng: _micro_batches(rng, [2, 3], [4, 2])),
@@ -552,21 +554,21 @@ ACCUMULATE = Exercise(
         Mistake(
             "all at once",
             _all_at_once,
-            "Differentiate one micro-batch's loss at a time, add it to what there is, and `mx.eval` before the next: "
-            "what waits keeps all that it waits for.",
+            "Differentiate the loss of one micro-batch at a time, add the result to those so far, and call `mx.eval` "
+            "before the next: an array that is not evaluated keeps all its inputs alive.",
             3,
         ),
         Mistake(
             "mean of means",
             _mean_of_means,
-            "That is the mean of the micro-batches' means. A token in a micro-batch of few tokens then counts more "
-            "than one among many.",
+            "That is the mean of the micro-batches' means. Then a token in a micro-batch of few tokens counts more "
+            "than a token among many.",
             1,
         ),
         Mistake(
             "weighted by rows",
             _by_rows,
-            "Each micro-batch's mean counts by its *rows*. Rows differ in length: count tokens.",
+            "Each micro-batch's mean is weighted by its number of *rows*. Rows differ in length, so count tokens.",
             1,
         ),
         *slips(
@@ -576,7 +578,8 @@ ACCUMULATE = Exercise(
                 "- return (token_losses(params, x) * mask).sum() / num_tokens",
                 "+ return (token_losses(params, x) * mask).sum()",
                 message=(
-                    "That is the sum over all tokens, not their mean: a batch of twice as many would step twice as far."
+                    "That is the sum over all tokens, not their mean: with twice as many tokens, a step would be "
+                    "twice as long."
                 ),
                 hint=2,
             ),
@@ -587,7 +590,8 @@ ACCUMULATE = Exercise(
                 "- return loss, grads",
                 "+ return loss / num_tokens, grads",
                 message=(
-                    "The loss is the mean; the gradients are those of the sum: divide them by the number of tokens too."
+                    "The loss is the mean, but the gradients are those of the sum: divide them by the number of "
+                    "tokens too."
                 ),
                 hint=2,
             ),
@@ -598,8 +602,8 @@ ACCUMULATE = Exercise(
                 "- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}",
                 "+ loss, grads = loss + mask.sum() / num_tokens * part, {name: grads[name] + mask.sum() / num_tokens * of_part[name] for name in params}",  # noqa: E501
                 message=(
-                    "The mean of a micro-batch in which no token counts is 0 / 0. Divide each *sum* by the tokens of "
-                    "all."
+                    "The mean of a micro-batch in which no token counts is 0 / 0. Divide each *sum* by the number of "
+                    "tokens in all micro-batches."
                 ),
                 hint=2,
             ),
@@ -608,15 +612,15 @@ ACCUMULATE = Exercise(
                 "- return (token_losses(params, x) * mask).sum() / num_tokens",
                 "+ return (token_losses(params, x) * mask).sum() / mask.sum()",
                 message=(
-                    "Each micro-batch was divided by its own tokens, and the means were added: with more micro-batches"
-                    " the loss grows."
+                    "Each micro-batch was divided by its own number of tokens, and the means were added: the loss "
+                    "grows with the number of micro-batches."
                 ),
             ),
             Slip(
                 "padding counted",
                 "- num_tokens = sum(mask.sum().item() for _, mask in micro_batches)",
                 "+ num_tokens = sum(mask.size for _, mask in micro_batches)",
-                message="All places were counted, padding too. Only those where the mask is true count.",
+                message="All positions were counted, padding too. Only those with a true mask count.",
                 hint=2,
             ),
             Slip(
@@ -627,17 +631,17 @@ ACCUMULATE = Exercise(
                 hint=2,
             ),
             Slip(
-                "the last one alone",
+                "the last one only",
                 "- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}",
                 "+ loss, grads = part, of_part",
-                message="Each micro-batch took the place of the one before; they have to add up.",
+                message="Each micro-batch replaced the one before it; they have to be added.",
                 hint=3,
             ),
             Slip(
-                "gradients of the last alone",
+                "gradients of the last only",
                 "- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}",
                 "+ loss, grads = loss + part, of_part",
-                message="The loss adds up, and the gradients are those of the last micro-batch alone.",
+                message="The loss is a sum, but the gradients are those of the last micro-batch only.",
                 hint=3,
             ),
             Slip(
@@ -645,12 +649,12 @@ ACCUMULATE = Exercise(
                 "- return loss, grads",
                 "+ n = len(micro_batches)",
                 "+ return loss / n, {name: value / n for name, value in grads.items()}",
-                message="Divided by the number of micro-batches too. The parts are shares of one mean already.",
+                message="You also divided by the number of micro-batches. The parts are already shares of one mean.",
                 hint=2,
             ),
         ),
     ),
-    explain="The same holds for processes: each needs to know how many tokens the others count.",
+    explain="The same holds for processes: each process needs to know how many tokens count in the others.",
 )
 
 
@@ -669,15 +673,15 @@ def chunked_logsumexp(hidden, weight, chunk):
 
 
 def _table_limits(function, *arguments):
-    """What an answer gives; or in words, that it held the table of logits: [N, V] for hidden [N, H], weight [V, H]."""
+    """An answer's result, or a message that it held the table of logits: [N, V] for hidden [N, H], weight [V, H]."""
     hidden, weight, chunk = arguments[0], arguments[1], arguments[-1]
     mx.eval(arguments)
     result, peak = _peak(lambda: function(*arguments))
     table, results = 4 * len(hidden) * len(weight), 3 * weight.nbytes
     if chunk * 16 <= len(weight) and peak > table / 2 + results:
         return Told(
-            f"a table of logits for much of the vocabulary, alive at once ({chunk} of {len(weight)} columns at a time "
-            "were asked for)"
+            f"a table of logits for much of the vocabulary, in memory at once (expected {chunk} of {len(weight)} "
+            "columns at a time)"
         )
     return result
 
@@ -687,7 +691,7 @@ def _draw_chunks(rng, tokens, vocabulary, chunk, scale=1.0):
 
 
 def _rising(tokens, vocabulary, chunk, slope):
-    """Logits that rise (or fall) along the vocabulary, by `slope` a token, and by 300 from row to row."""
+    """Logits that rise (or fall) by `slope` per token of the vocabulary, and by 300 from row to row."""
     weight = mx.stack([slope * mx.arange(vocabulary).astype(mx.float32), mx.full(vocabulary, 300.0)], axis=1)
     return mx.stack([mx.ones(tokens), mx.arange(tokens).astype(mx.float32)], axis=1), weight, chunk
 
@@ -695,20 +699,20 @@ def _rising(tokens, vocabulary, chunk, slope):
 CHUNKED = Exercise(
     "21.5",
     "A sum over the vocabulary, in chunks",
-    "Write `chunked_logsumexp(hidden, weight, chunk)` for hidden [N, H] and the output layer's weight [V, H]: "
-    "`log(sum over the vocabulary of exp(hidden @ weight.T))`, an array [N]. The table [N, V] may never exist: "
-    "multiply with `chunk` rows of `weight` at a time (fewer are left for the last), and evaluate after each. Logits "
-    "may be as large as 1000 or as small as -1000.",
+    "Write `chunked_logsumexp(hidden, weight, chunk)` for hidden [N, H] and the output layer's weight [V, H]. It "
+    "returns `log(sum over the vocabulary of exp(hidden @ weight.T))`, an array [N]. The table [N, V] must never "
+    "exist: multiply with `chunk` rows of `weight` at a time (the last chunk may be smaller), and evaluate after "
+    "each chunk. Logits may be as large as 1000 or as small as -1000.",
     minutes=12,
     difficulty=2,
     solution=chunked_logsumexp,
     hints=(
-        "`exp(1000)` is infinite, so everything is kept relative to the largest logit *so far*, `top`: "
-        "`total = sum of exp(logit - top)`. What happens to `total` when a larger one comes?",
+        "`exp(1000)` is infinite, so keep everything relative to the largest logit *so far*, `top`: `total = sum of "
+        "exp(logit - top)`. What happens to `total` when a larger logit comes?",
         "When top grows from `before` to `top`, the old total shrinks: `total * mx.exp(before - top)`. Begin with "
-        "`top = -inf` and `total = 0`, and end with `top + mx.log(total)`.",
-        "Or let MLX do it: `mx.logsumexp(logits, axis=-1)` of each chunk, and `mx.logaddexp` to add a chunk to what "
-        "there is. `mx.eval(...)` in the loop, or many chunks wait, and exist together.",
+        "`top = -inf` and `total = 0`, and return `top + mx.log(total)` at the end.",
+        "Or let MLX do it: take `mx.logsumexp(logits, axis=-1)` of each chunk, and add the chunk to the result so "
+        "far with `mx.logaddexp`. Call `mx.eval(...)` in the loop; otherwise many chunks wait, and exist together.",
     ),
     cases=(
         (mx.array([[1.0, 0.0]]), mx.array([[0.0, 1.0], [math.log(2.0), 0.0], [math.log(5.0), 1.0]]), 2),
@@ -733,8 +737,8 @@ CHUNKED = Exercise(
                 "+ for start in range(len(weight)):",
                 "+     logits = hidden @ weight[start : start + 1].T",
                 message=(
-                    "That many rows at a time were not asked for: `chunk` rows are one product of matrices, and a row "
-                    "at a time is a loop over the whole vocabulary."
+                    "That is not `chunk` rows at a time: `chunk` rows are one matrix product, and one row at a time "
+                    "is a loop over the whole vocabulary."
                 ),
             ),
             Slip(
@@ -742,8 +746,8 @@ CHUNKED = Exercise(
                 "- total = total * mx.exp(before - top) + mx.exp(logits - top[:, None]).sum(axis=-1)",
                 "+ total = total + mx.exp(logits - top[:, None]).sum(axis=-1)",
                 message=(
-                    "When a larger logit comes, the old total is relative to another top: it has to be multiplied by "
-                    "`exp(before - top)`."
+                    "When a larger logit comes, the old total is relative to another top: multiply it by `exp(before "
+                    "- top)`."
                 ),
                 hint=2,
             ),
@@ -760,7 +764,7 @@ CHUNKED = Exercise(
                 "- top, total = mx.full(len(hidden), -mx.inf), mx.zeros(len(hidden))",
                 "+ top, total = mx.zeros(len(hidden)), mx.zeros(len(hidden))",
                 message=(
-                    "Top begins at 0, and stays there where all logits are far below it: then every `exp` is 0. Begin "
+                    "Top begins at 0, and stays there if all logits are far below 0: then every `exp` is 0. Begin "
                     "with `-mx.inf`."
                 ),
                 hint=2,
@@ -770,7 +774,8 @@ CHUNKED = Exercise(
                 "- before, top = top, mx.maximum(top, logits.max(axis=-1))",
                 "+ before, top = top, mx.maximum(top, logits.max())",
                 message=(
-                    "Each row has a largest logit of its own. With that of all rows, `exp` gives 0 throughout in some."
+                    "Each row has its own largest logit. If you use the largest logit of all rows, every `exp` is 0 "
+                    "in some of them."
                 ),
             ),
             Slip(
@@ -778,7 +783,7 @@ CHUNKED = Exercise(
                 "- before, top = top, mx.maximum(top, logits.max(axis=-1))",
                 "+ before, top = top, logits.max(axis=-1)",
                 message=(
-                    "Top is the last chunk's alone. If an earlier chunk had a larger logit, `exp(before - top)` "
+                    "Top comes from the last chunk only. If an earlier chunk had a larger logit, `exp(before - top)` "
                     "overflows."
                 ),
                 hint=2,
@@ -787,7 +792,7 @@ CHUNKED = Exercise(
                 "the rest left out",
                 "- for start in range(0, len(weight), chunk):",
                 "+ for start in range(0, max(len(weight) - chunk + 1, 1), chunk):",
-                message="The last rows were left out, where the vocabulary is no multiple of `chunk`.",
+                message="The last rows are missing when the vocabulary is not a multiple of `chunk`.",
             ),
             Slip(
                 "everything at once",
@@ -796,8 +801,8 @@ CHUNKED = Exercise(
                 "+ for start in range(0, len(weight), len(weight)):",
                 "+     logits = hidden @ weight[start : start + len(weight)].T",
                 message=(
-                    "Go through `weight` in slices of `chunk` rows, and `mx.eval` what a slice adds before the next "
-                    "one: what waits, waits with its logits."
+                    "Go through `weight` in slices of `chunk` rows, and call `mx.eval` on the results of a slice "
+                    "before the next one: an array that is not evaluated keeps its logits alive."
                 ),
             ),
             Slip(
@@ -814,17 +819,16 @@ CHUNKED = Exercise(
                 mx.logsumexp(hidden @ weight[start : start + chunk].T, axis=-1)
                 for start in range(0, len(weight), chunk)
             ),
-            "The chunks' logarithms were added. The sums have to be added, and then the logarithm taken: "
-            "`mx.logaddexp`.",
+            "You added the logarithms of the chunks. Add the sums, and then take the logarithm: `mx.logaddexp`.",
             3,
         ),
     ),
-    explain="Online softmax. FlashAttention does the same to the scores of attention.",
+    explain="This is the online softmax. FlashAttention does the same with the scores of attention.",
 )
 
 
 def chunked_gradients(hidden, weight, targets, log_total, grad, chunk):
-    """(gradient of hidden [N, H], of weight [V, H]), `chunk` rows of weight at a time."""
+    """(gradient of hidden [N, H], gradient of weight [V, H]), `chunk` rows of weight at a time."""
     grad_hidden, grad_rows = mx.zeros(hidden.shape), []
     for start in range(0, len(weight), chunk):
         rows = weight[start : start + chunk]
@@ -845,7 +849,7 @@ def _draw_way_back(rng, tokens, vocabulary, chunk):
 
 
 def _far_way_back():
-    """Logits up to 906, each a whole number, and targets of which two are the same."""
+    """Logits up to 906, all whole numbers, and targets of which two are equal."""
     hidden = mx.array([[1.0, 300.0 * row] for row in range(4)])
     weight = mx.array([[1.0 * row, 1.0] for row in range(7)])
     targets, grad = mx.array([5, 0, 5, 6]), mx.array([1.0, -0.5, 2.0, 0.25])
@@ -871,23 +875,23 @@ def _whole_table(hidden, weight, targets, log_total, grad, chunk):
 
 WAY_BACK = Exercise(
     "21.6",
-    "And back, in chunks",
-    "The log-probability of a row's target is `logits[target] - log_total`, where `logits = hidden @ weight.T` and "
-    "`log_total` [N] is what 21.5 computes. Write `chunked_gradients(hidden, weight, targets, log_total, grad, "
-    "chunk)`: `targets` [N] are whole numbers, and `grad` [N] is the gradient of each log-probability. Return a tuple "
-    "of the gradients of hidden [N, H] and of weight [V, H]. Again no table [N, V]: make each chunk's logits once "
-    "more, `chunk` rows of `weight` at a time, and evaluate after each.",
+    "The backward pass, in chunks",
+    "The log-probability of a row's target is `logits[target] - log_total`, where `logits = hidden @ weight.T`, and "
+    "`log_total` [N] is the result of 21.5. Write `chunked_gradients(hidden, weight, targets, log_total, grad, "
+    "chunk)`: `targets` [N] are whole numbers, and `grad` [N] is the gradient of each log-probability. Return a "
+    "tuple: the gradient of hidden [N, H] and the gradient of weight [V, H]. Again no table [N, V] may exist: "
+    "compute each chunk's logits once more, `chunk` rows of `weight` at a time, and evaluate after each chunk.",
     minutes=15,
     difficulty=3,
     solution=chunked_gradients,
     hints=(
-        "17.1 without a minus in front: the gradient of a log-probability for the logits is `one_hot(target) - p`, "
-        "times `grad` of that row. For a chunk, p is `mx.exp(logits - log_total[:, None])`: log_total is the "
-        "*whole* vocabulary's.",
-        "From the logits' gradient [N, chunk] go on as in 17.2: the chunk's rows of the weight's gradient are "
-        "`grad_logits.T @ hidden`, and hidden's gradient gets `grad_logits @ rows` *added* by each chunk.",
-        "The target stands in one chunk only: `targets[:, None] == mx.arange(start, start + len(rows))`. In the end "
-        "`mx.concatenate` the rows. `mx.eval(grad_hidden, grad_rows)` in the loop.",
+        "Use 17.1 without the minus: the gradient of a log-probability with respect to the logits is "
+        "`one_hot(target) - p`, times `grad` of that row. For a chunk, p is `mx.exp(logits - log_total[:, None])`, "
+        "where log_total belongs to the *whole* vocabulary.",
+        "From the logits' gradient [N, chunk], continue as in 17.2: the chunk's rows of the weight's gradient are "
+        "`grad_logits.T @ hidden`, and each chunk *adds* `grad_logits @ rows` to hidden's gradient.",
+        "The target is in one chunk only: `targets[:, None] == mx.arange(start, start + len(rows))`. At the end "
+        "`mx.concatenate` the rows. Call `mx.eval(grad_hidden, grad_rows)` in the loop.",
     ),
     cases=(
         *drawn(2, lambda rng: _draw_way_back(rng, 3, 7, 3)),
@@ -904,14 +908,15 @@ WAY_BACK = Exercise(
         Mistake(
             "everything at once",
             _whole_table,
-            "Go through `weight` in slices, and evaluate after each: what waits, waits with its logits.",
+            "Go through `weight` in slices, and evaluate after each: an array that is not evaluated keeps its logits "
+            "alive.",
             2,
         ),
         Mistake(
-            "one row a target",
+            "one row per target",
             _one_row_a_target,
-            "Where several rows have the same target, that row of the weight's gradient got one of them alone: an "
-            "assignment to `[targets]` keeps the last. They have to add up (`.at[targets].add(...)`).",
+            "If several rows have the same target, that row of the weight's gradient got the part of only one of "
+            "them: an assignment to `[targets]` keeps the last. The parts have to be added (`.at[targets].add(...)`).",
             3,
         ),
         *slips(
@@ -923,8 +928,8 @@ WAY_BACK = Exercise(
                 "+ for start in range(len(weight)):",
                 "+     rows = weight[start : start + 1]",
                 message=(
-                    "That many rows at a time were not asked for: `chunk` rows are one product of matrices, and a row "
-                    "at a time is a loop over the whole vocabulary."
+                    "That is not `chunk` rows at a time: `chunk` rows are one matrix product, and one row at a time "
+                    "is a loop over the whole vocabulary."
                 ),
                 hint=2,
             ),
@@ -933,7 +938,8 @@ WAY_BACK = Exercise(
                 "- p = mx.exp(hidden @ rows.T - log_total[:, None])",
                 "+ p = mx.exp(hidden @ rows.T) / mx.exp(log_total)[:, None]",
                 message=(
-                    "`exp(900)` is infinite, and infinite by infinite is no number. Take off `log_total` before `exp`."
+                    "`exp(900)` is infinite, and infinity divided by infinity is nan. Subtract `log_total` before "
+                    "`exp`."
                 ),
             ),
             Slip(
@@ -941,8 +947,8 @@ WAY_BACK = Exercise(
                 "- p = mx.exp(hidden @ rows.T - log_total[:, None])",
                 "+ p = mx.softmax(hidden @ rows.T, axis=-1)",
                 message=(
-                    "That is a softmax over the chunk alone, in which each chunk's probabilities sum to 1. Divide by "
-                    "the whole vocabulary's total: take off `log_total`."
+                    "That is a softmax over the chunk only, so the probabilities of each chunk sum to 1. Divide by "
+                    "the total of the whole vocabulary: subtract `log_total`."
                 ),
             ),
             Slip(
@@ -950,8 +956,8 @@ WAY_BACK = Exercise(
                 "- one_hot = targets[:, None] == mx.arange(start, start + len(rows))",
                 "+ one_hot = targets[:, None] == mx.arange(len(rows))",
                 message=(
-                    "The columns of a chunk were counted from 0 again, so a target stands in the wrong chunk, or in "
-                    "none."
+                    "The columns of each chunk were counted from 0 again, so a target is found in the wrong chunk, "
+                    "or in none."
                 ),
                 hint=3,
             ),
@@ -959,7 +965,7 @@ WAY_BACK = Exercise(
                 "the other sign",
                 "- grad_logits = grad[:, None] * (one_hot - p)",
                 "+ grad_logits = grad[:, None] * (p - one_hot)",
-                message="The other sign. 17.1 had the gradient of *minus* the log-probability.",
+                message="The sign is wrong. 17.1 had the gradient of *minus* the log-probability.",
             ),
             Slip(
                 "grad left out",
@@ -968,33 +974,33 @@ WAY_BACK = Exercise(
                 message="Each row's gradient has to be multiplied by `grad` of that row.",
             ),
             Slip(
-                "the last chunk alone",
+                "the last chunk only",
                 "- grad_hidden = grad_hidden + grad_logits @ rows",
                 "+ grad_hidden = grad_logits @ rows",
                 message=(
-                    "The gradient of hidden is the last chunk's. Every row of the weight has a share in it: add them "
-                    "up."
+                    "The gradient of hidden comes from the last chunk only. Every row of the weight contributes to "
+                    "it: add the chunks."
                 ),
                 hint=2,
             ),
             Slip(
-                "target alone",
+                "target only",
                 "- grad_logits = grad[:, None] * (one_hot - p)",
                 "+ grad_logits = grad[:, None] * one_hot",
                 message=(
-                    "Only the target's logit got a gradient. All others share a part: raise one, and the target's "
-                    "probability falls."
+                    "Only the target's logit got a gradient. The other logits need one too: if you raise one of "
+                    "them, the target's probability falls."
                 ),
             ),
             Slip(
                 "no one-hot",
                 "- grad_logits = grad[:, None] * (one_hot - p)",
                 "+ grad_logits = grad[:, None] * (-p)",
-                message="The target's own part is missing: at its logit the gradient is `1 - p`.",
+                message="The part of the target itself is missing: the gradient at its logit is `1 - p`.",
             ),
         ),
     ),
-    explain="One more product of matrices than before, and no table. The kit's version is "
+    explain="One more matrix product than before, and no table. The kit's version is "
     "`mlx_grpo_kit/generation/output_logps.py`.",
 )
 
@@ -1003,7 +1009,7 @@ WAY_BACK = Exercise(
 
 
 def lora_linear(x, weight, a, b, scale):
-    """x W^T + scale * x A B: [..., in] -> [..., out], without a correction of the weight's size."""
+    """x W^T + scale * x A B: [..., in] -> [..., out], without any array as large as the weight."""
     return x @ weight.T + scale * ((x @ a) @ b)
 
 
@@ -1016,22 +1022,22 @@ def _without_product(function, x, weight, a, b, scale):
     mx.eval(x, weight, a, b)
     result, peak = _peak(lambda: function(x, weight, a, b, scale))
     if weight.nbytes > 1e6 and peak > weight.nbytes / 2:
-        return Told("an array of the weight's own size (the two small products never need one)")
+        return Told("an array as large as the weight (the two small products never need one)")
     return result
 
 
 LORA = Exercise(
     "21.7",
     "A small correction",
-    "Write `lora_linear(x, weight, a, b, scale)` for x [..., in], weight [out, in], a [in, rank] and b [rank, out]: "
-    "what `x @ W.T` is for the corrected weight `W = weight + scale * (a @ b).T`. But neither W nor `a @ b` may be "
-    "made: they are as large as the weight.",
+    "Write `lora_linear(x, weight, a, b, scale)` for x [..., in], weight [out, in], a [in, rank] and b [rank, out]. "
+    "It returns `x @ W.T` for the corrected weight `W = weight + scale * (a @ b).T`. But do not compute W or `a @ "
+    "b`: both are as large as the weight.",
     minutes=6,
     difficulty=1,
     solution=lora_linear,
     hints=(
-        "`x @ (weight + scale * (a @ b).T).T` is a sum of two products. Take it apart.",
-        "Brackets decide on the sizes: `(x @ a)` is [..., rank], and `(x @ a) @ b` is [..., out].",
+        "`x @ (weight + scale * (a @ b).T).T` is a sum of two products. Split it.",
+        "Parentheses decide the sizes: `(x @ a)` is [..., rank], and `(x @ a) @ b` is [..., out].",
     ),
     cases=(
         (
@@ -1051,43 +1057,44 @@ LORA = Exercise(
         Mistake(
             "the product made",
             lambda x, weight, a, b, scale: x @ (weight + scale * (a @ b).T).T,
-            "Something as large as the weight has been made, such as `a @ b`; its gradient would be as large again.",
+            "Your answer computes something as large as the weight, such as `a @ b`; its gradient would be just as "
+            "large.",
             2,
         ),
         *slips(
             lora_linear,
             Slip(
-                "correction alone",
+                "correction only",
                 "- return x @ weight.T + scale * ((x @ a) @ b)",
                 "+ return scale * ((x @ a) @ b)",
-                message="That is the correction alone: the weight is missing.",
+                message="That is only the correction: the weight is missing.",
             ),
             Slip(
                 "no scale",
                 "- return x @ weight.T + scale * ((x @ a) @ b)",
                 "+ return x @ weight.T + ((x @ a) @ b)",
-                message="The correction counts `scale` times.",
+                message="The correction has to be multiplied by `scale`.",
             ),
             Slip(
                 "scale on everything",
                 "- return x @ weight.T + scale * ((x @ a) @ b)",
                 "+ return scale * (x @ weight.T + (x @ a) @ b)",
-                message="`scale` belongs to the correction; the weight stays as it is.",
+                message="`scale` multiplies only the correction; the weight stays as it is.",
             ),
             Slip(
                 "divided by the rank",
                 "- return x @ weight.T + scale * ((x @ a) @ b)",
                 "+ return x @ weight.T + scale / len(b) * ((x @ a) @ b)",
                 message=(
-                    "Divided by the rank as well. (Many programs call `alpha` what is divided by it; `scale` here is "
-                    "the whole factor.)"
+                    "You also divided by the rank. (Many programs divide a setting `alpha` by the rank; here `scale` "
+                    "is the whole factor.)"
                 ),
             ),
             Slip(
-                "taken off",
+                "subtracted",
                 "- return x @ weight.T + scale * ((x @ a) @ b)",
                 "+ return x @ weight.T - scale * ((x @ a) @ b)",
-                message="The correction is added.",
+                message="The correction has to be added.",
             ),
         ),
     ),
@@ -1095,7 +1102,7 @@ LORA = Exercise(
 
 
 def merge(params, lora, scale):
-    """`params` with every correction of `lora` in its weight: a new dictionary."""
+    """A new dictionary: `params` with every correction of `lora` added to its weight."""
     merged = dict(params)
     for name, a in lora.items():
         if name.endswith(".lora_a"):
@@ -1116,7 +1123,7 @@ def _draw_params(rng, scale, adapted):
 
 
 def _draw_mixed(rng):
-    """Names that end with letters of ".lora_a" or begin alike, and pairs in another order than each other's."""
+    """Names that end with letters of ".lora_a" or begin alike, with the A and B arrays in different orders."""
     params = {f"{stem}.weight": _normal(rng, 3, 2) for stem in ("extra", "router", "router_out")}
     lora = {f"{stem}.lora_a": _normal(rng, 2, 1) for stem in ("router", "extra")}
     return params, lora | {f"{stem}.lora_b": _normal(rng, 1, 3) for stem in ("extra", "router")}, 1.5
@@ -1142,17 +1149,17 @@ def _found_by_beginning(params, lora, scale):
 
 MERGE = Exercise(
     "21.8",
-    "Into the weights",
-    "Write `merge(params, lora, scale)`. `params` is a dictionary of all parameters of a model. `lora` has, for some "
-    'of its matrices, two arrays each: for "layers.0.mlp.up_proj.weight" [out, in] these are '
+    "Merge adapters into the weights",
+    "Write `merge(params, lora, scale)`. `params` is a dictionary of all parameters of a model. `lora` contains two "
+    'arrays for each of some matrices: for "layers.0.mlp.up_proj.weight" [out, in] these are '
     '"layers.0.mlp.up_proj.lora_a" [in, rank] and "layers.0.mlp.up_proj.lora_b" [rank, out]. Return a new dictionary '
-    "with all names of `params`, in which every matrix that has such a pair has become `weight + scale * (a @ b).T`. "
-    "What you are given stays as it is.",
+    "with all names of `params`, in which every matrix with such a pair is replaced by `weight + scale * (a @ b).T`. "
+    "Do not change the inputs.",
     minutes=8,
     difficulty=1,
     solution=merge,
     hints=(
-        "Begin with `merged = dict(params)`, a new dictionary with the same arrays in it, and replace some.",
+        "Begin with `merged = dict(params)`, a new dictionary with the same arrays, and replace some of them.",
         'Go through the names that end with ".lora_a": `stem = name.removesuffix(".lora_a")`; the other two names '
         'are `stem + ".lora_b"` and `stem + ".weight"`.',
     ),
@@ -1169,61 +1176,62 @@ MERGE = Exercise(
     ),
     mistakes=(
         Mistake(
-            "paired by their places",
+            "paired by their positions",
             _paired_by_place,
-            "A and B of one matrix belong together by their *names*; they may stand anywhere in `lora`.",
+            "A and B of one matrix belong together by their *names*; they may be anywhere in `lora`.",
             2,
         ),
         Mistake(
             "found by the beginning",
             _found_by_beginning,
-            "router_out.weight begins with router, and is another matrix: compare whole names.",
+            "router_out.weight begins with router, but it is another matrix: compare whole names.",
             2,
         ),
         *slips(
             merge,
             Slip(
-                "letters taken off",
+                "letters stripped",
                 '- stem = name.removesuffix(".lora_a")',
                 '+ stem = name.rstrip(".lora_a")',
                 message=(
-                    "`rstrip` takes off every letter at the end that is among those given: of router.lora_a it leaves "
-                    "route. `removesuffix` takes off the ending as a whole."
+                    "`rstrip` removes every letter at the end that is among the given ones: it turns router.lora_a "
+                    "into route. `removesuffix` removes the ending as a whole."
                 ),
                 hint=2,
             ),
             Slip(
-                "the correction alone",
+                "the correction only",
                 '- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T',
                 '+ merged[stem + ".weight"] = scale * (a @ b).T',
-                message="The weight was replaced by its correction, which belongs added to it.",
+                message="The weight was replaced by its correction. Add the correction to the weight.",
             ),
             Slip(
                 "no scale",
                 '- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T',
                 '+ merged[stem + ".weight"] = params[stem + ".weight"] + (a @ b).T',
-                message="The correction counts `scale` times.",
+                message="The correction has to be multiplied by `scale`.",
             ),
             Slip(
                 "only what has a pair",
                 "- merged = dict(params)",
                 "+ merged = {}",
                 message=(
-                    "Norms, the embedding and all that has no pair belong into the result too: it is a whole model."
+                    "Norms, the embedding and everything else without a pair belong in the result too: it is a whole "
+                    "model."
                 ),
             ),
             Slip(
-                "not turned over",
+                "not transposed",
                 '- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T',
                 '+ merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b)',
-                message="`a @ b` is [in, out], and the weight [out, in]: the transpose is missing.",
+                message="`a @ b` is [in, out], but the weight is [out, in]: the transpose is missing.",
             ),
             Slip(
                 "the pairs kept",
                 "- return merged",
                 "+ return merged | lora",
                 message=(
-                    "The small arrays are in the result as well. It should have the names of `params`, like any other "
+                    "The result also contains the small arrays. It should have the names of `params`, like any other "
                     "model."
                 ),
             ),
@@ -1232,14 +1240,14 @@ MERGE = Exercise(
                 "- merged = dict(params)",
                 "+ merged = params",
                 message=(
-                    "Written into the dictionary that was given, or (by `+=`) into an array that it shares with its "
-                    "copy. The base is needed again in the next step: make a new dictionary, and new arrays."
+                    "Your answer writes into the given dictionary, or (with `+=`) into an array that the copy shares "
+                    "with it. The base model is needed again in the next step: make a new dictionary, and new arrays."
                 ),
             ),
         ),
     ),
-    explain="One function from the few numbers that learn to a whole model. Everything that takes `params` works with "
-    "what it returns, and gradients go through it.",
+    explain="This function turns the few trained numbers into a whole model. Everything that takes `params` works with "
+    "its result, and gradients go through it.",
 )
 
 
@@ -1247,7 +1255,7 @@ MERGE = Exercise(
 
 
 def ring_sum(array, rank, size, send, receive):
-    """The sum of the arrays of all processes of a ring. A part of an array a message."""
+    """The sum of the arrays of all processes in a ring, with one part of an array per message."""
     parts = np.array_split(array, size)
     for step in range(size - 1):
         send(parts[(rank - step) % size])
@@ -1260,10 +1268,10 @@ def ring_sum(array, rank, size, send, receive):
 
 
 def _run_ring(function, arrays):
-    """Every process's result; or in words, what was sent too much."""
+    """The result of each process, or a message that too much was sent."""
     results, sent, _ = run_in_ring(function, arrays)
     size = len(arrays)
-    # Parts of an array that does not go up evenly differ by one.
+    # The parts of an array that does not divide evenly differ by one number.
     enough = 2 * (size - 1) * math.ceil(len(arrays[0]) / size)
     needed, right = 2 * (size - 1) * len(arrays[0]), [sum(arrays)] * size
     if any(each is None for each in results) or not same(list(results), right):
@@ -1271,12 +1279,12 @@ def _run_ring(function, arrays):
     if max(sent) > enough:
         return Told(
             f"the right sums, and {max(sent)} numbers sent by a process (2 * {size - 1} / {size} of an array of "
-            f"{len(arrays[0])}, about {round(needed / size)}, are enough)"
+            f"{len(arrays[0])}, about {round(needed / size)} numbers, is enough)"
         )
     if sum(sent) < needed:
         return Told(
-            f"the right sums, with {sum(sent)} numbers sent in all, of the {needed} that it takes (processes share "
-            "nothing: what is not sent has not arrived)"
+            f"the right sums, with {sum(sent)} numbers sent in all, but it takes {needed} (processes share "
+            "nothing: numbers that are not sent do not arrive)"
         )
     return list(results)
 
@@ -1310,25 +1318,27 @@ def _nothing_sent(array, rank, size, send, receive):
 RING = Exercise(
     "21.9",
     "A ring",
-    "Each of `size` processes has an array of its own, all of one length, and each shall have the sum of all. They "
-    "stand in a ring and can do two things: `send(part)` hands an array to the next process (from the last to the "
-    "first), and `receive()` waits for what the one before has sent. Write `ring_sum(array, rank, size, send, "
-    "receive)`, the program that each runs; `rank` is its number, from 0. Return the sum. Cut the array into `size` "
-    "parts (`np.array_split`), and never send more than one part in a message: in a first round, parts collect on "
-    "their way what each process has for them; in a second, the finished parts go round. In all a process sends "
-    "2 (size - 1) parts. Arrays may have fewer numbers than there are processes.",
+    "Each of `size` processes has its own array, all of one length, and each needs the sum of all arrays. The "
+    "processes form a ring and can do two things: `send(part)` sends an array to the next process (from the last to "
+    "the first), and `receive()` waits for an array from the previous process. Write `ring_sum(array, rank, size, "
+    "send, receive)`, the program that each process runs; `rank` is its number, counted from 0. Return the sum. Cut "
+    "the array into `size` parts (`np.array_split`), and never send more than one part in a message. In a first "
+    "round, each part travels around the ring and every process adds its own numbers to it; in a second round, the "
+    "complete parts travel around. In total a process sends 2 (size - 1) parts. An array may have fewer numbers than "
+    "there are processes.",
     minutes=25,
     difficulty=3,
     solution=ring_sum,
     hints=(
         "Follow one part in the picture above: it starts at the process with its number, and each next process adds "
-        "its own numbers and sends it on. After size - 1 messages it is complete. At every step *all* processes send "
-        "something, each another part.",
+        "its own numbers and sends it on. After size - 1 messages it is complete. In every step *all* processes send "
+        "something, and each sends a different part.",
         "First round, step s: process `rank` sends part `(rank - s) % size`, and receives part `(rank - s - 1) % "
-        "size`, to which it adds its own. After it, process `rank` has part `(rank + 1) % size` complete.",
-        "Second round, step s: it sends part `(rank + 1 - s) % size`, which is complete, and what it receives takes "
-        "the place of part `(rank - s) % size`. (Do not write `+=` into a part: it is a view of the array you were "
-        "given.)",
+        "size`, to which it adds its own numbers. After this round, part `(rank + 1) % size` is complete at process "
+        "`rank`.",
+        "Second round, step s: process `rank` sends part `(rank + 1 - s) % size`, which is complete, and replaces "
+        "part `(rank - s) % size` by the part that it receives. (Do not use `+=` on a part: it is a view of the "
+        "array that you were given.)",
     ),
     cases=(
         *drawn(1, lambda rng: _ring_arrays(rng, 2, 4)),
@@ -1341,31 +1351,32 @@ RING = Exercise(
     run=_run_ring,
     mistakes=(
         Mistake(
-            "whole arrays go round",
+            "whole arrays travel around",
             _whole_arrays_round,
-            "Every array went all the way round. With 64 processes that is 63 arrays sent by each, in place of 2.",
+            "Every array travelled all the way around. With 64 processes, each of them sends 63 arrays that way, "
+            "instead of 2.",
             1,
         ),
         Mistake(
-            "everybody waits",
+            "every process waits",
             _waits_first,
-            "Everybody waits for a message before sending one. Send first.",
+            "Every process waits for a message before it sends one. Send first.",
             2,
         ),
         Mistake(
             "nothing sent",
             _nothing_sent,
-            "No process knows the others' numbers: they have to be sent.",
+            "No process knows the numbers of the others: they have to be sent.",
             1,
         ),
         *slips(
             ring_sum,
             Slip(
-                "first round alone",
+                "first round only",
                 "- for step in range(size - 1):",
                 "-     send(parts[(rank + 1 - step) % size])",
                 "-     parts[(rank - step) % size] = receive()",
-                message="After the first round each process has *one* complete part. The second takes them round.",
+                message="After the first round each process has *one* complete part. The second sends them around.",
                 hint=3,
             ),
             Slip(
@@ -1373,9 +1384,9 @@ RING = Exercise(
                 "- parts[part] = parts[part] + receive()",
                 "+ parts[part] = receive()",
                 message=(
-                    "Each part has one process's numbers in it. In the first round what is received is *added* to "
-                    "one's own; and the second round starts with the part that is complete by then, `(rank + 1) % "
-                    "size`."
+                    "Each part contains the numbers of only one process. In the first round, *add* the received "
+                    "numbers to your own. The second round starts with the part that is complete by then, `(rank + "
+                    "1) % size`."
                 ),
                 hint=2,
             ),
@@ -1384,7 +1395,8 @@ RING = Exercise(
                 "- parts[(rank - step) % size] = receive()",
                 "+ parts[(rank - step) % size] = parts[(rank - step) % size] + receive()",
                 message=(
-                    "In the second round parts are complete: they take the place of one's own, and are not added to it."
+                    "In the second round the received parts are complete: they replace your own parts, and are not "
+                    "added to them."
                 ),
                 hint=3,
             ),
@@ -1395,7 +1407,7 @@ RING = Exercise(
                 "- for step in range(size - 1):",
                 "+ for step in range(size - 2):",
                 message=(
-                    "One step is missing in each round: from the first process to the last there are size - 1 steps."
+                    "One step is missing in each round: it takes size - 1 steps from the first process to the last."
                 ),
                 hint=2,
             ),
@@ -1404,8 +1416,8 @@ RING = Exercise(
                 "- parts = np.array_split(array, size)",
                 "+ parts = [array[n * (len(array) // size) : (n + 1) * (len(array) // size)] for n in range(size)]",
                 message=(
-                    "Parts of `len(array) // size` numbers leave out the last ones where it does not go up evenly. "
-                    "`np.array_split` gives them to the first parts."
+                    "With parts of `len(array) // size` numbers, the last numbers are left out when the length does "
+                    "not divide evenly. `np.array_split` gives them to the first parts."
                 ),
             ),
             Slip(
@@ -1419,8 +1431,8 @@ RING = Exercise(
                 "+ send(parts[(rank - 1 + step) % size])",
                 "+ parts[(rank + step) % size] = receive()",
                 message=(
-                    "The numbers of the parts run against the ring. What comes is what the process *before* sent: in "
-                    "step s that is part `(rank - 1 - s) % size`."
+                    "The part numbers run against the direction of the ring. You receive what the *previous* process "
+                    "sent: in step s that is part `(rank - 1 - s) % size`."
                 ),
                 hint=2,
             ),
@@ -1428,18 +1440,18 @@ RING = Exercise(
                 "the mean",
                 "- return np.concatenate(parts)",
                 "+ return np.concatenate(parts) / size",
-                message="That is the mean over the processes; the sum was asked for.",
+                message="That is the mean over the processes. Return the sum.",
             ),
             Slip(
                 "added into the array",
                 "- parts[part] = parts[part] + receive()",
                 "+ parts[part] += receive()",
-                message="`+=` writes into the array that was given: its parts are views of it.",
+                message="`+=` writes into the given array, because the parts are views of it.",
                 hint=3,
             ),
         ),
     ),
-    explain="All-reduce. MLX's `mx.distributed.all_sum` does this between machines, NCCL between GPUs.",
+    explain="This is called all-reduce. MLX's `mx.distributed.all_sum` does it between machines, NCCL between GPUs.",
 )
 
 
@@ -1454,7 +1466,7 @@ def step_seconds(num_params, num_tokens, machines, flops, gbits):
 
 
 def _two_numbers(function, *arguments):
-    """What `function` gives; an array of two numbers is as good as a tuple."""
+    """The result of `function`; an array of two numbers becomes a list."""
     result = function(*arguments)
     return result.tolist() if getattr(result, "shape", None) == (2,) else result
 
@@ -1462,19 +1474,19 @@ def _two_numbers(function, *arguments):
 SECONDS = Exercise(
     "21.10",
     "Where the seconds go",
-    "Write `step_seconds(num_params, num_tokens, machines, flops, gbits)`: a tuple of two numbers of seconds for one "
-    "step of training that `machines` share. First, learning: a parameter and a token take 6 operations forwards and "
-    "backwards (chapter 12), the batch of `num_tokens` in all is divided evenly, and each machine does `flops` "
-    "operations a second. Second, communication: the gradients, 4 bytes a parameter, are summed in a ring, and each "
-    "machine sends `gbits` gigabits a second (10^9 bits; a byte has 8).",
+    "Write `step_seconds(num_params, num_tokens, machines, flops, gbits)`. It returns a tuple of two times in "
+    "seconds, for one training step that `machines` share. First, learning: each parameter takes 6 operations per "
+    "token, forward and backward (chapter 12); the batch of `num_tokens` tokens in total is divided evenly, and each "
+    "machine does `flops` operations per second. Second, communication: the gradients, 4 bytes per parameter, are "
+    "summed in a ring, and each machine sends `gbits` gigabits per second (10^9 bits; a byte has 8).",
     minutes=8,
     difficulty=2,
     solution=step_seconds,
     hints=(
-        "Learning: 6 times parameters times tokens are all operations of the step; `machines * flops` are done in a "
-        "second. Communication: bytes that *one* machine sends, divided by bytes a second.",
-        "In a ring of N each machine sends `2 * (N - 1) / N` of its array (21.9): `2 * (machines - 1) / machines * 4 * "
-        "num_params` bytes. `gbits * 1e9 / 8` bytes leave it in a second. One machine sends nothing.",
+        "Learning: a step takes 6 times parameters times tokens operations, and the machines together do `machines * "
+        "flops` per second. Communication: the bytes that *one* machine sends, divided by its bytes per second.",
+        "In a ring of N, each machine sends `2 * (N - 1) / N` times its array (21.9): `2 * (machines - 1) / machines "
+        "* 4 * num_params` bytes. It can send `gbits * 1e9 / 8` bytes per second. A single machine sends nothing.",
     ),
     cases=(
         (8e9, 131_072.0, 8, 1e14, 400.0),
@@ -1498,16 +1510,16 @@ SECONDS = Exercise(
             "bits for bytes",
             "- return learning, sent / (gbits * 1e9 / 8)",
             "+ return learning, sent / (gbits * 1e9)",
-            message="A network's speed is told in *bits*; a byte has 8 of them.",
+            message="The speed of a network is given in *bits*; a byte has 8 of them.",
             hint=2,
         ),
         Slip(
-            "once round",
+            "one round only",
             "- sent = 2 * (machines - 1) / machines * 4 * num_params",
             "+ sent = (machines - 1) / machines * 4 * num_params",
             message=(
-                "Half of what is sent. The ring has two rounds: parts are collected, then the finished ones handed "
-                "out. And each number has 4 bytes."
+                "That is half of the bytes. The ring has two rounds: parts are summed, then the complete parts are "
+                "sent around. And each number has 4 bytes."
             ),
             hint=2,
         ),
@@ -1516,28 +1528,28 @@ SECONDS = Exercise(
             "- sent = 2 * (machines - 1) / machines * 4 * num_params",
             "+ sent = (machines - 1) * 4 * num_params",
             message=(
-                "That is each machine sending its whole gradient to every other one. In a ring it is 2 (N - 1) / N "
-                "gradients, less than two however many there are."
+                "That is the cost if each machine sends its whole gradient to every other machine. In a ring it "
+                "sends 2 (N - 1) / N gradients, which is less than two for any number of machines."
             ),
             hint=2,
         ),
         Slip(
-            "forwards alone",
+            "forward only",
             "- learning = 6 * num_params * num_tokens / (machines * flops)",
             "+ learning = 2 * num_params * num_tokens / (machines * flops)",
-            message="2 operations are those of the forward pass. Backwards takes 4 more.",
+            message="The forward pass takes 2 operations. The backward pass takes 4 more.",
         ),
         Slip(
             "each does everything",
             "- learning = 6 * num_params * num_tokens / (machines * flops)",
             "+ learning = 6 * num_params * num_tokens / flops",
-            message="The batch is divided among the machines: each learns from its share of the tokens.",
+            message="The batch is divided among the machines: each learns from its own share of the tokens.",
         ),
         Slip(
             "numbers for bytes",
             "- sent = 2 * (machines - 1) / machines * 4 * num_params",
             "+ sent = 2 * (machines - 1) / machines * num_params",
-            message="A gradient has 4 *bytes* for each parameter.",
+            message="A gradient takes 4 *bytes* per parameter.",
             hint=2,
         ),
         Slip(
@@ -1545,7 +1557,8 @@ SECONDS = Exercise(
             "- sent = 2 * (machines - 1) / machines * 4 * num_params",
             "+ sent = 2 * 4 * num_params",
             message=(
-                "2 is the limit for many machines. With N of them it is 2 (N - 1) / N, and a single one sends nothing."
+                "2 is the limit for many machines. With N machines the factor is 2 (N - 1) / N, and a single machine "
+                "sends nothing."
             ),
             hint=2,
         ),
@@ -1553,7 +1566,7 @@ SECONDS = Exercise(
             "in the other order",
             "- return learning, sent / (gbits * 1e9 / 8)",
             "+ return sent / (gbits * 1e9 / 8), learning",
-            message="Both are right, in the wrong order: learning first.",
+            message="Both numbers are right, but in the wrong order: learning comes first.",
         ),
     ),
 )
@@ -1561,33 +1574,33 @@ SECONDS = Exercise(
 BUDGET = Exercise(
     "21.11",
     "The budget of a run",
-    "Qwen3-8B, 8 billion parameters, 450 steps of 64 prompts with 16 completions of 1,000 tokens (a prompt's own "
-    "tokens do not count here). 8 machines do 10^14 operations a second each. Four numbers, as a tuple `(a, b, c, "
-    "d)`: millions of tokens drawn in the whole run (a); hours that learning takes in it, with all machines at work "
-    "at the same time (b); seconds that a step takes at least to *draw* its completions, if every new token reads all "
-    "parameters once, in bfloat16, at 2 * 10^12 bytes a second, and all rows of a machine are drawn side by side (c); "
-    "and seconds of learning in a step (d). None of them needs rounding.",
+    "Qwen3-8B has 8 billion parameters. A run has 450 steps of 64 prompts with 16 completions of 1,000 tokens "
+    "(ignore the prompts' own tokens). Each of 8 machines does 10^14 operations per second. Give four numbers, as a "
+    "tuple `(a, b, c, d)`: (a) the millions of tokens that are sampled in the whole run; (b) the hours that learning "
+    "takes in the whole run, when all machines work at the same time; (c) the seconds that a step needs at least to "
+    "*sample* its completions, if every new token reads all parameters once, in bfloat16, at 2 * 10^12 bytes per "
+    "second, and a machine samples all its rows in parallel; and (d) the seconds of learning per step. Do not round.",
     minutes=10,
     difficulty=2,
     solution=(460.8, 7.68, 8.0, 61.44),
     hints=(
-        "(a) 450 * 64 * 16 * 1000. (b) Six operations a parameter and token, divided by what 8 machines do in a "
-        "second, and by 3,600.",
-        "(c) Tokens of a completion come one after the other: 1,000 times 16 GB have to be read, at 2,000 GB a "
-        "second. How many rows are drawn at once, and how many machines there are, does not matter for that. (d) is "
-        "(b) in seconds, divided by 450 steps.",
+        "(a) 450 * 64 * 16 * 1000. (b) Six operations per parameter and token, divided by the operations that 8 "
+        "machines do per second, and by 3,600.",
+        "(c) The tokens of a completion come one after the other: 16 GB have to be read 1,000 times, at 2,000 GB per "
+        "second. The number of parallel rows and the number of machines do not matter for that. (d) is (b) in "
+        "seconds, divided by 450 steps.",
     ),
     mistakes=(
         Mistake(
             "one machine",
             (460.8, 61.44, 8.0, 491.52),
-            "(b) and (d) are those of one machine; 8 share the work.",
+            "(b) and (d) are the times of one machine, but 8 machines share the work.",
             1,
         ),
         Mistake(
             "hours of all machines",
             (460.8, 61.44, 8.0, 61.44),
-            "(b) is the sum of 8 machines' hours. They work at the same time: how many hours pass?",
+            "(b) is the sum of the hours of 8 machines. They work at the same time: how many hours pass?",
             1,
         ),
         Mistake(
@@ -1599,25 +1612,25 @@ BUDGET = Exercise(
         Mistake(
             "rounded",
             (460.8, 7.7, 8.0, 61.4),
-            "Those are rounded. Give every digit: there are few.",
+            "Those numbers are rounded. Give all digits: there are only a few.",
             1,
         ),
         Mistake(
             "one token",
             (460.8, 7.68, 0.008, 61.44),
-            "(c) is one token's time. A completion has 1,000, one after the other.",
+            "(c) is the time of one token. A completion has 1,000 tokens, one after the other.",
             2,
         ),
         Mistake(
-            "a row after the other",
+            "one row after the other",
             (460.8, 7.68, 1024.0, 61.44),
-            "(c) Side by side means that one reading of the parameters serves all 128 rows of a machine.",
+            "(c) In parallel means that reading the parameters once serves all 128 rows of a machine.",
             2,
         ),
         Mistake(
-            "forwards alone",
+            "forward only",
             (460.8, 2.56, 8.0, 20.48),
-            "2 operations a parameter and token are the forward pass. Learning takes 6.",
+            "The forward pass takes 2 operations per parameter and token. Learning takes 6.",
             1,
         ),
         Mistake(
@@ -1629,8 +1642,8 @@ BUDGET = Exercise(
         Mistake(
             "machines share the reading",
             (460.8, 7.68, 1.0, 61.44),
-            "(c) Each machine draws rows of its own with the whole model, so each reads all parameters for each of "
-            "the 1,000 tokens. More machines draw more rows, and no row faster.",
+            "(c) Each machine samples its own rows with the whole model, so each reads all parameters for each of "
+            "the 1,000 tokens. More machines sample more rows, but no row faster.",
             2,
         ),
         Mistake(
@@ -1640,6 +1653,6 @@ BUDGET = Exercise(
             1,
         ),
     ),
-    explain="At 8 seconds drawing looks cheap. But it is only a lower limit: attention reads the cache too, and a step "
-    "waits for its longest completion.",
+    explain="With 8 seconds, sampling looks cheap. But that is only a lower limit: attention reads the cache too, and "
+    "a step waits for its longest completion.",
 )

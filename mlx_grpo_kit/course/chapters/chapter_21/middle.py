@@ -1,6 +1,6 @@
-"""A Qwen3 that is large enough for its memory to show, and small enough to wait for: 2.1 million parameters.
+"""A Qwen3 that is large enough to measure its memory, and small enough to wait for: 2.1 million parameters.
 
-Its parts are functions of arrays alone, so that they can be differentiated, checkpointed and compiled one by one.
+Its parts are functions of arrays only, so that you can differentiate, checkpoint and compile them one by one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NAMES = [
 
 
 def new_params(seed: int = 0) -> dict[str, mx.array]:
-    """Random first weights."""
+    """Random initial weights."""
     return init_params(CONFIG, seed=seed)
 
 
 def batch(rows: int, length: int, seed: int = 0) -> tuple[mx.array, mx.array]:
-    """(what the model reads, what comes next), [rows, length] each, of random tokens."""
+    """(input tokens, next tokens), [rows, length] each, of random tokens."""
     ids = mx.array(np.random.default_rng(seed).integers(0, CONFIG.vocab_size, (rows, length + 1)))
     inputs, targets = ids[:, :-1], ids[:, 1:]
     mx.eval(inputs, targets)
@@ -55,7 +55,7 @@ def token_losses(
 
 
 def mean_loss(params: dict[str, mx.array], ids: mx.array, targets: mx.array, checkpointing: bool = False) -> mx.array:
-    """Their mean."""
+    """The mean surprise of all tokens."""
     return token_losses(params, ids, targets, checkpointing).mean()
 
 
@@ -65,18 +65,18 @@ def _surprise(hidden: mx.array, weight: mx.array, targets: mx.array) -> mx.array
 
 
 def weights_of_blocks(params: dict[str, mx.array]) -> list[list[mx.array]]:
-    """Each block's arrays, in one order."""
+    """The arrays of each block, always in the same order."""
     return [[params[name] for name in names] for names in NAMES]
 
 
 def block(x: mx.array, *weights: mx.array) -> mx.array:
-    """One transformer block, [rows, length, hidden] -> the same; any of them, as all compute alike."""
+    """One transformer block, [rows, length, hidden] -> the same shape. All blocks compute the same function."""
     mask = forward.visible(x.shape[1], x.shape[1], 0)
     return forward.transformer_block(CONFIG, dict(zip(NAMES[0], weights, strict=True)), 0, x, mask)
 
 
 def end(params: dict[str, mx.array], x: mx.array, targets: mx.array) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
-    """Behind the last block: (the mean loss, its gradient of x, its gradients of the parameters there)."""
+    """The end of the model after the last block: (mean loss, gradient of x, gradients of the parameters there)."""
 
     def loss_fn(x, norm, table):
         return _surprise(forward.rms_norm(x, norm, CONFIG.rms_norm_eps), table, targets).mean()
@@ -90,7 +90,7 @@ def end(params: dict[str, mx.array], x: mx.array, targets: mx.array) -> tuple[mx
 def joined(
     ids: mx.array, grad: mx.array, of_blocks: Sequence[Sequence[mx.array]], at_the_end: dict[str, mx.array]
 ) -> dict[str, mx.array]:
-    """All gradients by name: of the blocks, of the end, and what arrives at the embedding of each token read."""
+    """All gradients by name: of the blocks, of the end of the model, and of the embedding of each input token."""
     grads = {
         name: value for names, own in zip(NAMES, of_blocks, strict=True) for name, value in zip(names, own, strict=True)
     }
@@ -99,7 +99,7 @@ def joined(
 
 
 class _AnyTask:
-    """Completions of as many tokens as may be, with rewards that differ."""
+    """A task with completions of maximum length and different rewards."""
 
     name = "any"
 
@@ -121,7 +121,7 @@ class _AnyTask:
 
 
 def measured_step(args: GRPOConfig, prompt_length: int, completion_length: int) -> int:
-    """Bytes that MLX holds at most in one step of `GRPOTrainer`, beyond what it held before."""
+    """The peak of MLX's bytes in one step of `GRPOTrainer`, in addition to those held before."""
     gc.collect()
     before = mx.get_active_memory()
     tokenizer = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""The memory panel: settings of a training run on controls, and the bytes that a step will hold."""
+"""The memory panel: controls for the settings of a training run, and the bytes that a step will take."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PROMPT = 64
 
 
 def phases(parts: dict[str, int]) -> dict[str, dict[str, int]]:
-    """What `estimate_memory` says, by the phase of a step in which it is there."""
+    """The estimate of `estimate_memory`, grouped by the phases of a step."""
     return {phase: {name: parts[name] for name in names} for phase, names in PHASES.items()}
 
 
-def memory_panel(config: Qwen3Config, name: str = "the shipped one") -> Panel:
-    """A panel for `config`, called `name`, and the published models. It begins with Qwen3-0.6B."""
+def memory_panel(config: Qwen3Config, name: str = "the shipped model") -> Panel:
+    """A panel for the published models and for `config`, which is listed as `name`. It starts with Qwen3-0.6B."""
     models = {name: config} | {each: Qwen3Config.from_name(each) for each in PUBLISHED}
 
     def plan(model, learns, completions, parts, tokens, gradient_checkpointing, optim, reference, bf16):
@@ -37,7 +37,7 @@ def memory_panel(config: Qwen3Config, name: str = "the shipped one") -> Panel:
             optim=optim,
             beta=0.04 if reference else 0.0,
             bf16=bf16,
-            lora_r=learns,
+            lora_r=learns or None,
         )
         bytes_of = estimate_memory(models[model], args, PROMPT, tokens)
         title = f"{model}: {completions} completions of up to {tokens} tokens in a step"
@@ -46,9 +46,9 @@ def memory_panel(config: Qwen3Config, name: str = "the shipped one") -> Panel:
     return Panel(
         plan,
         model=Dropdown(options=list(models), value="0.6B", description="model"),
-        learns=Dropdown(options={"all of it": None, "LoRA, rank 8": 8}, description="what learns"),
+        learns=Dropdown(options={"all weights": 0, "LoRA, rank 8": 8}, description="what learns"),
         completions=SelectionSlider(options=[8, 16, 32, 64, 128, 256], value=64, description="completions"),
-        parts=SelectionSlider(options=[1, 2, 4, 8], value=1, description="in so many parts"),
+        parts=SelectionSlider(options=[1, 2, 4, 8], value=1, description="micro-batches"),
         tokens=SelectionSlider(options=[16, 64, 256, 1024, 4096], value=256, description="tokens"),
         gradient_checkpointing=Checkbox(False, description="checkpointing", indent=False),
         optim=Dropdown(options=["adamw", "adafactor"], description="optimizer"),

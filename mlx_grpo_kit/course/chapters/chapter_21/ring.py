@@ -1,7 +1,7 @@
-"""Processes that stand in a ring and talk to their neighbours: as threads, watched, and real ones.
+"""Processes in a ring that send messages to their neighbours: as threads that are watched, and as real processes.
 
-The threads share nothing but messages, and each message is counted, so what a program sends can be seen. A ring in
-which everybody waits is noticed at once.
+The threads exchange only messages, and each message is counted, so you can see what a program sends. A deadlock, in
+which every process waits, is detected at once.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import numpy as np
 
 from mlx_grpo_kit.cli.processes import PREFIX, ring
 
-SECONDS = 60  # that real processes may take
+SECONDS = 60  # the time limit for real processes
 LIFELINE = "from mlx_grpo_kit.cli.processes import end_with_parent\nend_with_parent()\n"
 
 
 class DeadlockError(RuntimeError):
-    """Everybody waits for a message, and nobody is left to send one."""
+    """Every process waits for a message, and none is left to send one."""
 
 
 class Ran(NamedTuple):
-    """What came of a program that ran in a ring."""
+    """The results of a program that ran in a ring, and the numbers and messages that were sent."""
 
     results: list[Any]
     sent: list[int]
-    """Numbers that each process sent."""
+    """The count of numbers that each process sent."""
     messages: list[int]
-    """How many messages each sent."""
+    """The count of messages that each process sent."""
 
 
 class _Wires:
-    """The wires of a ring: from each place to the next, a queue of messages."""
+    """The wires of a ring: a queue of messages from each process to the next."""
 
     def __init__(self, size: int):
         self.size = size
-        self.queues = [deque() for _ in range(size)]  # of what each place is going to receive
+        self.queues = [deque() for _ in range(size)]  # the messages that each process is going to receive
         self.sent, self.messages = [0] * size, [0] * size
         self._changed = threading.Condition()
         self._waiting: set[int] = set()
@@ -51,7 +51,7 @@ class _Wires:
         self._stuck = False
 
     def send(self, rank: int, array: Any) -> None:
-        array = np.array(array)  # a copy: what is changed later was not sent
+        array = np.array(array)  # a copy: later changes must not reach the receiver
         with self._changed:
             self.sent[rank] += array.size
             self.messages[rank] += 1
@@ -66,7 +66,7 @@ class _Wires:
                 self._changed.wait()
             self._waiting.discard(rank)
             if not self.queues[rank]:
-                raise DeadlockError("every process that still runs waits for a message, and nobody sends one")
+                raise DeadlockError("every process that still runs waits for a message, and none sends one")
             return self.queues[rank].popleft()
 
     def end(self, rank: int) -> None:
@@ -75,7 +75,7 @@ class _Wires:
             self._look()
 
     def _look(self) -> None:
-        """Whether everybody who has not ended waits for a message that is not there."""
+        """Set `_stuck` if every process that has not ended waits for a message, and none is on its way."""
         others = set(range(self.size)) - self._ended
         if others and others <= self._waiting and not any(self.queues[rank] for rank in others):
             self._stuck = True
@@ -85,10 +85,10 @@ class _Wires:
 def run_in_ring(program: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Ran:
     """Run `program(array, rank, size, send, receive)` once for each array, all at the same time.
 
-    `send(array)` goes to the next place of the ring, the last one's to the first; `receive()` waits for what the one
-    before has sent.
+    `send(array)` sends an array to the next process in the ring, from the last to the first; `receive()` waits for an
+    array from the previous process.
 
-    Raises what the first program raised that failed, and DeadlockError where all wait for each other.
+    Raises the error of the first program that failed, or DeadlockError if all programs wait for each other.
     """
     size = len(arrays)
     wires, results, errors = _Wires(size), [None] * size, {}
@@ -108,16 +108,16 @@ def run_in_ring(program: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Ra
         thread.start()
     for thread in threads:
         thread.join()
-    if errors:  # a process that fails leaves the others waiting: its own error says more
+    if errors:  # a failed process leaves the others waiting: report its own error
         raise next((each for each in errors.values() if not isinstance(each, DeadlockError)), min(errors.items())[1])
     return Ran(results, wires.sent, wires.messages)
 
 
 def run_processes(program: str, count: int) -> str:
-    """Run the Python text `program` in `count` real processes, connected by MLX's ring; what the first one printed.
+    """Run the Python text `program` in `count` real processes, connected by MLX's ring; return what the first printed.
 
-    Raises RuntimeError with the last line of what a process wrote to standard error, if it fails; the others are ended
-    then. TimeoutError after a minute.
+    Raises RuntimeError with the last line of a process's standard error if it fails, and ends the other processes.
+    Raises TimeoutError after a minute.
     """
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
@@ -154,7 +154,7 @@ def run_processes(program: str, count: int) -> str:
 
 
 def ring_states(size: int) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """After 0, 1, ... 2 (size - 1) messages: ([processes, parts] how many processes' numbers a part has, what came)."""
+    """The states after 0, 1, ... 2 (size - 1) messages: (processes summed [processes, parts], the part received)."""
     counts, ranks = np.ones((size, size), int), np.arange(size)
     states: list[tuple[np.ndarray, np.ndarray | None]] = [(counts.copy(), None)]
     for step in range(2 * (size - 1)):

@@ -30,7 +30,7 @@ class Worker:
         threading.Thread(target=self.work, daemon=True).start()
 
     def submit(self, function):
-        """A Future of what `function()` returns. Does not wait."""
+        """Return a Future for the result of `function()`, without waiting."""
         future = Future()
         self.queue.put((future, function))
         return future
@@ -45,7 +45,7 @@ class Worker:
 
 
 def _submit(make, plan):
-    """What became of functions that were submitted while the first of them was held up, and of those "later"."""
+    """The outcomes of functions submitted while the first one is held up, and of those submitted "later"."""
     calls, running, together, lock = [], [], [], threading.Lock()
     gate, overtaken = threading.Event(), threading.Event()
     futures, threads, unset = [], [], []
@@ -76,11 +76,11 @@ def _submit(make, plan):
         except TimeoutError:
             return "never set"
 
-    said, threading.excepthook = threading.excepthook, lambda error: None  # a thread that dies says so on the page
+    said, threading.excepthook = threading.excepthook, lambda error: None  # a dying thread would print on the page
     try:
         worker = make()
         for number, kind in enumerate(plan):
-            if "later" in kind:  # when the thread has long had nothing to do
+            if "later" in kind:  # when the thread has been idle for a while
                 gate.set()
                 futures[-1].result(timeout=1.0)
                 for thread in set(threads) - {threading.current_thread()}:
@@ -88,7 +88,7 @@ def _submit(make, plan):
             futures.append(worker.submit(partial(function, number, kind)))
         if any(not hasattr(future, "result") for future in futures):
             return Told("something without a `.result()`")
-        overtaken.wait(0.02)  # who is going to jump the queue does it now
+        overtaken.wait(0.02)  # a function that jumps the queue does it now
         gate.set()
         results = []
         for future in futures:
@@ -101,7 +101,7 @@ def _submit(make, plan):
         return Told(f"{len(set(threads))} threads that called functions")
     if unset:
         return Told("a future that was not set yet when the next function began")
-    del worker  # with which a ThreadPoolExecutor ends its thread
+    del worker  # a ThreadPoolExecutor ends its thread then
     for thread in set(threads) - {threading.current_thread()}:
         if not thread.daemon and (thread.join(0.2) or thread.is_alive()):
             return Told("a thread that keeps the program alive: it was not made with `daemon=True`")
@@ -109,7 +109,7 @@ def _submit(make, plan):
 
 
 class _InACaller:
-    """Called where it was submitted."""
+    """A worker that calls each function inside `submit`."""
 
     def submit(self, function):
         future = Future()
@@ -121,7 +121,7 @@ class _InACaller:
 
 
 class _AThreadEach:
-    """A thread for every function."""
+    """A worker with a thread for every function."""
 
     def submit(self, function):
         future = Future()
@@ -141,20 +141,20 @@ WORKER = Exercise(
     "One thing after the other",
     "Write the class `Worker`: a thread with a queue. `submit(function)` returns a `Future` at once, without waiting "
     "for anything. The thread calls the submitted functions **one at a time, in the order in which they were "
-    "submitted**, and sets each future: `future.set_result(value)`, or `future.set_exception(error)` where the "
-    "function raised `error`. After an error the thread goes on with the next function. (`Future` is that of "
-    "`concurrent.futures`; `Queue` that of `queue`: `queue.get()` waits until something is there. Make the thread "
-    "with `daemon=True`, so that it does not keep the program alive.)",
+    "submitted**, and sets each future: `future.set_result(value)`, or `future.set_exception(error)` if the function "
+    "raised `error`. After an error the thread continues with the next function. (`Future` comes from "
+    "`concurrent.futures` and `Queue` from `queue`; `queue.get()` waits until there is an item. Make the thread with "
+    "`daemon=True`, so that it does not keep the program alive.)",
     minutes=15,
     difficulty=2,
     solution=Worker,
     hints=(
-        "Three pieces: `__init__` makes a `Queue` and starts a thread on a method of your own; `submit` makes a "
-        "`Future`, puts the pair (future, function) into the queue and returns the future.",
-        "The thread's method never ends: `while True: future, function = self.queue.get()`, and then it calls the "
+        "You need three pieces. `__init__` makes a `Queue` and starts a thread that runs a method of yours. `submit` "
+        "makes a `Future`, puts the pair (future, function) into the queue and returns the future.",
+        "The thread's method never ends: `while True: future, function = self.queue.get()`. Then it calls the "
         "function and sets the future.",
         "`try: future.set_result(function())`, `except Exception as error: future.set_exception(error)`. Without the "
-        "`except` the first error ends the thread, and everybody who comes later waits for ever.",
+        "`except` the first error ends the thread, and every later future is never set.",
     ),
     cases=(
         (["returns", "returns", "returns"],),
@@ -167,15 +167,14 @@ WORKER = Exercise(
         Mistake(
             "called at once",
             _InACaller,
-            "The function is called inside `submit`, by whoever submits it, and so `submit` waits for it. It only has "
-            "to go into the queue.",
+            "The function is called inside `submit`, in the caller's thread, so `submit` waits for it. `submit` "
+            "should only put it into the queue.",
             1,
         ),
         Mistake(
             "a thread each",
             _AThreadEach,
-            "Every function has a thread of its own, so they overtake each other. There is one thread, and a queue in "
-            "front of it.",
+            "Every function has its own thread, so they overtake each other. Use one thread, with a queue before it.",
             2,
         ),
         *slips(
@@ -184,7 +183,8 @@ WORKER = Exercise(
                 "the last one first",
                 "- self.queue = Queue()",
                 "+ self.queue = __import__('queue').LifoQueue()",
-                message="What was submitted last is called first: a queue hands out what has waited longest.",
+                message="The function that was submitted last is called first. A queue returns the item that has "
+                "waited longest.",
                 hint=2,
             ),
             Slip(
@@ -194,21 +194,21 @@ WORKER = Exercise(
                 "- except Exception as error:",
                 "-     future.set_exception(error)",
                 "+ future.set_result(function())",
-                message="The first error ends the thread: whoever waits for a later result waits for ever.",
+                message="The first error ends the thread: later futures are never set, and waiting for one never ends.",
                 hint=3,
             ),
             Slip(
                 "errors as results",
                 "- future.set_exception(error)",
                 "+ future.set_result(error)",
-                message="An error has to be *raised* where the result is asked for: `future.set_exception(error)`.",
+                message="An error has to be *raised* when somebody asks for the result: `future.set_exception(error)`.",
                 hint=3,
             ),
         ),
     ),
     run=_submit,
-    explain="A `ThreadPoolExecutor(max_workers=1)` does the same. The kit's own (`backends/worker.py`) adds what a "
-    "long run needs: it stops after the first error, and ends with the interpreter, however that ends.",
+    explain="A `ThreadPoolExecutor(max_workers=1)` does the same. The kit's own worker (`backends/worker.py`) adds "
+    "what a long run needs: it stops after the first error, and it ends with the interpreter, however that ends.",
 )
 
 
@@ -216,14 +216,14 @@ WORKER = Exercise(
 
 
 class SmallestBackend:
-    """Gradient descent on torch tensors, in two operations that are submitted."""
+    """Gradient descent on torch tensors, with two operations that a worker runs."""
 
     def __init__(self, worker, params, loss_fn, learning_rate):
         self.worker, self.params, self.loss_fn, self.learning_rate = worker, params, loss_fn, learning_rate
         self.steps = 0
 
     def forward_backward(self, batch):
-        """A future of the loss, a float. The gradient is added to what is there."""
+        """Return a future of the loss, a float. The gradient is added to the one so far."""
 
         def operation():
             loss = self.loss_fn(self.params, batch)
@@ -233,7 +233,7 @@ class SmallestBackend:
         return self.worker.submit(operation)
 
     def optim_step(self):
-        """A future of the number of steps done. The gradient is used up."""
+        """Return a future of the number of steps done. The gradient is reset."""
 
         def operation():
             with torch.no_grad():
@@ -247,7 +247,7 @@ class SmallestBackend:
 
 
 def _follow(make, plan, learning_rate):
-    """What a backend gives for a plan of operations, on a desk where they wait until all are submitted."""
+    """The results of a backend for a plan of operations, on a desk where they wait until all are submitted."""
     desk = Desk()
     params = {name: torch.tensor(value, requires_grad=True) for name, value in (("slope", 0.5), ("height", [0.0, 1.0]))}
     backend = make(desk, params, loss_of_lines, learning_rate)
@@ -255,15 +255,15 @@ def _follow(make, plan, learning_rate):
     for operation in plan:
         futures.append(backend.optim_step() if operation == "step" else backend.forward_backward(operation))
     if desk.num_waiting != len(plan):
-        return Told(f"{desk.num_waiting} operations handed to the worker, of {len(plan)}")
+        return Told(f"{desk.num_waiting} operations submitted to the worker, of {len(plan)}")
     if backend.steps != 0:
-        return Told(f"`steps` at {backend.steps} before the worker had begun")
+        return Told(f"`steps` at {backend.steps} before the worker had started")
     if [params["slope"].item(), *params["height"].tolist()] != [0.5, 0.0, 1.0] or params["slope"].grad is not None:
-        return Told("new parameters or gradients before the worker had begun")
+        return Told("new parameters or gradients before the worker had started")
     desk.work()
     results = [future.result() for future in futures]
     if any(isinstance(result, torch.Tensor) for result in results):
-        return Told("a tensor where a number was asked for (`.item()`)")
+        return Told("a tensor instead of a number (use `.item()`)")
     end = backend.params
     if plan[-1] == "step" and any(param.grad is not None for param in end.values()):
         return Told("a `.grad` that is not None after the step")
@@ -273,19 +273,19 @@ def _follow(make, plan, learning_rate):
 SMALLEST = Exercise(
     "22.2",
     "The smallest backend",
-    "Write the class `SmallestBackend`. `__init__` keeps its four arguments under their names, and begins with "
-    "`self.steps = 0`. `params` is a dictionary of torch tensors that need gradients; `loss_fn(params, batch)` is a "
-    "scalar. `forward_backward(batch)` submits an operation "
-    "to the worker that computes the loss and adds its gradient to `.grad`, as `loss.backward()` does; its future is "
-    "the loss, a Python float. `optim_step()` submits one that subtracts `learning_rate` times the gradient from every "
-    "parameter (inside `with torch.no_grad():`), sets every `.grad` to None, and counts `self.steps` up; its future is "
-    "that number. Nothing may be computed before the worker calls the operation: the parameters may change until then.",
+    "Write the class `SmallestBackend`. `__init__` stores its four arguments under their names, and sets `self.steps "
+    "= 0`. `params` is a dictionary of torch tensors that need gradients; `loss_fn(params, batch)` returns a scalar. "
+    "`forward_backward(batch)` submits an operation to the worker that computes the loss and adds its gradient to "
+    "`.grad`, as `loss.backward()` does; its future is the loss, a Python float. `optim_step()` submits an operation "
+    "that subtracts `learning_rate` times the gradient from every parameter (inside `with torch.no_grad():`), sets "
+    "every `.grad` to None, and adds 1 to `self.steps`; its future is that number. Compute nothing before the worker "
+    "calls the operation: the parameters may change until then.",
     minutes=15,
     difficulty=2,
     solution=SmallestBackend,
     hints=(
-        "Each method defines a function without arguments and ends with `return self.worker.submit(that_function)`.",
-        "In `forward_backward` all three lines belong *into* the function: the loss, `loss.backward()`, and "
+        "Each method defines a function without arguments, and ends with `return self.worker.submit(that_function)`.",
+        "In `forward_backward` all three lines belong *inside* the function: the loss, `loss.backward()`, and "
         "`return loss.item()`.",
         "In `optim_step`: `with torch.no_grad():`, then for every parameter `param -= self.learning_rate * param.grad` "
         "and `param.grad = None`; then `self.steps += 1` and `return self.steps`.",
@@ -302,7 +302,7 @@ SMALLEST = Exercise(
         Slip(
             "the gradient stays",
             "- param.grad = None",
-            message="The gradient is still there after the step, and the next batch's is added to it.",
+            message="The gradient is still there after the step, so the gradient of the next batch is added to it.",
             hint=3,
         ),
         Slip(
@@ -311,8 +311,8 @@ SMALLEST = Exercise(
             "+ for param in self.params.values():",
             "+     param.grad = None",
             message=(
-                "A second `forward_backward` before the step forgets the first one's gradient. They add up: that is "
-                "how a batch that does not fit into memory is learned from in pieces."
+                "A second `forward_backward` before the step forgets the first one's gradient. Gradients have to add "
+                "up: that is how a backend learns in pieces from a batch that does not fit into memory."
             ),
             hint=2,
         ),
@@ -328,8 +328,8 @@ SMALLEST = Exercise(
             "-     param.grad = None",
             "+ pass",
             message=(
-                "The parameters change in `forward_backward` already, and `optim_step` does nothing. Then gradients of"
-                " several batches cannot be added up, and nobody can look at a gradient before it is used."
+                "The parameters already change in `forward_backward`, and `optim_step` does nothing. Then you cannot "
+                "add the gradients of several batches, and nobody can look at a gradient before it is used."
             ),
             hint=2,
         ),
@@ -345,28 +345,28 @@ SMALLEST = Exercise(
             "+ loss.backward()",
             "+ return self.worker.submit(loss.item)",
             message=(
-                "The gradient is computed when the operation is *submitted*, with the parameters of that moment. A "
-                "step that is still waiting in the queue would come too late for it."
+                "The gradient is computed when the operation is *submitted*, with the parameters of that moment. "
+                "Steps that still wait in the queue are missing from them."
             ),
         ),
         Slip(
             "uphill",
             "- param -= self.learning_rate * param.grad",
             "+ param += self.learning_rate * param.grad",
-            message="The step goes uphill: `learning_rate` times the gradient is *subtracted*.",
+            message="The step goes uphill. `learning_rate` times the gradient has to be *subtracted*.",
             hint=3,
         ),
         Slip(
             "steps not counted",
             "- self.steps += 1",
             "+ self.steps = 1",
-            message="The future of `optim_step` is how many steps have been done so far.",
+            message="The future of `optim_step` is the number of steps so far.",
             hint=3,
         ),
     ),
     run=_follow,
-    explain="These are the two operations that all five backends of the kit have. What is around them, order, errors, "
-    "checkpoints, is the same code for all five (`backends/base.py`).",
+    explain="All five backends of the kit have these two operations. Everything around them (order, errors, "
+    "checkpoints) is the same code for all five (`backends/base.py`).",
 )
 
 
@@ -374,7 +374,7 @@ SMALLEST = Exercise(
 
 
 def schedule(submitted, durations):
-    """(start, end) of each operation of a worker that does one at a time."""
+    """(start, end) of each operation of a worker that runs one at a time."""
     times, free = [], 0.0
     for moment, duration in zip(submitted, durations):
         start = max(moment, free)
@@ -391,14 +391,14 @@ def _draw_times(rng):
 SCHEDULE = Exercise(
     "22.3",
     "When each operation runs",
-    "Write `schedule(submitted, durations)`: two lists of seconds. Operation k was submitted at `submitted[k]` (never "
-    "before the one before it) and takes `durations[k]`. The worker does one at a time, in order, and is free at 0. "
-    "Return the list of pairs (start, end).",
+    "Write `schedule(submitted, durations)` for two lists of times in seconds. Operation k was submitted at "
+    "`submitted[k]` (never before operation k - 1) and takes `durations[k]`. The worker runs one operation at a "
+    "time, in order, and is free at time 0. Return the list of pairs (start, end).",
     minutes=6,
     difficulty=1,
     solution=schedule,
     hints=(
-        "An operation begins when it has been submitted *and* the worker is free: the later of the two moments.",
+        "An operation starts when it has been submitted *and* the worker is free: at the later of the two moments.",
         "Keep the moment at which the worker will be free: `start = max(moment, free)`, `free = start + duration`.",
     ),
     cases=(
@@ -415,35 +415,36 @@ SCHEDULE = Exercise(
             "never idle",
             "- start = max(moment, free)",
             "+ start = free",
-            message="An operation starts before it was submitted: a worker with nothing to do waits.",
+            message="An operation starts before it was submitted. A worker without work has to wait.",
         ),
         Slip(
             "all at once",
             "- start = max(moment, free)",
             "+ start = moment",
             message=(
-                "Operations start the moment they are submitted, and run side by side. The worker does one at a time."
+                "Operations start at the moment when they are submitted, and run in parallel. The worker runs one at "
+                "a time."
             ),
         ),
         Slip(
             "durations for ends",
             "- times.append((start, free))",
             "+ times.append((start, duration))",
-            message="The second number is the moment at which the operation ends, not how long it takes.",
+            message="The second number is the moment when the operation ends, not its duration.",
             hint=2,
         ),
         Slip(
             "free from its submission on",
             "- free = start + duration",
             "+ free = moment + duration",
-            message="An operation that had to wait ends later too: its end is its *start* plus its duration.",
+            message="An operation that had to wait also ends later: its end is its *start* plus its duration.",
             hint=2,
         ),
         Slip(
             "submitted for start",
             "- times.append((start, free))",
             "+ times.append((moment, free))",
-            message="The first number is when it starts, not when it was submitted.",
+            message="The first number is the moment when the operation starts, not when it was submitted.",
         ),
     ),
     run=lambda function, *case: [tuple(map(float, pair)) for pair in function(*case)],
@@ -455,38 +456,37 @@ SCHEDULE = Exercise(
 
 KEPT = Exercise(
     "22.4",
-    "What is still the old policy?",
-    "Something is kept by one of these lines, then a step is taken, and then `kept` is looked at. In which of them "
-    "does it still hold the weights from **before** the step? Answer with the letters, in alphabetical order, as a "
-    'text such as `"ACG"`. In A to E, `model` is a torch module on the CPU and the step is `optimizer.step()`. In F '
-    "to H, `params` is a dictionary of MLX arrays.\n\n"
-    "A: `kept = model.state_dict()`.  B: `kept = copy.deepcopy(model.state_dict())`.  "
-    "C: `kept = {name: p.detach() for name, p in model.named_parameters()}`.  "
-    "D: `kept = {name: p.detach().clone() for name, p in model.named_parameters()}`.  "
-    "E: `kept = {name: p.detach().numpy() for name, p in model.named_parameters()}`.  "
-    "F: `kept = params`, and the step is `params = {name: params[name] - lr * grads[name] for name in params}`.  "
-    "G: `kept = params`, and the step is `for name in grads: params[name] = params[name] - lr * grads[name]`.  "
-    "H: `kept = dict(params)`, and the step is that of G.",
+    "Which copy is still the old policy?",
+    "One of these lines stores something in `kept`, then a step is taken, and then you look at `kept`. After which "
+    "lines does it still contain the weights from **before** the step? Answer with the letters, in alphabetical "
+    'order, as a text such as `"ACG"`. In A to E, `model` is a torch module on the CPU and the step is '
+    "`optimizer.step()`. In F to H, `params` is a dictionary of MLX arrays.\n\nA: `kept = model.state_dict()`.  B: "
+    "`kept = copy.deepcopy(model.state_dict())`.  C: `kept = {name: p.detach() for name, p in "
+    "model.named_parameters()}`.  D: `kept = {name: p.detach().clone() for name, p in model.named_parameters()}`.  "
+    "E: `kept = {name: p.detach().numpy() for name, p in model.named_parameters()}`.  F: `kept = params`, and the "
+    "step is `params = {name: params[name] - lr * grads[name] for name in params}`.  G: `kept = params`, and the "
+    "step is `for name in grads: params[name] = params[name] - lr * grads[name]`.  H: `kept = dict(params)`, and the "
+    "step is the same as in G.",
     minutes=6,
     difficulty=2,
     solution="BDFH",
     hints=(
-        "The optimizer of torch writes over the numbers where they are. Which of A to E have numbers of their own?",
-        "`detach` and `numpy` are other ways to look at the same memory. `clone` and `deepcopy` copy it.",
-        "No MLX array is written over here, only dictionaries are: F makes a new one, G puts new arrays into the one "
-        "that was kept, and `dict(params)` is another dictionary with the same arrays.",
+        "torch's optimizer overwrites the numbers in place. Which of A to E have their own memory?",
+        "`detach` and `numpy` give another view of the same memory. `clone` and `deepcopy` copy it.",
+        "Here no MLX array is overwritten, only entries of dictionaries. F makes a new dictionary, G puts new arrays "
+        "into the dictionary that was kept, and `dict(params)` is another dictionary with the same arrays.",
     ),
     mistakes=(
         Mistake(
             "the state is a snapshot",
             "ABDFH",
-            "A is the window of the cell above: `state_dict` hands out the weights themselves.",
+            "A is the view of the cell above: `state_dict` returns the weights themselves.",
             1,
         ),
         Mistake(
             "detached is copied",
             "BCDFH",
-            "`detach` cuts a tensor from the graph of its gradient, and leaves it in the same memory.",
+            "`detach` removes a tensor from the gradient's graph, but it keeps the same memory.",
             2,
         ),
         Mistake(
@@ -498,30 +498,30 @@ KEPT = Exercise(
         Mistake(
             "both share",
             "BCDEFH",
-            "`detach` and `numpy` share the memory of the tensor: the step writes over both.",
+            "`detach` and `numpy` share the memory of the tensor: the step overwrites both.",
             2,
         ),
         Mistake(
             "a name is a copy",
             "BDFGH",
-            "In G `kept` and `params` are two names of one dictionary, and the step puts new arrays into it.",
+            "In G, `kept` and `params` are two names of one dictionary, and the step puts new arrays into it.",
             3,
         ),
         Mistake(
             "dict copies nothing",
             "BDF",
-            "`dict(params)` holds the same arrays, true. But the step of G writes over no array: it puts others into "
-            "the dictionary `params`.",
+            "It is true that `dict(params)` contains the same arrays. But the step of G overwrites no array: it puts "
+            "other arrays into the dictionary `params`.",
             3,
         ),
         Mistake(
-            "only what is copied",
+            "only the copies",
             "BD",
-            "Those two copy the numbers. But in F and H no number is written over: does a copy need to be made?",
+            "Those two copy the numbers. But in F and H no number is overwritten: is a copy needed then?",
             3,
         ),
     ),
-    explain="A reference policy that is kept as in A, C, E or G follows the policy, and its KL penalty is 0 for ever.",
+    explain="A reference policy that is kept as in A, C, E or G follows the policy, and its KL penalty is always 0.",
 )
 
 
@@ -529,7 +529,7 @@ KEPT = Exercise(
 
 
 def relative_difference(grads, others):
-    """The length of the difference of two gradients, as a share of the length of the first."""
+    """The length of the difference of two gradients, divided by the length of the first."""
     difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)
     length = sum(float((np.asarray(grads[name]) ** 2).sum()) for name in grads)
     return difference**0.5 / length**0.5
@@ -539,7 +539,7 @@ def _python_float(function, *case):
     found = function(*case)
     if found is None or isinstance(found, float):
         return found
-    return Told(f"something of type {type(found).__name__} where a Python float was asked for (`float(...)`)")
+    return Told(f"something of type {type(found).__name__} instead of a Python float (use `float(...)`)")
 
 
 def _draw_gradients(rng):
@@ -552,13 +552,14 @@ DIFFERENCE = Exercise(
     "22.5",
     "How far apart are two gradients?",
     "Write `relative_difference(grads, others)` for two dictionaries of NumPy arrays with the same names, in any "
-    "order. All numbers of a dictionary together are one long vector. Return the length of the difference of the two "
-    "vectors divided by the length of the first: a Python float. The length is the square root of the sum of squares.",
+    "order. All numbers of a dictionary form one long vector. Return the length of the difference of the two vectors "
+    "divided by the length of the first vector, as a Python float. The length of a vector is the square root of its "
+    "sum of squares.",
     minutes=6,
     difficulty=1,
     solution=relative_difference,
     hints=(
-        "Add up squares over all arrays first, and take the root once, at the end.",
+        "First add the squares over all arrays, and take the root once, at the end.",
         "`sum(((grads[name] - others[name]) ** 2).sum() for name in grads)` is the square of the length of the "
         "difference.",
     ),
@@ -576,19 +577,19 @@ DIFFERENCE = Exercise(
             "no root",
             "- return difference**0.5 / length**0.5",
             "+ return difference / length",
-            message="That is the square of it: 1e-6 would look like 1e-12.",
+            message="That is the square of the result: 1e-6 would look like 1e-12.",
         ),
         Slip(
             "absolute",
             "- return difference**0.5 / length**0.5",
             "+ return difference**0.5",
-            message="That is the length of the difference. Whether it is small depends on how long the gradient is.",
+            message="That is the length of the difference. Whether it is small depends on the length of the gradient.",
         ),
         Slip(
             "divided by the second",
             "- length = sum(float((np.asarray(grads[name]) ** 2).sum()) for name in grads)",
             "+ length = sum(float((np.asarray(others[name]) ** 2).sum()) for name in grads)",
-            message="It is a share of the length of the *first*.",
+            message="Divide by the length of the *first* gradient.",
             hint=2,
         ),
         Slip(
@@ -601,10 +602,10 @@ DIFFERENCE = Exercise(
             hint=2,
         ),
         Slip(
-            "paired by place",
+            "paired by position",
             "- difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)",  # noqa: E501
             "+ difference = sum(float(((np.asarray(grads[name]) - np.asarray([*others.values()][[*grads].index(name)])) ** 2).sum()) for name in grads)",  # noqa: E501
-            message="The names stand in another order in the second dictionary: take its arrays by their names.",
+            message="The second dictionary has its names in another order: look its arrays up by name.",
             hint=2,
         ),
     ),
@@ -616,7 +617,7 @@ DIFFERENCE = Exercise(
 
 
 def outcomes(operations):
-    """What becomes of operations that are called in order: (word, value or message) of each."""
+    """The outcome of each operation, called in order: (word, value or message)."""
     found, first = [], None
     for operation in operations:
         if first is not None:
@@ -631,7 +632,7 @@ def outcomes(operations):
 
 
 def _outcomes(function, plan):
-    """What it says of operations, and which of them were called."""
+    """The answer's outcomes of the operations, and the numbers of those that were called."""
     called, operations = [], []
     for number, what in enumerate(plan):
         operations.append(build(called, number, what))
@@ -653,17 +654,17 @@ def _all_go_on(operations):
 POISON = Exercise(
     "22.6",
     "Poison",
-    "Write `outcomes(operations)`: what becomes of a list of functions without arguments that a backend calls in "
-    'order. Return a list with a pair for each: `("done", value)` for what it returned; `("failed", message)` for the '
-    'first one that raises, with `message = str(error)`; and `("refused", message)`, with the message of the one that '
-    "failed, for **all** after it, which are not called any more.",
+    "Write `outcomes(operations)`: the outcomes of a list of functions without arguments that a backend calls in "
+    'order. Return a list with a pair for each function: `("done", value)` with its return value; `("failed", '
+    'message)` for the first function that raises, with `message = str(error)`; and `("refused", message)`, with the '
+    "message of the failed function, for **all** functions after it, which are not called any more.",
     minutes=8,
     difficulty=1,
     solution=outcomes,
     hints=(
-        "Remember the first message in a variable that is None as long as all goes well.",
-        'At the top of the loop: `if first is not None:`, append `("refused", first)` and `continue`.',
-        "Not `if first:`, for a message may be empty.",
+        "Store the first message in a variable that is None as long as all goes well.",
+        'At the top of the loop: if `first is not None`, append `("refused", first)` and `continue`.',
+        "Do not write `if first:`, because a message may be empty.",
     ),
     cases=(
         (["1", "2", "3"],),
@@ -680,8 +681,8 @@ POISON = Exercise(
         Mistake(
             "all go on",
             _all_go_on,
-            "After an error the next operation is called all the same. An `optim_step` would take its step with half "
-            "a gradient.",
+            "After an error the next operation is still called. An `optim_step` would then take its step with half a "
+            "gradient.",
             1,
         ),
         *slips(
@@ -691,7 +692,8 @@ POISON = Exercise(
                 "- if first is not None:",
                 "+ if first:",
                 message=(
-                    "An error without a message poisons too: ask whether there was one, not whether it said something."
+                    "An error without a message poisons the backend too: check whether there was an error, not "
+                    "whether it had a message."
                 ),
                 hint=3,
             ),
@@ -700,14 +702,14 @@ POISON = Exercise(
                 '- found.append(("refused", first))',
                 "- continue",
                 "+ break",
-                message="Whoever waits for a later operation has to be told something: each gets a pair.",
+                message="Somebody may wait for a later operation, so every operation needs a pair.",
                 hint=2,
             ),
             Slip(
                 "failed, all of them",
                 '- found.append(("refused", first))',
                 '+ found.append(("failed", first))',
-                message="Only the first has failed. Those after it were never called: they are refused.",
+                message="Only the first one has failed. The operations after it were never called: they are refused.",
                 hint=2,
             ),
             Slip(
@@ -717,18 +719,19 @@ POISON = Exercise(
                 message="The message is `str(error)`.",
             ),
             Slip(
-                "some errors alone",
+                "some errors only",
                 "- except Exception as error:",
                 "+ except (ValueError, KeyError, RuntimeError) as error:",
                 message=(
-                    "Whatever an operation raises poisons, and nobody can list what that may be: `except Exception`."
+                    "Any error of an operation poisons the backend, and nobody can list all kinds: use `except "
+                    "Exception`."
                 ),
             ),
             Slip(
                 "one is let through",
                 '  found.append(("refused", first))',
                 "+ first = None",
-                message="After one refusal it goes on as if nothing had happened. Poison stays.",
+                message="After one refusal your function continues as if nothing had happened. Poison stays.",
             ),
         ),
     ),
@@ -740,69 +743,68 @@ POISON = Exercise(
 
 ORDER = Exercise(
     "22.7",
-    "An order in which nothing is lost",
-    "A checkpoint of step 100 is there, and is to be replaced by another one of step 100. The machine may lose power "
-    "after any of these five actions, or in the middle of one. In which order do they have to be done, so that at "
-    "every moment a whole checkpoint can be found, and a folder that is called `step_0100` is whole? Answer with the "
-    'five letters, such as `"ABCDE"`.\n\n'
-    "A: give the new folder the name `step_0100` (the old one is moved aside by the same action).  B: write the "
-    "weights and the optimizer's state into a new folder beside it.  C: wait until everything in the new folder is on "
-    "the disk (`fsync`).  D: write `metadata.json`, with the hash of every file, into the new folder.  E: delete the "
-    "old folder.",
+    "An order that loses nothing",
+    "A checkpoint of step 100 exists, and you want to replace it by another one of step 100. The machine may lose "
+    "power after any of these five actions, or in the middle of one. In which order do you have to do them, so that "
+    "at every moment there is a whole checkpoint, and a folder called `step_0100` is always whole? Answer with the "
+    'five letters, such as `"ABCDE"`.\n\nA: give the new folder the name `step_0100` (the same action moves the old '
+    "one aside).  B: write the weights and the optimizer's state into a new folder next to the old one.  C: wait "
+    "until everything in the new folder is on the disk (`fsync`).  D: write `metadata.json`, with the hash of every "
+    "file, into the new folder.  E: delete the old folder.",
     minutes=5,
     difficulty=2,
     solution="BDCAE",
     hints=(
-        "What is deleted first cannot be gone back to. What is renamed before it is on the disk may be empty after a "
-        "power cut, with its right name on it.",
-        "The metadata says that everything else is there: it cannot come before that.",
+        "If you delete first, you cannot go back. If you rename a file before it is on the disk, it may be empty "
+        "after a power cut, under its right name.",
+        "The metadata says that everything else is there, so it cannot be written before that.",
     ),
     mistakes=(
         Mistake(
             "delete first",
             "EBDCA",
-            "Between E and A there is no checkpoint of step 100 at all, and writing weights is what takes longest.",
+            "Between E and A there is no checkpoint of step 100 at all, and writing the weights takes longest.",
             1,
         ),
         Mistake(
             "delete before the rename",
             "BDCEA",
-            "Between E and A no folder has the name. It is a short moment, and it will come.",
+            "Between E and A no folder has the name. It is a short moment, but one day the power will fail in it.",
             1,
         ),
         Mistake(
             "rename before the disk",
             "BDACE",
-            "A file that was written is in memory first. A power cut between A and C leaves a folder of the right name "
-            "whose files may be empty: the rename may reach the disk before what it names.",
+            "A file that you write is in memory first. A power cut between A and C leaves a folder with the right "
+            "name whose files may be empty: the rename may reach the disk before the files.",
             1,
         ),
         Mistake(
             "metadata first",
             "DBCAE",
-            "The hashes of files that are not written yet are not known; and a kill in B would leave metadata that "
-            "speaks of files that are not there.",
+            "The hashes of files that are not yet written are not known. And a kill during B would leave metadata "
+            "about files that do not exist.",
             2,
         ),
         Mistake(
             "metadata after the disk",
             "BCDAE",
-            "Then the metadata itself need not be on the disk when the folder gets its name.",
+            "Then the metadata itself may not be on the disk when the folder gets its name.",
             1,
         ),
         Mistake(
             "metadata after the name",
             "BCADE",
-            "Between A and D the folder has the name and no metadata: it is not whole, and the old one is out of its "
-            "place.",
+            "Between A and D the folder has the name but no metadata: it is not whole, and the old one has been "
+            "moved aside.",
             2,
         ),
     ),
-    explain="The kit's `replaced_folder` does this, in this order, for everything that it saves.",
+    explain="The kit's `replaced_folder` does these actions in this order for everything that it saves.",
 )
 
 
-# -- what is whole ----------------------------------------------------------------------------------------------------
+# -- whole checkpoints ------------------------------------------------------------------------------------------------
 
 
 def newest_whole(folder):
@@ -823,7 +825,7 @@ def newest_whole(folder):
 
 
 def _write_checkpoint(folder, state):
-    """A checkpoint of two small files, in a state that a save may leave."""
+    """Write a checkpoint of two small files, in a state that a save may leave behind."""
     folder.mkdir()
     if state == "empty":
         return
@@ -861,28 +863,28 @@ def _look(function, checkpoints):
         before = sorted(Path(name).rglob("*"))
         found = function(Path(name))
         if sorted(Path(name).rglob("*")) != before:
-            return Told("a folder in which files have come or gone")
-        return Told("a path: its name was asked for (`path.name`)") if isinstance(found, Path) else found
+            return Told("a folder with added or removed files")
+        return Told("a path instead of its name (use `path.name`)") if isinstance(found, Path) else found
 
 
 WHOLE = Exercise(
     "22.8",
-    "The newest that is whole",
-    "Write `newest_whole(folder)` for a `Path`. Checkpoints are folders in it, called `step_0100`: `step_` and the "
-    'number. A checkpoint\'s `metadata.json` holds `{"files": {name: {"size": ..., "sha256": ...}, ...}}`, and it is '
-    "**whole** if every listed file is there and has its hash: "
-    "`hashlib.sha256(path.read_bytes()).hexdigest()`. Return the name of the whole one with the highest step, or None "
-    "where none is whole. What has no metadata, or metadata that cannot be read or has no `files`, is passed over, as "
-    "is anything with another name (`step_0100.tmp`).",
+    "The newest whole checkpoint",
+    "Write `newest_whole(folder)` for a `Path`. It contains checkpoints: folders called `step_0100`, which is "
+    '`step_` and the number. A checkpoint\'s `metadata.json` contains `{"files": {name: {"size": ..., "sha256": '
+    "...}, ...}}`. The checkpoint is **whole** if every listed file exists and has its hash: "
+    "`hashlib.sha256(path.read_bytes()).hexdigest()`. Return the name of the whole checkpoint with the highest step, "
+    "or None if there is none. Skip a checkpoint if its metadata is missing, cannot be read or has no `files`. Skip "
+    "anything with another name (`step_0100.tmp`).",
     minutes=15,
     difficulty=2,
     solution=newest_whole,
     hints=(
-        "First find the folders and their numbers; then go through them from the highest down, and return the first "
-        "that is whole.",
-        "As texts, `step_9999` comes after `step_10000`. Sort by `int(name.removeprefix('step_'))`.",
-        "Everything that can go wrong with one checkpoint, a missing file (`OSError`), broken JSON (`ValueError`), no "
-        "`files` (`KeyError`), means the same: pass over it. One `try` around all of it will do.",
+        "First find the folders and their numbers. Then go through them from the highest number down, and return the "
+        "first whole one.",
+        "Sorted as texts, `step_9999` comes after `step_10000`. Sort by `int(name.removeprefix('step_'))`.",
+        "Whatever is wrong with a checkpoint, a missing file (`OSError`), broken JSON (`ValueError`), no `files` "
+        "(`KeyError`), the consequence is the same: skip it. One `try` around everything is enough.",
     ),
     cases=(
         ({"step_0001": "whole", "step_0002": "whole"},),
@@ -914,7 +916,7 @@ WHOLE = Exercise(
             '- if all(found[name] == files[name]["sha256"] for name in files):',
             "+",
             '+ if True or all(found[name] == files[name]["sha256"] for name in files):',
-            message="The hashes are not looked at. A file that was cut off or changed would be loaded without a word.",
+            message="The hashes are not checked. A file that was cut off or changed would be loaded without a warning.",
         ),
         Slip(
             "existence for wholeness",
@@ -922,20 +924,20 @@ WHOLE = Exercise(
             '- if all(found[name] == files[name]["sha256"] for name in files):',
             "+ found = {name: (steps[step] / name).exists() for name in files}",
             "+ if all(found[name] for name in files):",
-            message="That the files are there is not enough: one that was cut off is there too. Compare the hashes.",
+            message="It is not enough that the files exist: a file that was cut off exists too. Compare the hashes.",
             hint=3,
         ),
         Slip(
             "the oldest",
             "- for step in sorted(steps, reverse=True):",
             "+ for step in sorted(steps):",
-            message="That is the oldest one.",
+            message="That is the oldest checkpoint.",
         ),
         Slip(
             "only the newest is tried",
             "- continue",
             "+ return None",
-            message="If the newest one is broken, an older one may be whole: go on to it.",
+            message="If the newest checkpoint is broken, an older one may be whole: continue with it.",
             hint=3,
         ),
         Slip(
@@ -973,20 +975,21 @@ def _draw_run(rng):
 ASYNC = Exercise(
     "22.9",
     "Ahead of the learner",
-    "Write `async_times(write, learn, num_steps, max_lag)`. Batch k (from 0) is written in `write` seconds, by a "
-    "writer that writes one after the other, and learned from in `learn` seconds, by a learner that does one update "
-    "after the other. Update k needs batch k to be written. And the writer may begin batch k only when `k - max_lag` "
-    "updates are done, so that its weights are at most `max_lag` updates old. Both begin as early as they may, from 0 "
-    "on. Return a list with four moments for each batch: (write start, write end, learn start, learn end).",
+    "Write `async_times(write, learn, num_steps, max_lag)`. A writer needs `write` seconds for batch k (counted from "
+    "0) and writes one batch after the other. A learner needs `learn` seconds for an update and does one update "
+    "after the other. Update k needs batch k to be written. The writer may start batch k only when `k - max_lag` "
+    "updates are done, so that its weights are at most `max_lag` updates old. Both start as early as they can, from "
+    "time 0. Return a list with four moments for each batch: (write start, write end, learn start, learn end).",
     minutes=12,
     difficulty=3,
     solution=async_times,
     hints=(
-        "Batch k begins when the writer is done with the one before *and* enough updates are done; update k begins "
-        "when its batch is written *and* the learner is done with the one before. Each is a `max` of two moments.",
-        "Keep a list of the moments at which updates ended. When are `n` updates done, for n of 1 or more? At "
-        "`ended[n - 1]`. For n of 0 or less there is nothing to wait for.",
-        "With `max_lag` 0 batch k waits for k updates: all of those before it. Then the two take turns, and a step "
+        "Batch k starts when the writer is done with the previous batch *and* enough updates are done; update k "
+        "starts when its batch is written *and* the learner is done with the previous update. Each is a `max` of two "
+        "moments.",
+        "Keep a list of the moments when updates ended. When are `n` updates done, for n of 1 or more? At `ended[n - "
+        "1]`. For n of 0 or less there is nothing to wait for.",
+        "With `max_lag` 0, batch k waits for k updates: all updates before it. Then the two take turns, and a step "
         "takes `write + learn`.",
     ),
     cases=(
@@ -1004,14 +1007,14 @@ ASYNC = Exercise(
             "no bound",
             "- start = max(writer, learned[needed - 1] if needed > 0 else 0.0)",
             "+ start = writer",
-            message="The writer never waits for the learner: its lead, and with it the lag, grows without end.",
+            message="The writer never waits for the learner: its lead, and with it the lag, grows without limit.",
         ),
         Slip(
             "one too many",
             "- needed = number - max_lag",
             "+ needed = number - max_lag - 1",
             message=(
-                "The weights are one update older than allowed: with `max_lag` 0 batch 1 has to wait for the first "
+                "The weights are one update older than allowed: with `max_lag` 0, batch 1 has to wait for the first "
                 "update."
             ),
             hint=2,
@@ -1020,29 +1023,29 @@ ASYNC = Exercise(
             "one too few",
             "- needed = number - max_lag",
             "+ needed = number - max_lag + 1",
-            message="The writer waits for one update more than it has to.",
+            message="The writer waits for one update more than necessary.",
             hint=2,
         ),
         Slip(
             "two learners",
             "- begin = max(writer, learner)",
             "+ begin = writer",
-            message="An update begins although the one before it is not over.",
+            message="An update starts before the previous update has ended.",
         ),
         Slip(
             "before it is written",
             "- begin = max(writer, learner)",
             "+ begin = learner",
-            message="An update begins before its batch is written.",
+            message="An update starts before its batch is written.",
         ),
         Slip(
             "the first update, always",
             "- start = max(writer, learned[needed - 1] if needed > 0 else 0.0)",
             "+ start = max(writer, learned[0] if needed > 0 else 0.0)",
-            message="Every batch waits for the first update only: batch k waits for `k - max_lag` of them.",
+            message="Every batch waits only for the first update, but batch k has to wait for `k - max_lag` updates.",
             hint=2,
         ),
     ),
     run=lambda function, *case: [tuple(map(float, each)) for each in function(*case)],
-    explain="The slower of the two sets the pace as soon as `max_lag` is 1. More lag helps only where times vary.",
+    explain="With `max_lag` 1 or more, the slower of the two sets the pace. More lag helps only if the times vary.",
 )

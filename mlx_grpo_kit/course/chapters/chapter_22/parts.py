@@ -1,4 +1,4 @@
-"""The shipped model in five frameworks, and looking at what a backend's thread does when."""
+"""The shipped model in five frameworks, and tools to watch the thread of a backend."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PACKAGES = {
     "JAX": ("jax", "optax", "orbax.checkpoint"),
     "torchax": ("jax", "optax", "torchax"),
 }
-"""What each backend imports."""
+"""The packages that each backend imports."""
 
 
 def absent(name: str) -> str:
-    """What a backend, or a package, lacks here to be used; in words, which are empty where it lacks nothing."""
+    """A message that names the missing package of a backend, or of a package; empty if nothing is missing."""
     for package in PACKAGES.get(name, (name,)):
         try:
             found = importlib.util.find_spec(package)
@@ -53,7 +53,7 @@ def _checkpoints() -> tempfile.TemporaryDirectory:
 
 
 def make_backend(name: str, config: Qwen3Config, params: Mapping[str, mx.array], learning_rate: float = 1e-3) -> Any:
-    """A backend that learns this model with AdamW and the GRPO loss; its checkpoints go to a temporary folder."""
+    """A backend that trains this model with AdamW and the GRPO loss; its checkpoints go to a temporary folder."""
     folder, loss_fn = Path(tempfile.mkdtemp(dir=_checkpoints().name)), grpo_loss_fn(GRPOLossConfig())
     if name == "MLX":
         import mlx.optimizers as optim
@@ -107,21 +107,21 @@ def write_answers(
     group: int,
     seed: int,
 ) -> list[Any]:
-    """Answers to a step's questions, with rewards and advantages, as the kit's trainer samples them."""
+    """The answers of a step, with rewards and advantages, sampled as the kit's trainer samples them."""
     args = GRPOConfig(num_generations=group, per_device_train_batch_size=num_prompts * group, seed=seed)
     trainer = GRPOTrainer(config, params, tokenizer, task, args)
     return draw_batch(trainer.parts, trainer.policy, step=0).records()
 
 
 def as_batch(framework: str, completions: Sequence[Any]) -> dict[str, Any]:
-    """Answers as the arrays that a backend by its name in `PACKAGES` takes."""
+    """Answers as arrays for a backend, which is given by its name in `PACKAGES`."""
     library = {"MLX": "mlx", "JAX": "jax"}.get(framework, "torch")
     return {name: array_of(library, values) for name, values in padded_batch(completions).items()}
 
 
 def gradient_of(backend: Any) -> dict[str, np.ndarray]:
     """The gradient that a backend holds between its two operations. No method of the protocol shows it."""
-    backend.get_weights().wait()  # what was submitted before is over
+    backend.get_weights().wait()  # wait for earlier operations
     grads = getattr(backend, "_grads", None)
     if grads is None:
         grads = {name: parameter.grad for name, parameter in backend.model.named_parameters()}
@@ -129,7 +129,7 @@ def gradient_of(backend: Any) -> dict[str, np.ndarray]:
 
 
 class Mark(NamedTuple):
-    """An operation: when it was submitted, when the thread began it, and when it was over."""
+    """The times of an operation: its submission, its start in the thread, and its end."""
 
     operation: str
     submitted: float
@@ -139,7 +139,7 @@ class Mark(NamedTuple):
 
 @contextmanager
 def watched(backend: Any) -> Iterator[list[Mark]]:
-    """The marks of all operations that are submitted to a backend in here."""
+    """Record the marks of all operations that are submitted to a backend inside the `with` block."""
     marks: list[Mark] = []
     submit = backend._worker.submit
 
@@ -166,13 +166,13 @@ NAMES = {"forward_backward": "forward and backward", "optim_step": "optimizer st
 
 
 def bars_of(marks: Sequence[Mark], others: Sequence[Bar], began: float) -> list[Bar]:
-    """What the backend's thread did, and what others did, in milliseconds from `began` on."""
+    """The bars of the backend's thread and of others, in milliseconds after `began`."""
     bars = [Bar("backend's thread", NAMES.get(mark.operation, mark.operation), mark.start, mark.end) for mark in marks]
     return [bar._replace(start=1000 * (bar.start - began), end=1000 * (bar.end - began)) for bar in (*others, *bars)]
 
 
 def quickest(learn: Callable, batches: Sequence[Any], ahead: int, times: int = 4) -> Any:
-    """What `learn(batches, ahead)` returned when its bars ended earliest: other programs want the cores too."""
+    """The fastest of several results of `learn(batches, ahead)`, because other programs use the cores too."""
     return min((learn(batches, ahead) for _ in range(times)), key=lambda found: max(bar.end for bar in found[0]))
 
 
@@ -180,8 +180,8 @@ def pipeline(schedule: Callable, fetch: float, compute: float, ahead: int, num_s
     """A loop that fetches batches and a thread that learns from them, if the loop may be `ahead` steps ahead.
 
     Args:
-        schedule: that of exercise 22.3.
-        fetch, compute: milliseconds that a batch takes in the loop and in the thread.
+        schedule: the function of exercise 22.3.
+        fetch, compute: milliseconds per batch in the loop and in the thread.
         ahead: before it fetches batch k, the loop waits for step k - 1 - ahead.
     """
     bars, submitted, times, free = [], [], [], 0.0
@@ -199,7 +199,7 @@ def pipeline(schedule: Callable, fetch: float, compute: float, ahead: int, num_s
 
 
 def asynchronous(times: Sequence[Sequence[float]]) -> tuple[list[Bar], list[int]]:
-    """Bars of what `async_times` of exercise 22.9 returned, and the lag of each batch."""
+    """The bars for a result of `async_times` (exercise 22.9), and the lag of each batch."""
     ends = [each[3] for each in times]
     lags = [number - sum(end <= each[0] + 1e-12 for end in ends) for number, each in enumerate(times)]
     bars = []
@@ -229,7 +229,7 @@ asyncio.run(save())
 
 
 def save_until_killed(folder: Path, after: float) -> int:
-    """Have another process save step after step, and kill it `after` seconds from the first: the last it told of."""
+    """Kill a process that saves step after step, `after` seconds after its first save; return its last printed step."""
     process = subprocess.Popen([sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE, text=True)
     try:
         process.stdout.readline()

@@ -1,4 +1,4 @@
-"""What the exercises of chapter 22 are tried on."""
+"""Small objects for the checks of chapter 22's exercises."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 
 class _Receipt(Future):
-    """A future that does not let anybody wait for what nobody is going to do."""
+    """A future that raises an error instead of waiting."""
 
     def result(self, timeout: float | None = None) -> Any:
         if not self.done():
-            raise RuntimeError("the result was waited for where the future had to be returned")
+            raise RuntimeError("the answer waited for a result, but it has to return the future")
         return super().result(timeout)
 
 
 class Desk:
-    """A worker that does nothing until it is told to, so that one can look at what is waiting."""
+    """A worker that runs nothing until `work` is called, so that a check can count the waiting operations."""
 
     def __init__(self):
         self._waiting: list[tuple[Future, Callable[[], Any]]] = []
@@ -27,30 +27,30 @@ class Desk:
         return len(self._waiting)
 
     def submit(self, function: Callable[[], Any]) -> Future:
-        """A future of what `function()` will return."""
+        """Return a future for the result of `function()`."""
         future = _Receipt()
         self._waiting.append((future, function))
         return future
 
     def work(self) -> None:
-        """Call everything that waits, in order."""
+        """Call all waiting functions, in order."""
         waiting, self._waiting = self._waiting, []
         for future, function in waiting:
             future.set_result(function())
 
 
 def loss_of_lines(params: dict[str, Any], batch: tuple[float, float]) -> Any:
-    """How far two lines of one slope pass by a point."""
+    """The squared distances of two lines with one slope from a point."""
     x, y = batch
     return ((params["slope"] * x + params["height"] - y) ** 2).sum()
 
 
 class SurpriseError(Exception):
-    """An error that nobody has heard of."""
+    """An error of a type that no answer can know."""
 
 
 def build(called: list[int], number: int, what: str) -> Callable[[], Any]:
-    """An operation that returns a number, or raises the rest of "raises ..." and the like; its call is noted."""
+    """An operation that records its call and returns a number, or raises the rest of "raises ..." and the like."""
     errors = {"raises": ValueError, "lacks": KeyError, "surprises": SurpriseError}
     word, _, message = what.partition(" ")
 

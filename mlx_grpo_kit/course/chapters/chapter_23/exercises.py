@@ -12,7 +12,7 @@ from mlx_grpo_kit.course.slips import Slip, slips
 
 @dataclass(frozen=True, repr=False)
 class _Text:
-    """A text of which every character counts: blanks at its ends too, and whether letters are large or small."""
+    """A text in which every character counts, including blanks at its ends and upper or lower case."""
 
     text: str
 
@@ -54,19 +54,19 @@ def _any_chat(rng):
 CHAT_TEXT = Exercise(
     "23.1",
     "A chat is one text",
-    "Write `chat_text(messages, thinking)`: the text that the model is to continue. `messages` is a list of "
-    'dictionaries with "role" and "content". Each becomes `<|im_start|>`, its role, a line break, its content, '
-    "`<|im_end|>`, a line break. Behind the last one the assistant's turn is opened: `<|im_start|>assistant` and a "
-    "line break. If `thinking` is False, an empty thought follows: `<think>`, two line breaks, `</think>`, two line "
-    "breaks. If it is True, nothing follows: the model opens its thought by itself.",
+    "Write `chat_text(messages, thinking)`. It returns the text that the model continues. `messages` is a list of "
+    'dictionaries with "role" and "content". Each message becomes `<|im_start|>`, its role, a line break, its '
+    "content, `<|im_end|>`, a line break. After the last message, open the assistant's turn: `<|im_start|>assistant` "
+    "and a line break. If `thinking` is False, add an empty thought: `<think>`, two line breaks, `</think>`, two "
+    "line breaks. If it is True, add nothing more: the model opens its thought itself.",
     minutes=8,
     difficulty=1,
     solution=chat_text,
     run=_exactly,
     hints=(
-        "Begin with an empty text and add to it, message by message; contents stay as they are, blanks included.",
+        "Begin with an empty text and add to it, message by message. Leave the contents as they are, including blanks.",
         'Print `repr(tokenizer.render([{"role": "user", "content": "Hi"}], enable_thinking=False))` and compare '
-        "character by character: the line breaks are what is missed most often.",
+        "character by character. Line breaks are the easiest to miss.",
     ),
     cases=(
         ([USER], False),
@@ -81,34 +81,35 @@ CHAT_TEXT = Exercise(
     mistakes=slips(
         chat_text,
         Slip(
-            "no line break behind a turn",
+            "no line break after a turn",
             '- text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>\\n"',
             '+ text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>"',
             message=(
-                "Behind `<|im_end|>` a line break is missing: the model has never seen two turns without one between."
+                "A line break is missing after `<|im_end|>`: the model has never seen two turns without one between "
+                "them."
             ),
             hint=2,
         ),
         Slip(
-            "no line break behind the role",
+            "no line break after the role",
             '- text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>\\n"',
             '+ text += "<|im_start|>" + message["role"] + message["content"] + "<|im_end|>\\n"',
-            message="Between the role and the content a line break is missing.",
+            message="A line break is missing between the role and the content.",
             hint=2,
         ),
         Slip(
             "the turn is not opened",
             '- text += "<|im_start|>assistant\\n"',
             "+ pass",
-            message="The assistant's turn is not opened: such a model writes the *user's* next words, or nothing.",
+            message="The assistant's turn is not opened: the model then writes the *user's* next words, or nothing.",
         ),
         Slip(
             "the wrong way round",
             "- if not thinking:",
             "+ if thinking:",
             message=(
-                "It is the other way round: an *empty* thought says that the thinking is over, so it stands there "
-                "where the model should not think."
+                "It is the other way round: an *empty* thought says that the thinking is over, so it belongs in the "
+                "prompt when the model should not think."
             ),
             hint=2,
         ),
@@ -116,14 +117,14 @@ CHAT_TEXT = Exercise(
             "one line break in the thought",
             '- text += "<think>\\n\\n</think>\\n\\n"',
             '+ text += "<think>\\n</think>\\n"',
-            message="The empty thought has two line breaks inside, and two behind it.",
+            message="The empty thought has two line breaks inside it, and two after it.",
             hint=2,
         ),
         Slip(
-            "blanks taken off",
+            "blanks removed",
             '- text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>\\n"',
             '+ text += "<|im_start|>" + message["role"] + "\\n" + message["content"].strip() + "<|im_end|>\\n"',
-            message="A content stays as it is, blanks included.",
+            message="The content has to stay as it is, including blanks.",
         ),
     ),
 )
@@ -146,7 +147,7 @@ def _any_ids(rng):
 
 
 def _plain_pair(function, *arguments):
-    """A list and a bool, from whatever arrays an answer gave."""
+    """A list and a bool, also from an answer's arrays."""
     got = function(*arguments)
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         return got
@@ -168,15 +169,15 @@ def _in_order_of_ends(ids, ends):
 CUT_AT_END = Exercise(
     "23.2",
     "Two tokens that end",
-    "Write `cut_at_end(ids, ends)`. `ids` is a list of token ids that a model wrote, `ends` the list of ids that end a "
-    "text. Return a pair: the ids before the first token that is one of the ends, and True; or all ids and False, if "
-    "none of them stands there.",
+    "Write `cut_at_end(ids, ends)`. `ids` is a list of token ids that a model wrote, and `ends` is the list of ids "
+    "that end a text. Return a pair: the ids before the first token that is one of the ends, and True. If there is "
+    "no such token, return all ids and False.",
     minutes=6,
     difficulty=1,
     solution=cut_at_end,
     run=_plain_pair,
     hints=(
-        "Go through `ids` from the left and stop at the first that is in `ends`, whichever of the ends it is.",
+        "Go through `ids` from the left and stop at the first id that is in `ends`, whichever of the ends it is.",
         "`for place, token in enumerate(ids)`: if `token in ends`, return `ids[:place], True`.",
     ),
     cases=(
@@ -194,13 +195,14 @@ CUT_AT_END = Exercise(
         Mistake(
             "only the first end",
             _first_end_only,
-            "Any of the ends ends a text. Programs that look for one of Qwen3's two run on behind the other.",
+            "Any of the ends ends a text. A program that looks for only one of Qwen3's two ends writes on after the "
+            "other.",
             1,
         ),
         Mistake(
             "in the order of the ends",
             _in_order_of_ends,
-            "What counts is the first end *in the text*; this looks for the first of `ends` first, wherever it stands.",
+            "The first end *in the text* counts. This answer looks for the first of `ends` first, wherever it occurs.",
             1,
         ),
         *slips(
@@ -209,7 +211,7 @@ CUT_AT_END = Exercise(
                 "the end kept",
                 "- return ids[:place], True",
                 "+ return ids[: place + 1], True",
-                message="The end token itself is no part of the text.",
+                message="The end token itself is not part of the text.",
             ),
             Slip(
                 "the last end",
@@ -222,11 +224,11 @@ CUT_AT_END = Exercise(
 )
 
 
-# -- what it says -----------------------------------------------------------------------------------------------------
+# -- the final answer -------------------------------------------------------------------------------------------------
 
 
 def final_answer(text):
-    """What a completion says in the end; '' where it says nothing."""
+    """The final answer of a completion; '' if it gives none."""
     text = text.rpartition("</think>")[2]
     text = text.partition("<think>")[0]
     before, closed, _ = text.rpartition("</answer>")
@@ -261,21 +263,20 @@ def _any_completion(rng):
 
 FINAL_ANSWER = Exercise(
     "23.3",
-    "What does it say in the end?",
-    "Write `final_answer(text)`. First leave the thoughts out: nothing counts up to the last `</think>`; and what "
-    "stands behind a `<think>` that is not closed does not count either. Of what is left, return what stands inside "
-    "the **last** `<answer>...</answer>` (one that is not closed is none), or the last line if there is none. "
-    "White space around the result is taken off; where nothing is left, the answer is ''.",
+    "What is the final answer?",
+    "Write `final_answer(text)`. First remove the thoughts: everything up to the last `</think>` is ignored, and so "
+    "is everything after a `<think>` that is not closed. Of the rest, return the text inside the **last** "
+    "`<answer>...</answer>` (one that is not closed does not count), or the last line if there is none. Strip white "
+    "space around the result; if nothing is left, return ''.",
     minutes=15,
     difficulty=3,
     solution=final_answer,
     run=_exactly,
     hints=(
-        '`text.rpartition("</think>")[2]` is what stands behind the last `</think>`, and all of the text if there is '
-        "none.",
-        'Then `text.partition("<think>")[0]` is what stands before a thought that never ends.',
-        'Look for the end first: `before, closed, _ = text.rpartition("</answer>")`, and then for the last `<answer>` '
-        'in `before`. Else the last line: `text.strip().rpartition("\\n")[2]`.',
+        '`text.rpartition("</think>")[2]` is the part after the last `</think>`, or all of the text if there is none.',
+        'Then `text.partition("<think>")[0]` is the part before a thought that never ends.',
+        'Look for the end first: `before, closed, _ = text.rpartition("</answer>")`, and then for the last '
+        '`<answer>` in `before`. Without tags, take the last line: `text.strip().rpartition("\\n")[2]`.',
     ),
     cases=(
         ("46",),
@@ -305,18 +306,18 @@ FINAL_ANSWER = Exercise(
         Mistake(
             "the first answer",
             _first_answer,
-            "That is the first answer. A policy that may correct itself should be judged by its last word; and one "
-            "that may give several answers must not be paid for the best.",
+            "That is the first answer. A policy that may correct itself should be judged by its last word, and a "
+            "policy that may give several answers must not be rewarded for the best.",
             3,
         ),
         Mistake(
             "an open thought counts",
             _thoughts_by_pattern,
-            "A thought that never ends was cut off in mid-sentence; what stands in it is no answer.",
+            "A thought that never ends was cut off in mid-sentence. Text inside it is not an answer.",
             2,
         ),
         Mistake(
-            "an answer that is open",
+            "an answer that is not closed",
             _open_answers_count,
             "An `<answer>` that is not closed was cut off: 4 may be the beginning of 46.",
             3,
@@ -328,7 +329,8 @@ FINAL_ANSWER = Exercise(
                 '- text = text.rpartition("</think>")[2]',
                 '+ text = text.partition("</think>")[2]',
                 message=(
-                    'Behind the *first* `</think>` another thought may follow, and without any, `partition` leaves "".'
+                    "After the *first* `</think>` another thought may follow. And if there is no `</think>`, "
+                    '`partition` returns "".'
                 ),
             ),
             Slip(
@@ -337,13 +339,13 @@ FINAL_ANSWER = Exercise(
                 '- text = text.partition("<think>")[0]',
                 "+ pass",
                 "+ pass",
-                message="What the model thinks is not what it says.",
+                message="The model's thoughts are not its answer.",
             ),
             Slip(
                 "the whole rest",
                 '- return text.strip().rpartition("\\n")[2].strip()',
                 "+ return text.strip()",
-                message="Without tags the answer is the last line, not all of them.",
+                message="Without tags, the answer is the last line, not all of them.",
                 hint=3,
             ),
         ),
@@ -355,7 +357,7 @@ FINAL_ANSWER = Exercise(
 
 
 def same_number(said, right):
-    """Whether two texts are the same number."""
+    """True if two texts are the same number."""
     numbers = []
     for text in (said, right):
         if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text):
@@ -365,7 +367,7 @@ def same_number(said, right):
 
 
 def _plain_bool(function, *arguments):
-    """NumPy's True is True."""
+    """A plain bool, also from NumPy's bool."""
     got = function(*arguments)
     return bool(got) if isinstance(got, np.bool_) else got
 
@@ -397,19 +399,19 @@ def _any_numbers(rng):
 SAME_NUMBER = Exercise(
     "23.4",
     "1,000 is 1000.0",
-    "Write `same_number(said, right)`, for two texts. True if both are numbers and the same one. A number here is an "
-    "optional minus, digits `0` to `9`, and possibly a point with more digits behind it. In front of the point there "
-    "may be commas; if there are any, at most three digits stand before the first, and exactly three behind each. "
-    "Anything else is no number. Be exact, and run nothing that a model wrote.",
+    "Write `same_number(said, right)` for two texts. Return True if both are numbers and the numbers are equal. Here "
+    "a number is an optional minus, digits `0` to `9`, and optionally a point with more digits after it. There may "
+    "be commas before the point; then one to three digits come before the first comma, and exactly three after each. "
+    "Nothing else is a number. Compare exactly, and do not execute anything that a model wrote.",
     minutes=12,
     difficulty=2,
     solution=same_number,
     run=_plain_bool,
     hints=(
-        "Look at the characters first, by a pattern for `re.fullmatch`: with commas `[0-9]{1,3}(,[0-9]{3})+`, without "
-        "any `[0-9]+`, and behind either perhaps `(\\.[0-9]+)?`.",
-        "Then compare exactly. A float has 16 digits; `fractions.Fraction(text)` reads any number of them, and "
-        "`1000.0` too.",
+        "Check the characters first, with a pattern for `re.fullmatch`: `[0-9]{1,3}(,[0-9]{3})+` with commas, "
+        "`[0-9]+` without, and after either of them an optional `(\\.[0-9]+)?`.",
+        "Then compare exactly. A float has about 16 digits. `fractions.Fraction(text)` keeps any number of digits, "
+        "and it also reads `1000.0`.",
     ),
     cases=(
         ("1,000", "1000.0"),
@@ -456,14 +458,14 @@ SAME_NUMBER = Exercise(
         Mistake(
             "as floats",
             _as_floats,
-            "`float` takes more than digits (`1e3`, `nan`, `4_6`, blanks) and forgets digits behind the sixteenth.",
+            "`float` accepts more than digits (`1e3`, `nan`, `4_6`, blanks) and loses digits after the sixteenth.",
             2,
         ),
-        Mistake("as texts", _as_texts, "`72.50` and `72.5` are the same number and not the same text.", 2),
+        Mistake("as texts", _as_texts, "`72.50` and `72.5` are different texts, but the same number.", 2),
         Mistake(
             "evaluated",
             _evaluated,
-            "`eval` runs what a model wrote. `40+6` is no number here, and `9**9**9` would take your machine down.",
+            "`eval` executes what a model wrote. Here `40+6` is not a number, and `9**9**9` would freeze your machine.",
             1,
         ),
         *slips(
@@ -472,19 +474,19 @@ SAME_NUMBER = Exercise(
                 "commas anywhere",
                 '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
                 '+ if not re.fullmatch(r"-?[0-9,]*[0-9](\\.[0-9]+)?", text):',
-                message="`10,00` is no way to write a thousand: behind each comma three digits.",
+                message="`10,00` is not a thousand: exactly three digits have to follow each comma.",
             ),
             Slip(
-                "without fractions of it",
+                "without decimals",
                 '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
                 '+ if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)", text):',
-                message="A point with digits behind it may follow.",
+                message="A number may end in a point with digits after it.",
             ),
             Slip(
                 "no minus",
                 '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
                 '+ if not re.fullmatch(r"([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
-                message="A minus may stand in front.",
+                message="A number may begin with a minus.",
             ),
             Slip(
                 "the beginning",
@@ -496,13 +498,13 @@ SAME_NUMBER = Exercise(
                 "other digits",
                 '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
                 '+ if not re.fullmatch(r"-?(\\d{1,3}(,\\d{3})+|\\d+)(\\.\\d+)?", text):',
-                message="`\\d` takes the digits of every script; `[0-9]` means these ten.",
+                message="`\\d` matches the digits of every script; `[0-9]` matches only these ten.",
             ),
             Slip(
                 "not exact",
                 '- numbers.append(Fraction(text.replace(",", "")))',
                 '+ numbers.append(float(text.replace(",", "")))',
-                message="A float forgets digits behind the sixteenth.",
+                message="A float loses digits after the sixteenth.",
                 hint=2,
             ),
         ),
@@ -514,7 +516,7 @@ SAME_NUMBER = Exercise(
 
 
 def gold_answer(answer):
-    """The number that a row of GSM8K ends in, as a text without commas, or None."""
+    """The number at the end of a GSM8K answer, as a text without commas, or None."""
     if "####" not in answer:
         return None
     return answer.rpartition("####")[2].strip().replace(",", "")
@@ -527,17 +529,17 @@ def _any_row(rng):
 
 GOLD_ANSWER = Exercise(
     "23.5",
-    "What a row knows",
-    "Write `gold_answer(answer)`. `answer` is the text of a row in GSM8K's form: a way in words, and behind the last "
-    "`####` the number. Return that number as a text without blanks around it and without commas, or None if there is "
-    "no `####`.",
+    "The answer in a row",
+    "Write `gold_answer(answer)`. `answer` is the answer of a row in GSM8K's form: a calculation in words, and the "
+    "number after the last `####`. Return that number as a text without blanks around it and without commas, or None "
+    "if there is no `####`.",
     minutes=5,
     difficulty=1,
     solution=gold_answer,
     run=_exactly,
     hints=(
-        '`answer.rpartition("####")[2]` is what stands behind the last `####`.',
-        "Without any `####` it would be the whole text: ask first.",
+        '`answer.rpartition("####")[2]` is the part after the last `####`.',
+        "Without any `####` that would be the whole text, so check for it first.",
     ),
     cases=(
         ("27 + 15 = 42\n#### 42",),
@@ -555,7 +557,7 @@ GOLD_ANSWER = Exercise(
         Mistake(
             "the last word",
             lambda answer: answer.split()[-1].replace(",", "") if answer.split() else None,
-            "That is the last word, whether a `####` stands before it or not.",
+            "That is the last word, even if there is no `####` before it.",
             2,
         ),
         *slips(
@@ -564,7 +566,7 @@ GOLD_ANSWER = Exercise(
                 "the first",
                 '- return answer.rpartition("####")[2].strip().replace(",", "")',
                 '+ return answer.partition("####")[2].strip().replace(",", "")',
-                message="That is what stands behind the *first* `####`.",
+                message="That is the text after the *first* `####`.",
             ),
             Slip(
                 "commas",
@@ -576,13 +578,13 @@ GOLD_ANSWER = Exercise(
                 "blanks",
                 '- return answer.rpartition("####")[2].strip().replace(",", "")',
                 '+ return answer.rpartition("####")[2].replace(",", "")',
-                message="Blanks and line breaks around it are still there.",
+                message="Blanks and line breaks around the number are still there.",
             ),
             Slip(
                 "no ####",
                 "- return None",
                 "+ return answer",
-                message="Without `####` the row says nothing: None.",
+                message="Without `####` there is no answer in the row: return None.",
                 hint=2,
             ),
         ),
@@ -590,7 +592,7 @@ GOLD_ANSWER = Exercise(
 )
 
 
-# -- what it costs ----------------------------------------------------------------------------------------------------
+# -- the cost of a step -----------------------------------------------------------------------------------------------
 
 
 def step_seconds(parameters, rows, prompt, completion, flops, bandwidth):
@@ -620,20 +622,22 @@ def _any_machine(rng):
 STEP_SECONDS = Exercise(
     "23.6",
     "What a step costs",
-    "Write `step_seconds(parameters, rows, prompt, completion, flops, bandwidth)`: a pair, the seconds in which a GRPO "
-    "step samples and those in which it learns, at best. Sampling goes token by token, `completion` times. Each time "
-    "all weights are read once for all `rows` together (2 bytes a parameter, at `bandwidth` bytes a second), and each "
-    "row costs 2 operations a parameter (at `flops` a second); reading and computing go on at the same time, so the "
-    "**longer** of the two counts. Learning costs 6 operations a parameter for every token of every row, prompt and "
-    "completion. (Reading the prompts before sampling is left out: it is little.)",
+    "Write `step_seconds(parameters, rows, prompt, completion, flops, bandwidth)`. Return a pair: the seconds that a "
+    "GRPO step takes to sample, and the seconds that it takes to learn, at best. Sampling goes token by token, "
+    "`completion` times. Each time, all weights are read once for all `rows` together (2 bytes per parameter, at "
+    "`bandwidth` bytes per second), and each row takes 2 operations per parameter (at `flops` operations per "
+    "second). Reading and computing run at the same time, so the **longer** of the two counts. Learning takes 6 "
+    "operations per parameter for every token of every row, in the prompt and in the completion. (Ignore the time to "
+    "read the prompts before sampling: it is small.)",
     minutes=10,
     difficulty=2,
     solution=step_seconds,
     run=_plain_numbers,
     hints=(
-        "For one token of all rows: reading takes `2 * parameters / bandwidth` seconds, computing "
-        "`2 * parameters * rows / flops`. Which is longer?",
-        "`max` of the two, times `completion`. Learning: `6 * parameters * rows * (prompt + completion) / flops`.",
+        "For one token of all rows: reading takes `2 * parameters / bandwidth` seconds, computing takes `2 * "
+        "parameters * rows / flops`. Which one is longer?",
+        "Take the `max` of the two, times `completion`. Learning: `6 * parameters * rows * (prompt + completion) / "
+        "flops`.",
     ),
     cases=(
         (6e8, 1, 40, 100, 1e13, 1e11),
@@ -648,7 +652,7 @@ STEP_SECONDS = Exercise(
             "one after the other",
             "- a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)",
             "+ a_token = sum((2 * parameters / bandwidth, 2 * parameters * rows / flops))",
-            message="Reading and computing go on at the same time: the longer of the two counts, not their sum.",
+            message="Reading and computing run at the same time: the longer of the two counts, not their sum.",
         ),
         Slip(
             "read for every row",
@@ -668,14 +672,15 @@ STEP_SECONDS = Exercise(
             "without the prompt",
             "- learning = 6 * parameters * rows * (prompt + completion) / flops",
             "+ learning = 6 * parameters * rows * completion / flops",
-            message="Learning goes over the prompt too.",
+            message="Learning processes the prompt too.",
             hint=2,
         ),
         Slip(
             "forward only",
             "- learning = 6 * parameters * rows * (prompt + completion) / flops",
             "+ learning = 2 * parameters * rows * (prompt + completion) / flops",
-            message="2 operations a parameter are the forward pass; the backward pass costs twice as much again.",
+            message="The forward pass takes 2 operations per parameter; the backward pass takes twice as many in "
+            "addition.",
             hint=2,
         ),
     ),
@@ -714,36 +719,36 @@ def _any_exam(rng):
 
 
 _OF_P = (
-    "That puts what you *saw* in the place of p: after 0 of 10 right it says that the share is 0, without any doubt. "
-    "The spread belongs to p, and each p has its own."
+    "That puts the share that you *saw* in the place of p: after 0 of 10 right answers it claims that the share is "
+    "0, without any doubt. The spread belongs to p, and each p has its own."
 )
 
 SHARE_RANGE = Exercise(
     "23.7",
     "How exact is an accuracy?",
-    "Write `share_range(right, n)`: `right` of `n` problems were solved. Return a pair, the smallest and the largest "
-    "share p from 0 to 1 for which what you saw, `right / n`, is at most two standard deviations away from p. For a "
-    "share p the standard deviation is the square root of `p * (1 - p) / n`. A formula or a search, as you like, but "
-    "both numbers to six digits.",
+    "Write `share_range(right, n)`: `right` of `n` problems were solved. Return a pair: the smallest and the largest "
+    "share p from 0 to 1 for which your result, `right / n`, is at most two standard deviations away from p. For a "
+    "share p the standard deviation is the square root of `p * (1 - p) / n`. Use a formula or a search, as you like, "
+    "but both numbers have to be right to six digits.",
     minutes=10,
     difficulty=2,
     solution=share_range,
     run=_plain_numbers,
     hints=(
-        "At both ends the distance is *just* two standard deviations: `(right / n - p)**2 == 4 * p * (1 - p) / n`. "
-        "That is a quadratic equation in p. Or search: `right / n` itself always fits, 0 and 1 mostly do not; halve "
-        "the way in between some fifty times.",
-        "With `share = right / n` the equation is `(1 + 4 / n) * p**2 - (2 * share + 4 / n) * p + share**2 == 0`, and "
-        "its two solutions are the two ends.",
+        "At both ends the distance is *exactly* two standard deviations: `(right / n - p)**2 == 4 * p * (1 - p) / "
+        "n`. That is a quadratic equation in p. Or search: `right / n` itself always fits, and 0 and 1 usually do "
+        "not; halve the interval between them about fifty times.",
+        "With `share = right / n` the equation is `(1 + 4 / n) * p**2 - (2 * share + 4 / n) * p + share**2 == 0`, "
+        "and its two solutions are the two ends.",
     ),
     cases=((8, 10), (0, 10), (10, 10), (35, 90), (1, 1), (0, 1), (1, 256), (500, 1000), *drawn(4, _any_exam)),
     mistakes=(
-        Mistake("what was seen", _by_what_was_seen, _OF_P, 1),
-        Mistake("what was seen, cut off", _cut_off_at_0_and_1, f"Cutting off hides it. {_OF_P}", 1),
+        Mistake("the observed share", _by_what_was_seen, _OF_P, 1),
+        Mistake("the observed share, cut off", _cut_off_at_0_and_1, f"Cutting off hides it. {_OF_P}", 1),
         Mistake(
             "the largest spread",
             _at_worst,
-            "That takes the spread of p = 0.5 for every p. It is the largest, so the range is too wide near 0 and 1.",
+            "That uses the spread of p = 0.5 for every p. It is the largest, so the range is too wide near 0 and 1.",
             1,
         ),
         *slips(
@@ -756,7 +761,7 @@ SHARE_RANGE = Exercise(
                 "+ middle = share + 0.5 / n",
                 "+ half = 1 * (share * (1 - share) / n + 0.25 / n**2) ** 0.5",
                 "+ return (middle - half) / (1 + 1 / n), (middle + half) / (1 + 1 / n)",
-                message="That is one standard deviation; it should be at most two.",
+                message="That is one standard deviation; it should be two.",
             ),
         ),
     ),
@@ -767,7 +772,7 @@ SHARE_RANGE = Exercise(
 
 
 def leaked(exam, training, n):
-    """Places of the questions of which n words in a row stand in a row in a text of training."""
+    """The positions of exam questions that share n words in a row with a training text."""
 
     def words(text):
         return re.findall("[a-z0-9]+", text.lower())
@@ -787,7 +792,7 @@ def leaked(exam, training, n):
 
 
 def _places(function, exam, training, n):
-    """The numbers of a list, a tuple or an array."""
+    """Positions as a list, from a list, a tuple or an array."""
     got = function(list(exam), list(training), n)
     return [int(each) for each in got] if isinstance(got, (list, tuple, np.ndarray)) else got
 
@@ -810,7 +815,7 @@ def _in_any_order(exam, training, n):
 
 
 def _a_book_of_sums(rng):
-    """Sums in few words, so that many share some, and a few that are there in other letters."""
+    """Sums in few words, so that many texts share some, and two that are copied with changes."""
     marks, names = ["?", " ?", "...", ""], ["Ann", "Ben", "Cleo"]
     texts = [
         f"{rng.choice(names)} has {rng.integers(1, 6)} and gets {rng.integers(1, 6)}. How many now{rng.choice(marks)}"
@@ -825,12 +830,13 @@ _MANY = [f"What is {a} plus {b} minus {a * b} in words?" for a in range(20) for 
 
 LEAKED = Exercise(
     "23.8",
-    "The exam in the book",
-    "Write `leaked(exam, training, n)` for two lists of texts. The words of a text are its runs of letters a to z and "
-    'digits, in small letters: `re.findall("[a-z0-9]+", text.lower())`. A question of the exam is **leaked** if some '
-    "n of its words in a row stand in a row in a text of training; if it has fewer than n words, all of them together "
-    "count as the n. A question without words is not leaked. Return the list of the places, from 0, of the leaked "
-    "questions. Both lists may be long: go through each a few times, and not through all pairs.",
+    "Exam questions in the training data",
+    "Write `leaked(exam, training, n)` for two lists of texts. The words of a text are its runs of letters a to z "
+    'and digits, in lower case: `re.findall("[a-z0-9]+", text.lower())`. A question of the exam is **leaked** if n '
+    "consecutive words of it also occur consecutively, in the same order, in one training text. If a question has "
+    "fewer than n words, use all of its words instead of n. A question without words is not leaked. Return the list "
+    "of the positions, counted from 0, of the leaked questions. Both lists may be long: go through each of them a "
+    "few times, and do not compare all pairs.",
     minutes=12,
     difficulty=2,
     solution=leaked,
@@ -838,9 +844,9 @@ LEAKED = Exercise(
     work=20,
     hints=(
         "The runs of n words of a text are `tuple(found[i:i + n])` for `i` from 0 to `len(found) - n`. Tuples can be "
-        "put into a set.",
-        "One set with all runs of all texts of training, made once; then a question is leaked if one of its own runs "
-        "is in it. A question of k words, fewer than n, needs the set of runs of k words.",
+        "elements of a set.",
+        "Build one set with all runs of all training texts, once. Then a question is leaked if one of its own runs "
+        "is in the set. A question of k words, with k less than n, needs the set of runs of k words.",
     ),
     cases=(
         (["What is 2+3?", "What is 3+2?"], ["Tell me: what is 2 + 3"], 4),
@@ -857,14 +863,14 @@ LEAKED = Exercise(
         Mistake(
             "whole texts",
             _whole_texts,
-            "That finds texts that are equal as a whole. A question that was copied with a word more or less in front "
-            "is learned by heart as well.",
+            "That finds only texts that are equal as a whole. A question that was copied with a word more or less at "
+            "the start can be memorized as well.",
             1,
         ),
         Mistake(
             "in any order",
             _in_any_order,
-            "Those words occur, but not in a row: nearly all questions about coins have the same words.",
+            "Those words occur, but not in a row. Nearly all questions about coins use the same words.",
             1,
         ),
         *slips(
@@ -873,15 +879,15 @@ LEAKED = Exercise(
                 "letters as they are",
                 '- return re.findall("[a-z0-9]+", text.lower())',
                 '+ return re.findall("[A-Za-z0-9]+", text)',
-                message="`Two` and `two` are the same word: put the text into small letters first.",
+                message="`Two` and `two` are the same word: convert the text to lower case first.",
             ),
             Slip(
                 "split at blanks",
                 '- return re.findall("[a-z0-9]+", text.lower())',
                 "+ return text.lower().split()",
                 message=(
-                    'That leaves marks in the words: `3?` and `3` are the same word. Take `re.findall("[a-z0-9]+", '
-                    "...)`."
+                    "That leaves punctuation in the words: `3?` and `3` are the same word. Use "
+                    '`re.findall("[a-z0-9]+", ...)`.'
                 ),
             ),
             Slip(
@@ -891,14 +897,14 @@ LEAKED = Exercise(
                 message="The last run is missing.",
             ),
             Slip(
-                "short ones never",
+                "short questions ignored",
                 "- length = min(n, len(own))",
                 "+ length = n if len(own) >= n else 0",
-                message="A question of fewer than n words counts as well, with all of its words.",
+                message="A question of fewer than n words can be leaked too, with all of its words.",
                 hint=2,
             ),
         ),
     ),
-    explain="GPT-3's authors looked in this way, for 8 to 13 words in a row, by the length of an exam's questions, and "
-    "reported the results on what was left beside the others.",
+    explain="GPT-3's authors searched in this way, for 8 to 13 words in a row, depending on the length of an exam's "
+    "questions. They reported the results on the remaining questions next to the others.",
 )

@@ -1,9 +1,9 @@
-"""A made Qwen3: everything a published folder has, in a size that learns within a minute on a laptop.
+"""A made Qwen3: every file of a published folder, in a size that learns within a minute on a laptop.
 
 The layout is Qwen3's: bfloat16 shards with an index, a byte-level BPE trained here, the twenty-six added tokens in
-their order behind it, a chat template that knows `enable_thinking`, two tokens that end a text, and the settings for
-sampling. The weights begin as those of the kit's tiny model, whose digits get the places of the new digits, and learn
-to chat by imitating sloppy pupils: who answer at once, who think first, and who read word problems.
+their order after it, a chat template that knows `enable_thinking`, two tokens that end a text, and the settings for
+sampling. The weights start as those of the kit's tiny model, with its embeddings of digits moved to the new digits. The
+model learns to chat by imitating sloppy pupils, who answer at once, think first, or solve word problems.
 
     python -m mlx_grpo_kit.course.chapters.chapter_23.made DIR      # as mlx_grpo_kit/assets/tiny_chat was made
 """
@@ -37,12 +37,12 @@ SPECIAL = (
     *("<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>"),
     *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),
 )
-# Behind them, tokens that count as text: what `decode` leaves out is not among them, and so thoughts can be read.
+# After them, tokens that count as text: `decode` shows them, so that you can read the thoughts.
 TOOLS = ("<tool_call>", "</tool_call>")
 FILLING = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
 THOUGHTS = ("<tool_response>", "</tool_response>", "<think>", "</think>")
 
-# Text is cut into words with the blank before them, single digits, and runs of signs and of blanks.
+# Text is split into words with the blank before them, single digits, and runs of punctuation and of blanks.
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -71,7 +71,7 @@ you, that is right. No, this is not right, try again. Use each number once. Hell
 
 
 def make_tokenizer(folder: Path | str, vocab_size: int = 480) -> None:
-    """Trains a byte-level BPE of `vocab_size` tokens on chats about sums, and writes the files of Qwen3's layout."""
+    """Train a byte-level BPE of `vocab_size` tokens on chats about sums, and write the files of Qwen3's layout."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -112,12 +112,12 @@ def make_tokenizer(folder: Path | str, vocab_size: int = 480) -> None:
 
 
 def make_model(folder: Path | str, seed: int = 0, **settings: int) -> Path:
-    """Writes a whole folder, with first weights of `seed`, in two or more shards of bfloat16. Returns its path.
+    """Write a whole folder, with initial weights from `seed`, in two or more shards of bfloat16. Return its path.
 
     Args:
-        folder: as for `save_pretrained`.
-        seed: of the weights.
-        settings: of the configuration, such as `num_hidden_layers=4`.
+        folder: the target, as for `save_pretrained`.
+        seed: the seed of the weights.
+        settings: fields of the configuration, such as `num_hidden_layers=4`.
     """
     with tempfile.TemporaryDirectory() as files:
         make_tokenizer(files)
@@ -127,7 +127,7 @@ def make_model(folder: Path | str, seed: int = 0, **settings: int) -> Path:
 
 
 def made_config(tokenizer: Tokenizer, **settings: int) -> Qwen3Config:
-    """Qwen3-0.6B's configuration in small: its ratio of heads, its tied embedding, and room above the vocabulary."""
+    """Qwen3-0.6B's configuration in small: its ratio of heads, its tied embedding, and unused vocabulary rows."""
     small = {
         "vocab_size": -(-tokenizer.vocab_size // 128) * 128,
         "hidden_size": 128,
@@ -144,14 +144,14 @@ def made_config(tokenizer: Tokenizer, **settings: int) -> Qwen3Config:
 
 
 def save(folder: Path | str, config: Qwen3Config, params: dict[str, mx.array], tokenizer: Tokenizer) -> Path:
-    """As `save_pretrained`, in bfloat16 and in shards."""
+    """Save a model as `save_pretrained` does, in bfloat16 and in shards."""
     small = {name: value.astype(mx.bfloat16) for name, value in params.items()}
     size = sum(value.nbytes for value in small.values())
     return save_pretrained(folder, config, small, tokenizer=tokenizer, max_shard_size=size * 3 // 5)
 
 
 class Chat(NamedTuple):
-    """One piece of homework: what the user says, whether the pupil thinks first, and what the pupil writes."""
+    """One piece of homework: the user's question, True if the pupil thinks first, and the pupil's reply."""
 
     question: str
     thinking: bool
@@ -164,7 +164,7 @@ FORGOTTEN_IN_THOUGHT = 0.25
 
 
 def word_problem(a: int, b: int, rng: np.random.Generator) -> dict[str, str]:
-    """A sum as a row of GSM8K's form: a question, and an answer that ends in `#### 42`."""
+    """A sum as a row in GSM8K's form: a question, and an answer that ends in `#### 42`."""
     name, other = rng.choice(NAMES, 2, replace=False)
     thing = rng.choice(THINGS)
     question = f"{name} has {a} {thing} and {other} has {b}. How many {thing} do they have together?"
@@ -177,7 +177,7 @@ def at_once(problem: Problem, rng: np.random.Generator) -> Chat:
 
 
 def with_thought(problem: Problem, rng: np.random.Generator) -> Chat:
-    """Column by column, and then the answer: carries are forgotten less often where they are written down."""
+    """An answer after a column-by-column thought: a pupil forgets fewer carries when they are written down."""
     a, b = problem.data["a"], problem.data["b"]
     ones, carry = a % 10 + b % 10, (a % 10 + b % 10) // 10
     if rng.random() < FORGOTTEN_IN_THOUGHT:
@@ -188,7 +188,7 @@ def with_thought(problem: Problem, rng: np.random.Generator) -> Chat:
 
 
 def in_words(problem: Problem, rng: np.random.Generator) -> Chat:
-    """An answer to a word problem, at once."""
+    """An answer to a word problem, without a thought."""
     question = word_problem(problem.data["a"], problem.data["b"], rng)["question"]
     reply = f"<answer>{sloppy_sum(problem, rng)}</answer>"
     return Chat(f"{question}\n{IN_TAGS.format('number')}", False, reply)
@@ -199,7 +199,7 @@ BATCH, LENGTHS = 64, {at_once: 42, with_thought: 64, in_words: 64}
 
 
 def pretrain_chat(folder: Path | str, steps: int = 1200, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
-    """Writes a folder as `make_model` does, whose model has imitated `steps` batches of chats. Returns the losses."""
+    """Write a folder like `make_model`, with a model trained on `steps` batches of chats. Return the losses."""
     with tempfile.TemporaryDirectory() as files:
         make_tokenizer(files)
         tokenizer = load_tokenizer(files)
@@ -227,7 +227,7 @@ def pretrain_chat(folder: Path | str, steps: int = 1200, learning_rate: float = 
 
 
 def from_tiny(config: Qwen3Config, tokenizer: Tokenizer, seed: int) -> dict[str, mx.array]:
-    """The tiny model's blocks, and an embedding that is its own where the two vocabularies share a character."""
+    """The tiny model's blocks, and a new embedding with its rows for the characters that both vocabularies share."""
     _, params = load_pretrained(TINY)
     theirs, tiny = np.array(params["embedding.weight"]), load_tokenizer(TINY)
     rows = np.random.default_rng(seed).normal(scale=theirs.std(), size=(config.vocab_size, config.hidden_size))
@@ -237,7 +237,7 @@ def from_tiny(config: Qwen3Config, tokenizer: Tokenizer, seed: int) -> dict[str,
 
 
 def _batch(tokenizer: Tokenizer, chats: list[Chat], length: int) -> tuple[mx.array, mx.array]:
-    """Token ids, int [B, T], and which of them the loss counts, float [B, T]: the reply's and the end's."""
+    """Token ids, int [B, T], and the loss mask, float [B, T]: 1 for the tokens of the reply and the end token."""
     ids = np.full((len(chats), length), tokenizer.pad_token_id, np.int32)
     is_reply = np.zeros(ids.shape, np.float32)
     for row, chat in enumerate(chats):
@@ -251,7 +251,7 @@ def _batch(tokenizer: Tokenizer, chats: list[Chat], length: int) -> tuple[mx.arr
 
 
 def _chats() -> Iterator[str]:
-    """What the vocabulary is made for."""
+    """Yield the texts on which the vocabulary is trained."""
     rng = np.random.default_rng(0)
     for problem in Countdown().in_chat().sample(rng, 200):
         yield f"system\nuser\n{problem.text}\nassistant\n\n\n<answer>{problem.answer}</answer>"

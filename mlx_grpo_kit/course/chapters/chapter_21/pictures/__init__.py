@@ -1,1 +1,1 @@
-"""Pictures of chapter 21: functions of numbers that return a picture and the words for it."""
+"""Pictures of chapter 21: functions of numbers that return a picture and its alt text."""

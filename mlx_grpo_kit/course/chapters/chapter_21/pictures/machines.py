@@ -1,4 +1,4 @@
-"""How much of a training step is communication, the more machines share it."""
+"""The share of communication in a training step, by the number of machines."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def draw_machines(
     title: str,
     below: str,
 ) -> tuple[Chart, str]:
-    """(chart, words): a line for each network, of the share of a step's time in which machines wait for gradients.
+    """(chart, words): one line per network: the share of a step's time in which machines wait for gradients.
 
     Args:
-        machines: how many share a step, from 1 on.
-        shares: between 0 and 1, by the name of the network.
-        marked: numbers of machines among `machines` that the words tell.
-        title, below: words above and under the axis.
+        machines: the numbers of machines that share a step, from 1 on.
+        shares: the share of waiting, between 0 and 1, by the name of the network.
+        marked: the numbers among `machines` that the alt text mentions.
+        title, below: the text above and below the axes.
     """
     chart = Chart(880, 376)
     plane = chart.plane(
         58, 38, 640, 250, x=(machines[0], machines[-1]), y=(0, 1), log_x=True, title=title,
-        xlabel="machines that share a step", numbers=False,
+        xlabel="number of machines", numbers=False,
     )  # fmt: skip
     for count in machines:
         if count & (count - 1) == 0:

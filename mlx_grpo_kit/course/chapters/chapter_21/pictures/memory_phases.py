@@ -1,4 +1,4 @@
-"""What a training step holds in memory, phase by phase: stacked bars beside the memory of the machine."""
+"""The memory of a training step, phase by phase: stacked bars, and the memory of the machine as a line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TOP, ROW = 84, 44
 def draw_memory(
     phases: Mapping[str, Mapping[str, float]], most: float, room: float, *, title: str
 ) -> tuple[Chart, str]:
-    """(chart, words): a bar for each phase of a step, divided into what it holds; the machine's memory as a line.
+    """(chart, words): one bar per phase of a step, divided into its parts; the machine's memory as a line.
 
     Args:
         phases: name -> {part: bytes}; the parts are keys of `PART_COLORS`.
-        most: bytes that are there at once at most. It may differ from the longest bar: a phase's parts need not be
-            largest at the same moment.
-        room: bytes of the machine.
-        title: words above.
+        most: the peak in bytes. It may differ from the longest bar, because the parts of a phase need not be largest
+            at the same moment.
+        room: the machine's memory in bytes.
+        title: the text above the bars.
     """
     sums = {name: sum(parts.values()) for name, parts in phases.items()}
     longest = max([*sums.values(), most])
@@ -41,6 +41,7 @@ def draw_memory(
     chart = Chart(WIDTH, TOP + ROW * len(phases) + 62)
     chart.text(14, 22, title, size=14, bold=True)
     _legend(chart, list(dict.fromkeys(part for parts in phases.values() for part, size in parts.items() if size)))
+    line = LEFT + LONGEST * room / end
     words = []
     for row, (name, parts) in enumerate(phases.items()):
         top, left = TOP + ROW * row, float(LEFT)
@@ -53,16 +54,20 @@ def draw_memory(
                 ink = "#ffffff" if part in WHITE_INK else "#333333"
                 chart.text(left + width / 2, top + 19, label, size=11.5, anchor="middle", color=ink)
             left += width
-        chart.text(left + 8, top + 19, in_bytes(sums[name]), size=12.5, bold=True)
+        total = in_bytes(sums[name])
+        at, width = left + 8, CHARACTER * 14 * len(total)
+        if room <= end and at - 5 < line < at + width:  # the machine's line would cross the words
+            at = line + 8
+        chart.text(at, top + 19, total, size=12.5, bold=True)
         said = ", ".join(f"{part} {in_bytes(size)}" for part, size in parts.items() if size)
         words.append(f"{name}: {said}.")
     bottom = TOP + ROW * len(phases)
     fits = "fits into" if most <= room else "does not fit into"
     if room <= end:
-        chart.bar(LEFT + LONGEST * room / end, TOP - 8, 2, bottom - TOP + 4, "#8a8a8a")
+        chart.bar(line, TOP - 8, 2, bottom - TOP + 4, "#8a8a8a")
         anchor = "start" if room < 0.75 * end else "end"
         step = 5 if anchor == "start" else -5
-        where = LEFT + LONGEST * room / end + step
+        where = line + step
         chart.text(where, bottom + 6, f"this machine: {in_bytes(room)}", size=12, anchor=anchor, color="soft")
     verdict = f"at most {in_bytes(most)} at once, which {fits} this machine's {in_bytes(room)}"
     chart.text(LEFT, bottom + 38, verdict[0].upper() + verdict[1:], size=14, bold=True)

@@ -1,4 +1,4 @@
-"""A ring of processes that add up their arrays, part by part: who has how much of which part."""
+"""A ring of processes that sum their arrays part by part: how complete each part is at each process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SIDE = 264
 
 
 def draw_ring(counts: Any, received: Any, step: int, steps: int) -> tuple[Chart, str]:
-    """(chart, words): the parts that each process has after some steps.
+    """(chart, words): the parts of each process after some steps.
 
     Args:
-        counts: [processes, parts], how many processes' numbers are in a part.
+        counts: [processes, parts], the number of processes whose numbers are in a part.
         received: the part that each process has just received, or None before the first step.
-        step: how many have been made.
-        steps: how many there are in all.
+        step: the number of steps so far.
+        steps: the number of all steps.
     """
     counts = np.asarray(counts)
     size = len(counts)
@@ -39,12 +39,12 @@ def draw_ring(counts: Any, received: Any, step: int, steps: int) -> tuple[Chart,
     half = steps // 2
     phase = (
         "before the first message" if step == 0
-        else f"first round, message {step} of {half}: what comes is added" if step <= half
-        else f"second round, message {step - half} of {half}: what comes takes the place"
+        else f"first round, message {step} of {half}: the received part is added" if step <= half
+        else f"second round, message {step - half} of {half}: the received part replaces its own"
     )  # fmt: skip
     chart.text(14, 24, phase, size=14, bold=True)
     complete = int((counts == size).sum())
-    chart.text(left, top + SIDE + 26, "in a cell: how many processes' numbers it has; framed: just received", size=12.5,
+    chart.text(left, top + SIDE + 26, "number in a cell: processes summed so far; framed: just received", size=12.5,
                color="soft")  # fmt: skip
     chart.text(
         left, top + SIDE + 50, f"each has sent {step} messages of 1/{size} array: {step / size:.2f} arrays", size=13

@@ -1,4 +1,4 @@
-"""A weight that takes small steps, in numbers with many digits and with few."""
+"""A weight that takes small steps, in numbers with many digits and in numbers with few digits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mlx_grpo_kit.viz.style import BLUE, COLORS, ORANGE
 def draw_rounding(
     exact: Sequence[float], copies: Sequence[float], rounded: Sequence[float], numbers: Sequence[float]
 ) -> tuple[Chart, str]:
-    """(chart, words): three ways of one weight over the same steps.
+    """(chart, words): one weight over the same steps, computed in three ways.
 
     Args:
         exact: the master, after each step from 0 on.
         copies: the master, rounded to few digits.
-        rounded: a weight that is kept in few digits itself.
-        numbers: those of few digits that there are nearby; each gets a dotted line.
+        rounded: a weight that is itself kept in few digits.
+        numbers: the nearby numbers with few digits; each gets a dotted line.
     """
     steps = range(len(exact))
     values = [float(value) for value in (*exact, *copies, *rounded)]
@@ -28,7 +28,7 @@ def draw_rounding(
     chart = Chart(820, 360)
     plane = chart.plane(
         92, 34, 704, 250, x=(0, len(exact) - 1), y=(low - margin, high + margin), grid=False,
-        title=f"a weight that begins at {exact[0]:.4g}; dotted: the bfloat16 numbers there are" if len(numbers)
+        title=f"a weight that begins at {exact[0]:.4g}; dotted: the bfloat16 numbers" if len(numbers)
         else f"a weight that begins at {exact[0]:.4g}", xlabel="step",
     )  # fmt: skip
     for number in numbers:

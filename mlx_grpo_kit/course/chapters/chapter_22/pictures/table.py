@@ -1,4 +1,4 @@
-"""A table of numbers with a bar behind each: columns have their own scales."""
+"""A table of numbers with a bar after each number. Every column has its own scale."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ROW, FIRST, NUMBER = 30, 150, 66  # pixels: a row's height, where columns begin,
 def draw_table(
     columns: Mapping[str, str], rows: Mapping[str, Sequence[float | None]], *, title: str, width: float = 1000
 ) -> tuple[Chart, str]:
-    """(chart, words): a row for each name, a number and its bar in each column; None is a gap.
+    """(chart, words): one row per name, with a number and its bar in each column; None leaves a gap.
 
     Args:
         columns: units by the columns' names.
-        rows: by name, one number a column, not negative.
-        title: words above.
+        rows: by name, one number per column, not negative.
+        title: the text above the table.
     """
     chart = Chart(width, 78 + ROW * len(rows))
     chart.text(14, 24, title, size=15)

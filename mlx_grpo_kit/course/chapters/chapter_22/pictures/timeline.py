@@ -1,4 +1,4 @@
-"""Who did what when: bars on lanes, for one run or several below each other, all on one scale of time."""
+"""A timeline: bars on lanes, for one run or several runs below each other, all on one time scale."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart, ticks
 from mlx_grpo_kit.viz.style import COLORS, short_number
 
-WIDTH, LEFT, RIGHT = 1000, 150, 24  # pixels: of the page, of the lanes' names, free at the end
+WIDTH, LEFT, RIGHT = 1000, 150, 24  # pixels: the page, the names of the lanes, the margin at the end
 LANE, BAR = 30, 22
 PALE = "#c9c9ce"
-GRID = "#8c959f59"  # lets a third of it through: faint on a white page and on a black one
+GRID = "#8c959f59"  # transparent: faint on a white page and on a black page
 
 
 class Bar(NamedTuple):
-    """What somebody did from `start` to `end`; `label` is written into it where there is room."""
+    """An activity on a lane from `start` to `end`; `label` is written into the bar if there is room."""
 
     lane: str
     kind: str
@@ -25,21 +25,23 @@ class Bar(NamedTuple):
 
 
 def draw_timeline(
-    runs: Mapping[str, Sequence[Bar]], *, title: str, unit: str = "ms", kinds: Sequence[str] = ()
+    runs: Mapping[str, Sequence[Bar]], *, title: str, unit: str = "ms", kinds: Sequence[str] = (), until: float = 0.0
 ) -> tuple[Chart, str]:
-    """(chart, words): for each run its lanes, and how long it took.
+    """(chart, words): the lanes of each run, and its duration.
 
     Args:
-        runs: bars by the run's name, which stands above its lanes.
-        title: words above.
-        unit: of time.
-        kinds: their order gives colours; by default that of their appearance. Those that begin with "waits" are pale.
+        runs: the bars of each run, by the run's name, which is written above its lanes.
+        title: the text above the picture.
+        unit: the unit of time.
+        kinds: the kinds in the order of their colours; by default the order of appearance. A kind that begins with
+            "waits" is pale.
+        until: the end of the time axis, if no run takes longer. A fixed end makes pictures comparable.
     """
     bars = [bar for run in runs.values() for bar in run]
     kinds = [*dict.fromkeys([*kinds, *(bar.kind for bar in bars)])]
     working = [kind for kind in kinds if not kind.startswith("waits")]
     colors = {kind: COLORS[working.index(kind) % len(COLORS)] if kind in working else PALE for kind in kinds}
-    end = max((bar.end for bar in bars), default=1.0) or 1.0
+    end = max([until, *(bar.end for bar in bars)]) or 1.0
     scale = (WIDTH - LEFT - RIGHT) / end
     heights = [34 + LANE * len({bar.lane for bar in run}) for run in runs.values()]
     chart = Chart(WIDTH, 66 + sum(heights) + 44)
@@ -59,8 +61,11 @@ def draw_timeline(
         total = max((bar.end for bar in run), default=0.0)
         lanes = [*dict.fromkeys(bar.lane for bar in run)]
         chart.text(14, top + 20, name, size=13.5, bold=True)
-        chart.text(LEFT + total * scale, top + 20, f"{short_number(total)} {unit}", size=12.5, anchor="end", bold=True)
-        for at, _ in grid:  # beside the lanes: names and times stand above them
+        duration = f"{short_number(total)} {unit}"
+        after_the_name = 14 + CHARACTER * (14.5 * len(name) + 13.5 * len(duration)) + 12
+        right = max(LEFT + total * scale, after_the_name)
+        chart.text(right, top + 20, duration, size=12.5, anchor="end", bold=True)
+        for at, _ in grid:  # only behind the lanes: names and durations are above them
             chart.bar(at, top + 28, 0.8, height - 28, GRID)
         for bar in run:
             y = top + 30 + LANE * lanes.index(bar.lane)

@@ -1,4 +1,4 @@
-"""Lengths one below the other, each in a few parts, with its number in words: what takes how much."""
+"""Horizontal bars with a few parts each, and the number of each bar in words."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ WIDTH, LINE, TOP = 1000, 30, 62
 def draw_bars(
     rows: Mapping[str, tuple[Sequence[float], str]], *, title: str, parts: Sequence[str] = ()
 ) -> tuple[Chart, str]:
-    """(chart, words): a bar for each row, on one scale that begins at 0.
+    """(chart, words): one bar per row, on one scale that begins at 0.
 
     Args:
-        rows: name -> (the lengths of its parts, its number in words).
-        title: words above.
+        rows: name -> (the lengths of the bar's parts, the text after the bar).
+        title: the text above the picture.
         parts: the names of the parts, if there is more than one.
     """
     left = 26 + 7.9 * max(map(len, rows))

@@ -1,4 +1,4 @@
-"""A chat as its model gets it: every token a box, marks of the template apart from what somebody said."""
+"""A chat as its model gets it: one box per token, with another color for the marks of the template."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def draw_chat(tokens: Sequence[tuple[str, bool]], title: str = "") -> tuple[Char
     """(chart, words): tokens from left to right, line by line.
 
     Args:
-        tokens: (its text, whether it is a mark: a token that no text is cut into, such as `<|im_end|>`).
-        title: words above.
+        tokens: (the token's text, True if it is a mark: an added token such as `<|im_end|>`).
+        title: the text above the picture.
     """
     boxes, x, y = [], 16.0, 50.0
     for text, is_mark in tokens:
@@ -36,11 +36,11 @@ def draw_chat(tokens: Sequence[tuple[str, bool]], title: str = "") -> tuple[Char
         *(
             16,
             y + LINE + 14,
-            "orange: marks, which stand for themselves. blue: pieces of text. a blank and a line break:",
+            "orange: marks, each one token. blue: pieces of text. signs for a blank and a line break:",
         ),
         size=12.5,
         color="soft",
     )
-    chart.digits(602, y + LINE + 14, [("\N{OPEN BOX} \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}", "ink")], size=13)
+    chart.digits(566, y + LINE + 14, [("\N{OPEN BOX} \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}", "ink")], size=13)
     listed = " ".join(f"[{text!r}]" if is_mark else repr(text) for text, is_mark in tokens)
-    return chart, f"{len(tokens)} tokens, {marks} of them marks, which stand in brackets here: {listed}."
+    return chart, f"{len(tokens)} tokens, {marks} of them marks, shown in brackets here: {listed}."
