@@ -1,4 +1,4 @@
-"""Long sums with a calculator: `What is 347+586+941?`, and a tool that knows. One right answer, checked by comparing."""
+"""Long sums with a calculator: `What is 347+586+941?`, and a tool that knows. One answer is right."""
 
 from __future__ import annotations
 
