@@ -60,3 +60,11 @@ def test_runs_are_told_with_first_and_last_value():
         {"a": [0.0, 1.0], "b": [1.0, 0.0]}, title="t", name="n", highest=1, level=(0.5, "half"), smoothing=1
     )
     assert words == "t, n over 2 steps. a: from 0.00 to 1.00; b: from 1.00 to 0.00; half: 0.50."
+
+
+def test_a_value_is_written_once_where_it_begins():
+    chart, _ = draw_turns([], TOKENS, MASK, values=[0.25] * 2 + [0.5] * 3 + [0.0] * 4 + [0.5])
+    written = re.findall(r'font-size="10.5"[^>]*>([^<]*)<', chart.svg(""))
+    assert written == ["0.25", "0.5", "0.5"]
+    chart, _ = draw_turns([], TOKENS, MASK)
+    assert re.findall(r'font-size="10.5"[^>]*>([^<]*)<', chart.svg("")) == [str(int(drawn)) for drawn in MASK]

@@ -21,13 +21,13 @@ def draw_turns(
     values: Sequence[float] | None = None,
     title: str = "",
 ) -> tuple[Chart, str]:
-    """(chart, words): the tokens of a prompt and of a completion, with a number under each token of the completion.
+    """(chart, words): the tokens of a prompt and of a completion, with numbers under the completion's tokens.
 
     Args:
         prompt: the prompt's tokens as texts
         tokens: [T], the completion's
         mask: [T], True for the tokens that the policy drew
-        values: [T], the numbers to show; without them the mask
+        values: [T], the numbers to show, each where it begins; without them the mask
     """
     numbers = [*map(int, mask)] if values is None else values
     most = max(map(abs, numbers), default=0) or 1
@@ -39,7 +39,10 @@ def draw_turns(
         chart.text(x + 20, 45, words, size=12.5)
         x += 40 + 7.2 * len(words)
     pieces = [(text, GREY, None) for text in prompt]
-    pieces += [(text, BLUE if drawn else ORANGE, number) for text, drawn, number in zip(tokens, mask, numbers)]  # noqa: B905
+    pieces += [
+        (text, BLUE if drawn else ORANGE, number) for text, drawn, number in zip(tokens, mask, numbers, strict=True)
+    ]
+    said = None  # the value under the tokens before: it is written once
     for (left, line), (text, color, number) in zip(_places([text for text, *_ in pieces]), pieces, strict=True):
         top, shown = 58 + ROW * line, visible(text)
         fill = LIGHT[color]
@@ -47,9 +50,13 @@ def draw_turns(
             fill = SHADES[round(3 * min(abs(number) / most, 1))]
         chart.bar(left, top, CHARACTER * len(shown) + 3, 22, fill)
         chart.digits(left + 1.5, top + 16, [(shown, "ink")], size=14)
-        if number is not None and (values is None or color == BLUE):
-            words = f"{number:g}" if values is None else f"{number:.2g}"
-            chart.text(left + 1.5, top + 34, words, size=10.5, color="soft")
+        if values is None and number is not None:
+            chart.text(left + 1.5, top + 34, f"{number:g}", size=10.5, color="soft")
+        elif values is not None:
+            value = number if color == BLUE else None
+            if value is not None and value != said:
+                chart.text(left + 1.5, top + 34, f"{value:.2g}", size=10.5, color="soft")
+            said = value
     return chart, f"{title}. " + _told(tokens, mask, numbers, values is not None)
 
 
