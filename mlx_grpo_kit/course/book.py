@@ -27,13 +27,14 @@ from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
 from mlx_grpo_kit.files import read_file, replaced_folder
 
 TITLE = "From one number to GRPO"
-PACKAGES = ("myst_nb", "sphinx_book_theme", "griffe")
+PACKAGES = ("myst_nb", "sphinx_book_theme", "griffe", "latex2mathml")
 STYLE = Path(__file__).with_name("book.css")
 GUIDES = [
     Path(__file__).with_name("guides") / f"{name}.md"
     for name in (
         "install",
         "course",
+        "one_page",
         "training",
         "real_qwen3",
         "tools",
@@ -54,9 +55,10 @@ IMAGES = sorted(Path(__file__).with_name("guides").glob("images/*.png"))
 SETTINGS = {
     "project": TITLE,
     "html_title": TITLE,
-    "extensions": ["myst_nb"],
+    "extensions": ["myst_nb", "mlx_grpo_kit.course.formulas"],
+    "html_math_renderer": "mathml",
     "nb_execution_mode": "off",
-    "myst_enable_extensions": [],
+    "myst_enable_extensions": ["dollarmath"],
     "html_theme": "sphinx_book_theme",
     "html_theme_options": {
         "show_toc_level": 2,

@@ -1,5 +1,7 @@
 """The course as a web site: what it replaces, and what it says of bad input. The pages: tests/browser/test_book.py."""
 
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 from sphinx.application import Sphinx
 
 from mlx_grpo_kit.course import book, reference
+from mlx_grpo_kit.course.formulas import mathml
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}DeprecationWarning") for kind in ("", "Pending")]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -138,3 +141,23 @@ def test_nothing_to_make_a_book_of_and_nothing_to_make_it_with(notebooks, tmp_pa
     monkeypatch.setattr(book, "PACKAGES", ("a_package_that_nobody_has",))
     assert make(notebooks, tmp_path / "new") == 2
     assert "The book needs a_package_that_nobody_has: " in capsys.readouterr().err
+
+
+def test_every_formula_of_the_course_becomes_mathml():
+    formulas = []
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "markdown":
+                prose = re.sub(r"```.*?```|`[^`]*`", "", "".join(cell["source"]), flags=re.S)
+                formulas += [a or b for a, b in re.findall(r"\$\$(.+?)\$\$|\$([^$\n]+)\$", prose, flags=re.S)]
+    assert len(formulas) > 300
+    for formula in formulas:
+        drawn = mathml(formula, "inline")
+        assert drawn.startswith("<math alttext=")
+        assert "\\" not in re.sub("<[^>]*>", "", drawn), formula
+
+
+def test_a_formula_is_drawn_in_the_book(site):
+    page = (site / "one_page.html").read_text(encoding="utf-8")
+    assert page.count('<div class="kit-formula"><math alttext="') == 2
+    assert "$" not in re.sub(r"<[^>]*>", "", page)
