@@ -32,23 +32,31 @@ STILL_STYLE = f"""<style>
 </style>"""
 
 # Runs beside a live thing. ipywidgets gives a slider no accessible name, though its label stands beside it: the name
-# follows from that label. What a widget draws comes and goes while it lives, so the names are given again whenever the
-# output changes. A sheet of pixels (PaintBox) is painted by drawing over it, and is one stop of the Tab key, within
-# which the arrow keys move. JupyterLab's keys without Ctrl are off there: ArrowDown on a menu would go to the next
-# cell. It looks for the attribute from the control outwards and may be content with the control itself, so that is
-# where the attribute has to be, before JupyterLab hears of the key.
+# follows from that label. The row of a checkbox begins with a label that holds only a zero-width space, which trim()
+# keeps; the checkbox stands inside another label, which names it. A slider's handle announces its position: the
+# exponent on a logarithmic slider, the index on one of choices; it has to announce its readout. What a widget draws
+# comes and goes while it lives, so names and values are given again whenever the output changes. A sheet of pixels
+# (PaintBox) is painted by drawing over it, and is one stop of the Tab key, within which the arrow keys move.
+# JupyterLab's keys without Ctrl are off there: ArrowDown on a menu would go to the next cell. It looks for the
+# attribute from the control outwards and may be content with the control itself, so that is where the attribute has
+# to be, before JupyterLab hears of the key.
 CONTROLS = """<script>(() => {
 const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
 if (!place) return;
-const name = (node, words) => node.getAttribute("aria-label") === words || node.setAttribute("aria-label", words);
+const set = (node, key, words) => node.getAttribute(key) === words || node.setAttribute(key, words);
+const name = (node, words) => set(node, "aria-label", words);
 const nameAll = () => {
   for (const row of place.querySelectorAll(".widget-inline-hbox")) {
-    const label = row.querySelector(".widget-label")?.textContent.trim();
+    const label = row.querySelector(".widget-label")?.textContent.replaceAll("\\u200b", "").trim();
     if (!label) continue;
     row.querySelectorAll(".noUi-handle, input, select, textarea").forEach(node => name(node, label));
+    const handles = row.querySelectorAll(".noUi-handle");
     row.querySelectorAll(".widget-readout").forEach(node => {
+      if (handles.length === 1 && node !== document.activeElement)
+        set(handles[0], "aria-valuetext", node.textContent);
+      if (!node.isContentEditable) return;
       name(node, label + ", typed");
-      node.setAttribute("role", "textbox");
+      set(node, "role", "textbox");
     });
   }
   for (const button of place.querySelectorAll(".widget-play button")) {
@@ -96,5 +104,6 @@ const makeSheet = sheet => {
   });
 };
 nameAll();
-new MutationObserver(nameAll).observe(place, {childList: true, subtree: true, attributeFilter: ["class"]});
+const whatChanges = {childList: true, subtree: true, attributeFilter: ["class", "aria-valuetext"]};
+new MutationObserver(nameAll).observe(place, whatChanges);
 })()</script>"""
