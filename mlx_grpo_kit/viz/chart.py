@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, TypeVar
 
-from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, ORANGE
+from mlx_grpo_kit.viz.style import ON_DARK
 
 Area = TypeVar("Area")  # has parts(), its markup
 INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
@@ -25,10 +25,10 @@ DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 CHARACTER = 0.56  # of a font's size: the usual width of a letter
 FAR = 1e4  # pixels: nothing is drawn farther out, where browsers lose count
 
-# Inks that are dark enough for words on white are too dark on black. Cells of a sheet keep their colours.
-ON_DARK = "".join(
+# Cells of a sheet keep their colours.
+DARK_STYLE = "".join(
     f'[data-jp-theme-light="false"] .kit-chart {what} {{{name}: {light}}}\n'
-    for ink, light in ((BLUE, "#8db4ff"), (ORANGE, "#ffb85c"), (COLORS[3], "#cf8fc4"), (GREY, "#a6a6ac"))
+    for ink, light in ON_DARK.items()
     for name, what in (
         ("fill", f':is(text, tspan, path:not([shape-rendering]))[fill="{ink}"]'),
         ("stroke", f'path[stroke="{ink}"]'),
@@ -44,7 +44,8 @@ STYLE = f"""<style>
 .kit-chart tspan.ink {{fill: var(--ink); stroke: none}} .kit-chart tspan.soft {{fill: var(--soft); stroke: none}}
 .kit-chart text.ink {{fill: var(--ink); stroke: none}} .kit-chart text.soft {{fill: var(--soft); stroke: none}}
 .kit-chart .page {{fill: var(--page)}}
-{ON_DARK}</style>"""
+.kit-chart .halo {{stroke: var(--page)}}
+{DARK_STYLE}</style>"""
 
 
 class Chart:
@@ -156,8 +157,12 @@ class Plane:
         opacity: float = 1.0,
         label: str = "",
         marker: str = "",
+        halo: bool = False,
     ) -> None:
-        """A line through points; a coordinate that is not finite is a gap. `label` goes to the legend."""
+        """A line through points; a coordinate that is not finite is a gap. `label` goes to the legend.
+
+        `halo` sets the line off from values of its own colour below it by an edge of the page's colour.
+        """
         xs, ys = list(xs), list(ys)
         path, pen_down = [], False
         for x, y in zip(xs, ys, strict=True):
@@ -169,6 +174,10 @@ class Plane:
             pen_down = True
         dash = f' stroke-dasharray="{DASHES[style]}"' if DASHES[style] else ""
         faint = f' opacity="{opacity:g}"' if opacity < 1 else ""
+        if halo:
+            self._inside.append(
+                f'<path class="halo" d="{"".join(path)}" fill="none" stroke="#fff" stroke-width="{width + 2.4:g}"/>'
+            )
         self._inside.append(
             f'<path d="{"".join(path)}" fill="none" {_stroke(color)} stroke-width="{width:g}"{dash}{faint} '
             'stroke-linejoin="round"/>'

@@ -164,6 +164,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert not board.cell.get_by_role("alert").is_visible()
     board.click("Resume")
     board.wait_until_done(back_to + 4)
+    assert board.cell.locator(".kit-number").count() == 0  # one branch needs no number
     rate.fill("0.02")
     board.click("Use from now on")
     board.wait_for(r"running.*learning rate 0.02, reward format")
@@ -233,6 +234,19 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
     board.wait_for("paused.*no step yet")
     board.cell.get_by_text("Completions will stand here").wait_for()
     assert board.cell.locator(".kit-abandoned").count() == 8
+    board.click("Resume")
+    board.wait_until_done(5)
+
+    # Several branches that were taken back are numbered, and each has its dashes.
+    board.click("Pause")
+    board.wait_for("paused")
+    board.curves.first.press("Home")
+    board.wait_for_step(0)
+    board.click("Rewind to step 0")
+    board.wait_for("paused.*no step yet")
+    assert board.curves.first.locator(".kit-number").all_text_contents() == ["1", "2"]
+    dashes = "paths => paths.map(path => getComputedStyle(path).strokeDasharray)"
+    assert board.curves.first.locator(".kit-abandoned").evaluate_all(dashes) == ["none", "7px, 4px"]
     board.click("Resume")
     board.wait_until_done(5)
     board.click("Stop")

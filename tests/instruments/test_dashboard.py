@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 
 from mlx_grpo_kit.instruments.dashboard.dashboard import MOST_CHARACTERS, Dashboard
 from mlx_grpo_kit.runs.record import RunRecord
+from mlx_grpo_kit.viz.style import COLORS
 
 SECONDS = 30
 
@@ -166,6 +168,10 @@ def test_rewinding_while_the_run_goes_on_and_after_its_end(dashboard):
     assert dashboard.record.column("reward") == once
     assert len(dashboard.record.abandoned) == 2
     assert dashboard.state == "finished"
+    still = dashboard.draw_still()
+    assert "2 abandoned branches in grey, numbered." in still.alt
+    branches = re.findall(rf'stroke="{COLORS[5]}" stroke-width="1.5"( stroke-dasharray="7 4")?', still.svg)
+    assert set(branches) == {"", ' stroke-dasharray="7 4"'}
 
 
 def test_other_settings_from_now_on_while_paused_and_after_the_end(dashboard):
