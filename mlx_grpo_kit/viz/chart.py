@@ -23,6 +23,7 @@ Area = TypeVar("Area")  # has parts(), its markup
 INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
 DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 CHARACTER = 0.56  # of a font's size: the usual width of a letter
+SMALLEST = 9.9  # pixels: smaller exponents would keep a picture from shrinking on a narrow page
 FAR = 1e4  # pixels: nothing is drawn farther out, where browsers lose count
 
 # Cells of a sheet keep their colours.
@@ -176,7 +177,7 @@ class Plane:
         faint = f' opacity="{opacity:g}"' if opacity < 1 else ""
         if halo:
             self._inside.append(
-                f'<path class="halo" d="{"".join(path)}" fill="none" stroke="#fff" stroke-width="{width + 2.4:g}"/>'
+                f'<path class="halo" d="{"".join(path)}" fill="none" stroke="#fff" stroke-width="{width + 1.6:g}"/>'
             )
         self._inside.append(
             f'<path d="{"".join(path)}" fill="none" {_stroke(color)} stroke-width="{width:g}"{dash}{faint} '
@@ -291,7 +292,8 @@ def text(
     base, caret, exponent = words.partition("10^")
     inner = escape(words)
     if caret and not base:
-        inner = f'10<tspan dy="{-0.42 * size:.1f}" font-size="{0.74 * size:.1f}">{escape(exponent)}</tspan>'
+        small = max(0.74 * size, SMALLEST)
+        inner = f'10<tspan dy="{-0.42 * size:.1f}" font-size="{small:.1f}">{escape(exponent)}</tspan>'
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" {look}{weight}{turn}>{inner}</text>'
     )

@@ -22,12 +22,14 @@ PICTURE_STYLE = """<style>
 # is behind it, and the picture once that kernel is gone or the notebook is opened again, where JupyterLab puts a
 # complaint in the widget's place, or "Loading widget..." for good where the kernel was busy (a Panel without the box).
 # A picture that takes longer than half a second to draw fades, so that the old one is not taken for the new one.
+# A picture that is wider than the page scrolls in its box, which ipywidgets would let grow with the picture.
 LIVE, STILL = "kit-live", "kit-still"
 STILL_STYLE = f"""<style>
 .jp-OutputArea-child:has(.{LIVE}:not(.jupyter-widgets-disconnected)) + .jp-OutputArea-child:has(.{STILL})
   {{display: none}}
 .jp-OutputArea-child:has(> .lm-Panel):not(:has(.{LIVE})):has(+ .jp-OutputArea-child .{STILL}) {{display: none}}
 .jp-OutputArea-child:has(.{LIVE}.jupyter-widgets-disconnected):has(+ .jp-OutputArea-child .{STILL}) {{display: none}}
+.{LIVE} .widget-html, .{LIVE} .widget-html-content {{min-width: 0; max-width: 100%}}
 .kit-busy {{opacity: .45; transition: opacity .1s .5s}}
 </style>"""
 

@@ -148,7 +148,7 @@ def draw_diagonals(scores: Any) -> tuple[Chart, str]:
             below=f"orange {_signed(-far)}, white 0, blue {_signed(far)}",
         )
     )
-    sheet.write([[_signed(number)[:5] for number in row] for row in scores], size=0.3 * sheet.cell)
+    sheet.write([[_signed(number)[:5] for number in row] for row in scores], size=max(0.3 * sheet.cell, 9.9))
     chart.text(285, 52 + 175, "position of the query", anchor="end")
     spread = max(float(np.ptp(np.diagonal(scores, shift))) for shift in range(1 - length, length))
     return chart, (
