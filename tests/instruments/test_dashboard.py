@@ -187,12 +187,14 @@ def test_other_settings_from_now_on_while_paused_and_after_the_end(dashboard):
     assert dashboard.state == "stopped"
 
 
-@pytest.mark.parametrize("typed", ["fast", "-1", "nan", "inf", "1e-3 please"])
+@pytest.mark.parametrize("typed", ["fast", "-1", "0", "nan", "inf", "1e300", "1e-3 please"])
 def test_nonsense_is_answered_in_words_and_changes_nothing(dashboard, typed):
     pause_at(dashboard, 2)
     dashboard.sent.clear()
     dashboard._reply({"number": "order", "question": {"order": "rewind", "step": 1, "rate": typed, "reward": ""}})
-    assert "expected a number of 0 or more" in dashboard.sent[-1]["answer"]["complaint"]
+    assert (
+        "expected a number, more than 0 and at most 1e+18, such as 1e-4." in dashboard.sent[-1]["answer"]["complaint"]
+    )
     assert len(dashboard.record) == 2
     assert dashboard.steering.trainer.args.learning_rate == 0.01
 
