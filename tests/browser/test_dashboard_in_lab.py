@@ -1,9 +1,12 @@
 """The dashboard in JupyterLab while a run goes on: every control by mouse and keyboard, dragging, going back."""
 
+import io
 import random
 import re
 from pathlib import Path
 
+import matplotlib.image
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
@@ -251,6 +254,35 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
     board.wait_until_done(5)
     board.click("Stop")
     board.wait_for("stopped")
+
+
+def sides_of_the_ring(page, node):
+    """The sides of an element on which its ring of focus is seen, at the middle of each."""
+    box = node.bounding_box()
+    clip = {"x": box["x"] - 4, "y": box["y"] - 4, "width": box["width"] + 8, "height": box["height"] + 8}
+    pixels = matplotlib.image.imread(io.BytesIO(page.screenshot(clip=clip)))[:, :, :3]
+    high, wide, _ = pixels.shape
+    strips = {
+        "top": pixels[:8, wide // 2],
+        "bottom": pixels[-8:, wide // 2],
+        "left": pixels[high // 2, :8],
+        "right": pixels[high // 2, -8:],
+    }
+    color = node.evaluate("node => getComputedStyle(node).outlineColor")  # JupyterLab has one of its own for buttons
+    ring = np.array([int(part) for part in re.findall(r"\d+", color)[:3]]) / 255
+    return {side for side, strip in strips.items() if (np.abs(strip - ring).max(axis=1) < 0.02).any()}
+
+
+def test_the_ring_of_focus_is_seen_on_all_sides(board):
+    board.click("Pause")
+    board.wait_for("paused")
+    board.wait_for_rows(32)
+    group = board.cell.locator(".kit-groups button").first
+    head = board.cell.locator(".kit-scroll th button").first
+    for node, key in ((board.curves.first, "ArrowLeft"), (group, "ArrowRight"), (head, "ArrowRight")):
+        node.press(key)  # a key makes the ring visible
+        node.scroll_into_view_if_needed()
+        assert sides_of_the_ring(board.page, node) == {"top", "bottom", "left", "right"}
 
 
 @pytest.mark.parametrize("awaited", [False, True])
