@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, TypeVar
 
-from mlx_grpo_kit.viz.style import ON_DARK
+from mlx_grpo_kit.viz.style import FOR_WORDS, ON_DARK
 
 Area = TypeVar("Area")  # has parts(), its markup
 INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
@@ -155,7 +155,6 @@ class Plane:
         *,
         style: str = "-",
         width: float = 2.0,
-        opacity: float = 1.0,
         label: str = "",
         marker: str = "",
         halo: bool = False,
@@ -174,13 +173,12 @@ class Plane:
             path.append(f"{'L' if pen_down else 'M'}{place[0]:.1f} {place[1]:.1f}")
             pen_down = True
         dash = f' stroke-dasharray="{DASHES[style]}"' if DASHES[style] else ""
-        faint = f' opacity="{opacity:g}"' if opacity < 1 else ""
         if halo:
             self._inside.append(
                 f'<path class="halo" d="{"".join(path)}" fill="none" stroke="#fff" stroke-width="{width + 1.6:g}"/>'
             )
         self._inside.append(
-            f'<path d="{"".join(path)}" fill="none" {_stroke(color)} stroke-width="{width:g}"{dash}{faint} '
+            f'<path d="{"".join(path)}" fill="none" {_stroke(color)} stroke-width="{width:g}"{dash} '
             'stroke-linejoin="round"/>'
         )
         if label:
@@ -286,6 +284,7 @@ def text(
     """Words with their baseline at y. `words` may hold "10^-3": the exponent stands high. `turned` reads upwards."""
     if not words:
         return ""
+    color = FOR_WORDS.get(color, color)
     look = f'class="{color}" fill="{INK_COLORS[color]}"' if color in INK_COLORS else f'fill="{color}"'
     weight = ' font-weight="700"' if bold else ""
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""

@@ -19,7 +19,15 @@ EDGE = "#949494"  # of an area
 BLUE, ORANGE, GREY = "#1f5fc4", "#b35900", "#6c6c72"  # for words and thin lines: more contrast than areas
 NEGATIVE, ZERO, POSITIVE = "#d97b00", "#ffffff", "#5790fc"  # of numbers on both sides of 0, everywhere
 # Inks that are dark enough for words on white are too dark on black; these take their place in the dark theme.
-ON_DARK = {BLUE: "#8db4ff", ORANGE: "#ffb85c", COLORS[2]: "#ff8a94", COLORS[3]: "#cf8fc4", GREY: "#a6a6ac"}
+ON_DARK = {
+    BLUE: "#8db4ff",
+    ORANGE: "#ffb85c",
+    COLORS[2]: "#ff8a94",
+    COLORS[3]: "#cf8fc4",
+    COLORS[4]: "#b58af5",
+    GREY: "#a6a6ac",
+}
+FOR_WORDS = {COLORS[0]: BLUE, COLORS[1]: ORANGE, COLORS[5]: GREY}  # words need more contrast than lines
 WORDS_CONTRAST, LINES_CONTRAST = 4.5, 3.0  # the least that WCAG asks for
 
 

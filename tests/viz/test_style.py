@@ -10,7 +10,7 @@ from mlx_grpo_kit import instruments
 from mlx_grpo_kit.course.chapters.chapter_20.pictures.symptoms import draw_symptoms
 from mlx_grpo_kit.viz import page, style
 from mlx_grpo_kit.viz.box import LOOKS
-from mlx_grpo_kit.viz.chart import INK_COLORS, STYLE
+from mlx_grpo_kit.viz.chart import INK_COLORS, STYLE, text
 from mlx_grpo_kit.viz.sheet import shades
 
 LIGHT, DARK = "#ffffff", ("#111111", "#121212")  # JupyterLab's page and the book's
@@ -58,6 +58,13 @@ def test_words_can_be_read_in_the_dark_theme(ink):
 @pytest.mark.parametrize("edge", [edge for edge, _ in LOOKS.values()])
 def test_the_edges_of_boxes_can_be_seen(edge):
     assert style.contrast(edge, LIGHT) >= style.LINES_CONTRAST
+
+
+@pytest.mark.parametrize("color", style.COLORS)
+def test_words_in_the_colour_of_a_line_can_be_read(color):
+    ink = re.search('fill="(#[0-9a-f]+)"', text(0, 0, "words", color=color))[1]
+    assert style.contrast(ink, LIGHT) >= style.WORDS_CONTRAST
+    assert min(style.contrast(style.ON_DARK.get(ink, ink), dark) for dark in DARK) >= style.WORDS_CONTRAST
 
 
 def test_words_on_areas_can_be_read():

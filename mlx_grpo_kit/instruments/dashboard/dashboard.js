@@ -241,7 +241,7 @@ class Completions {
       const scored = group.rows.filter(row => isNumber(row[3]));
       const mean = scored.length ? scored.reduce((sum, row) => sum + row[3], 0) / scored.length : null;
       const squares = group.rows.map(row => h("i", {class: row[4] > 0 ? "kit-up" : row[4] < 0 ? "kit-down" : "kit-tied",
-        style: `opacity:${row[4] ? 0.35 + 0.3 * Math.min(Math.abs(row[4]), 2) : 1}`}));
+        style: `--kit-strength:${row[4] ? (35 + 30 * Math.min(Math.abs(row[4]), 2)).toFixed(0) : 100}%`}));
       const words = `group ${isNumber(group.number) ? group.number + 1 : ""}, ${group.prompt}: mean reward ` +
         `${threeDigits(mean)}, ${group.rows.filter(row => row[4] > 0).length} of ${group.rows.length} pushed up`;
       return h("button", {type: "button", title: words, "aria-label": words, "aria-pressed": String(group.number === this.group),

@@ -107,8 +107,8 @@ def _draw_curves(
         strong = method == chosen
         if strong:
             step, least = best_step(errors)
-        look = {"width": 2.4, "opacity": 1.0} if strong else {"width": 1.2, "opacity": 0.7}
-        plane.line(STEPS, np.maximum(errors, FLOOR), color, style=style, label=method, **look)
+        width = 2.4 if strong else 1.0
+        plane.line(STEPS, np.maximum(errors, FLOOR), color, style=style, label=method, width=width)
     if least < 1e-2:
         where = "any shorter step" if chosen == "complex step" else f"h near {step:.0e}"
         label = f"best: {where}, error {least or 0:.0e}".replace("0e+00", "0")
