@@ -13,6 +13,8 @@ def draw_curves(folder: RunFolder, title: str) -> None:
 
 def curves(rewards: list[tuple[int, float]], accuracies: list[tuple[int, float]], title: str) -> bytes:
     """Plot the reward of every step, and the accuracy on held-out problems where it was measured, as a PNG."""
+    from matplotlib.patheffects import withStroke
+
     from mlx_grpo_kit.viz.live.curves import smooth
     from mlx_grpo_kit.viz.picture import new_figure, to_png
     from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, three_digits
@@ -24,8 +26,9 @@ def curves(rewards: list[tuple[int, float]], accuracies: list[tuple[int, float]]
     if rewards:
         steps, values = zip(*rewards, strict=True)
         averages = smooth(values, 0.7)
-        left.plot(steps, values, "o", color=COLORS[0], markersize=3, alpha=0.45, markeredgewidth=0)
-        left.plot(steps, averages, color=COLORS[0], linewidth=2)
+        left.plot(steps, values, "o", color=COLORS[0], markersize=2, markeredgewidth=0)
+        edge = withStroke(linewidth=4, foreground="white")
+        left.plot(steps, averages, color=COLORS[0], linewidth=2, path_effects=[edge])
         left.set_title(three_digits(averages[-1]), loc="right", size=11, weight="bold", color=INK)
     if accuracies:
         right.plot(*zip(*accuracies, strict=True), "s-", color=COLORS[1], linewidth=2, markersize=6, clip_on=False)

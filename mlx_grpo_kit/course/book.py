@@ -25,6 +25,7 @@ from mlx_grpo_kit.course.course_map import describe_course, draw_course
 from mlx_grpo_kit.course.reference import write_reference
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
 from mlx_grpo_kit.files import read_file, replaced_folder
+from mlx_grpo_kit.viz.picture import as_picture
 
 TITLE = "From one number to GRPO"
 PACKAGES = ("myst_nb", "sphinx_book_theme", "griffe", "latex2mathml")
@@ -142,7 +143,7 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: 
         "and their pictures stand still. In JupyterLab, which `make lab` opens, you can move them, and exercises check "
         "themselves.",
         "",
-        f"<div>\n{draw_course(PARTS).svg(describe_course(PARTS))}\n</div>",
+        f"<div>\n{as_picture(draw_course(PARTS), describe_course(PARTS)).html}\n</div>",
         "",
         "A line leads from each chapter down to those that build on it.",
         "",

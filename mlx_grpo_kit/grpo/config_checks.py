@@ -11,7 +11,7 @@ from mlx_grpo_kit.grpo.advantages import check_advantage_settings
 from mlx_grpo_kit.grpo.checks import as_python, as_setting, check_whole, is_finite
 from mlx_grpo_kit.grpo.habits import other_value
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
-from mlx_grpo_kit.grpo.schedule import SCHEDULES
+from mlx_grpo_kit.grpo.schedule import RATES, SCHEDULES, is_rate
 from mlx_grpo_kit.qwen3.lora import SCALES, check_targets
 
 if TYPE_CHECKING:
@@ -24,9 +24,10 @@ def check_config(config: GRPOConfig) -> None:
     """Turn numbers of NumPy, MLX and torch into Python's, and raise ValueError for the first setting that is wrong."""
     for each in fields(config):
         object.__setattr__(config, each.name, as_setting(each.name, getattr(config, each.name), each.type))
-    for name in ("learning_rate", "max_grad_norm"):
-        if not getattr(config, name) > 0:
-            raise ValueError(f"{name} is {getattr(config, name)}; expected more than 0.")
+    if not is_rate(config.learning_rate):
+        raise ValueError(f"learning_rate is {config.learning_rate}; expected {RATES}.")
+    if not config.max_grad_norm > 0:
+        raise ValueError(f"max_grad_norm is {config.max_grad_norm}; expected more than 0.")
     if not config.weight_decay >= 0:
         raise ValueError(f"weight_decay is {config.weight_decay}; expected 0 or more.")
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):

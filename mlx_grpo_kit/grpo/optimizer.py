@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.optimizers as optim
 
+from mlx_grpo_kit.grpo.schedule import LARGEST_RATE
 from mlx_grpo_kit.runtime import mx
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.policy import Policy
 
 GROUP_BYTES = 64 * 2**20
-
-LARGEST_RATE = 1e18
-"""Up to this learning rate no number in an update overflows: by Cauchy and Schwarz AdamW moves a parameter by at most
-7.3 learning rates, and the product on the way there is of one and of a moment whose square is finite."""
 
 
 class TrainingDivergedError(RuntimeError):

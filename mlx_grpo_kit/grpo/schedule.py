@@ -16,6 +16,15 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda left: (1 - math.cos(math.pi * left)) / 2,
 }
 """The share of the full learning rate, by how much of the way behind the warm-up is left: from 1 down to 0."""
+LARGEST_RATE = 1e18
+"""Up to this learning rate no number in an update overflows: by Cauchy and Schwarz AdamW moves a parameter by at most
+7.3 learning rates, and the product on the way there is of one and of a moment whose square is finite."""
+RATES = f"more than 0 and at most {LARGEST_RATE:g}"
+
+
+def is_rate(number: float) -> bool:
+    """True for a learning rate with which a run can learn, as RATES says in words: NaN is none."""
+    return 0 < number <= LARGEST_RATE
 
 
 def scheduled_rate(learning_rate: float, schedule: str, step: int, max_steps: int, warmup_steps: int = 0) -> float:

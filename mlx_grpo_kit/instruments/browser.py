@@ -24,7 +24,7 @@ import anywidget
 import traitlets
 
 from mlx_grpo_kit.viz.picture import Picture, show_live
-from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, ORANGE, POSITIVE
+from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, ON_DARK, ORANGE, POSITIVE
 
 FOLDER = Path(__file__).parent
 NOTE = "A still picture. Run the cell to move it."
@@ -128,4 +128,6 @@ def _colors() -> str:
     return (
         f".kit-widget{{--kit-positive:{POSITIVE};--kit-negative:{NEGATIVE};"
         f"--kit-positive-ink:{BLUE};--kit-negative-ink:{ORANGE};{lines}}}\n"
+        f'[data-jp-theme-light="false"] .kit-widget{{--kit-positive-ink:{ON_DARK[BLUE]};'
+        f"--kit-negative-ink:{ON_DARK[ORANGE]}}}\n"
     )

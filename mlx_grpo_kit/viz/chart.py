@@ -17,18 +17,19 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, TypeVar
 
-from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, ORANGE
+from mlx_grpo_kit.viz.style import FOR_WORDS, ON_DARK
 
 Area = TypeVar("Area")  # has parts(), its markup
 INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
 DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 CHARACTER = 0.56  # of a font's size: the usual width of a letter
+SMALLEST = 9.9  # pixels: smaller exponents would keep a picture from shrinking on a narrow page
 FAR = 1e4  # pixels: nothing is drawn farther out, where browsers lose count
 
-# Inks that are dark enough for words on white are too dark on black. Cells of a sheet keep their colours.
-ON_DARK = "".join(
+# Cells of a sheet keep their colours.
+DARK_STYLE = "".join(
     f'[data-jp-theme-light="false"] .kit-chart {what} {{{name}: {light}}}\n'
-    for ink, light in ((BLUE, "#8db4ff"), (ORANGE, "#ffb85c"), (COLORS[3], "#cf8fc4"), (GREY, "#a6a6ac"))
+    for ink, light in ON_DARK.items()
     for name, what in (
         ("fill", f':is(text, tspan, path:not([shape-rendering]))[fill="{ink}"]'),
         ("stroke", f'path[stroke="{ink}"]'),
@@ -44,7 +45,8 @@ STYLE = f"""<style>
 .kit-chart tspan.ink {{fill: var(--ink); stroke: none}} .kit-chart tspan.soft {{fill: var(--soft); stroke: none}}
 .kit-chart text.ink {{fill: var(--ink); stroke: none}} .kit-chart text.soft {{fill: var(--soft); stroke: none}}
 .kit-chart .page {{fill: var(--page)}}
-{ON_DARK}</style>"""
+.kit-chart .halo {{stroke: var(--page)}}
+{DARK_STYLE}</style>"""
 
 
 class Chart:
@@ -153,11 +155,14 @@ class Plane:
         *,
         style: str = "-",
         width: float = 2.0,
-        opacity: float = 1.0,
         label: str = "",
         marker: str = "",
+        halo: bool = False,
     ) -> None:
-        """A line through points; a coordinate that is not finite is a gap. `label` goes to the legend."""
+        """A line through points; a coordinate that is not finite is a gap. `label` goes to the legend.
+
+        `halo` sets the line off from values of its own colour below it by an edge of the page's colour.
+        """
         xs, ys = list(xs), list(ys)
         path, pen_down = [], False
         for x, y in zip(xs, ys, strict=True):
@@ -168,9 +173,12 @@ class Plane:
             path.append(f"{'L' if pen_down else 'M'}{place[0]:.1f} {place[1]:.1f}")
             pen_down = True
         dash = f' stroke-dasharray="{DASHES[style]}"' if DASHES[style] else ""
-        faint = f' opacity="{opacity:g}"' if opacity < 1 else ""
+        if halo:
+            self._inside.append(
+                f'<path class="halo" d="{"".join(path)}" fill="none" stroke="#fff" stroke-width="{width + 1.6:g}"/>'
+            )
         self._inside.append(
-            f'<path d="{"".join(path)}" fill="none" {_stroke(color)} stroke-width="{width:g}"{dash}{faint} '
+            f'<path d="{"".join(path)}" fill="none" {_stroke(color)} stroke-width="{width:g}"{dash} '
             'stroke-linejoin="round"/>'
         )
         if label:
@@ -276,13 +284,15 @@ def text(
     """Words with their baseline at y. `words` may hold "10^-3": the exponent stands high. `turned` reads upwards."""
     if not words:
         return ""
+    color = FOR_WORDS.get(color, color)
     look = f'class="{color}" fill="{INK_COLORS[color]}"' if color in INK_COLORS else f'fill="{color}"'
     weight = ' font-weight="700"' if bold else ""
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
     base, caret, exponent = words.partition("10^")
     inner = escape(words)
     if caret and not base:
-        inner = f'10<tspan dy="{-0.42 * size:.1f}" font-size="{0.74 * size:.1f}">{escape(exponent)}</tspan>'
+        small = max(0.74 * size, SMALLEST)
+        inner = f'10<tspan dy="{-0.42 * size:.1f}" font-size="{small:.1f}">{escape(exponent)}</tspan>'
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" {look}{weight}{turn}>{inner}</text>'
     )

@@ -91,7 +91,7 @@ def draw_clouds(
         there = (x > 0) & (y > 0)
         x, y = x[there], y[there]
         top = int(np.argmax(y))
-        axis.plot(x, y, ".", color=COLORS[0], markersize=3, alpha=0.5, markeredgewidth=0)
+        axis.plot(x, y, ".", color=COLORS[0], markersize=2.2, markeredgewidth=0)
         axis.plot(x[top], y[top], "o", color=COLORS[0], markersize=5)
         axis.plot(x[top], y[top], "o", color="none", markeredgecolor=ORANGE, markersize=13, markeredgewidth=2)
         smaller = int(np.sum(x < x[top]))

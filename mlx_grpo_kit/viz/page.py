@@ -22,33 +22,43 @@ PICTURE_STYLE = """<style>
 # is behind it, and the picture once that kernel is gone or the notebook is opened again, where JupyterLab puts a
 # complaint in the widget's place, or "Loading widget..." for good where the kernel was busy (a Panel without the box).
 # A picture that takes longer than half a second to draw fades, so that the old one is not taken for the new one.
+# A picture that is wider than the page scrolls in its box, which ipywidgets would let grow with the picture.
 LIVE, STILL = "kit-live", "kit-still"
 STILL_STYLE = f"""<style>
 .jp-OutputArea-child:has(.{LIVE}:not(.jupyter-widgets-disconnected)) + .jp-OutputArea-child:has(.{STILL})
   {{display: none}}
 .jp-OutputArea-child:has(> .lm-Panel):not(:has(.{LIVE})):has(+ .jp-OutputArea-child .{STILL}) {{display: none}}
 .jp-OutputArea-child:has(.{LIVE}.jupyter-widgets-disconnected):has(+ .jp-OutputArea-child .{STILL}) {{display: none}}
+.{LIVE} .widget-html, .{LIVE} .widget-html-content {{min-width: 0; max-width: 100%}}
 .kit-busy {{opacity: .45; transition: opacity .1s .5s}}
 </style>"""
 
 # Runs beside a live thing. ipywidgets gives a slider no accessible name, though its label stands beside it: the name
-# follows from that label. What a widget draws comes and goes while it lives, so the names are given again whenever the
-# output changes. A sheet of pixels (PaintBox) is painted by drawing over it, and is one stop of the Tab key, within
-# which the arrow keys move. JupyterLab's keys without Ctrl are off there: ArrowDown on a menu would go to the next
-# cell. It looks for the attribute from the control outwards and may be content with the control itself, so that is
-# where the attribute has to be, before JupyterLab hears of the key.
+# follows from that label. The row of a checkbox begins with a label that holds only a zero-width space, which trim()
+# keeps; the checkbox stands inside another label, which names it. A slider's handle announces its position: the
+# exponent on a logarithmic slider, the index on one of choices; it has to announce its readout. What a widget draws
+# comes and goes while it lives, so names and values are given again whenever the output changes. A sheet of pixels
+# (PaintBox) is painted by drawing over it, and is one stop of the Tab key, within which the arrow keys move.
+# JupyterLab's keys without Ctrl are off there: ArrowDown on a menu would go to the next cell. It looks for the
+# attribute from the control outwards and may be content with the control itself, so that is where the attribute has
+# to be, before JupyterLab hears of the key.
 CONTROLS = """<script>(() => {
 const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
 if (!place) return;
-const name = (node, words) => node.getAttribute("aria-label") === words || node.setAttribute("aria-label", words);
+const set = (node, key, words) => node.getAttribute(key) === words || node.setAttribute(key, words);
+const name = (node, words) => set(node, "aria-label", words);
 const nameAll = () => {
   for (const row of place.querySelectorAll(".widget-inline-hbox")) {
-    const label = row.querySelector(".widget-label")?.textContent.trim();
+    const label = row.querySelector(".widget-label")?.textContent.replaceAll("\\u200b", "").trim();
     if (!label) continue;
     row.querySelectorAll(".noUi-handle, input, select, textarea").forEach(node => name(node, label));
+    const handles = row.querySelectorAll(".noUi-handle");
     row.querySelectorAll(".widget-readout").forEach(node => {
+      if (handles.length === 1 && node !== document.activeElement)
+        set(handles[0], "aria-valuetext", node.textContent);
+      if (!node.isContentEditable) return;
       name(node, label + ", typed");
-      node.setAttribute("role", "textbox");
+      set(node, "role", "textbox");
     });
   }
   for (const button of place.querySelectorAll(".widget-play button")) {
@@ -96,5 +106,6 @@ const makeSheet = sheet => {
   });
 };
 nameAll();
-new MutationObserver(nameAll).observe(place, {childList: true, subtree: true, attributeFilter: ["class"]});
+const whatChanges = {childList: true, subtree: true, attributeFilter: ["class", "aria-valuetext"]};
+new MutationObserver(nameAll).observe(place, whatChanges);
 })()</script>"""

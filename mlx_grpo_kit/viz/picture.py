@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import io
+import math
+import re
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 SCREEN_DPI = 100  # of a picture while it moves; a stored picture has more dots and is shown at the same size
 STORED_DPI = 150
+SMALLEST_TEXT = 9  # pixels, on a page of any width
+FONT_SIZE = re.compile(r'font-size="([\d.]+)"|font(?:-size)?:\s*([\d.]+)px')
 
 
 class Picture(Protocol):
@@ -51,13 +55,18 @@ class FigurePicture:
 class SvgPicture:
     """A drawing as SVG text. In a notebook it shows itself.
 
+    On a narrow page it shrinks as far as its words can be read, and from there on it scrolls sideways in its box.
+
     Attributes:
-        svg: the picture as text.
+        svg: the picture as text, with its least width.
         alt: the same in words.
     """
 
     svg: str
     alt: str
+
+    def __post_init__(self):
+        self.svg = with_least_width(self.svg)
 
     @property
     def html(self) -> str:
@@ -72,13 +81,27 @@ class SvgPicture:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         image = base64.b64encode(self.svg.encode()).decode()
         page = (
-            f'<div><img alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{image}" style="max-width:100%">'
+            f'<div style="overflow-x:auto"><img alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{image}" '
+            f'style="min-width:{least_width(self.svg)}px;max-width:100%">'
             f"{UNFOLD}</div>"
         )
         return {"text/html": page, "text/plain": self.alt}
 
     def __repr__(self) -> str:
         return self.alt
+
+
+def least_width(svg: str) -> int:
+    """The width in pixels at which the smallest words of a picture are SMALLEST_TEXT pixels high; 0 without words."""
+    width = float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1])
+    sizes = [float(one or other) for one, other in FONT_SIZE.findall(svg)]
+    return math.ceil(width * SMALLEST_TEXT / min(sizes)) if sizes else 0
+
+
+def with_least_width(svg: str) -> str:
+    """The SVG with its least width in the style of its root, which has a style."""
+    root = svg[: svg.index(">")]
+    return svg if "min-width:" in root else svg.replace(' style="', f' style="min-width:{least_width(svg)}px;', 1)
 
 
 def as_picture(drawn: Any, alt: str) -> Picture:

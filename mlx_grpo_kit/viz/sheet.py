@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlx_grpo_kit.viz.chart import text
-from mlx_grpo_kit.viz.style import INK
+from mlx_grpo_kit.viz.style import ink_on
 
 GRID = "#c9c9c9"
 
@@ -79,7 +79,7 @@ class Sheet:
         for row, texts in enumerate(words):
             for column, each in enumerate(texts):
                 x, y = (column + 0.5) * self.cell, (row + 0.5) * self.cell + 0.36 * size
-                color = INK if _is_light(self._fills[row][column]) else "#ffffff"
+                color = ink_on(self._fills[row][column])
                 self._parts.append(text(x, y, each, size=size, anchor="middle", color=color))
                 self.written.append(each)
 
@@ -117,8 +117,3 @@ def grays(ink: float) -> Callable[[float], str]:
 
 def _rgb(color: str) -> tuple[int, int, int]:
     return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
-
-
-def _is_light(color: str) -> bool:
-    red, green, blue = _rgb(color)
-    return 0.299 * red + 0.587 * green + 0.114 * blue > 127

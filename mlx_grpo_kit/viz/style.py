@@ -9,13 +9,44 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
 
 # Petroff's six colours stay apart under the common kinds of colour blindness; the styles and markers do without colour.
-COLORS = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#7a21dd", "#9c9ca1")
+# The orange and the grey are darker than his, the violet lighter: a line needs a contrast of 3 with a white page and
+# with a black one, and words in a cell one of 4.5 with the cell (https://www.w3.org/TR/WCAG22, 1.4.3 and 1.4.11).
+COLORS = ("#5790fc", "#d97b00", "#e42536", "#964a8b", "#8838df", "#919196")
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = "osD^"
-INK, SOFT, FAINT = "#333333", "#555555", "#d9d9d9"  # words, numbers beside them, a grid
-EDGE = "#999999"  # of an area
+INK, SOFT, FAINT = "#24292f", "#555555", "#d9d9d9"  # words, numbers beside them, a grid
+EDGE = "#949494"  # of an area
 BLUE, ORANGE, GREY = "#1f5fc4", "#b35900", "#6c6c72"  # for words and thin lines: more contrast than areas
-NEGATIVE, ZERO, POSITIVE = "#f89c20", "#ffffff", "#5790fc"  # of numbers on both sides of 0, everywhere
+NEGATIVE, ZERO, POSITIVE = "#d97b00", "#ffffff", "#5790fc"  # of numbers on both sides of 0, everywhere
+# Inks that are dark enough for words on white are too dark on black; these take their place in the dark theme.
+ON_DARK = {
+    BLUE: "#8db4ff",
+    ORANGE: "#ffb85c",
+    COLORS[2]: "#ff8a94",
+    COLORS[3]: "#cf8fc4",
+    COLORS[4]: "#b58af5",
+    GREY: "#a6a6ac",
+}
+FOR_WORDS = {COLORS[0]: BLUE, COLORS[1]: ORANGE, COLORS[5]: GREY}  # words need more contrast than lines
+WORDS_CONTRAST, LINES_CONTRAST = 4.5, 3.0  # the least that WCAG asks for
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio"). Colours are "#rrggbb"."""
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: str) -> float:
+    parts = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def ink_on(fill: str) -> str:
+    """The ink for words on an area: the usual one or white; black where neither can be read."""
+    inks = (ink for ink in (INK, "#ffffff") if contrast(ink, fill) >= WORDS_CONTRAST)
+    return next(inks, "#000000")
 
 
 def plain_axes(axis: Axes, labelsize: float = 8) -> None:

@@ -21,7 +21,9 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = ["01_derivatives", "02_scalar_autograd", "12_qwen3"]  # panels and still pictures, graphs, wide tables
 TOO_WIDE = """() => {
   const width = document.documentElement.clientWidth;
-  const room = node => node.closest("pre, .numbers, details:not([open])");  // code, and what is cut off by design
+  // Code, pictures that scroll in their box, and what is cut off by design.
+  const room = node => node.closest("pre, .numbers, details:not([open])")
+    ?? node.parentElement.closest("[style*='overflow-x']");
   const wide = [...document.querySelectorAll("article *")].filter(
     node => node.getBoundingClientRect().right > width + 1 && !room(node));
   return [document.documentElement.scrollWidth - width, wide.map(node => node.outerHTML.slice(0, 200)).slice(0, 3)];
@@ -141,6 +143,31 @@ def test_on_a_telephone_only_code_is_wider_than_the_page(book, browser, scheme):
         assert page.evaluate(look) == ["rgba(0, 0, 0, 0)", ink]
     finally:
         context.close()
+
+
+SMALLEST = """() => [...document.querySelectorAll("article svg[role=img]")].map(svg => {
+  const box = svg.parentElement, scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  const words = [...svg.querySelectorAll("text, tspan")].filter(node => node.textContent.trim());
+  const sizes = words.map(node => scale * parseFloat(getComputedStyle(node).fontSize));
+  box.scrollLeft = 1e6;
+  const last = svg.getBoundingClientRect().right <= document.documentElement.clientWidth;
+  return [Math.min(...sizes, 99), last, box.getBoundingClientRect().right <= document.documentElement.clientWidth];
+})"""
+
+
+def test_on_a_telephone_words_of_pictures_can_be_read_and_the_pictures_scroll_in_their_boxes(book, browser):
+    _, site, _ = book
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    try:
+        for name in ("index", *CHAPTERS):
+            page.goto((site / f"{name}.html").as_uri())
+            found = page.evaluate(SMALLEST)
+            assert found, name
+            for smallest, last_column_in_sight, box_in_sight in found:
+                assert smallest >= 9 - 1e-3, name
+                assert (last_column_in_sight, box_in_sight) == (True, True), name
+    finally:
+        page.close()
 
 
 def test_what_is_inside_an_svg_picture_survives(book):

@@ -33,7 +33,7 @@ def test_panels_follow(open_notebook):
 
     ward = cell_with(notebook.path, "almost_right(config")
     notebook.show(ward)
-    notebook.wait_for_words("Patient 1 beside transformers. The first difference is in layers.0.self_attn.weights")
+    notebook.wait_for_words("Patient 1 against transformers. The first difference is in layers.0.self_attn.weights")
     notebook.cell(ward).locator("select").first.select_option("2")
     notebook.wait_for_words("first difference is in layers.0.self_attn.q_rope, at all tokens. logits: no difference")
 

@@ -112,3 +112,37 @@ def test_an_exercise_from_stub_to_passed(open_notebook):
     notebook.set_source(0, f'{stub.replace("...", "return (f(x + h) - f(x)) / h")}\ncheck("01.1", forward_slope)')
     notebook.run_cell(0)
     notebook.wait_for_text(0, "Passed")
+
+
+WIDE = """
+from ipywidgets import FloatSlider
+from mlx_grpo_kit.viz import Panel, show_picture
+from mlx_grpo_kit.viz.chart import Chart
+def draw(x=1.0):
+    chart = Chart(1000, 200)
+    chart.plane(60, 30, 900, 120, x=(0, x), y=(0, 1), title="wide").line((0, 1), (0, 1), "ink")
+    return chart, f"A wide chart of {x}."
+"""
+
+
+def test_in_a_narrow_window_words_of_pictures_can_be_read_and_the_pictures_scroll_in_their_boxes(open_notebook):
+    notebook = open_notebook("narrow", WIDE, "show_picture(*draw())", "Panel(draw, x=FloatSlider(1.0))")
+    notebook.page.set_viewport_size({"width": 700, "height": 700})
+    notebook.run_all()
+    notebook.wait_until_idle()
+    for index, place in ((1, ".jp-OutputArea-output"), (2, ".kit-live")):
+        svg = notebook.cell(index).locator(f"{place} svg.kit-chart")
+        svg.wait_for()
+        smallest, shown, box, room = svg.evaluate(
+            """svg => {
+              const sizes = [...svg.querySelectorAll("text")].map(node => parseFloat(getComputedStyle(node).fontSize));
+              const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+              let box = svg.parentElement;
+              while (!["auto", "scroll"].includes(getComputedStyle(box).overflowX)) box = box.parentElement;
+              const area = svg.closest(".jp-OutputArea-output");
+              return [scale * Math.min(...sizes), box.scrollWidth, box.clientWidth, area.clientWidth];
+            }"""
+        )
+        assert smallest >= 9 - 1e-3
+        assert shown > box  # there is something to scroll to
+        assert box <= room

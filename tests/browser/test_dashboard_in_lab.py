@@ -1,9 +1,12 @@
 """The dashboard in JupyterLab while a run goes on: every control by mouse and keyboard, dragging, going back."""
 
+import io
 import random
 import re
 from pathlib import Path
 
+import matplotlib.image
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
@@ -164,6 +167,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert not board.cell.get_by_role("alert").is_visible()
     board.click("Resume")
     board.wait_until_done(back_to + 4)
+    assert board.cell.locator(".kit-number").count() == 0  # one branch needs no number
     rate.fill("0.02")
     board.click("Use from now on")
     board.wait_for(r"running.*learning rate 0.02, reward format")
@@ -235,8 +239,50 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
     assert board.cell.locator(".kit-abandoned").count() == 8
     board.click("Resume")
     board.wait_until_done(5)
+
+    # Several branches that were taken back are numbered, and each has its dashes.
+    board.click("Pause")
+    board.wait_for("paused")
+    board.curves.first.press("Home")
+    board.wait_for_step(0)
+    board.click("Rewind to step 0")
+    board.wait_for("paused.*no step yet")
+    assert board.curves.first.locator(".kit-number").all_text_contents() == ["1", "2"]
+    dashes = "paths => paths.map(path => getComputedStyle(path).strokeDasharray)"
+    assert board.curves.first.locator(".kit-abandoned").evaluate_all(dashes) == ["none", "7px, 4px"]
+    board.click("Resume")
+    board.wait_until_done(5)
     board.click("Stop")
     board.wait_for("stopped")
+
+
+def sides_of_the_ring(page, node):
+    """The sides of an element on which its ring of focus is seen, at the middle of each."""
+    box = node.bounding_box()
+    clip = {"x": box["x"] - 4, "y": box["y"] - 4, "width": box["width"] + 8, "height": box["height"] + 8}
+    pixels = matplotlib.image.imread(io.BytesIO(page.screenshot(clip=clip)))[:, :, :3]
+    high, wide, _ = pixels.shape
+    strips = {
+        "top": pixels[:8, wide // 2],
+        "bottom": pixels[-8:, wide // 2],
+        "left": pixels[high // 2, :8],
+        "right": pixels[high // 2, -8:],
+    }
+    color = node.evaluate("node => getComputedStyle(node).outlineColor")  # JupyterLab has one of its own for buttons
+    ring = np.array([int(part) for part in re.findall(r"\d+", color)[:3]]) / 255
+    return {side for side, strip in strips.items() if (np.abs(strip - ring).max(axis=1) < 0.02).any()}
+
+
+def test_the_ring_of_focus_is_seen_on_all_sides(board):
+    board.click("Pause")
+    board.wait_for("paused")
+    board.wait_for_rows(32)
+    group = board.cell.locator(".kit-groups button").first
+    head = board.cell.locator(".kit-scroll th button").first
+    for node, key in ((board.curves.first, "ArrowLeft"), (group, "ArrowRight"), (head, "ArrowRight")):
+        node.press(key)  # a key makes the ring visible
+        node.scroll_into_view_if_needed()
+        assert sides_of_the_ring(board.page, node) == {"top", "bottom", "left", "right"}
 
 
 @pytest.mark.parametrize("awaited", [False, True])

@@ -121,6 +121,7 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"completion_batch_size": 12}, r"completion_batch_size is 12; expected a multiple of num_generations \(8\)"),
         ({"max_completion_length": 0}, "max_completion_length is 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0; expected more than 0"),
+        ({"learning_rate": 1e300}, r"learning_rate is 1e\+300; expected more than 0 and at most 1e\+18"),
         ({"learning_rate": math.nan}, "learning_rate is nan"),
         ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0"),
         ({"warmup_steps": -1}, "warmup_steps is -1; expected a whole number of at least 0"),

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from mlx_grpo_kit.grpo import optimizer as module
-from mlx_grpo_kit.grpo.optimizer import LARGEST_RATE, Adafactor, AdamW, Gradient
+from mlx_grpo_kit.grpo.optimizer import Adafactor, AdamW, Gradient
+from mlx_grpo_kit.grpo.schedule import LARGEST_RATE
 from mlx_grpo_kit.runtime import mx
 
 SHAPES = {"a": (30, 20), "b": (20,), "c": (7, 5, 3), "d": (100, 4)}

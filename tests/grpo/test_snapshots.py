@@ -242,10 +242,10 @@ def test_after_a_step_that_failed_what_was_changed_is_still_told(make_trainer):
 
 
 def test_a_run_that_diverged_goes_on_with_a_lower_rate(make_trainer):
-    trainer = make_trainer(learning_rate=1e30)
+    trainer = make_trainer(learning_rate=1e18, weight_decay=1.0)
     with pytest.raises(TrainingDivergedError, match="Lower learning_rate"):
         next(trainer.train(2))
-    trainer.change(learning_rate=1e-3)
+    trainer.change(learning_rate=1e-3)  # and the same weight decay
     assert [step.changes for step in trainer.train(2)] == [{"learning_rate": 1e-3}, {}]
 
 

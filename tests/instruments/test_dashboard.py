@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 
 from mlx_grpo_kit.instruments.dashboard.dashboard import MOST_CHARACTERS, Dashboard
 from mlx_grpo_kit.runs.record import RunRecord
+from mlx_grpo_kit.viz.style import COLORS
 
 SECONDS = 30
 
@@ -166,6 +168,10 @@ def test_rewinding_while_the_run_goes_on_and_after_its_end(dashboard):
     assert dashboard.record.column("reward") == once
     assert len(dashboard.record.abandoned) == 2
     assert dashboard.state == "finished"
+    still = dashboard.draw_still()
+    assert "2 abandoned branches in grey, numbered." in still.alt
+    branches = re.findall(rf'stroke="{COLORS[5]}" stroke-width="1.5"( stroke-dasharray="7 4")?', still.svg)
+    assert set(branches) == {"", ' stroke-dasharray="7 4"'}
 
 
 def test_other_settings_from_now_on_while_paused_and_after_the_end(dashboard):
@@ -181,12 +187,14 @@ def test_other_settings_from_now_on_while_paused_and_after_the_end(dashboard):
     assert dashboard.state == "stopped"
 
 
-@pytest.mark.parametrize("typed", ["fast", "-1", "nan", "inf", "1e-3 please"])
+@pytest.mark.parametrize("typed", ["fast", "-1", "0", "nan", "inf", "1e300", "1e-3 please"])
 def test_nonsense_is_answered_in_words_and_changes_nothing(dashboard, typed):
     pause_at(dashboard, 2)
     dashboard.sent.clear()
     dashboard._reply({"number": "order", "question": {"order": "rewind", "step": 1, "rate": typed, "reward": ""}})
-    assert "expected a number of 0 or more" in dashboard.sent[-1]["answer"]["complaint"]
+    assert (
+        "expected a number, more than 0 and at most 1e+18, such as 1e-4." in dashboard.sent[-1]["answer"]["complaint"]
+    )
     assert len(dashboard.record) == 2
     assert dashboard.steering.trainer.args.learning_rate == 0.01
 

@@ -1,6 +1,8 @@
 """The microscope's still picture, of numbers made up by hand: clips on both sides, no reward, many tokens, markup."""
 
 from mlx_grpo_kit.instruments.microscope.picture import MOST_CELLS, draw_microscope
+from mlx_grpo_kit.viz.sheet import shades
+from mlx_grpo_kit.viz.style import NEGATIVE, ZERO
 
 SETTINGS = {"loss_type": "dapo", "epsilon": 0.2, "beta": 0.0, "update": 3}
 
@@ -43,4 +45,4 @@ def test_every_answer_is_drawn_and_told():
     assert "<b>" not in svg
     assert ">none<" in svg
     assert 'fill="#5790fc"' in svg  # the strongest push is as blue as can be
-    assert 'fill="#fcce90"' in svg  # and half of it downwards half orange
+    assert f'fill="{shades(0, 1, (ZERO, NEGATIVE))(0.5)}"' in svg  # and half of it downwards half orange

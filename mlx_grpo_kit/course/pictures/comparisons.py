@@ -67,7 +67,7 @@ def draw_running(
         (true_mean, true_var),
         strict=True,
     ):
-        axis.plot(batches, "o", color="#9c9ca1", markersize=3.5, label="a batch")
+        axis.plot(batches, "o", color=COLORS[5], markersize=3.5, label="a batch")
         axis.plot(running, color=LOOKS[0][0], linewidth=2.2, label="running")
         axis.axhline(true, color=LOOKS[1][0], linestyle="--", label=f"true: {true:g}")
         axis.set_xlabel("batch", size=9.5, color=INK)

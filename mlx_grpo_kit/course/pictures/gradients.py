@@ -87,8 +87,8 @@ def draw_lengths(
     for (state, lengths), (color, marker) in zip(states.items(), LOOKS, strict=False):
         values = [max(lengths[name], limits[0]) for name in names]
         rest = [index for index in range(len(names)) if index not in strong]
-        plane.dots(rest, [values[index] for index in rest], color, marker=marker, size=5, opacity=0.22)
-        plane.line(strong, [values[index] for index in strong], color, width=1.1, opacity=0.55)
+        plane.dots(rest, [values[index] for index in rest], color, marker=marker, size=3)
+        plane.line(strong, [values[index] for index in strong], color, width=0.8)
         plane.dots(strong, [values[index] for index in strong], color, marker=marker, size=9, label=state)
     x = 74.0
     for state, (color, marker) in zip(states, LOOKS, strict=False):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart
-from mlx_grpo_kit.viz.style import COLORS
+from mlx_grpo_kit.viz.style import COLORS, ink_on
 
 PART_COLORS = {
     "embedding": COLORS[0],
@@ -119,7 +119,7 @@ def _share_bar(chart: Chart, top: float, name: str, parts: Mapping[str, float], 
         share = size / total
         chart.bar(left, top, LONGEST * share, 24, PART_COLORS[part])
         if share >= 0.055:
-            ink = "#ffffff" if part in ("mlp", "norms", "output layer") else "#333333"
+            ink = ink_on(PART_COLORS[part])
             chart.text(left + LONGEST * share / 2, top + 17, f"{share:.0%}", size=12, anchor="middle", color=ink)
         if size:
             said.append(f"{part} {share:.0%}" if share >= 0.005 else f"{part} {share:.1g}".replace("e-0", "e-"))

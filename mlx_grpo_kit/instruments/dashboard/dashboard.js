@@ -142,8 +142,13 @@ class Curve {
     parts.push(s("path", {class: "kit-axis", d: `M${LEFT} ${TOP}V${floor}H${width - RIGHT}`}));
     for (const step of empty ? [] : Object.keys(run.changes))
       parts.push(s("path", {class: "kit-change", d: `M${x(step - 0.5).toFixed(1)} ${TOP}V${floor}`}));
-    for (const [steps, values] of greys.filter(([, values]) => values.some(isNumber)))
-      parts.push(s("path", {class: "kit-abandoned", d: pathOf(steps, smooth(values), x, y)}));
+    greys.forEach(([steps, values], number) => {
+      const end = values.findLastIndex(isNumber), drawn = smooth(values);
+      if (end < 0) return;
+      parts.push(s("path", {class: `kit-abandoned kit-branch${number % 4}`, d: pathOf(steps, drawn, x, y)}));
+      if (greys.length > 1)
+        parts.push(s("text", {class: "kit-number", x: x(steps[end]) + 3, y: y(drawn[end]) + 4}, number + 1));
+    });
     if (edges.length) {
       const [below, above] = edges.map(smooth);
       const known = run.steps.map((_, place) => place).filter(place => isNumber(below[place]) && isNumber(above[place]));
@@ -154,7 +159,8 @@ class Curve {
     }
     main.forEach((values, place) => {
       parts.push(s("path", {class: `kit-raw kit-color${place}`, d: pathOf(run.steps, values, x, y)}));
-      parts.push(s("path", {class: `kit-line kit-color${place}`, d: pathOf(run.steps, this.smooth[place], x, y)}));
+      const d = pathOf(run.steps, this.smooth[place], x, y);
+      parts.push(s("path", {class: "kit-halo", d}), s("path", {class: `kit-line kit-color${place}`, d}));
     });
     if (empty) parts.push(s("text", {x: (LEFT + width) / 2, y: HEIGHT / 2, "text-anchor": "middle"},
                            run.steps.length ? spec.empty : "no values yet"));
@@ -235,7 +241,7 @@ class Completions {
       const scored = group.rows.filter(row => isNumber(row[3]));
       const mean = scored.length ? scored.reduce((sum, row) => sum + row[3], 0) / scored.length : null;
       const squares = group.rows.map(row => h("i", {class: row[4] > 0 ? "kit-up" : row[4] < 0 ? "kit-down" : "kit-tied",
-        style: `opacity:${row[4] ? 0.35 + 0.3 * Math.min(Math.abs(row[4]), 2) : 1}`}));
+        style: `--kit-strength:${row[4] ? (35 + 30 * Math.min(Math.abs(row[4]), 2)).toFixed(0) : 100}%`}));
       const words = `group ${isNumber(group.number) ? group.number + 1 : ""}, ${group.prompt}: mean reward ` +
         `${threeDigits(mean)}, ${group.rows.filter(row => row[4] > 0).length} of ${group.rows.length} pushed up`;
       return h("button", {type: "button", title: words, "aria-label": words, "aria-pressed": String(group.number === this.group),

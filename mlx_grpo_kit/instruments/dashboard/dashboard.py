@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+from mlx_grpo_kit.grpo.schedule import RATES, is_rate
 from mlx_grpo_kit.instruments.browser import BrowserWidget
 from mlx_grpo_kit.instruments.dashboard.picture import THROUGHPUT, chart_run, names_of, run_panels
 from mlx_grpo_kit.instruments.dashboard.steering import MEGABYTES, Order, Steering
@@ -267,8 +268,8 @@ class Dashboard(BrowserWidget):
                 settings["learning_rate"] = float(rate)
             except ValueError:
                 settings["learning_rate"] = math.nan
-            if not 0 <= settings["learning_rate"] < math.inf:
-                raise ValueError(f"The learning rate is {rate[:40]!r}; expected a number of 0 or more, such as 1e-4.")
+            if not is_rate(settings["learning_rate"]):
+                raise ValueError(f"The learning rate is {rate[:40]!r}; expected a number, {RATES}, such as 1e-4.")
         if reward in self._rewards:
             settings["reward_funcs"] = self._rewards[reward]
         return settings

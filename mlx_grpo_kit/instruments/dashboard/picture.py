@@ -105,7 +105,7 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
 
     Args:
         steps: with `.step` and `.metrics`.
-        abandoned: steps that a rewind took back, for each rewind; drawn in grey.
+        abandoned: steps that a rewind took back, for each rewind; drawn in grey, and numbered if there are several.
     """
     metrics = dict.fromkeys(name for run in (steps, *abandoned) for step in run for name in step.metrics)
     panels = run_panels(list(metrics))
@@ -122,7 +122,8 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
     shown = {panel.title: [name for name in panel.lines.values() if _finite(history[name])] for panel in panels}
     words = describe_curves([step.step for step in steps], history, shown, title=title, smoothing=SMOOTHING)
     if abandoned:
-        words += f" {len(abandoned)} abandoned {'branch' if len(abandoned) == 1 else 'branches'} in grey."
+        words += f" {len(abandoned)} abandoned {'branch' if len(abandoned) == 1 else 'branches'} in grey"
+        words += ", numbered." if len(abandoned) > 1 else "."
     return chart, words
 
 
@@ -154,10 +155,13 @@ def _draw(
         title=panel.title,
         right=_words(now[-1]) if now else "",
     )
-    for xs, ys in greys:
-        plane.line(xs, ys, COLORS[5], width=1.5)
+    for number, (xs, ys) in enumerate(greys):
+        plane.line(xs, ys, COLORS[5], style=LINE_STYLES[number % 4], width=1.5)
+        ends = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
+        if len(greys) > 1 and ends:
+            plane.text(*ends[-1], str(number + 1), dx=3, dy=4, size=11, color="soft")
     for xs, ys in band:
-        plane.line(xs, ys, COLORS[0], width=1, opacity=0.4)
+        plane.line(xs, ys, COLORS[0], width=0.8)
     for place, (words, (xs, ys)) in enumerate(lines.items()):
         plane.line(xs, ys, COLORS[place % 5], style=LINE_STYLES[place % 4], label=words)
     if len(lines) > 1:

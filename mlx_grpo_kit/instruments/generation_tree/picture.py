@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlx_grpo_kit.viz.chart import Chart, text
-from mlx_grpo_kit.viz.style import POSITIVE, percent
+from mlx_grpo_kit.viz.style import COLORS, POSITIVE, percent
 
-GRAY = "#b9b9bf"  # of a probability that is only looked at
+GRAY = COLORS[5]  # of a probability that is only looked at
 BAR, ROW, STEP, WIDE = 24, 44, 92, 56  # pixels: a bar's line, a branch's line, from token to token, a token's box
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.sheet import shades
-from mlx_grpo_kit.viz.style import FAINT, INK, NEGATIVE, POSITIVE, ZERO, three_digits
+from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, NEGATIVE, POSITIVE, ZERO, three_digits
 
 ROW, CELL, MOST_CELLS = 42, 64, 9  # pixels of an answer's line and of a token; tokens that a line has room for
 MINUS = "\N{MINUS SIGN}"
@@ -43,7 +43,7 @@ def draw_microscope(
         y = 84 + ROW * place
         chart.digits(14, y + 25, [(_short(answer["text"], 14), "ink")], size=14)
         if reward is not None:
-            chart.bar(170, y + 12, max(1.0, 70 * (reward - least) / (most - least)), 16, "#b9b9bf")
+            chart.bar(170, y + 12, max(1.0, 70 * (reward - least) / (most - least)), 16, COLORS[5])
         chart.text(248, y + 25, "none" if reward is None else three_digits(reward), size=12.5)
         long = 40 * abs(advantage) / largest
         chart.bar(340 - (long if advantage < 0 else 0), y + 12, long, 16, POSITIVE if advantage > 0 else NEGATIVE)

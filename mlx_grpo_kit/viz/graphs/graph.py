@@ -22,7 +22,7 @@ WIDEST_SCALED = 1400  # a wider picture keeps its size and scrolls
 # Colours: an attribute for the light theme, which is left where a page removes style sheets; the style sheet for both.
 STYLE = """<style>
 .kit-graph {--ink: var(--jp-ui-font-color1, #24292f); --page: var(--jp-layout-color0, #fff); --leaf: #e7f0fe;
-  --made: #f6f8fa; --edge: #8b949e; --frame: #b6bec8; --slope: #b42318; --data: #1f5fc4; --now: #f89c20}
+  --made: #f6f8fa; --edge: #8b949e; --frame: #b6bec8; --slope: #b42318; --data: #1f5fc4; --now: #d97b00}
 [data-jp-theme-light="false"] .kit-graph {--leaf: #1d3050; --made: #2b2f36; --frame: #59616b; --slope: #ff9d8a;
   --data: #8dbbff}
 .kit-graph text {fill: var(--ink)} .kit-graph .page {fill: var(--page)} .kit-graph .halo {stroke: var(--page)}

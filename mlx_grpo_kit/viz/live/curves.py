@@ -124,6 +124,7 @@ def _draw_panel(
     smoothing: float,
     log: bool,
 ) -> None:
+    from matplotlib.patheffects import withStroke
     from matplotlib.ticker import MaxNLocator
 
     axis.set_title(name, loc="left", size=10, color=INK)
@@ -140,7 +141,7 @@ def _draw_panel(
     drawn = _lines(metrics, steps, history, smoothing, log)
     for line in drawn:
         if line.seen:
-            axis.plot(steps, line.seen, line.marker, color=line.color, markersize=3, alpha=0.45, markeredgewidth=0)
+            axis.plot(steps, line.seen, line.marker, color=line.color, markersize=2, markeredgewidth=0)
         axis.plot(
             line.xs,
             line.heights,
@@ -151,6 +152,7 @@ def _draw_panel(
             marker=line.marker,
             markersize=5,
             markevery=None if len(line.marked) == len(line.xs) else line.marked,
+            path_effects=[withStroke(linewidth=4, foreground="white")] if line.seen else None,
         )
         if axis.get_yscale() == "log" and line.zeros:
             axis.plot(
@@ -260,9 +262,17 @@ def chart_curves(
         )
         for line in lines:
             if line.seen:
-                plane.dots(steps, line.seen, line.color, marker=line.marker, size=4, opacity=0.45)
+                plane.dots(steps, line.seen, line.color, marker=line.marker, size=2.6)
             label = f"{line.metric}  {line.now}"
-            plane.line(line.xs, line.heights, line.color, style=line.style, label=label, marker=line.marker)
+            plane.line(
+                line.xs,
+                line.heights,
+                line.color,
+                style=line.style,
+                label=label,
+                marker=line.marker,
+                halo=bool(line.seen),
+            )
             ends = [(line.xs[place], line.heights[place]) for place in line.marked]
             plane.dots(*zip(*ends, strict=True), line.color, marker=line.marker, size=7)
             if is_log and line.zeros:

@@ -5,6 +5,7 @@ import re
 
 from mlx_grpo_kit.course.chapters.chapter_23.pictures.bars import draw_bars
 from mlx_grpo_kit.course.chapters.chapter_23.pictures.chat import BOX, WIDTH, draw_chat
+from mlx_grpo_kit.viz.style import COLORS
 
 
 def boxes(svg, color):
@@ -40,7 +41,7 @@ def test_bars_are_on_one_scale_and_named():
     )
     svg = chart.svg(words)
     blue = [width for _, y, width in boxes(svg, "#5790fc") if y > 60]
-    orange = [width for _, y, width in boxes(svg, "#f89c20") if y > 60]
+    orange = [width for _, y, width in boxes(svg, COLORS[1]) if y > 60]
     assert abs(blue[1] / blue[0] - 6) < 0.1
     assert abs(orange[0] / blue[0] - 2) < 0.1
     assert words == "Time. a: 3 s; long name: 6 s."

@@ -14,6 +14,7 @@ from mlx_grpo_kit.course.pictures.heatmaps import (
     draw_matrices,
 )
 from mlx_grpo_kit.viz import Panel
+from mlx_grpo_kit.viz.style import NEGATIVE
 
 MINUS = "\N{MINUS SIGN}"
 X = np.array([[1.0, -2.0], [3.0, 0.5]])
@@ -74,7 +75,7 @@ def test_colours_are_centred_on_zero_and_zero_is_white():
     figure, _ = draw_gradient_heatmap("f(x)", {"x": np.full((2, 2), 7.0)}, [[9.0]], [[1.0]], {"x": grad})
     assert colors_of(figure, "0") == {to_rgb("#ffffff")}
     (strongest,), (weaker,), (opposite,) = (colors_of(figure, text) for text in (f"{MINUS}4", f"{MINUS}2", "4"))
-    assert strongest == pytest.approx(to_rgb("#f89c20"))
+    assert strongest == pytest.approx(to_rgb(NEGATIVE))
     assert opposite == pytest.approx(to_rgb("#5790fc"))
     assert weaker == pytest.approx((np.array(strongest) + 1) / 2, abs=0.01)  # half way to white
 

@@ -7,6 +7,7 @@ import pytest
 
 from mlx_grpo_kit.course.chapters.chapter_12.pictures.grids import draw_differences, draw_lens, draw_statistics
 from mlx_grpo_kit.course.pictures.sizes import LEFT, LONGEST, PART_COLORS, amount, draw_plan, draw_shares, in_bytes
+from mlx_grpo_kit.viz.style import NEGATIVE
 
 PARTS = {"embedding": 50, "attention": 0, "mlp": 150, "norms": 1}
 
@@ -99,7 +100,7 @@ def test_differences():
         "0", "2e-8", "0", "0", "3e-1", "2e-5", "1", "nan", "1e-2"]  # fmt: skip
     fills = [color for *_, color in bars(chart)]
     assert fills[:2] == ["#ffffff"] * 2
-    assert (fills[4], fills[6], fills[7]) == ("#f89c20",) * 3
+    assert (fills[4], fills[6], fills[7]) == (NEGATIVE,) * 3
     _, words = draw_differences({"a": [1e-6]}, ["1"])
     assert words == "No difference beyond rounding."
     _, words = draw_differences({"a": [1e-2], "b": [0]}, ["1"])

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from mlx_grpo_kit.course.chapters.chapter_14.pictures.rewards import draw_hack, draw_rewards, summarize
+from mlx_grpo_kit.viz.style import NEGATIVE
 
 PROMPTS = ["1+2="] * 4 + ["3+4="] * 4
 TEXTS = ["3", "4", "5", "3", "7", "", "x<y", "1" * 40]
@@ -22,7 +23,7 @@ def bars(svg, color):
 def test_bars_are_as_tall_as_their_counts():
     chart, words = drawn([1.0, 0.0, 0.5, 1.0, 1.0, 0.0, 0.0, 1.0])
     svg = chart.svg(words)
-    blue, orange = bars(svg, "#5790fc")[:-1], bars(svg, "#f89c20")[:-1]  # the last of each is the legend's
+    blue, orange = bars(svg, "#5790fc")[:-1], bars(svg, NEGATIVE)[:-1]  # the last of each is the legend's
     assert blue[2] == pytest.approx(3 * orange[2], abs=0.2)  # at 1.0 three right ones and a wrong one
     assert orange[0] == pytest.approx(3 * orange[2], abs=0.2)  # at 0.0 three wrong ones
     assert blue[:2] == [0, 0]

@@ -104,9 +104,7 @@ def draw_push(
             if belongs(advantage)
         ]
         if points:
-            axis.scatter(
-                *zip(*points, strict=True), s=34, marker=marker, color=color, alpha=0.75, linewidth=0, label=name
-            )
+            axis.scatter(*zip(*points, strict=True), s=34, marker=marker, color=color, linewidth=0, label=name)
     axis.set(xlim=(-0.02 * end, end), ylim=(-0.02 * end, end))
     axis.set_xlabel("probability before the step, %", size=9, color=INK, labelpad=2)
     axis.set_ylabel("probability after the step, %", size=9, color=INK)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import COLORS
+from mlx_grpo_kit.viz.style import BLUE, COLORS
 
 Function = Callable[[Any], Any]  # a number or an array in, the same kind out; made of NumPy's functions
 METHODS = ("one side", "both sides", "complex step")
@@ -107,8 +107,8 @@ def _draw_curves(
         strong = method == chosen
         if strong:
             step, least = best_step(errors)
-        look = {"width": 2.4, "opacity": 1.0} if strong else {"width": 1.2, "opacity": 0.7}
-        plane.line(STEPS, np.maximum(errors, FLOOR), color, style=style, label=method, **look)
+        width = 2.4 if strong else 1.0
+        plane.line(STEPS, np.maximum(errors, FLOOR), color, style=style, label=method, width=width)
     if least < 1e-2:
         where = "any shorter step" if chosen == "complex step" else f"h near {step:.0e}"
         label = f"best: {where}, error {least or 0:.0e}".replace("0e+00", "0")
@@ -152,7 +152,7 @@ def _draw_digits(chart: Chart, f: Function, df: Function, x: float, h: float, dt
         rest = max(0, len(text(float(above))) - max(same, 1 + longest + 1))
         note = f"Grey digits cancel; {rest} remain for the slope."
     right = _agreement(text(slope), text(true))
-    rows.append(("measured slope", text(slope), right, COLORS[0], COLORS[2]))
+    rows.append(("measured slope", text(slope), right, BLUE, COLORS[2]))
     rows.append(("true slope", text(true), 0, "ink", "ink"))
     count = max(0, right - text(true).find(".") - 1)
     for (label, number, first, *colors), y in zip(rows, (62, 120, 222, 280), strict=True):

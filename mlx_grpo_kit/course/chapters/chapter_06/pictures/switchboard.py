@@ -78,7 +78,7 @@ def _write_formulas(
     axis.set(xlim=(0, 1), ylim=(0, 1))
     axis.text(0, 0.97, name, size=13, weight="bold", color=INK, va="top")
     for y, title, formula, in_use in ((0.6, "right", healthy, not is_broken), (0.34, "broken", broken, is_broken)):
-        color = (BAD if is_broken else GOOD) if in_use else "#9aa0a6"
+        color = (BAD if is_broken else GOOD) if in_use else GREY
         axis.text(0, y, f"{title}{'  (in use)' if in_use else ''}", size=9, color=color, va="bottom")
         axis.text(
             0,

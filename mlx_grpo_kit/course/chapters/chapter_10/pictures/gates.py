@@ -39,7 +39,7 @@ def draw_gate(gate: float, up: float) -> tuple[Chart, str]:
         xlabel="up",
     )
     for other in (-6, -1, 0.5, 1, 2, 3, 4, 5, 6):
-        right.line((-FAR_UP, FAR_UP), (-FAR_UP * silu(other), FAR_UP * silu(other)), "soft", width=0.7, opacity=0.45)
+        right.line((-FAR_UP, FAR_UP), (-FAR_UP * silu(other), FAR_UP * silu(other)), "soft", width=0.4)
     right.upright(up, style=":")
     right.line((-FAR_UP, FAR_UP), (-FAR_UP * slope, FAR_UP * slope), COLORS[0], width=2.6)
     right.dots([up], [slope * up], "ink", size=10)

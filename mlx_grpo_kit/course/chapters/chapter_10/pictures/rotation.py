@@ -58,8 +58,8 @@ def draw_rotation(
         (keys[pair], key_position, KEY, "key"),
     ):
         around = [abs(vector) * np.exp(1j * angle) for angle in np.linspace(0, 2 * math.pi, 73)]
-        circle.line([z.real for z in around], [z.imag for z in around], color, width=0.8, opacity=0.5)
-        _arrow(circle, vector, color, longest, opacity=0.35, style="--")
+        circle.line([z.real for z in around], [z.imag for z in around], color, width=0.5)
+        _arrow(circle, vector, color, longest, style="--")
         turned = vector * np.exp(1j * position * speeds[pair])
         _arrow(circle, turned, color, longest, label=f"{name} at {position}")
     circle.legend("lower right")
@@ -148,7 +148,7 @@ def draw_diagonals(scores: Any) -> tuple[Chart, str]:
             below=f"orange {_signed(-far)}, white 0, blue {_signed(far)}",
         )
     )
-    sheet.write([[_signed(number)[:5] for number in row] for row in scores], size=0.3 * sheet.cell)
+    sheet.write([[_signed(number)[:5] for number in row] for row in scores], size=max(0.3 * sheet.cell, 9.9))
     chart.text(285, 52 + 175, "position of the query", anchor="end")
     spread = max(float(np.ptp(np.diagonal(scores, shift))) for shift in range(1 - length, length))
     return chart, (
@@ -159,12 +159,12 @@ def draw_diagonals(scores: Any) -> tuple[Chart, str]:
 
 
 def _arrow(plane: Plane, tip: complex, color: str, size: float, *, label: str = "", **look: Any) -> None:
-    plane.line((0, tip.real), (0, tip.imag), color, width=3.0 if label else 2.0, label=label, **look)
+    plane.line((0, tip.real), (0, tip.imag), color, width=3.0 if label else 1.5, label=label, **look)
     if abs(tip) > 0:
         back = -0.09 * size * tip / abs(tip)
         sides = [tip + back * complex(math.cos(turn), math.sin(turn)) for turn in (0.5, -0.5)]
         xs, ys = [sides[0].real, tip.real, sides[1].real], [sides[0].imag, tip.imag, sides[1].imag]
-        plane.line(xs, ys, color, width=3.0 if label else 2.0, opacity=look.get("opacity", 1.0))
+        plane.line(xs, ys, color, width=3.0 if label else 1.5)
 
 
 def _short(number: float) -> str:

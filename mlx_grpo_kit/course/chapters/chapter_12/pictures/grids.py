@@ -8,9 +8,8 @@ from typing import Any
 
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart
 from mlx_grpo_kit.viz.sheet import shades
-from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO, three_digits
+from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO, ink_on, three_digits
 
-CELL_INK = "#333333"
 FEW = 14  # with up to this many columns, each cell shows its text
 LEAST, MOST = 1e-7, 1.0  # differences: white below, orange from here on
 
@@ -146,7 +145,8 @@ def _grid(
         chart.text(left - 8, top + height / 2 + 4.5, name, size=12.5, anchor="end")
         for column in range(len(columns)):
             at = left + column * width
-            chart.bar(at, top, width - 1, height - 1, color(float(numbers[row][column])))
+            fill = color(float(numbers[row][column]))
+            chart.bar(at, top, width - 1, height - 1, fill)
             if len(columns) <= FEW:
                 is_bold = bool(bold and bold[row][column])
                 middle = at + (width - 1) / 2
@@ -156,7 +156,7 @@ def _grid(
                     words(row, column),
                     size=12,
                     anchor="middle",
-                    color=CELL_INK,
+                    color=ink_on(fill),
                     bold=is_bold,
                 )
     chart.text(left, 58 + height * len(rows) + 17, below, size=11.5, color="soft")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.sheet import Sheet
-from mlx_grpo_kit.viz.style import COLORS, POSITIVE
+from mlx_grpo_kit.viz.style import COLORS, EDGE, POSITIVE
 
 WINDOW = 9  # measurements in a median
 NOTHING, KEPT, COMPUTED, CHOSEN = "#ffffff", "#d4d4d8", POSITIVE, "#fbb45c"
@@ -66,7 +66,7 @@ def draw_cost(
     cell = 840 / longest
     for top, name, kept in ((30, "without", 0), (66, "with a cache", length - 1)):
         chart.text(14, top + 15, name, size=13)
-        chart.bar(130, top + 20, cell * longest, 1.5, "#9c9ca1")
+        chart.bar(130, top + 20, cell * longest, 1.5, EDGE)
         chart.bar(130, top, cell * kept, 20, KEPT)
         chart.bar(130 + cell * kept, top, max(2.5, cell * (length - kept)), 20, COMPUTED)
     chart.text(
@@ -84,7 +84,7 @@ def draw_cost(
     )
     looks = ((COLORS[1], "--", without), (COLORS[0], "-", cached))
     for (name, medians), (color, style, measured) in zip(usual.items(), looks, strict=True):
-        plane.dots(lengths, measured, color, size=3, opacity=0.5)
+        plane.dots(lengths, measured, color, size=2.6)
         plane.line(lengths, medians, color, style=style, label=name)
     plane.upright(length, style=":")
     plane.legend("upper left")

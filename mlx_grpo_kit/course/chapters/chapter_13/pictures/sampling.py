@@ -9,7 +9,7 @@ from typing import Any
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import BLUE, COLORS, ORANGE, POSITIVE, percent
 
-GRAY = "#b9b9bf"  # a probability of the policy, not drawn from
+GRAY = COLORS[5]  # a probability of the policy, not drawn from
 ROW = 27  # pixels of a token's row
 
 

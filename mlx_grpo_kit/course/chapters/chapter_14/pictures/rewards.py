@@ -103,7 +103,7 @@ def draw_hack(
                 sum(values[max(0, i - smoothing + 1) : i + 1]) / min(i + 1, smoothing) for i in range(len(values))
             ]
             label = what if number == 0 else ""
-            plane.line(range(1, len(smooth) + 1), smooth, color, style=style, label=label, opacity=0.95, width=2.2)
+            plane.line(range(1, len(smooth) + 1), smooth, color, style=style, label=label, width=2.2)
             words.append((name, what, smooth))
     plane.legend("lower left")
     told = "; ".join(f"{name}, {what}: from {smooth[0]:.2f} to {smooth[-1]:.2f}" for name, what, smooth in words)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, POSITIVE, percent
+from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, POSITIVE, percent
 
-GRAY = "#b9b9bf"  # probabilities
+GRAY = COLORS[5]  # probabilities
 ROW = 30  # pixels of an answer's row
 MINUS = "\N{MINUS SIGN}"
 

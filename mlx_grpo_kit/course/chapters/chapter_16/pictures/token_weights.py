@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE
+from mlx_grpo_kit.viz.style import EDGE, NEGATIVE, POSITIVE
 
 ROW, LEFT, WIDE = 46, 130, 640  # pixels
 
@@ -36,7 +36,7 @@ def draw_token_weights(
             high = max(1.5, (ROW - 12) * weight / highest)
             color = POSITIVE if sign > 0 else NEGATIVE
             chart.bar(LEFT + cell * place + 1, bottom - high, cell - 2, high, color)
-        chart.bar(LEFT, bottom, WIDE, 1, "#9c9ca1")
+        chart.bar(LEFT, bottom, WIDE, 1, EDGE)
         chart.text(LEFT + WIDE + 24, bottom - 8, f"{row[0]:.1%}", size=14, bold=True)
         chart.text(LEFT + WIDE + 112, bottom - 8, f"{sum(row):.1%}", size=14)
         words.append(f"{kind}, {len(row)}: a token {row[0]:.1%}, the completion {sum(row):.1%}.")

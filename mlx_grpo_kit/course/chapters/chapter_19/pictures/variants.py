@@ -106,9 +106,9 @@ def draw_seeds(results: Mapping[str, Sequence[float]], xlabel: str, first: float
     words = []
     for place, (name, each) in enumerate(results.items()):
         mean, error = mean_and_error(each)
-        plane.line([place, place], [mean - 2 * error, mean + 2 * error], COLORS[0], width=12, opacity=0.35)
+        plane.line([place, place], [mean - 2 * error, mean + 2 * error], COLORS[0], width=3)
         offsets = [place + 0.18 + 0.05 * number for number in range(len(each))]
-        plane.dots(offsets, each, COLORS[0], size=5, opacity=0.85)
+        plane.dots(offsets, each, COLORS[0], size=5)
         plane.line([place - 0.14, place + 0.14], [mean, mean], ORANGE, width=3)
         x = 58 + step * (place + 0.5)
         chart.text(x, 336 + 17 * (place % 2), name, size=13, anchor="middle", bold=not place)

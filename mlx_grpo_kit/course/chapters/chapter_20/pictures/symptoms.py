@@ -67,8 +67,8 @@ def draw_symptoms(
         )
         for values, color, style, marker in zip(lines, COLORS, ("-", "--"), "oD", strict=False):
             xs = range(1, len(values) + 1)
-            plane.line(xs, values, color, width=1.0, opacity=0.35)
-            plane.line(xs, smooth(values, 0.7), color, style=style, width=2.2)
+            plane.line(xs, values, color, width=0.8)
+            plane.line(xs, smooth(values, 0.7), color, style=style, width=2.2, halo=True)
             if len(values) == 1:
                 plane.dots(xs, values, color, marker=marker, size=9)
         if metric != "reward" and lines[1] and not any(map(math.isfinite, lines[1])):

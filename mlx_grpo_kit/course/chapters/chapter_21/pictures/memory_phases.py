@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mlx_grpo_kit.course.pictures.sizes import in_bytes
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart
-from mlx_grpo_kit.viz.style import COLORS
+from mlx_grpo_kit.viz.style import COLORS, ink_on
 
 PART_COLORS = {
     "parameters": COLORS[0],
@@ -18,7 +18,6 @@ PART_COLORS = {
     "log-probs": "#e7c300",
     "update": "#8c6d31",
 }
-WHITE_INK = {"gradients", "activations", "KV cache", "update"}
 WIDTH, LEFT, LONGEST = 900, 110, 640
 TOP, ROW = 84, 44
 
@@ -51,7 +50,7 @@ def draw_memory(
             chart.bar(left, top, width, 28, PART_COLORS[part])
             label = in_bytes(size)
             if width > CHARACTER * 11.5 * len(label) + 6:
-                ink = "#ffffff" if part in WHITE_INK else "#333333"
+                ink = ink_on(PART_COLORS[part])
                 chart.text(left + width / 2, top + 19, label, size=11.5, anchor="middle", color=ink)
             left += width
         total = in_bytes(sums[name])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart, ticks
-from mlx_grpo_kit.viz.style import COLORS, short_number
+from mlx_grpo_kit.viz.style import COLORS, ink_on, short_number
 
 WIDTH, LEFT, RIGHT = 1000, 150, 24  # pixels: the page, the names of the lanes, the margin at the end
 LANE, BAR = 30, 22
@@ -72,7 +72,9 @@ def draw_timeline(
             left, width = LEFT + bar.start * scale, max((bar.end - bar.start) * scale, 1.0)
             chart.bar(left, y, max(width - 0.8, 1.0), BAR, colors[bar.kind])
             if width > 8 + CHARACTER * 11 * len(bar.label):
-                chart.text(left + width / 2, y + 15, bar.label, size=11, anchor="middle", color="#1a1a1a")
+                chart.text(
+                    left + width / 2, y + 15, bar.label, size=11, anchor="middle", color=ink_on(colors[bar.kind])
+                )
         busy = {
             lane: sum(bar.end - bar.start for bar in run if bar.lane == lane and bar.kind in working) for lane in lanes
         }

@@ -1,0 +1,68 @@
+"""On a page of any width the smallest words of an SVG picture are 9 pixels high: from there on the picture scrolls."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from mlx_grpo_kit.scalar import Value
+from mlx_grpo_kit.viz import draw_graph
+from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.picture import SMALLEST_TEXT, as_picture, least_width, with_least_width
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+SVG = "{http://www.w3.org/2000/svg}"
+STORED = re.compile(r'src="data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)"')
+
+
+def sizes_of_words(node, size=16.0):
+    """The size in user units of every piece of text, found by walking the tree as a browser does."""
+    own = re.search(r"font(?:-size)?:\s*([\d.]+)px", node.get("style", ""))
+    size = float(node.get("font-size") or (own[1] if own else size))
+    if node.tag in (f"{SVG}text", f"{SVG}tspan") and (node.text or "").strip():
+        yield size
+    for child in node:
+        yield from sizes_of_words(child, size)
+
+
+def smallest_on_a_narrow_page(svg):
+    """Pixels, where the page is narrower than the picture's least width."""
+    tree = ElementTree.fromstring(with_least_width(svg))
+    _, _, wide, _ = map(float, tree.get("viewBox").split())
+    least = float(re.search(r"min-width:(\d+)px", tree.get("style"))[1])
+    return min((size * least / wide for size in sizes_of_words(tree)), default=99)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_words_of_stored_pictures_can_be_read_on_a_narrow_page(notebook):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    pages = ["".join(output.get("data", {}).get("text/html", "")) for c in cells for output in c.get("outputs", [])]
+    svgs = [base64.b64decode(image).decode() for page in pages for image in STORED.findall(page)]
+    for svg in (svg for svg in svgs if 'role="img"' in svg):  # others are arrows without words
+        assert smallest_on_a_narrow_page(svg) >= SMALLEST_TEXT - 1e-6
+        wide = float(re.search(r' width="([\d.]+)"', svg)[1])
+        assert least_width(svg) <= 1.2 * wide  # not far beyond the size it was drawn for
+
+
+def test_a_chart_and_a_graph_carry_their_least_width():
+    chart = Chart(800, 300)
+    chart.text(10, 20, "large", size=18)
+    chart.text(10, 50, "small", size=12)
+    a = Value(2.0, label="a")
+    for picture, least in ((as_picture(chart, "words"), 600), (draw_graph(a * a), None)):
+        least = least or least_width(picture.svg)
+        assert f'style="min-width:{least}px;' in picture.svg[: picture.svg.index(">")]
+        assert picture.html == f'<div style="overflow-x:auto">{picture.svg}</div>'
+        stored = picture._repr_mimebundle_()["text/html"]
+        assert stored.startswith('<div style="overflow-x:auto"><img ')
+        assert f'style="min-width:{least}px;max-width:100%"' in stored
+        assert smallest_on_a_narrow_page(picture.svg) >= SMALLEST_TEXT
+
+
+def test_exponents_are_not_much_smaller_than_other_numbers():
+    chart = Chart(800, 300)
+    chart.plane(60, 30, 700, 200, x=(0, 1), y=(1e-6, 1), log_y=True)
+    assert least_width(chart.svg("words")) < 800
