@@ -25,7 +25,6 @@ from mlx_grpo_kit.course.course_map import describe_course, draw_course
 from mlx_grpo_kit.course.reference import write_reference
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
 from mlx_grpo_kit.files import read_file, replaced_folder
-from mlx_grpo_kit.viz.picture import as_picture
 
 TITLE = "From one number to GRPO"
 PACKAGES = ("myst_nb", "sphinx_book_theme", "griffe", "latex2mathml")
@@ -55,6 +54,7 @@ IN_REPOSITORY = "../../../notebooks/"
 IMAGES = sorted(Path(__file__).with_name("guides").glob("images/*.png"))
 SETTINGS = {
     "project": TITLE,
+    "author": "the authors of mlx_grpo_kit",
     "html_title": TITLE,
     "extensions": ["myst_nb", "mlx_grpo_kit.course.formulas"],
     "html_math_renderer": "mathml",
@@ -135,6 +135,7 @@ def build(notebooks: Path, output: Path) -> list[str]:
 def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: Sequence[str]) -> str:
     """The first page in MyST's Markdown: the map, each part's chapters with their goals, guides and reference."""
     hours = round(sum(chapter.minutes for chapter in COURSE) / 60)
+    pages = {chapter.file: f"{chapter.file}.html" for part in parts.values() for chapter in part}
     lines = [
         f"# {TITLE}",
         "",
@@ -143,7 +144,12 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: 
         "and their pictures stand still. In JupyterLab, which `make lab` opens, you can move them, and exercises check "
         "themselves.",
         "",
-        f"<div>\n{as_picture(draw_course(PARTS), describe_course(PARTS)).html}\n</div>",
+        "![A tiny Qwen3 during 600 steps of GRPO: reward and held-out accuracy rise together](images/grpo_learns.png)",
+        "",
+        "What you will have understood at the end: a policy that learns addition from rewards alone.",
+        "",
+        # Inline, so that its chapters are links.
+        f"<div>\n{draw_course(PARTS, pages.get).svg(describe_course(PARTS))}\n</div>",
         "",
         "A line leads from each chapter down to those that build on it.",
         "",
@@ -178,7 +184,7 @@ def _read(file: Path) -> nbformat.NotebookNode:
 def _goal(notebook: nbformat.NotebookNode) -> str:
     """The first sentence of a chapter's goal."""
     header = "".join(cell.source for cell in notebook.cells[:1])
-    words = re.search(r"\*\*Goal\.\*\*\s+(.*?[.!?:])(\s|$)", header, flags=re.S)
+    words = re.search(r"\*\*Goal\.\*\*\s+(.*?(?<!\bDr)[.!?:])(\s|$)", header, flags=re.S)
     return re.sub(r":$", ".", words[1].replace("\n", " ")) if words else ""
 
 

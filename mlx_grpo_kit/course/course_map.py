@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from mlx_grpo_kit.viz.chart import Chart, text
@@ -14,14 +14,20 @@ WIDTH, LINE, ROW, HEADING = 440, 84, 25, 40  # pixels: LINE is where the dots ar
 class Chapter(Protocol):
     """A chapter as the map draws it; `needs` are the numbers of earlier chapters."""
 
+    file: str
     number: str
     title: str
     minutes: int
     needs: Sequence[str]
 
 
-def draw_course(parts: Mapping[str, Sequence[Chapter]]) -> Chart:
-    """The chapters by the name of their part, each a dot; a line leads down from it to every chapter that needs it."""
+def draw_course(
+    parts: Mapping[str, Sequence[Chapter]], page_of: Callable[[str], str | None] = lambda file: None
+) -> Chart:
+    """The chapters by the name of their part, each a dot; a line leads down from it to every chapter that needs it.
+
+    `page_of` gives the address of a chapter from the name of its file, or None; with one, its title is a link.
+    """
     heights: dict[str, float] = {}
     dots, words, y = [], [], 0.0
     for (name, chapters), color in zip(parts.items(), COLORS, strict=True):
@@ -34,8 +40,9 @@ def draw_course(parts: Mapping[str, Sequence[Chapter]]) -> Chart:
             heights[chapter.number] = middle = y + ROW / 2
             y += ROW
             dots.append(f'<circle cx="{LINE}" cy="{middle:g}" r="7" fill="{color}" stroke="#fff" stroke-width="1.5"/>')
+            title = text(LINE + 18, middle + 5, f"{chapter.number}  {chapter.title}", size=14)
             words += [
-                text(LINE + 18, middle + 5, f"{chapter.number}  {chapter.title}", size=14),
+                f'<a href="{page}">{title}</a>' if (page := page_of(chapter.file)) else title,
                 text(WIDTH - 12, middle + 5, f"{chapter.minutes} min", size=13, anchor="end", color="soft"),
             ]
     numbers = [*heights]

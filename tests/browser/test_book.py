@@ -21,8 +21,8 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = ["01_derivatives", "02_scalar_autograd", "12_qwen3"]  # panels and still pictures, graphs, wide tables
 TOO_WIDE = """() => {
   const width = document.documentElement.clientWidth;
-  // Code, pictures that scroll in their box, and what is cut off by design.
-  const room = node => node.closest("pre, .numbers, details:not([open])")
+  // Code, formulas and pictures that scroll in their box, and what is cut off by design.
+  const room = node => node.closest("pre, .kit-formula, .numbers, details:not([open])")
     ?? node.parentElement.closest("[style*='overflow-x']");
   const wide = [...document.querySelectorAll("article *")].filter(
     node => node.getBoundingClientRect().right > width + 1 && !room(node));

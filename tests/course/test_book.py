@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
 from sphinx.application import Sphinx
 
@@ -161,3 +162,14 @@ def test_a_formula_is_drawn_in_the_book(site):
     page = (site / "one_page.html").read_text(encoding="utf-8")
     assert page.count('<div class="kit-formula"><math alttext="') == 2
     assert "$" not in re.sub(r"<[^>]*>", "", page)
+
+
+def test_the_map_links_the_chapters_that_are_there(site):
+    front = (site / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r'<a href="(\w+\.html)"><text', front) == ["01_derivatives.html"]
+    assert "Author name not set" not in (site / "01_derivatives.html").read_text(encoding="utf-8")
+
+
+def test_a_goal_is_not_cut_at_a_title():
+    cell = nbformat.v4.new_markdown_cell("# 19\n\n**Goal.** Compare GRPO, Dr. GRPO and DAPO. Then more.")
+    assert book._goal(nbformat.v4.new_notebook(cells=[cell])) == "Compare GRPO, Dr. GRPO and DAPO."
