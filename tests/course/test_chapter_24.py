@@ -1,5 +1,6 @@
 """Chapter 24: the checks look at behaviour. Right answers in any style pass, and each wrong one gets its message."""
 
+import copy
 import itertools
 from pathlib import Path
 from xml.etree import ElementTree
@@ -20,7 +21,7 @@ from mlx_grpo_kit.course.chapters.chapter_24.paired import in_words, interval, p
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.flow import BOXES, draw_step
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide
 from mlx_grpo_kit.generation import SamplingConfig, generate
-from mlx_grpo_kit.grpo import per_token_logps
+from mlx_grpo_kit.grpo import compute_advantages, minimal, per_token_logps
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
 
@@ -131,6 +132,16 @@ def sample_by_gumbel(config, params, prompts, ends, max_new_tokens, seed):
         for row, each, longest in zip(rows, ids, lengths, strict=True):
             completions[row] = each[length : length + longest].tolist()
     return completions
+
+
+def keeping(answer):
+    """`answer`, with every argument in a copy that it may change."""
+
+    def call(config, params, *others):
+        params, others = {name: mx.array(each) for name, each in params.items()}, copy.deepcopy(others)
+        return answer(config, params, *others)
+
+    return call
 
 
 def sample_by_the_kit(config, params, prompts, ends, max_new_tokens, seed):
@@ -270,6 +281,19 @@ def first_token_for_all(config, params, prompts, ends, max_new_tokens, seed):
     ]
 
 
+def grouped_by_length(falling):
+    def answer(config, params, prompts, ends, max_new_tokens, seed):
+        ordered = sorted(prompts, key=len, reverse=falling)
+        return sample_by_gumbel(config, params, ordered, ends, max_new_tokens, seed)
+
+    return answer
+
+
+def with_top_p(config, params, prompts, ends, max_new_tokens, seed):
+    sampling = SamplingConfig(max_new_tokens, top_p=0.95)
+    return generate(config, params, prompts, sampling=sampling, eos_token_ids=ends, seed=seed).completions
+
+
 def one_too_many(config, params, prompts, ends, max_new_tokens, seed):
     return sample_by_gumbel(config, params, prompts, ends, max_new_tokens + 1, seed)
 
@@ -291,6 +315,16 @@ def logps_without_the_end(config, params, prompts, completions):
     logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
     lengths = mask.sum(axis=1, keepdims=True)
     return logps, mask & (np.arange(mask.shape[1]) < lengths - 1)
+
+
+def logps_with_constant_embedding(config, params, prompts, completions):
+    params = {**params, "embedding.weight": mx.stop_gradient(params["embedding.weight"])}
+    return logps_by_cross_entropy(config, params, prompts, completions)
+
+
+def logps_with_half_of_the_gradient(config, params, prompts, completions):
+    logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
+    return logps / 2 + mx.stop_gradient(logps / 2), mask
 
 
 def logps_by_numpy(config, params, prompts, completions):
@@ -323,6 +357,11 @@ def gradient_of_everything(config, params, prompts, completions, advantages):
     return mx.grad(loss)(params)
 
 
+def gradient_of_centred_advantages(config, params, prompts, completions, advantages):
+    centred = np.subtract(advantages, np.mean(advantages)).tolist()
+    return gradient_of_reinforce(config, params, prompts, completions, centred)
+
+
 def gradient_with_its_old_ones(config, params, prompts, completions, advantages):
     def loss(params):
         now, mask = per_token_logps(config, params, prompts, completions)
@@ -346,7 +385,10 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (1, ends_without_its_token, "Keep the end token"),
         (1, padded_with_zeros, "A completion stops with its first end token"),
         (1, one_too_many, "at most 3 were asked for"),
-        (1, with_the_prompt, "expected each completion about as often"),
+        (1, with_the_prompt, "at most 3 were asked for"),
+        (1, grouped_by_length(False), "in another order than the prompts"),
+        (1, grouped_by_length(True), "in another order than the prompts"),
+        (1, with_top_p, "no top-k, no top-p"),
         (1, first_token_for_all, "of the rows, where the model has"),
         (1, lambda *arguments: sample_by_gumbel(*arguments[:-1], 7), "The seed has no influence"),
         (1, lambda *arguments: sample_by_gumbel(*arguments)[:-1], "completions for"),
@@ -355,6 +397,9 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (2, scored_by_their_own_place, "at its *own* position"),
         (2, logps_without_the_end, "never taught when to stop"),
         (2, logps_by_numpy, "the way back to `params` is cut"),
+        (2, logps_with_constant_embedding, "a part of them is a constant"),
+        (2, logps_with_half_of_the_gradient, "a part of them is a constant"),
+        (2, lambda *arguments: logps_by_cross_entropy(*arguments)[::-1], "the mask first"),
         (2, lambda *arguments: logps_by_cross_entropy(*arguments)[0], "expected"),
         (3, over_the_batch, "Compare within the group"),
         (3, of_its_neighbours, "next to each other"),
@@ -362,6 +407,7 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (3, lambda rewards, size: -np.array(minus_the_mean(rewards, size)), "learn to be wrong"),
         (3, lambda rewards, size: minus_the_mean(rewards, size)[:-1], "numbers for"),
         (4, gradient_of_everything, "The prompt's tokens are in the loss"),
+        (4, gradient_of_centred_advantages, "Take the advantages as they are"),
         (4, gradient_with_its_old_ones, "The old log-probabilities have a gradient too"),
         (4, lambda *arguments: {n: -g for n, g in gradient_of_reinforce(*arguments).items()}, "The sign is reversed"),
         (6, ("no difference", FEW), "Fewer than five seeds"),
@@ -377,6 +423,44 @@ def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
     note = check(f"24.{number}", answer)
     assert not note.passed
     assert words in note.text, note.text
+
+
+def test_a_message_that_says_what_was_expected_says_it_once():
+    for answer in (one_too_many, lambda *arguments: [[6]] * len(arguments[2])):
+        assert ", expected" not in check("24.1", answer).text
+    assert "`completion_logps(config, params, [[2, 3]," in check("24.2", scored_by_their_own_place).text
+
+
+def spoiling(answer, by):
+    """`answer`, and afterwards every parameter and prompt that it was given is another one."""
+
+    def call(config, params, prompts, *others):
+        result = keeping(answer)(config, params, prompts, *others)
+        mx.eval([*(result.values() if isinstance(result, dict) else result[0])])
+        for value in params.values():
+            value *= by
+        prompts[0].append(2)
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("number", "answer"), [(1, sample_by_gumbel), (2, logps_by_cross_entropy), (4, gradient_of_reinforce)]
+)
+def test_an_answer_that_changes_its_arguments_spoils_nothing_for_the_next_one(number, answer):
+    assert not check(f"24.{number}", spoiling(answer, 1.5)).passed
+    note = check(f"24.{number}", answer)
+    assert note.passed, note
+
+
+def test_the_gradient_for_any_advantages_is_that_of_the_kits_page():
+    config, params, prompts, completions, rewards = chapter.Batch("a batch", 0).arguments()
+    pushes = np.array(compute_advantages(rewards, minimal.NUM_GENERATIONS)).tolist()
+    found = chapter.kits_gradient(config, params, prompts, completions, pushes)
+    _, expected = minimal.gradient(config, params, prompts, completions, rewards)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6)
 
 
 # The loop, without training to the end: tests/course/test_exercises.py does that once.

@@ -8,15 +8,26 @@ import mlx.optimizers as optim
 import numpy as np
 
 from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.course.chapters.chapter_24 import small, training
 from mlx_grpo_kit.course.chapters.chapter_24.paired import Extension, mistakes_with
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import Slip, slips
-from mlx_grpo_kit.grpo import compute_advantages, minimal
+from mlx_grpo_kit.grpo import compute_advantages, compute_grpo_loss, minimal, per_token_logps
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
+
+
+class Judged(Exercise):
+    """An exercise whose `run` puts into words what an answer did; a Misfit says by itself what was expected."""
+
+    def _complaint(self, case, expected, got, never_returns):
+        if isinstance(got, small.Misfit):
+            return f"`{self.solution.__name__}({', '.join(map(repr, case))})` gave {got}."
+        return super()._complaint(case, expected, got, never_returns)
+
 
 # -- a sampler --------------------------------------------------------------------------------------------------------
 
@@ -41,7 +52,7 @@ def _draw(function, wish):
     return small.FITS if function is sample else small.draw_and_judge(function, wish)
 
 
-SAMPLE = Exercise(
+SAMPLE = Judged(
     "24.1",
     "A sampler",
     "Write `sample(config, params, prompts, ends, max_new_tokens, seed)`. `prompts` is a list of lists of token ids, "
@@ -139,6 +150,26 @@ SAMPLE = Exercise(
                 hint=2,
             ),
             Slip(
+                "another order",
+                "  width = max(map(len, prompts))",
+                "+ prompts = sorted(prompts, key=len)",
+                message=(
+                    "The completions are right, but in another order than the prompts: every reward would go to the "
+                    "wrong answer. If you sort or group prompts by length, put the completions back in their places."
+                ),
+            ),
+            Slip(
+                "top-k",
+                "- tokens = mx.random.categorical(logits, key=key)",
+                "+ least = mx.sort(logits, axis=-1)[:, -4:-3]",
+                "+ tokens = mx.random.categorical(mx.where(logits >= least, logits, -1e9), key=key)",
+                message=(
+                    "The loss will use the probabilities of all tokens, so the draws have to come from all of them: "
+                    "no top-k, no top-p."
+                ),
+                hint=3,
+            ),
+            Slip(
                 "one key for all places",
                 "- for key in mx.random.split(mx.random.key(seed), max_new_tokens):",
                 "+ for key in [mx.random.key(seed)] * max_new_tokens:",
@@ -178,8 +209,8 @@ SAMPLE = Exercise(
         ),
     ),
     run=_draw,
-    explain="Thousands of completions, and their frequencies are the model's: greedy decoding, another temperature or "
-    "a shift by one place would have shown. A correct sampler fails this check once in a million.",
+    explain="Thousands of completions, and their frequencies are the model's: greedy decoding, a clearly different "
+    "temperature or a shift by one place would have shown. A correct sampler fails this check once in a million.",
 )
 
 
@@ -201,9 +232,20 @@ def completion_logps(config, params, prompts, completions):
     return mx.take_along_axis(logps, ids[:, wide:, None], axis=-1)[..., 0], mask
 
 
-def _score(function, seed, prompts, completions):
+class Weights:
+    """The small model with the weights of a seed, as messages name it: the first two arguments of a call."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def __repr__(self) -> str:
+        return "config, params"
+
+
+def _score(function, weights, prompts, completions):
     """(log-probabilities at real tokens, mask): those of the solution come from rows without padding, by NumPy."""
-    params, rows = small.params(seed), len(prompts)
+    seed, rows = weights.seed, len(prompts)
+    params = small.params(seed)
     longest = max(map(len, completions))
     right_mask = np.array([[int(place < len(each)) for place in range(longest)] for each in completions])
     if function is completion_logps:
@@ -211,6 +253,14 @@ def _score(function, seed, prompts, completions):
         for row, logps in enumerate(small.logps_row_by_row(small.CONFIG, params, prompts, completions)):
             table[row, : len(logps)] = logps
         return mx.array(table.astype(np.float32)), mx.array(right_mask)
+    real = mx.array(right_mask) == 1
+    weigh = mx.array(np.random.default_rng(seed).normal(size=right_mask.shape).astype(np.float32))
+
+    def gradient_of(score, params):
+        return mx.grad(lambda params: (mx.where(real, score(params)[0], 0.0) * weigh).sum())(params)
+
+    def rights(params):
+        return completion_logps(small.CONFIG, params, prompts, completions)
 
     def numbers(params):
         result = function(small.CONFIG, params, [*map(list, prompts)], [*map(list, completions)])
@@ -224,11 +274,20 @@ def _score(function, seed, prompts, completions):
     logps, mask = result
     if logps.shape != right_mask.shape or mask.shape != right_mask.shape:
         shapes = f"arrays of shapes {logps.shape} and {mask.shape}"
-        return Told(f"{shapes}, expected {right_mask.shape} twice: {rows} rows, {longest} places for completion tokens")
-    kept = mx.where(mx.array(right_mask) == 1, logps, 0.0)
-    grads = mx.grad(lambda params: mx.where(mx.array(right_mask) == 1, numbers(params)[0], 0.0).sum())(params)
+        wanted = f"{right_mask.shape} were expected, twice: {rows} rows, {longest} places for completion tokens"
+        return small.Misfit(f"{shapes}, where {wanted}")
+    if np.array_equal(np.array(logps, dtype=float), right_mask):
+        return small.Misfit("the mask first, where (log-probabilities, mask) was expected")
+    kept = mx.where(real, logps, 0.0)
+    expected, _ = rights(small.params(seed))
+    if not np.allclose(kept, mx.where(real, expected, 0.0), atol=1e-4):
+        return kept, mask
+    grads, wanted = gradient_of(numbers, small.params(seed)), gradient_of(rights, small.params(seed))
     if not any(mx.abs(each).max().item() > 0 for each in grads.values()):
         return Told("log-probabilities without a gradient in `params`")
+    largest = max(mx.abs(each).max().item() for each in wanted.values())
+    if any(mx.abs(grads[name] - each).max().item() > 1e-3 * largest for name, each in wanted.items()):
+        return Told("log-probabilities that do not have their whole gradient in `params`")
     return kept, mask
 
 
@@ -258,7 +317,7 @@ def _at_their_own_place(config, params, prompts, completions, tokens):
     return mx.take_along_axis(logps, tokens[..., None], axis=-1)[..., 0], mask
 
 
-LOGPS = Exercise(
+LOGPS = Judged(
     "24.2",
     "Log-probabilities",
     "Write `completion_logps(config, params, prompts, completions)` for two lists of B lists of token ids, all of "
@@ -279,8 +338,8 @@ LOGPS = Exercise(
         "lengths, not from the ids.",
     ),
     cases=(
-        (0, [[2, 3], [4], [5, 2, 3, 3]], [[3, 1], [2, 0, 5], [1]]),
-        *drawn(3, lambda rng: (int(rng.integers(0, 3)), *small.ragged(rng))),
+        (Weights(0), [[2, 3], [4], [5, 2, 3, 3]], [[3, 1], [2, 0, 5], [1]]),
+        *drawn(3, lambda rng: (Weights(int(rng.integers(0, 3))), *small.ragged(rng))),
     ),
     mistakes=(
         Mistake(
@@ -357,6 +416,16 @@ LOGPS = Exercise(
                 message=(
                     "The numbers are right, but the way back to `params` is cut: NumPy, `.tolist()` and "
                     "`mx.stop_gradient` all do that. Stay with MLX's arrays from the logits on."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "a part without a gradient",
+                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+                "+ logps = logits - mx.stop_gradient(mx.logsumexp(logits, axis=-1, keepdims=True))",
+                message=(
+                    "The numbers are right, but a part of them is a constant for the gradient, such as the logsumexp "
+                    "or the embedding. Then pushing one token up takes nothing from the others."
                 ),
                 hint=3,
             ),
@@ -530,10 +599,17 @@ def gradient(config, params, prompts, completions, advantages):
 
 
 class Batch:
-    """Completions of two groups of eight, with rewards; by the small model or by the shipped one."""
+    """Completions of two groups of eight, with rewards; by the small model or by the shipped one.
 
-    def __init__(self, words: str, seed: int, shipped: bool = False):
-        self.words, self.seed, self.shipped = words, seed, shipped
+    Args:
+        words: for messages.
+        seed: of the weights, the completions and the rewards.
+        shipped: by the shipped model.
+        only: how many of the completions are given to an answer. The advantages of a part do not add up to 0.
+    """
+
+    def __init__(self, words: str, seed: int, shipped: bool = False, only: int = 16):
+        self.words, self.seed, self.shipped, self.only = words, seed, shipped, only
 
     def __repr__(self) -> str:
         return self.words
@@ -545,7 +621,8 @@ class Batch:
         rewards[:2] = rewards[8:10] = 0.0, 1.0
         if not self.shipped:
             prompts, completions = small.ragged(rng, rows=16)
-            return small.CONFIG, small.params(self.seed), [prompts[0]] * 8 + [prompts[1]] * 8, completions, rewards
+            prompts = [[*prompts[row // 8]] for row in range(16)]
+            return small.CONFIG, small.params(self.seed), prompts, completions, rewards
         tokenizer = load_tokenizer(TINY)
         problems = [problem for problem in Addition().sample(rng, 2) for _ in range(8)]
         prompts = [tokenizer.encode(problem.prompt) for problem in problems]
@@ -554,15 +631,29 @@ class Batch:
         return config, params, prompts, completions, rewards
 
 
+def kits_gradient(config, params, prompts, completions, advantages):
+    """The gradient of `minimal.gradient`, for any advantages."""
+
+    def loss(params):
+        logps, mask = per_token_logps(config, params, prompts, completions)
+        return compute_grpo_loss(logps, mx.stop_gradient(logps), mx.array(advantages), mask)
+
+    return value_and_grad(loss, params)[1]
+
+
 def _differentiate(function, batch):
     """The gradient by parameter, in units of its largest number; that of the solution is the kit's."""
     config, params, prompts, completions, rewards = batch.arguments()
-    _, kits = minimal.gradient(config, params, prompts, completions, rewards)
+    pushes = np.array(compute_advantages(rewards, minimal.NUM_GENERATIONS)).tolist()
+    if batch.only < len(pushes):
+        prompts, completions, pushes = prompts[: batch.only], completions[: batch.only], pushes[: batch.only]
+        kits = kits_gradient(config, params, prompts, completions, pushes)
+    else:
+        _, kits = minimal.gradient(config, params, prompts, completions, rewards)
     largest = max(mx.abs(each).max().item() for each in kits.values())
     if function is gradient:
         found = kits
     else:
-        pushes = np.array(compute_advantages(rewards, minimal.NUM_GENERATIONS)).tolist()
         found = function(config, params, prompts, completions, pushes)
         if not hasattr(found, "items"):
             return found
@@ -596,9 +687,10 @@ GRADIENT = Exercise(
     "One gradient",
     "Write `gradient(config, params, prompts, completions, advantages)`: the gradient of the objective above with "
     "respect to `params`, for completions that these `params` have just drawn. `advantages` is a list of B numbers. "
-    "Return a dictionary with an array for each name in `params`, to be used for gradient *descent*. The check takes a "
-    "batch of the small model and one of the shipped model, and compares every number with the kit's gradient "
-    "(`mlx_grpo_kit.grpo.minimal.gradient`, which is tested to be the trainer's).",
+    "Return a dictionary with an array for each name in `params`, to be used for gradient *descent*. The check takes "
+    "batches of the small model and one of the shipped model, and compares every number with the kit's gradient "
+    "(`mlx_grpo_kit.grpo.minimal.gradient`, which is tested to be the trainer's). One batch is a part of a larger one: "
+    "its advantages do not add up to 0.",
     minutes=15,
     difficulty=2,
     solution=gradient,
@@ -612,7 +704,7 @@ GRADIENT = Exercise(
     ),
     cases=(
         (Batch("a batch of the small model", 0),),
-        (Batch("another batch of the small model", 1),),
+        (Batch("a part of another batch of the small model", 1, only=11),),
         (Batch("a batch of the shipped model", 2, shipped=True),),
     ),
     mistakes=(
@@ -656,6 +748,16 @@ GRADIENT = Exercise(
                     "right would teach the least. The ratio divides by the old probability, as a constant."
                 ),
                 hint=2,
+            ),
+            Slip(
+                "the mean of the advantages subtracted",
+                "- advantages = mx.array(advantages)[:, None]",
+                "+ advantages = mx.array(advantages)[:, None] - mx.array(advantages).mean()",
+                message=(
+                    "The mean of the batch is subtracted from the advantages. That changes nothing while they add up "
+                    "to 0, as in a batch of whole groups. Take the advantages as they are."
+                ),
+                hint=3,
             ),
             Slip(
                 "padding counts",
