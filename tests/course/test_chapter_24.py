@@ -21,7 +21,7 @@ from mlx_grpo_kit.course.chapters.chapter_24.paired import in_words, interval, p
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.flow import BOXES, draw_step
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide
 from mlx_grpo_kit.generation import SamplingConfig, generate
-from mlx_grpo_kit.grpo import compute_advantages, minimal, per_token_logps
+from mlx_grpo_kit.grpo import compute_advantages, compute_rewards, minimal, per_token_logps
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
 
@@ -480,6 +480,50 @@ def loop(change=1e-4, task_call="sample", steps=9):
     return train
 
 
+def warming_up(config, params, tokenizer, task, seed):
+    """A loop whose first step has the rate 0."""
+    rng = np.random.default_rng(seed)
+    for step in range(9):
+        moved = 1e-4 * step * rng.random()
+        params = {name: value + moved for name, value in params.items()}
+        yield params
+
+
+def in_the_given_dictionary(config, params, tokenizer, task, seed):
+    for moved in loop()(config, dict(params), tokenizer, task, seed):
+        params.update(moved)
+        yield params
+
+
+def in_the_given_arrays(config, params, tokenizer, task, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(9):
+        moved = 1e-4 * rng.random()
+        for value in params.values():
+            value += moved
+        yield dict(params)
+
+
+def from_answers(config, params, tokenizer, task, seed):
+    for problem in task.sample(np.random.default_rng(seed), 4):
+        params = {name: value * (1 + len(problem.answer) / 1e5) for name, value in params.items()}
+        yield params
+
+
+def by_reward_functions(config, params, tokenizer, task, seed):
+    """Problems as keys, in sets and in messages, and the kit's rewards."""
+    problems = task.sample(np.random.default_rng(seed), 6)
+    assert len({*problems}) == 6
+    assert {problem: row for row, problem in enumerate(problems)}[problems[4]] == 4
+    assert "prompt=" in repr(problems[0])
+    for problem in problems:
+        rewards, _ = compute_rewards(task.reward_funcs, [problem] * 200, [*map(str, range(200))])
+        assert rewards.sum() == 1
+        assert task.is_correct(problem, str(rewards.argmax()))
+        params = {name: value + 1e-6 * rewards.argmax() for name, value in params.items()}
+        yield params
+
+
 COUNTER = itertools.count()
 
 
@@ -499,6 +543,11 @@ class TrainByClass:
     [
         (loop(), training.STEPS_WELL),
         (TrainByClass, training.STEPS_WELL),
+        (warming_up, training.STEPS_WELL),
+        (by_reward_functions, training.STEPS_WELL),
+        (in_the_given_dictionary, training.CHANGES),
+        (in_the_given_arrays, training.CHANGES),
+        (from_answers, training.ANSWERS),
         (loop(change=0.0), training.UNCHANGED),
         (loop(steps=2), training.ENDS_AT_ONCE),
         (loop(task_call="held_out"), training.PEEKS),
@@ -522,6 +571,20 @@ def test_a_loop_that_learns_nothing_is_told_its_accuracy(capsys, monkeypatch):
     assert training.train_and_judge(loop(0.3), training.TWO_MINUTES) == training.FALLS
     monkeypatch.setattr(training, "BUDGET", 0.0)
     assert "after 0 steps and 0 seconds" in training.train_and_judge(loop(1e-6), training.TWO_MINUTES)
+
+
+def test_what_a_failed_loop_prints_is_of_its_own_run_and_its_message_names_bias_correction(capsys, monkeypatch):
+    monkeypatch.setattr(training, "PROBLEMS", 100)
+    note = check("24.5", keeping(loop(0.3)))
+    assert capsys.readouterr().out.count("before training: ") == 1
+    assert "without `bias_correction=True`" in note.text
+    assert "bias_correction=False" in chapter.TRAIN.hints[1]
+
+
+def test_a_loop_that_passes_one_exam_and_not_three_goes_on(capsys, monkeypatch):
+    monkeypatch.setattr(training, "held_out_accuracy", lambda params, draws=1: 0.6 if draws == 1 else 0.4)
+    assert "60.0% of the held-out sums after 9 steps" in training.train_and_judge(loop(), training.TWO_MINUTES)
+    assert "40.0% in the mean of all three, so it goes on" in capsys.readouterr().out
 
 
 # What the chapter says, and its pictures.
