@@ -15,11 +15,13 @@ from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_24 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_24 import paired as paired_module
 from mlx_grpo_kit.course.chapters.chapter_24 import small, training
 from mlx_grpo_kit.course.chapters.chapter_24.paired import in_words, interval, paired, supported
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.flow import BOXES, draw_step
-from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide
+from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide, your_page
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import compute_advantages, compute_rewards, minimal, per_token_logps
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, load_tokenizer, qwen3_forward
@@ -176,6 +178,23 @@ def minus_the_mean(rewards, group_size):
         group = rewards[start : start + group_size]
         found += [each - sum(group) / group_size for each in group]
     return found
+
+
+def with_whole_numbers(rewards, group_size):
+    found = np.zeros_like(np.array(rewards))
+    found[:] = minus_the_mean(rewards, group_size)
+    return found
+
+
+def divided_by_the_batch(rewards, group_size):
+    return np.divide(minus_the_mean(rewards, group_size), np.std(rewards) + 1e-4)
+
+
+def divided_without_epsilon(rewards, group_size):
+    groups = np.reshape(rewards, (-1, group_size)).astype(float)
+    with np.errstate(all="ignore"):
+        found = (groups - groups.mean(axis=1, keepdims=True)) / groups.std(axis=1, ddof=1, keepdims=True)
+    return np.nan_to_num(found).ravel()
 
 
 def by_sign(rewards, group_size):
@@ -402,6 +421,9 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (2, lambda *arguments: logps_by_cross_entropy(*arguments)[::-1], "the mask first"),
         (2, lambda *arguments: logps_by_cross_entropy(*arguments)[0], "expected"),
         (3, over_the_batch, "Compare within the group"),
+        (3, with_whole_numbers, "drops every fraction"),
+        (3, divided_by_the_batch, "divide by the spread of the group, or by nothing"),
+        (3, divided_without_epsilon, "Add a small number to the standard deviation"),
         (3, of_its_neighbours, "next to each other"),
         (3, lambda rewards, size: rewards, "the rewards themselves"),
         (3, lambda rewards, size: -np.array(minus_the_mean(rewards, size)), "learn to be wrong"),
@@ -417,6 +439,8 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (7, chapter.MEASURED["loss"], "is not a tuple"),
         (7, ("better", [0.1] * 5), "is not a report"),
         (8, ("better", {**chapter.NO_DIFFERENCE, "after": [float("nan")] * 5}), "not finite"),
+        (8, ("better", {**chapter.NO_DIFFERENCE, "after": [900.0] * 5}), "900, and an accuracy is a share"),
+        (7, ("no difference", {**chapter.NO_DIFFERENCE, "after": chapter.NO_DIFFERENCE["before"]}), "Adam cancel"),
     ],
 )
 def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
@@ -612,4 +636,59 @@ def test_the_pictures_have_words():
         assert f">{name}<" in svg
     pages = SideBySide(("yours", "a < b\n\nc"), ("theirs", "d"))
     assert "a &lt; b" in pages._repr_html_()
-    assert "yours: 2 lines" in repr(pages)
+    assert "yours (2 lines that are not blank)" in repr(pages)
+
+
+def test_one_report_passes_one_exercise(monkeypatch):
+    monkeypatch.setattr(paired_module, "_passed", {})
+    report = {"seeds": [*range(5)], "before": [0.5] * 5, "after": [0.5, 0.6, 0.4, 0.55, 0.45]}
+    assert check("24.6", ("no difference", report)).passed
+    assert check("24.6", ("no difference", dict(report))).passed
+    assert "the report with which 24.6 passed" in check("24.7", ("no difference", report)).text
+    assert check("24.7", ("no difference", {**report, "after": [0.51, 0.6, 0.4, 0.55, 0.45]})).passed
+
+
+def test_a_constant_factor_is_explained_before_anybody_measures_it():
+    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-paired-notes"]
+    assert "G/(G-1)" in cell.source
+    assert "Adam cancels the factor" in chapter.BASELINE.hints[0]
+    assert "multiplies the gradient by a constant" in chapter.BASELINE.prompt
+
+
+def test_the_comparison_of_the_chapter_does_not_depend_on_the_readers_rule():
+    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-paired"]
+    assert "advantages=divided)" in cell.source
+    assert "advantages=not_divided)" in cell.source
+    scope = {"np": np, "paired": lambda before, after, seeds: {"before": 0, "after": 1}}
+    exec(cell.source, scope)
+    rewards = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
+    np.testing.assert_allclose(scope["divided"](rewards, 4), chapter.advantages(rewards, 4))
+    np.testing.assert_allclose(scope["not_divided"](rewards, 4), minus_the_mean(rewards, 4))
+
+
+def test_the_readers_page_is_empty_until_an_answer_has_passed():
+    kits = {f"24.{number}": find(f"24.{number}").solution for number in range(1, 6)}
+    assert your_page(kits) == ""
+    pages = SideBySide(("your file", ""), ("b", "d"), empty="Pass 24.1 first.")
+    assert "Pass 24.1 first." in repr(pages)
+    assert "Pass 24.1 first." in pages._repr_html_()
+    page = your_page({**kits, "24.3": minus_the_mean})
+    assert "def minus_the_mean" in page
+    assert "# 24.1: not passed yet" in page
+    assert "def sample" not in page
+    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-side"]
+    assert "your_page(" in cell.source
+    assert "Pass 24.1 to 24.5" in str(cell.outputs)
+    assert "def completion_logps" not in str(cell.outputs)
+
+
+def test_the_mask_and_the_stubs_are_explained_before_the_first_exercise():
+    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
+    assert "attention_mask=" in cells["24-given"]
+    assert "delete the stub there and keep the `check` line" in cells["24-rules"]
+
+
+def test_completions_of_numpys_integers_run_through_the_notebook():
+    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
+    for id in ("24-ex1-use", "24-parts"):
+        assert "[[*map(int, each)] for each in completions]" in cells[id]

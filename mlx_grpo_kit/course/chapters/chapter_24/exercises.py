@@ -480,10 +480,13 @@ def _properties(function, rewards, group_size):
         return Told(f"{found.size} numbers for {given.size} rewards")
     if not np.isfinite(found).all():
         return Told("numbers that are not finite")
-    changed = given.copy()
-    changed[group_size:] = changed[group_size:] * 3 + 2
-    with_others = np.asarray(function(changed.tolist()), dtype=float).reshape(-1)
-    if not np.allclose(with_others[:group_size], found[:group_size], atol=1e-6):
+    changed = [*rewards[:group_size], *(each * 3 + 2 for each in rewards[group_size:])]
+    with_others = np.asarray(function(changed), dtype=float).reshape(-1)[:group_size]
+    first = found[:group_size]
+    if not np.allclose(with_others, first, atol=1e-6):
+        lengths = np.linalg.norm(first) * np.linalg.norm(with_others)
+        if lengths > 0 and first @ with_others > (1 - 1e-6) * lengths:
+            return Told("advantages whose size, not their sign, changes with the rewards of other groups")
         return Told("advantages that change with the rewards of other groups")
     if (found >= 0).all():
         return Told("no negative number for any answer")
@@ -529,7 +532,8 @@ ADVANTAGES = Exercise(
         "of equal rewards divides by 0. Leave-one-out, the Dr. GRPO rule and others pass too.",
     ),
     cases=(
-        ([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0], 4),
+        ([1, 0, 0, 0, 1, 1, 1, 1], 4),
+        ([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, *[0.7] * 6, *[0.1] * 6], 6),  # the mean of six times 0.7 is not quite 0.7
         ([0.0, 1.0, 0.5, 0.5, 0.0, 0.0, 1.0, 0.0], 2),
         *drawn(4, _draw_rewards),
     ),
@@ -544,6 +548,29 @@ ADVANTAGES = Exercise(
             message=(
                 "The mean is that of the whole batch. Then every answer to an easy question is pushed up and every "
                 "answer to a hard one down, whatever it says. Compare within the group."
+            ),
+        ),
+        Slip(
+            "the spread of the batch",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ return (above / (groups.std(ddof=1) + 1e-4)).reshape(-1).tolist()",
+            message=(
+                "The mean is that of the group, and the number that you divide by is that of the whole batch. That is "
+                "a rule too, but here other groups have no influence: divide by the spread of the group, or by nothing."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "whole numbers",
+            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)",
+            "+ groups = np.array(rewards).reshape(-1, group_size)",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ found = np.zeros_like(groups)",
+            "+ found[:] = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
+            "+ return found.reshape(-1).tolist()",
+            message=(
+                "Rewards may be whole numbers, and an array made of them, or like it, drops every fraction: "
+                "`np.array(rewards, dtype=float)`."
             ),
         ),
         Slip(
@@ -562,6 +589,17 @@ ADVANTAGES = Exercise(
             "+ with np.errstate(all='ignore'):",
             "+     return (above / groups.std(axis=1, ddof=1, keepdims=True)).reshape(-1).tolist()",
             message="In a group of equal rewards the standard deviation is 0, and 0 / 0 is not a number.",
+            hint=2,
+        ),
+        Slip(
+            "rounding divided by rounding",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ with np.errstate(all='ignore'):",
+            "+     return np.nan_to_num(above / groups.std(axis=1, ddof=1, keepdims=True)).reshape(-1).tolist()",
+            message=(
+                "The mean of six times 0.7 is not exactly 0.7, so the standard deviation of six equal rewards is not "
+                "exactly 0, and rounding divided by rounding is about 1. Add a small number to the standard deviation."
+            ),
             hint=2,
         ),
         Slip(
@@ -960,7 +998,9 @@ NO_DIFFERENCE = {
 }
 JUDGED = (
     'Run both versions with `paired` on at least five seeds and answer with a tuple: your claim (`"better"`, '
-    '`"worse"` or `"no difference"`: the second version against the first), and the report that `paired` returned.'
+    '`"worse"` or `"no difference"`: the second version against the first), and the report that `paired` returned, '
+    "of accuracies from 0 to 1. A change that only multiplies the gradient by a constant does not count: clipping and "
+    "Adam cancel the factor, so both versions are the same run."
 )
 
 LOSS = Extension(
@@ -972,8 +1012,9 @@ LOSS = Extension(
     difficulty=3,
     solution=("worse", MEASURED["loss"]),
     hints=(
-        "The simplest change is the last line of `loss`: the mean over answers of the mean over their tokens, or the "
-        "sum divided by B times the longest answer. Copy `gradient` under another name and change the copy.",
+        "The simplest change is the last line of `loss`: the mean over answers of the mean over their tokens. "
+        "(Another number to divide the sum by would be nearly a constant factor, which Adam cancels.) Copy `gradient` "
+        "under another name and change the copy.",
         "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, gradient=mine), range(5))`. Few "
         "steps on more seeds show more than one long run.",
         'Read the interval, not the mean. If it contains 0, the claim is "no difference", which means: none that '
@@ -992,8 +1033,10 @@ BASELINE = Extension(
     difficulty=3,
     solution=("better", MEASURED["baseline"]),
     hints=(
-        "Only `advantages` changes. For leave-one-out the mean is that of the *other* answers of the group. Without a "
-        "baseline the function returns the rewards.",
+        "Only `advantages` changes. Without a baseline the function returns the rewards. For leave-one-out the mean is "
+        "that of the *other* answers of the group, which gives G / (G - 1) times the reward minus the mean. If that is "
+        "your rule of 24.3, Adam cancels the factor, and all differences are 0: compare it with a rule that divides by "
+        "the standard deviation.",
         "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, advantages=mine), range(5))`.",
         "A difference after a few steps says nothing about the end of a long run. Say with your claim after how many "
         "steps you measured.",
