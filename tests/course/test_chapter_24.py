@@ -248,6 +248,25 @@ def test_a_sampler_that_goes_row_by_row_passes(monkeypatch):
     assert small.draw_and_judge(sample_row_by_row, WISHES[0]) == small.FITS
 
 
+@pytest.mark.parametrize(
+    ("wish", "sampling"),
+    [
+        (WISHES[0], {"top_k": 4}),
+        (WISHES[0], {"top_k": 3}),
+        (WISHES[0], {"top_p": 0.95}),
+        (WISHES[0], {"top_p": 0.8}),
+        (WISHES[1], {"top_p": 0.8}),  # leaves one completion after a prompt
+    ],
+    ids=str,
+)
+def test_cut_off_tokens_are_named(wish, sampling):
+    def answer(config, params, prompts, ends, max_new_tokens, seed):
+        settings = SamplingConfig(max_new_tokens, **sampling)
+        return generate(config, params, prompts, sampling=settings, eos_token_ids=ends, seed=seed).completions
+
+    assert small.draw_and_judge(answer, wish) == small.CUT_OFF
+
+
 # Wrong answers that are nobody's slip of the solution.
 
 

@@ -230,7 +230,10 @@ class _Crowd:
 
     def fits(self, temperature: float, most: int = CONFIG.vocab_size, mass: float = 1.0) -> bool:
         """Whether chance may have made these counts at a temperature, or with top-k or top-p."""
-        return fits(self.counts, np.exp(self.logps(temperature, most, mass)))
+        probs = np.exp(self.logps(temperature, most, mass))
+        if (certain := probs > 1 - 1e-9).any():
+            return self.counts[certain].sum() == self.counts.sum()
+        return fits(self.counts, probs)
 
     def log_likelihood(self, temperature: float) -> float:
         """Of the counts at a temperature, up to a constant."""
