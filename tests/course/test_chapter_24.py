@@ -1,5 +1,6 @@
 """Chapter 24: the checks look at behaviour. Right answers in any style pass, and each wrong one gets its message."""
 
+import copy
 import itertools
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,13 +15,15 @@ from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_24 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_24 import paired as paired_module
 from mlx_grpo_kit.course.chapters.chapter_24 import small, training
 from mlx_grpo_kit.course.chapters.chapter_24.paired import in_words, interval, paired, supported
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.flow import BOXES, draw_step
-from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide
+from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide, your_page
 from mlx_grpo_kit.generation import SamplingConfig, generate
-from mlx_grpo_kit.grpo import per_token_logps
+from mlx_grpo_kit.grpo import compute_advantages, compute_rewards, minimal, per_token_logps
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
 
@@ -133,6 +136,16 @@ def sample_by_gumbel(config, params, prompts, ends, max_new_tokens, seed):
     return completions
 
 
+def keeping(answer):
+    """`answer`, with every argument in a copy that it may change."""
+
+    def call(config, params, *others):
+        params, others = {name: mx.array(each) for name, each in params.items()}, copy.deepcopy(others)
+        return answer(config, params, *others)
+
+    return call
+
+
 def sample_by_the_kit(config, params, prompts, ends, max_new_tokens, seed):
     sampling = SamplingConfig(max_new_tokens)
     return generate(config, params, prompts, sampling=sampling, eos_token_ids=ends, seed=seed).completions
@@ -165,6 +178,23 @@ def minus_the_mean(rewards, group_size):
         group = rewards[start : start + group_size]
         found += [each - sum(group) / group_size for each in group]
     return found
+
+
+def with_whole_numbers(rewards, group_size):
+    found = np.zeros_like(np.array(rewards))
+    found[:] = minus_the_mean(rewards, group_size)
+    return found
+
+
+def divided_by_the_batch(rewards, group_size):
+    return np.divide(minus_the_mean(rewards, group_size), np.std(rewards) + 1e-4)
+
+
+def divided_without_epsilon(rewards, group_size):
+    groups = np.reshape(rewards, (-1, group_size)).astype(float)
+    with np.errstate(all="ignore"):
+        found = (groups - groups.mean(axis=1, keepdims=True)) / groups.std(axis=1, ddof=1, keepdims=True)
+    return np.nan_to_num(found).ravel()
 
 
 def by_sign(rewards, group_size):
@@ -216,6 +246,25 @@ def test_right_answers_in_other_styles_pass(number, answer):
 def test_a_sampler_that_goes_row_by_row_passes(monkeypatch):
     monkeypatch.setattr(small, "COPIES", 120)
     assert small.draw_and_judge(sample_row_by_row, WISHES[0]) == small.FITS
+
+
+@pytest.mark.parametrize(
+    ("wish", "sampling"),
+    [
+        (WISHES[0], {"top_k": 4}),
+        (WISHES[0], {"top_k": 3}),
+        (WISHES[0], {"top_p": 0.95}),
+        (WISHES[0], {"top_p": 0.8}),
+        (WISHES[1], {"top_p": 0.8}),  # leaves one completion after a prompt
+    ],
+    ids=str,
+)
+def test_cut_off_tokens_are_named(wish, sampling):
+    def answer(config, params, prompts, ends, max_new_tokens, seed):
+        settings = SamplingConfig(max_new_tokens, **sampling)
+        return generate(config, params, prompts, sampling=settings, eos_token_ids=ends, seed=seed).completions
+
+    assert small.draw_and_judge(answer, wish) == small.CUT_OFF
 
 
 # Wrong answers that are nobody's slip of the solution.
@@ -270,6 +319,19 @@ def first_token_for_all(config, params, prompts, ends, max_new_tokens, seed):
     ]
 
 
+def grouped_by_length(falling):
+    def answer(config, params, prompts, ends, max_new_tokens, seed):
+        ordered = sorted(prompts, key=len, reverse=falling)
+        return sample_by_gumbel(config, params, ordered, ends, max_new_tokens, seed)
+
+    return answer
+
+
+def with_top_p(config, params, prompts, ends, max_new_tokens, seed):
+    sampling = SamplingConfig(max_new_tokens, top_p=0.95)
+    return generate(config, params, prompts, sampling=sampling, eos_token_ids=ends, seed=seed).completions
+
+
 def one_too_many(config, params, prompts, ends, max_new_tokens, seed):
     return sample_by_gumbel(config, params, prompts, ends, max_new_tokens + 1, seed)
 
@@ -291,6 +353,16 @@ def logps_without_the_end(config, params, prompts, completions):
     logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
     lengths = mask.sum(axis=1, keepdims=True)
     return logps, mask & (np.arange(mask.shape[1]) < lengths - 1)
+
+
+def logps_with_constant_embedding(config, params, prompts, completions):
+    params = {**params, "embedding.weight": mx.stop_gradient(params["embedding.weight"])}
+    return logps_by_cross_entropy(config, params, prompts, completions)
+
+
+def logps_with_half_of_the_gradient(config, params, prompts, completions):
+    logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
+    return logps / 2 + mx.stop_gradient(logps / 2), mask
 
 
 def logps_by_numpy(config, params, prompts, completions):
@@ -323,6 +395,11 @@ def gradient_of_everything(config, params, prompts, completions, advantages):
     return mx.grad(loss)(params)
 
 
+def gradient_of_centred_advantages(config, params, prompts, completions, advantages):
+    centred = np.subtract(advantages, np.mean(advantages)).tolist()
+    return gradient_of_reinforce(config, params, prompts, completions, centred)
+
+
 def gradient_with_its_old_ones(config, params, prompts, completions, advantages):
     def loss(params):
         now, mask = per_token_logps(config, params, prompts, completions)
@@ -346,7 +423,10 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (1, ends_without_its_token, "Keep the end token"),
         (1, padded_with_zeros, "A completion stops with its first end token"),
         (1, one_too_many, "at most 3 were asked for"),
-        (1, with_the_prompt, "expected each completion about as often"),
+        (1, with_the_prompt, "at most 3 were asked for"),
+        (1, grouped_by_length(False), "in another order than the prompts"),
+        (1, grouped_by_length(True), "in another order than the prompts"),
+        (1, with_top_p, "no top-k, no top-p"),
         (1, first_token_for_all, "of the rows, where the model has"),
         (1, lambda *arguments: sample_by_gumbel(*arguments[:-1], 7), "The seed has no influence"),
         (1, lambda *arguments: sample_by_gumbel(*arguments)[:-1], "completions for"),
@@ -355,13 +435,20 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (2, scored_by_their_own_place, "at its *own* position"),
         (2, logps_without_the_end, "never taught when to stop"),
         (2, logps_by_numpy, "the way back to `params` is cut"),
+        (2, logps_with_constant_embedding, "a part of them is a constant"),
+        (2, logps_with_half_of_the_gradient, "a part of them is a constant"),
+        (2, lambda *arguments: logps_by_cross_entropy(*arguments)[::-1], "the mask first"),
         (2, lambda *arguments: logps_by_cross_entropy(*arguments)[0], "expected"),
         (3, over_the_batch, "Compare within the group"),
+        (3, with_whole_numbers, "drops every fraction"),
+        (3, divided_by_the_batch, "divide by the spread of the group, or by nothing"),
+        (3, divided_without_epsilon, "Add a small number to the standard deviation"),
         (3, of_its_neighbours, "next to each other"),
         (3, lambda rewards, size: rewards, "the rewards themselves"),
         (3, lambda rewards, size: -np.array(minus_the_mean(rewards, size)), "learn to be wrong"),
         (3, lambda rewards, size: minus_the_mean(rewards, size)[:-1], "numbers for"),
         (4, gradient_of_everything, "The prompt's tokens are in the loss"),
+        (4, gradient_of_centred_advantages, "Take the advantages as they are"),
         (4, gradient_with_its_old_ones, "The old log-probabilities have a gradient too"),
         (4, lambda *arguments: {n: -g for n, g in gradient_of_reinforce(*arguments).items()}, "The sign is reversed"),
         (6, ("no difference", FEW), "Fewer than five seeds"),
@@ -371,12 +458,52 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (7, chapter.MEASURED["loss"], "is not a tuple"),
         (7, ("better", [0.1] * 5), "is not a report"),
         (8, ("better", {**chapter.NO_DIFFERENCE, "after": [float("nan")] * 5}), "not finite"),
+        (8, ("better", {**chapter.NO_DIFFERENCE, "after": [900.0] * 5}), "900, and an accuracy is a share"),
+        (7, ("no difference", {**chapter.NO_DIFFERENCE, "after": chapter.NO_DIFFERENCE["before"]}), "Adam cancel"),
     ],
 )
 def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
     note = check(f"24.{number}", answer)
     assert not note.passed
     assert words in note.text, note.text
+
+
+def test_a_message_that_says_what_was_expected_says_it_once():
+    for answer in (one_too_many, lambda *arguments: [[6]] * len(arguments[2])):
+        assert ", expected" not in check("24.1", answer).text
+    assert "`completion_logps(config, params, [[2, 3]," in check("24.2", scored_by_their_own_place).text
+
+
+def spoiling(answer, by):
+    """`answer`, and afterwards every parameter and prompt that it was given is another one."""
+
+    def call(config, params, prompts, *others):
+        result = keeping(answer)(config, params, prompts, *others)
+        mx.eval([*(result.values() if isinstance(result, dict) else result[0])])
+        for value in params.values():
+            value *= by
+        prompts[0].append(2)
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("number", "answer"), [(1, sample_by_gumbel), (2, logps_by_cross_entropy), (4, gradient_of_reinforce)]
+)
+def test_an_answer_that_changes_its_arguments_spoils_nothing_for_the_next_one(number, answer):
+    assert not check(f"24.{number}", spoiling(answer, 1.5)).passed
+    note = check(f"24.{number}", answer)
+    assert note.passed, note
+
+
+def test_the_gradient_for_any_advantages_is_that_of_the_kits_page():
+    config, params, prompts, completions, rewards = chapter.Batch("a batch", 0).arguments()
+    pushes = np.array(compute_advantages(rewards, minimal.NUM_GENERATIONS)).tolist()
+    found = chapter.kits_gradient(config, params, prompts, completions, pushes)
+    _, expected = minimal.gradient(config, params, prompts, completions, rewards)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6)
 
 
 # The loop, without training to the end: tests/course/test_exercises.py does that once.
@@ -394,6 +521,50 @@ def loop(change=1e-4, task_call="sample", steps=9):
             yield params
 
     return train
+
+
+def warming_up(config, params, tokenizer, task, seed):
+    """A loop whose first step has the rate 0."""
+    rng = np.random.default_rng(seed)
+    for step in range(9):
+        moved = 1e-4 * step * rng.random()
+        params = {name: value + moved for name, value in params.items()}
+        yield params
+
+
+def in_the_given_dictionary(config, params, tokenizer, task, seed):
+    for moved in loop()(config, dict(params), tokenizer, task, seed):
+        params.update(moved)
+        yield params
+
+
+def in_the_given_arrays(config, params, tokenizer, task, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(9):
+        moved = 1e-4 * rng.random()
+        for value in params.values():
+            value += moved
+        yield dict(params)
+
+
+def from_answers(config, params, tokenizer, task, seed):
+    for problem in task.sample(np.random.default_rng(seed), 4):
+        params = {name: value * (1 + len(problem.answer) / 1e5) for name, value in params.items()}
+        yield params
+
+
+def by_reward_functions(config, params, tokenizer, task, seed):
+    """Problems as keys, in sets and in messages, and the kit's rewards."""
+    problems = task.sample(np.random.default_rng(seed), 6)
+    assert len({*problems}) == 6
+    assert {problem: row for row, problem in enumerate(problems)}[problems[4]] == 4
+    assert "prompt=" in repr(problems[0])
+    for problem in problems:
+        rewards, _ = compute_rewards(task.reward_funcs, [problem] * 200, [*map(str, range(200))])
+        assert rewards.sum() == 1
+        assert task.is_correct(problem, str(rewards.argmax()))
+        params = {name: value + 1e-6 * rewards.argmax() for name, value in params.items()}
+        yield params
 
 
 COUNTER = itertools.count()
@@ -415,6 +586,11 @@ class TrainByClass:
     [
         (loop(), training.STEPS_WELL),
         (TrainByClass, training.STEPS_WELL),
+        (warming_up, training.STEPS_WELL),
+        (by_reward_functions, training.STEPS_WELL),
+        (in_the_given_dictionary, training.CHANGES),
+        (in_the_given_arrays, training.CHANGES),
+        (from_answers, training.ANSWERS),
         (loop(change=0.0), training.UNCHANGED),
         (loop(steps=2), training.ENDS_AT_ONCE),
         (loop(task_call="held_out"), training.PEEKS),
@@ -438,6 +614,20 @@ def test_a_loop_that_learns_nothing_is_told_its_accuracy(capsys, monkeypatch):
     assert training.train_and_judge(loop(0.3), training.TWO_MINUTES) == training.FALLS
     monkeypatch.setattr(training, "BUDGET", 0.0)
     assert "after 0 steps and 0 seconds" in training.train_and_judge(loop(1e-6), training.TWO_MINUTES)
+
+
+def test_what_a_failed_loop_prints_is_of_its_own_run_and_its_message_names_bias_correction(capsys, monkeypatch):
+    monkeypatch.setattr(training, "PROBLEMS", 100)
+    note = check("24.5", keeping(loop(0.3)))
+    assert capsys.readouterr().out.count("before training: ") == 1
+    assert "without `bias_correction=True`" in note.text
+    assert "bias_correction=False" in chapter.TRAIN.hints[1]
+
+
+def test_a_loop_that_passes_one_exam_and_not_three_goes_on(capsys, monkeypatch):
+    monkeypatch.setattr(training, "held_out_accuracy", lambda params, draws=1: 0.6 if draws == 1 else 0.4)
+    assert "60.0% of the held-out sums after 9 steps" in training.train_and_judge(loop(), training.TWO_MINUTES)
+    assert "40.0% in the mean of all three, so it goes on" in capsys.readouterr().out
 
 
 # What the chapter says, and its pictures.
@@ -465,4 +655,59 @@ def test_the_pictures_have_words():
         assert f">{name}<" in svg
     pages = SideBySide(("yours", "a < b\n\nc"), ("theirs", "d"))
     assert "a &lt; b" in pages._repr_html_()
-    assert "yours: 2 lines" in repr(pages)
+    assert "yours (2 lines that are not blank)" in repr(pages)
+
+
+def test_one_report_passes_one_exercise(monkeypatch):
+    monkeypatch.setattr(paired_module, "_passed", {})
+    report = {"seeds": [*range(5)], "before": [0.5] * 5, "after": [0.5, 0.6, 0.4, 0.55, 0.45]}
+    assert check("24.6", ("no difference", report)).passed
+    assert check("24.6", ("no difference", dict(report))).passed
+    assert "the report with which 24.6 passed" in check("24.7", ("no difference", report)).text
+    assert check("24.7", ("no difference", {**report, "after": [0.51, 0.6, 0.4, 0.55, 0.45]})).passed
+
+
+def test_a_constant_factor_is_explained_before_anybody_measures_it():
+    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-paired-notes"]
+    assert "G/(G-1)" in cell.source
+    assert "Adam cancels the factor" in chapter.BASELINE.hints[0]
+    assert "multiplies the gradient by a constant" in chapter.BASELINE.prompt
+
+
+def test_the_comparison_of_the_chapter_does_not_depend_on_the_readers_rule():
+    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-paired"]
+    assert "advantages=divided)" in cell.source
+    assert "advantages=not_divided)" in cell.source
+    scope = {"np": np, "paired": lambda before, after, seeds: {"before": 0, "after": 1}}
+    exec(cell.source, scope)
+    rewards = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
+    np.testing.assert_allclose(scope["divided"](rewards, 4), chapter.advantages(rewards, 4))
+    np.testing.assert_allclose(scope["not_divided"](rewards, 4), minus_the_mean(rewards, 4))
+
+
+def test_the_readers_page_is_empty_until_an_answer_has_passed():
+    kits = {f"24.{number}": find(f"24.{number}").solution for number in range(1, 6)}
+    assert your_page(kits) == ""
+    pages = SideBySide(("your file", ""), ("b", "d"), empty="Pass 24.1 first.")
+    assert "Pass 24.1 first." in repr(pages)
+    assert "Pass 24.1 first." in pages._repr_html_()
+    page = your_page({**kits, "24.3": minus_the_mean})
+    assert "def minus_the_mean" in page
+    assert "# 24.1: not passed yet" in page
+    assert "def sample" not in page
+    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-side"]
+    assert "your_page(" in cell.source
+    assert "Pass 24.1 to 24.5" in str(cell.outputs)
+    assert "def completion_logps" not in str(cell.outputs)
+
+
+def test_the_mask_and_the_stubs_are_explained_before_the_first_exercise():
+    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
+    assert "attention_mask=" in cells["24-given"]
+    assert "delete the stub there and keep the `check` line" in cells["24-rules"]
+
+
+def test_completions_of_numpys_integers_run_through_the_notebook():
+    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
+    for id in ("24-ex1-use", "24-parts"):
+        assert "[[*map(int, each)] for each in completions]" in cells[id]

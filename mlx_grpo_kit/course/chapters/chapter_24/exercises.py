@@ -1,6 +1,7 @@
 """Exercises of notebook 24: from a blank file."""
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
+import inspect
 import json
 from pathlib import Path
 
@@ -8,15 +9,26 @@ import mlx.optimizers as optim
 import numpy as np
 
 from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.course.chapters.chapter_24 import small, training
 from mlx_grpo_kit.course.chapters.chapter_24.paired import Extension, mistakes_with
-from mlx_grpo_kit.course.compare import Told
+from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import Slip, slips
-from mlx_grpo_kit.grpo import compute_advantages, minimal
+from mlx_grpo_kit.grpo import compute_advantages, compute_grpo_loss, minimal, per_token_logps
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
+
+
+class Judged(Exercise):
+    """An exercise whose `run` puts into words what an answer did; a Misfit says by itself what was expected."""
+
+    def _complaint(self, case, expected, got, never_returns):
+        if isinstance(got, small.Misfit):
+            return f"`{self.solution.__name__}({', '.join(map(show, case))})` gave {got}."
+        return super()._complaint(case, expected, got, never_returns)
+
 
 # -- a sampler --------------------------------------------------------------------------------------------------------
 
@@ -41,7 +53,7 @@ def _draw(function, wish):
     return small.FITS if function is sample else small.draw_and_judge(function, wish)
 
 
-SAMPLE = Exercise(
+SAMPLE = Judged(
     "24.1",
     "A sampler",
     "Write `sample(config, params, prompts, ends, max_new_tokens, seed)`. `prompts` is a list of lists of token ids, "
@@ -139,6 +151,26 @@ SAMPLE = Exercise(
                 hint=2,
             ),
             Slip(
+                "another order",
+                "  width = max(map(len, prompts))",
+                "+ prompts = sorted(prompts, key=len)",
+                message=(
+                    "The completions are right, but in another order than the prompts: every reward would go to the "
+                    "wrong answer. If you sort or group prompts by length, put the completions back in their places."
+                ),
+            ),
+            Slip(
+                "top-k",
+                "- tokens = mx.random.categorical(logits, key=key)",
+                "+ least = mx.sort(logits, axis=-1)[:, -4:-3]",
+                "+ tokens = mx.random.categorical(mx.where(logits >= least, logits, -1e9), key=key)",
+                message=(
+                    "The loss will use the probabilities of all tokens, so the draws have to come from all of them: "
+                    "no top-k, no top-p."
+                ),
+                hint=3,
+            ),
+            Slip(
                 "one key for all places",
                 "- for key in mx.random.split(mx.random.key(seed), max_new_tokens):",
                 "+ for key in [mx.random.key(seed)] * max_new_tokens:",
@@ -178,8 +210,8 @@ SAMPLE = Exercise(
         ),
     ),
     run=_draw,
-    explain="Thousands of completions, and their frequencies are the model's: greedy decoding, another temperature or "
-    "a shift by one place would have shown. A correct sampler fails this check once in a million.",
+    explain="Thousands of completions, and their frequencies are the model's: greedy decoding, a clearly different "
+    "temperature or a shift by one place would have shown. A correct sampler fails this check once in a million.",
 )
 
 
@@ -201,9 +233,20 @@ def completion_logps(config, params, prompts, completions):
     return mx.take_along_axis(logps, ids[:, wide:, None], axis=-1)[..., 0], mask
 
 
-def _score(function, seed, prompts, completions):
+class Weights:
+    """The small model with the weights of a seed, as messages name it: the first two arguments of a call."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def __repr__(self) -> str:
+        return "config, params"
+
+
+def _score(function, weights, prompts, completions):
     """(log-probabilities at real tokens, mask): those of the solution come from rows without padding, by NumPy."""
-    params, rows = small.params(seed), len(prompts)
+    seed, rows = weights.seed, len(prompts)
+    params = small.params(seed)
     longest = max(map(len, completions))
     right_mask = np.array([[int(place < len(each)) for place in range(longest)] for each in completions])
     if function is completion_logps:
@@ -211,6 +254,14 @@ def _score(function, seed, prompts, completions):
         for row, logps in enumerate(small.logps_row_by_row(small.CONFIG, params, prompts, completions)):
             table[row, : len(logps)] = logps
         return mx.array(table.astype(np.float32)), mx.array(right_mask)
+    real = mx.array(right_mask) == 1
+    weigh = mx.array(np.random.default_rng(seed).normal(size=right_mask.shape).astype(np.float32))
+
+    def gradient_of(score, params):
+        return mx.grad(lambda params: (mx.where(real, score(params)[0], 0.0) * weigh).sum())(params)
+
+    def rights(params):
+        return completion_logps(small.CONFIG, params, prompts, completions)
 
     def numbers(params):
         result = function(small.CONFIG, params, [*map(list, prompts)], [*map(list, completions)])
@@ -224,11 +275,20 @@ def _score(function, seed, prompts, completions):
     logps, mask = result
     if logps.shape != right_mask.shape or mask.shape != right_mask.shape:
         shapes = f"arrays of shapes {logps.shape} and {mask.shape}"
-        return Told(f"{shapes}, expected {right_mask.shape} twice: {rows} rows, {longest} places for completion tokens")
-    kept = mx.where(mx.array(right_mask) == 1, logps, 0.0)
-    grads = mx.grad(lambda params: mx.where(mx.array(right_mask) == 1, numbers(params)[0], 0.0).sum())(params)
+        wanted = f"{right_mask.shape} were expected, twice: {rows} rows, {longest} places for completion tokens"
+        return small.Misfit(f"{shapes}, where {wanted}")
+    if np.array_equal(np.array(logps, dtype=float), right_mask):
+        return small.Misfit("the mask first, where (log-probabilities, mask) was expected")
+    kept = mx.where(real, logps, 0.0)
+    expected, _ = rights(small.params(seed))
+    if not np.allclose(kept, mx.where(real, expected, 0.0), atol=1e-4):
+        return kept, mask
+    grads, wanted = gradient_of(numbers, small.params(seed)), gradient_of(rights, small.params(seed))
     if not any(mx.abs(each).max().item() > 0 for each in grads.values()):
         return Told("log-probabilities without a gradient in `params`")
+    largest = max(mx.abs(each).max().item() for each in wanted.values())
+    if any(mx.abs(grads[name] - each).max().item() > 1e-3 * largest for name, each in wanted.items()):
+        return Told("log-probabilities that do not have their whole gradient in `params`")
     return kept, mask
 
 
@@ -258,7 +318,7 @@ def _at_their_own_place(config, params, prompts, completions, tokens):
     return mx.take_along_axis(logps, tokens[..., None], axis=-1)[..., 0], mask
 
 
-LOGPS = Exercise(
+LOGPS = Judged(
     "24.2",
     "Log-probabilities",
     "Write `completion_logps(config, params, prompts, completions)` for two lists of B lists of token ids, all of "
@@ -279,8 +339,8 @@ LOGPS = Exercise(
         "lengths, not from the ids.",
     ),
     cases=(
-        (0, [[2, 3], [4], [5, 2, 3, 3]], [[3, 1], [2, 0, 5], [1]]),
-        *drawn(3, lambda rng: (int(rng.integers(0, 3)), *small.ragged(rng))),
+        (Weights(0), [[2, 3], [4], [5, 2, 3, 3]], [[3, 1], [2, 0, 5], [1]]),
+        *drawn(3, lambda rng: (Weights(int(rng.integers(0, 3))), *small.ragged(rng))),
     ),
     mistakes=(
         Mistake(
@@ -360,6 +420,16 @@ LOGPS = Exercise(
                 ),
                 hint=3,
             ),
+            Slip(
+                "a part without a gradient",
+                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
+                "+ logps = logits - mx.stop_gradient(mx.logsumexp(logits, axis=-1, keepdims=True))",
+                message=(
+                    "The numbers are right, but a part of them is a constant for the gradient, such as the logsumexp "
+                    "or the embedding. Then pushing one token up takes nothing from the others."
+                ),
+                hint=3,
+            ),
         ),
     ),
     run=_score,
@@ -410,10 +480,13 @@ def _properties(function, rewards, group_size):
         return Told(f"{found.size} numbers for {given.size} rewards")
     if not np.isfinite(found).all():
         return Told("numbers that are not finite")
-    changed = given.copy()
-    changed[group_size:] = changed[group_size:] * 3 + 2
-    with_others = np.asarray(function(changed.tolist()), dtype=float).reshape(-1)
-    if not np.allclose(with_others[:group_size], found[:group_size], atol=1e-6):
+    changed = [*rewards[:group_size], *(each * 3 + 2 for each in rewards[group_size:])]
+    with_others = np.asarray(function(changed), dtype=float).reshape(-1)[:group_size]
+    first = found[:group_size]
+    if not np.allclose(with_others, first, atol=1e-6):
+        lengths = np.linalg.norm(first) * np.linalg.norm(with_others)
+        if lengths > 0 and first @ with_others > (1 - 1e-6) * lengths:
+            return Told("advantages whose size, not their sign, changes with the rewards of other groups")
         return Told("advantages that change with the rewards of other groups")
     if (found >= 0).all():
         return Told("no negative number for any answer")
@@ -459,7 +532,8 @@ ADVANTAGES = Exercise(
         "of equal rewards divides by 0. Leave-one-out, the Dr. GRPO rule and others pass too.",
     ),
     cases=(
-        ([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0], 4),
+        ([1, 0, 0, 0, 1, 1, 1, 1], 4),
+        ([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, *[0.7] * 6, *[0.1] * 6], 6),  # the mean of six times 0.7 is not quite 0.7
         ([0.0, 1.0, 0.5, 0.5, 0.0, 0.0, 1.0, 0.0], 2),
         *drawn(4, _draw_rewards),
     ),
@@ -474,6 +548,29 @@ ADVANTAGES = Exercise(
             message=(
                 "The mean is that of the whole batch. Then every answer to an easy question is pushed up and every "
                 "answer to a hard one down, whatever it says. Compare within the group."
+            ),
+        ),
+        Slip(
+            "the spread of the batch",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ return (above / (groups.std(ddof=1) + 1e-4)).reshape(-1).tolist()",
+            message=(
+                "The mean is that of the group, and the number that you divide by is that of the whole batch. That is "
+                "a rule too, but here other groups have no influence: divide by the spread of the group, or by nothing."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "whole numbers",
+            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)",
+            "+ groups = np.array(rewards).reshape(-1, group_size)",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ found = np.zeros_like(groups)",
+            "+ found[:] = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
+            "+ return found.reshape(-1).tolist()",
+            message=(
+                "Rewards may be whole numbers, and an array made of them, or like it, drops every fraction: "
+                "`np.array(rewards, dtype=float)`."
             ),
         ),
         Slip(
@@ -492,6 +589,17 @@ ADVANTAGES = Exercise(
             "+ with np.errstate(all='ignore'):",
             "+     return (above / groups.std(axis=1, ddof=1, keepdims=True)).reshape(-1).tolist()",
             message="In a group of equal rewards the standard deviation is 0, and 0 / 0 is not a number.",
+            hint=2,
+        ),
+        Slip(
+            "rounding divided by rounding",
+            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
+            "+ with np.errstate(all='ignore'):",
+            "+     return np.nan_to_num(above / groups.std(axis=1, ddof=1, keepdims=True)).reshape(-1).tolist()",
+            message=(
+                "The mean of six times 0.7 is not exactly 0.7, so the standard deviation of six equal rewards is not "
+                "exactly 0, and rounding divided by rounding is about 1. Add a small number to the standard deviation."
+            ),
             hint=2,
         ),
         Slip(
@@ -530,10 +638,17 @@ def gradient(config, params, prompts, completions, advantages):
 
 
 class Batch:
-    """Completions of two groups of eight, with rewards; by the small model or by the shipped one."""
+    """Completions of two groups of eight, with rewards; by the small model or by the shipped one.
 
-    def __init__(self, words: str, seed: int, shipped: bool = False):
-        self.words, self.seed, self.shipped = words, seed, shipped
+    Args:
+        words: for messages.
+        seed: of the weights, the completions and the rewards.
+        shipped: by the shipped model.
+        only: how many of the completions are given to an answer. The advantages of a part do not add up to 0.
+    """
+
+    def __init__(self, words: str, seed: int, shipped: bool = False, only: int = 16):
+        self.words, self.seed, self.shipped, self.only = words, seed, shipped, only
 
     def __repr__(self) -> str:
         return self.words
@@ -545,7 +660,8 @@ class Batch:
         rewards[:2] = rewards[8:10] = 0.0, 1.0
         if not self.shipped:
             prompts, completions = small.ragged(rng, rows=16)
-            return small.CONFIG, small.params(self.seed), [prompts[0]] * 8 + [prompts[1]] * 8, completions, rewards
+            prompts = [[*prompts[row // 8]] for row in range(16)]
+            return small.CONFIG, small.params(self.seed), prompts, completions, rewards
         tokenizer = load_tokenizer(TINY)
         problems = [problem for problem in Addition().sample(rng, 2) for _ in range(8)]
         prompts = [tokenizer.encode(problem.prompt) for problem in problems]
@@ -554,15 +670,29 @@ class Batch:
         return config, params, prompts, completions, rewards
 
 
+def kits_gradient(config, params, prompts, completions, advantages):
+    """The gradient of `minimal.gradient`, for any advantages."""
+
+    def loss(params):
+        logps, mask = per_token_logps(config, params, prompts, completions)
+        return compute_grpo_loss(logps, mx.stop_gradient(logps), mx.array(advantages), mask)
+
+    return value_and_grad(loss, params)[1]
+
+
 def _differentiate(function, batch):
     """The gradient by parameter, in units of its largest number; that of the solution is the kit's."""
     config, params, prompts, completions, rewards = batch.arguments()
-    _, kits = minimal.gradient(config, params, prompts, completions, rewards)
+    pushes = np.array(compute_advantages(rewards, minimal.NUM_GENERATIONS)).tolist()
+    if batch.only < len(pushes):
+        prompts, completions, pushes = prompts[: batch.only], completions[: batch.only], pushes[: batch.only]
+        kits = kits_gradient(config, params, prompts, completions, pushes)
+    else:
+        _, kits = minimal.gradient(config, params, prompts, completions, rewards)
     largest = max(mx.abs(each).max().item() for each in kits.values())
     if function is gradient:
         found = kits
     else:
-        pushes = np.array(compute_advantages(rewards, minimal.NUM_GENERATIONS)).tolist()
         found = function(config, params, prompts, completions, pushes)
         if not hasattr(found, "items"):
             return found
@@ -596,9 +726,10 @@ GRADIENT = Exercise(
     "One gradient",
     "Write `gradient(config, params, prompts, completions, advantages)`: the gradient of the objective above with "
     "respect to `params`, for completions that these `params` have just drawn. `advantages` is a list of B numbers. "
-    "Return a dictionary with an array for each name in `params`, to be used for gradient *descent*. The check takes a "
-    "batch of the small model and one of the shipped model, and compares every number with the kit's gradient "
-    "(`mlx_grpo_kit.grpo.minimal.gradient`, which is tested to be the trainer's).",
+    "Return a dictionary with an array for each name in `params`, to be used for gradient *descent*. The check takes "
+    "batches of the small model and one of the shipped model, and compares every number with the kit's gradient "
+    "(`mlx_grpo_kit.grpo.minimal.gradient`, which is tested to be the trainer's). One batch is a part of a larger one: "
+    "its advantages do not add up to 0.",
     minutes=15,
     difficulty=2,
     solution=gradient,
@@ -612,7 +743,7 @@ GRADIENT = Exercise(
     ),
     cases=(
         (Batch("a batch of the small model", 0),),
-        (Batch("another batch of the small model", 1),),
+        (Batch("a part of another batch of the small model", 1, only=11),),
         (Batch("a batch of the shipped model", 2, shipped=True),),
     ),
     mistakes=(
@@ -656,6 +787,16 @@ GRADIENT = Exercise(
                     "right would teach the least. The ratio divides by the old probability, as a constant."
                 ),
                 hint=2,
+            ),
+            Slip(
+                "the mean of the advantages subtracted",
+                "- advantages = mx.array(advantages)[:, None]",
+                "+ advantages = mx.array(advantages)[:, None] - mx.array(advantages).mean()",
+                message=(
+                    "The mean of the batch is subtracted from the advantages. That changes nothing while they add up "
+                    "to 0, as in a batch of whole groups. Take the advantages as they are."
+                ),
+                hint=3,
             ),
             Slip(
                 "padding counts",
@@ -735,24 +876,32 @@ def train(config, params, tokenizer, task, seed):
 def _train(function, stage):
     if function is train:
         return training.STEPS_WELL if stage == training.FIRST_STEPS else training.LEARNS
+    if _is_known(inspect.unwrap(function, stop=_is_known)):  # looked up for a message: in silence
+        return training.train_and_judge(function, stage, tell=lambda line: None)
     return training.train_and_judge(function, stage)
+
+
+def _is_known(function):
+    return any(function is each.wrong for each in TRAIN.mistakes)
 
 
 def _in_one_piece(config, params, tokenizer, task, seed):
     return next(train(config, params, tokenizer, task, seed))
 
 
-TRAIN = Exercise(
+TRAIN = Judged(
     "24.5",
-    "From 43% to 85%",
+    "From 44% to 85%",
     "Write `train(config, params, tokenizer, task, seed)`, a generator that yields the dictionary of parameters after "
     "each step of GRPO. `task.sample(rng, n)` returns n problems with a `prompt`, "
     "`task.is_correct(problem, text)` says whether a text is right, and `task.max_completion_length` is the limit of "
-    "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`. Train on what `task.sample` returns: the held-out "
-    "problems are for the exam. Equal seeds give equal runs. Optimizer, learning rate, group size and number of steps "
-    "are yours. The check runs your loop for **two minutes** at most, and stops "
-    "as soon as more than 85% of the 1,003 held-out sums are right, drawn at temperature 1 and counted by the kit's "
-    "own evaluation.",
+    "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`. Train on what `task.sample` returns, and on "
+    "rewards: the held-out problems are for the exam, and no problem shows its `answer` to your loop. Leave the "
+    "`params` that you are given as they are. Equal seeds give equal runs. Optimizer, learning rate, group size and "
+    "number of steps are yours. The check runs your loop for **two minutes** at most (of processor time, or on the "
+    "clock where that is less). Every 20 steps the policy takes an exam: all 1,003 held-out sums, drawn at temperature "
+    "1 and counted by the kit's own evaluation. If more than 85% are right, it takes two more, and you pass if the "
+    "mean of the three is above 85%.",
     minutes=30,
     difficulty=3,
     solution=train,
@@ -761,7 +910,9 @@ TRAIN = Exercise(
         "`gradient`. Then one update, `mx.eval`, and `yield params`.",
         "`optim.AdamW(rate, weight_decay=0, bias_correction=True)` and `adamw.apply_gradients(grads, params)` return "
         "new parameters; `optim.clip_grad_norm(grads, 1.0)` returns (grads, norm). 16 to 32 questions with 8 answers "
-        "each and a rate of 5e-4 to 1e-3 work; a rate of 1e-2 ruins the policy.",
+        "each and a rate of 5e-4 to 1e-3 work; a rate of 1e-2 ruins the policy. So does MLX's default, "
+        "`bias_correction=False`: Adam's two averages begin at 0, and uncorrected, the first step is 3 times as long "
+        "as the rate (0.1 divided by the root of 0.001).",
         "Stuck at about 80%? Let the rate fall to 0 over the run. Out of time? Leave out the rows whose advantage is "
         "0 before you compute the gradient: when the policy is good, that is most of them.",
         "All randomness has to come from `seed`: one `np.random.default_rng(seed)` draws the problems, and a new whole "
@@ -792,7 +943,8 @@ TRAIN = Exercise(
                 "+ params = adamw.apply_gradients({name: -grad for name, grad in grads.items()}, params)",
                 message=(
                     "It gets worse instead of better. The usual reasons: the sign of the loss, log-probabilities one "
-                    "place off, answers and advantages that no longer belong together, or a rate that is far too large."
+                    "place off, answers and advantages that no longer belong together, a rate that is far too large, "
+                    "or MLX's Adam or AdamW without `bias_correction=True`."
                 ),
                 hint=2,
             ),
@@ -803,10 +955,22 @@ TRAIN = Exercise(
                 message="Then the accuracy says nothing about sums that the policy has not seen.",
             ),
             Slip(
+                "answers as homework",
+                "- rewards = [float(task.is_correct(problem, text)) for problem, text in zip(problems, texts)]",
+                "+ rewards = [float(text == problem.answer) for problem, text in zip(problems, texts)]",
+                message=(
+                    "A policy that is shown right answers learns by imitation. GRPO learns from rewards alone: "
+                    "`task.is_correct(problem, text)`."
+                ),
+            ),
+            Slip(
                 "no seed",
                 "- rng = np.random.default_rng(seed)",
                 "+ rng = np.random.default_rng()",
-                message="A run that cannot be repeated cannot be compared with another: use the seed.",
+                message=(
+                    "A run that cannot be repeated cannot be compared with another. Make all random numbers from the "
+                    "seed, and make the optimizer inside `train`: it keeps its averages from one run to the next."
+                ),
                 hint=4,
             ),
             Slip(
@@ -819,7 +983,7 @@ TRAIN = Exercise(
         ),
     ),
     run=_train,
-    in_place=True,  # the reader's loop may change its own copies
+    in_place=True,  # `training` looks at that itself, after some steps
     explain="Every line of it is yours, apart from the forward pass and AdamW.",
 )
 
@@ -834,7 +998,9 @@ NO_DIFFERENCE = {
 }
 JUDGED = (
     'Run both versions with `paired` on at least five seeds and answer with a tuple: your claim (`"better"`, '
-    '`"worse"` or `"no difference"`: the second version against the first), and the report that `paired` returned.'
+    '`"worse"` or `"no difference"`: the second version against the first), and the report that `paired` returned, '
+    "of accuracies from 0 to 1. A change that only multiplies the gradient by a constant does not count: clipping and "
+    "Adam cancel the factor, so both versions are the same run."
 )
 
 LOSS = Extension(
@@ -846,8 +1012,9 @@ LOSS = Extension(
     difficulty=3,
     solution=("worse", MEASURED["loss"]),
     hints=(
-        "The simplest change is the last line of `loss`: the mean over answers of the mean over their tokens, or the "
-        "sum divided by B times the longest answer. Copy `gradient` under another name and change the copy.",
+        "The simplest change is the last line of `loss`: the mean over answers of the mean over their tokens. "
+        "(Another number to divide the sum by would be nearly a constant factor, which Adam cancels.) Copy `gradient` "
+        "under another name and change the copy.",
         "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, gradient=mine), range(5))`. Few "
         "steps on more seeds show more than one long run.",
         'Read the interval, not the mean. If it contains 0, the claim is "no difference", which means: none that '
@@ -866,8 +1033,10 @@ BASELINE = Extension(
     difficulty=3,
     solution=("better", MEASURED["baseline"]),
     hints=(
-        "Only `advantages` changes. For leave-one-out the mean is that of the *other* answers of the group. Without a "
-        "baseline the function returns the rewards.",
+        "Only `advantages` changes. Without a baseline the function returns the rewards. For leave-one-out the mean is "
+        "that of the *other* answers of the group, which gives G / (G - 1) times the reward minus the mean. If that is "
+        "your rule of 24.3, Adam cancels the factor, and all differences are 0: compare it with a rule that divides by "
+        "the standard deviation.",
         "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, advantages=mine), range(5))`.",
         "A difference after a few steps says nothing about the end of a long run. Say with your claim after how many "
         "steps you measured.",

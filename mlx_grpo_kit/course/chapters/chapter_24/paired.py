@@ -14,6 +14,8 @@ from mlx_grpo_kit.course.exercise import Exercise, Mistake, Result
 CLAIMS = ("better", "worse", "no difference")
 FEWEST = 5  # seeds
 
+_passed: dict[str, dict[str, list]] = {}  # exercise -> the report with which it passed
+
 
 def paired(before: Callable[[int], float], after: Callable[[int], float], seeds: Sequence[int] = range(5)) -> dict:
     """Run both versions with each seed, print the differences, and return them as a report.
@@ -75,6 +77,11 @@ class Extension(Exercise):
         named = {mistake.name: mistake for mistake in self.mistakes}
         complaint = _complaint(answer)
         if complaint is None:
+            numbers = {name: list(values) for name, values in answer[1].items()}
+            if other := next((id for id, theirs in _passed.items() if theirs == numbers and id != self.id), None):
+                complaint = f"That is the report with which {other} passed. Measure another change."
+        if complaint is None:
+            _passed[self.id] = numbers
             return Result(self, "passed", f"{in_words(answer[1])}.")
         if complaint in named:
             return Result(self, "not yet", named[complaint].message, named[complaint].hint)
@@ -97,6 +104,8 @@ def _complaint(answer: Any) -> str | None:
         return "unpaired"
     if not all(map(math.isfinite, [*before, *after])):
         return "The report contains a number that is not finite."
+    if beyond := [each for each in (*before, *after) if not 0 <= each <= 1]:
+        return f"The report contains {show(beyond[0])}, and an accuracy is a share, from 0 to 1."
     if len({*seeds}) < len(seeds):
         return "a seed twice"
     if len(seeds) < FEWEST:
@@ -138,8 +147,10 @@ def mistakes_with(report: Mapping[str, Sequence[float]]) -> tuple[Mistake, ...]:
         Mistake(
             "the same program twice",
             ("no difference", {**report, "after": before}),
-            "Both versions gave exactly the same numbers with every seed. Does your second version reach the line "
-            "that you changed?",
+            "Both versions gave exactly the same numbers with every seed. Either your second version does not reach "
+            "the line that you changed, or the change multiplies the gradient by a constant, which clipping and Adam "
+            "cancel. Leave-one-out, for example, is the reward minus the mean, times G / (G - 1). Measure another "
+            "change.",
             1,
         ),
         Mistake(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -28,6 +28,8 @@ COPIES = 600  # rows for each prompt
 UNLIKELY = 1e-6  # the probability that a correct sampler fails for a prompt by chance
 FAR = 5.5  # standard deviations
 TEMPERATURES = [1.1**power for power in range(-14, 25) if power]
+CUTS = [*((most, 1.0) for most in range(2, 6)), *((6, mass) for mass in (0.5, 0.7, 0.8, 0.9, 0.95, 0.98))]
+"""Top-k and top-p: the number of tokens that are kept, and the probability that they reach."""
 
 FITS = Told("each completion about as often as the model gives it")
 GREEDY = Told("the likeliest token at every place of every row")
@@ -40,17 +42,32 @@ LATE = Told("first tokens that belong one place earlier: they fit what follows t
 AFTER_THE_END = Told("completions with tokens after an end token")
 NEVER_ENDS = Told("completions that stop before the limit, but without the end token that stopped them")
 PADDING = Told("the right frequencies for the longest prompt, and wrong ones for shorter prompts in the same batch")
+ORDER = Told("the completions of other prompts: they fit if the prompts are sorted by length")
+CUT_OFF = Told("likely tokens alone, as if the others had been cut off (top-k or top-p)")
 LATER_TOKENS = Told("first tokens with the right frequencies, and whole completions with wrong ones")
 
 
-@cache
+class Misfit(Told):
+    """A description that says by itself what was expected."""
+
+
 def params(seed: int) -> dict[str, mx.array]:
-    """Random weights of the small model, large enough that its probabilities differ."""
+    """Random weights of the small model, large enough that its probabilities differ; new arrays in each call."""
+    return copied(_weights(seed))
+
+
+@cache
+def _weights(seed: int) -> dict[str, mx.array]:
     rng = np.random.default_rng(seed)
     return {
         name: mx.array((rng.normal(size=shape) * 0.6 + (len(shape) == 1)).astype(np.float32))
         for name, shape in param_shapes(CONFIG).items()
     }
+
+
+def copied(params: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    """The same parameters in new arrays, so that `params[name] *= 2` in an answer changes nothing else."""
+    return {name: mx.array(value) for name, value in params.items()}
 
 
 def log_softmax(logits: Any) -> np.ndarray:
@@ -89,25 +106,28 @@ class Wish:
         return self.words
 
     def draw(self, sample: Callable[..., Any], copies: int, seed: int) -> Any:
-        """Completions from a learner's sampler as lists of whole numbers, or words for what they are instead."""
-        rows = [list(prompt) for prompt in self.prompts for _ in range(copies)]
+        """Completions from a learner's sampler as lists of whole numbers, or words for what they are instead.
+
+        Short and long prompts alternate, so that completions in another order show.
+        """
+        rows = [list(prompt) for _ in range(copies) for prompt in self.prompts]
         drawn = sample(CONFIG, params(self.seed), rows, [*self.ends], self.max_new_tokens, seed)
         if drawn is None:
             return None
         if shape_of(drawn) is not None and hasattr(drawn, "tolist"):
             drawn = drawn.tolist()
         if not isinstance(drawn, (list, tuple)):
-            return Told(f"a {type(drawn).__name__}, where a list with a completion for each prompt was expected")
+            return Misfit(f"a {type(drawn).__name__}, where a list with a completion for each prompt was expected")
         if len(drawn) != len(rows):
-            return Told(f"{len(drawn)} completions for {len(rows)} prompts")
+            return Misfit(f"{len(drawn)} completions for {len(rows)} prompts")
         plain = [each.tolist() if hasattr(each, "tolist") else each for each in drawn]
         for each in plain:
             if not isinstance(each, (list, tuple)):
-                return Told(f"a completion that is a {type(each).__name__}, where a list of token ids was expected")
+                return Misfit(f"a completion that is a {type(each).__name__}, where a list of token ids was expected")
         plain = [[token.item() if hasattr(token, "item") else token for token in each] for each in plain]
         for token in itertools.chain(*plain):
             if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < CONFIG.vocab_size:
-                return Told(f"{token!r} in a completion, where token ids go from 0 to {CONFIG.vocab_size - 1}")
+                return Misfit(f"{token!r} in a completion, where token ids go from 0 to {CONFIG.vocab_size - 1}")
         return plain
 
     def probabilities(self, prompt: Sequence[int]) -> dict[tuple[int, ...], list[float]]:
@@ -145,24 +165,31 @@ def draw_and_judge(sample: Callable[..., Any], wish: Wish) -> Any:
     if any(token in ends for completion in drawn for token in completion[:-1]):
         return AFTER_THE_END
     if max(map(len, drawn)) > longest:
-        return Told(f"a completion of {max(map(len, drawn))} tokens, where at most {longest} were asked for")
+        return Misfit(f"a completion of {max(map(len, drawn))} tokens, where at most {longest} were asked for")
     if any(len(completion) < longest and (not completion or completion[-1] not in ends) for completion in drawn):
         return NEVER_ENDS
-    groups = [drawn[place : place + COPIES] for place in range(0, len(drawn), COPIES)]
+    groups = [drawn[place :: len(wish.prompts)] for place in range(len(wish.prompts))]
     if all(len(set(map(tuple, group))) == 1 for group in groups):
         likeliest = [_greedy(wish, prompt) for prompt in wish.prompts]
         return GREEDY if [tuple(group[0]) for group in groups] == likeliest else ONE_DRAW
-    crowds = [_Crowd(wish, prompt, group) for prompt, group in zip(wish.prompts, groups, strict=True)]
+    crowds = _crowds(wish, wish.prompts, groups)
     wrong = [crowd for crowd in crowds if not crowd.fits(1.0)]
     if not wrong and abs(_surprise(crowds)) < FAR:
         if few[0] != few[1]:
             return VARIES
         return REPEATS if few[0] == few[2] else FITS
+    for falling in (False, True):
+        in_blocks = [drawn[place : place + COPIES] for place in range(0, len(drawn), COPIES)]
+        by_length = sorted(wish.prompts, key=len, reverse=falling)
+        if wrong and all(crowd.fits(1.0) for crowd in _crowds(wish, by_length, in_blocks)):
+            return ORDER
     if any(crowd.is_late() for crowd in wrong):
         return LATE
     likeliest = max(TEMPERATURES, key=lambda temperature: sum(crowd.log_likelihood(temperature) for crowd in crowds))
     if all(crowd.fits(likeliest) for crowd in crowds):
         return TOO_SURE if likeliest < 1 else TOO_WILD
+    if any(all(crowd.fits(1.0, *cut) for crowd in crowds) for cut in CUTS):
+        return CUT_OFF
     longest_prompt = max(map(len, wish.prompts))
     if all(len(crowd.prompt) < longest_prompt for crowd in wrong):
         return PADDING
@@ -177,6 +204,10 @@ def _greedy(wish: Wish, prompt: Sequence[int]) -> tuple[int, ...]:
     )
 
 
+def _crowds(wish: Wish, prompts: Sequence[Sequence[int]], groups: Sequence[list]) -> list[_Crowd]:
+    return [_Crowd(wish, prompt, group) for prompt, group in zip(prompts, groups, strict=True)]
+
+
 class _Crowd:
     """The completions of one prompt, counted."""
 
@@ -188,18 +219,21 @@ class _Crowd:
         self.first = np.bincount([each[0] for each in group], minlength=CONFIG.vocab_size)
         self.first_probs = np.exp(next(iter(self.outcomes.values()))[0])
 
-    def logps(self, temperature: float) -> np.ndarray:
-        """Of all completions, in the order of `outcomes`."""
+    def logps(self, temperature: float, most: int = CONFIG.vocab_size, mass: float = 1.0) -> np.ndarray:
+        """Of all completions, in the order of `outcomes`; with top-k if `most` is set, with top-p if `mass` is."""
         return np.array(
             [
-                log_softmax(rows / temperature)[np.arange(len(tokens)), tokens].sum()
+                _cut(log_softmax(rows / temperature), most, mass)[np.arange(len(tokens)), tokens].sum()
                 for tokens, rows in self.outcomes.items()
             ]
         )
 
-    def fits(self, temperature: float) -> bool:
-        """Whether chance may have made these counts at a temperature."""
-        return fits(self.counts, np.exp(self.logps(temperature)))
+    def fits(self, temperature: float, most: int = CONFIG.vocab_size, mass: float = 1.0) -> bool:
+        """Whether chance may have made these counts at a temperature, or with top-k or top-p."""
+        probs = np.exp(self.logps(temperature, most, mass))
+        if (certain := probs > 1 - 1e-9).any():
+            return self.counts[certain].sum() == self.counts.sum()
+        return fits(self.counts, probs)
 
     def log_likelihood(self, temperature: float) -> float:
         """Of the counts at a temperature, up to a constant."""
@@ -218,7 +252,20 @@ class _Crowd:
             return LATER_TOKENS
         shares = ", ".join(f"{token} in {count / self.first.sum():.0%}" for token, count in enumerate(self.first))
         wanted = ", ".join(f"{token} in {prob:.0%}" for token, prob in enumerate(self.first_probs))
-        return Told(f"after the prompt {list(self.prompt)} token {shares} of the rows, where the model has {wanted}")
+        return Misfit(f"after the prompt {list(self.prompt)} token {shares} of the rows, where the model has {wanted}")
+
+
+def _cut(logps: np.ndarray, most: int, mass: float) -> np.ndarray:
+    """Log-probabilities [T, V] of the likeliest tokens alone; those of the others are -inf."""
+    order = np.argsort(-logps, axis=-1)
+    falling = np.exp(np.take_along_axis(logps, order, axis=-1))
+    kept = (np.arange(logps.shape[-1]) < most) & (falling.cumsum(axis=-1) - falling < mass)
+    falling = np.where(kept, falling, 0.0)
+    with np.errstate(divide="ignore"):
+        falling = np.log(falling / falling.sum(axis=-1, keepdims=True))
+    found = np.empty_like(logps)
+    np.put_along_axis(found, order, falling, axis=-1)
+    return found
 
 
 def _surprise(crowds: Sequence[_Crowd]) -> float:

@@ -58,7 +58,12 @@ def draw_step(shapes: Mapping[str, str]) -> tuple[Chart, str]:
             text(x + BOX / 2, y + 42, shapes.get(name, ""), size=12.5, anchor="middle", color="soft"),
         ]
     chart = Chart(WIDTH, HEIGHT)
-    chart.text(14, 24, "one step of GRPO: orange has a gradient, blue is a constant for the loss", size=15)
+    chart.text(
+        14,
+        24,
+        "one step of GRPO: orange has a gradient, blue is a constant for the loss, grey goes in or comes out",
+        size=15,
+    )
     chart.add(_Drawing(markup))
     said = ", ".join(f"{name} {shapes[name]}" for name in BOXES if name in shapes)
     ways = "; ".join(f"{start} to {end}" for start, end, _ in ARROWS)
