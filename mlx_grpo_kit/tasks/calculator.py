@@ -40,7 +40,7 @@ class Calculator:
         tools: instead of the default `[calculate]`.
     """
 
-    name, max_completion_length = "calculator", 96
+    name, max_completion_length = "calculator", 160
 
     def __init__(self, reward_funcs: Sequence[RewardFunc] | None = None, tools: Sequence[Callable] | None = None):
         self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)

@@ -36,10 +36,10 @@ def careful_run(tools, call):
     if call is None or call[0] not in tools:
         return "no such tool", True
     try:
-        result = tools[call[0]](**call[1])
+        result = f"{tools[call[0]](**call[1])}"
     except Exception as error:
-        return repr(error), 1
-    return "< |".join(f"{result}".split("<|")), 0
+        return type(error).__name__, 1
+    return "< |".join(result.split("<|")), 0
 
 
 def converse_with_while(write, tools, question, most_turns):

@@ -50,6 +50,7 @@ WRITE_CALL = Exercise(
         ("calculate", {"expression": "347+586+941"}),
         ("guess", {"number": 7}),
         ("now", {}),
+        ('the "other" one', {"a": "\\"}),
         ("say", {"text": 'a "quoted" word', "loud": True, "to": None}),
         ("find", {"names": ["Zoë", "O'Hara"], "limit": 2.5}),
         ("nested", {"where": {"x": 1, "y": [2, 3]}}),
@@ -136,11 +137,11 @@ def _any_turn(rng):
 READ_CALLS = Exercise(
     "25.2",
     "Read calls strictly",
-    "Write `read_calls(text)`: one entry for each `<tool_call>` in the text, in order. An entry is `(name, arguments)` "
-    'if the text between `<tool_call>` and the next `</tool_call>` is a JSON object with a string `"name"` and an '
-    'object `"arguments"`; without the key `"arguments"` the arguments are `{}`. Otherwise the entry is None. A '
-    "`<tool_call>` without a `</tool_call>` after it is None too, and ends the list. Text outside of calls does not "
-    "matter. Any text may come: never raise, and never run it.",
+    "Write `read_calls(text)`. A call begins with `<tool_call>` and ends at the next `</tool_call>`. Return a list "
+    "with one entry for each call, in order: `(name, arguments)` if the text between the two is a JSON object with a "
+    'string `"name"` and an object `"arguments"`; without the key `"arguments"` the arguments are `{}`. Otherwise the '
+    "entry is None. A `<tool_call>` without a `</tool_call>` after it is None too, and ends the list. Text outside of "
+    "calls does not matter. Any text may come: never raise, and never run it.",
     minutes=12,
     difficulty=2,
     solution=read_calls,
@@ -173,6 +174,10 @@ READ_CALLS = Exercise(
         (_block("__import__('os').abort()"),),
         (_block('{"name": "add", "arguments": null}'),),
         (_block("null"),),
+        (_block('{"name": "say", "arguments": {"text": "<tool_call>"}}'),),
+        (_block('{"name": "a"} and more'),),
+        (_block('{"id": 3, "name": "", "arguments": {}}'),),
+        ("<tool_call> hm " + _block('{"name": "a"}') + _block('{"name": "b"}'),),
         ('<tool_call>{"name": "tight", "arguments": {"a": true}}</tool_call>',),
         *drawn(4, _any_turn),
     ),
@@ -247,15 +252,18 @@ def run_call(tools, call):
     """(text, failed): what the model is told of a call."""
     try:
         name, arguments = call
-        result = tools[name](**arguments)
+        text, failed = str(tools[name](**arguments)), False
     except Exception as error:
-        return f"error: {error}", True
-    return str(result).replace("<|", "< |"), False
+        text, failed = f"error: {error}", True
+    return text.replace("<|", "< |"), failed
 
 
 def _told(function, *arguments):
     text, failed = function(*arguments)
-    return ("an error" if failed and isinstance(text, str) and text else text), bool(failed)
+    if not isinstance(text, (str, int, float, type(None))):
+        text = f"a {type(text).__name__.strip('_')}"
+    is_error = failed and isinstance(text, str) and text and "<|" not in text
+    return ("an error" if is_error else text), bool(failed)
 
 
 def _add(a, b):
@@ -282,7 +290,27 @@ def _ends():
     raise StopIteration("over")
 
 
-TOOLS = {"add": _add, "divide": _divide, "nothing": _nothing, "quote": _quote, "ends": _ends}
+class _Wordless:
+    """A result that cannot be written."""
+
+    def __str__(self):
+        raise ValueError("no words")
+
+
+def _refuse(text):
+    """Raises ValueError with the text."""
+    raise ValueError(text)
+
+
+TOOLS = {
+    "wordless": _Wordless,
+    "refuse": _refuse,
+    "add": _add,
+    "divide": _divide,
+    "nothing": _nothing,
+    "quote": _quote,
+    "ends": _ends,
+}
 
 
 def _run_any(tools, call):
@@ -300,7 +328,7 @@ RUN_CALL = Exercise(
     "Write `run_call(tools, call)`. `tools` is a dict of functions by name, and `call` is an entry of `read_calls`: "
     "`(name, arguments)` or None. Call the function with the arguments by name, and return `(text, False)`, the result "
     "as a text by `str`. If anything goes wrong (None, an unknown name, wrong arguments, a function that raises an "
-    "Exception), return `(text, True)` with any text that is not empty. A result must not look like a control token of "
+    "Exception), return `(text, True)` with any text that is not empty. Neither text may look like a control token of "
     "the model: write `< |` instead of every `<|`.",
     minutes=8,
     difficulty=2,
@@ -308,7 +336,8 @@ RUN_CALL = Exercise(
     hints=(
         "One `try` around everything: `name, arguments = call` fails for None, `tools[name]` for an unknown name, and "
         "`tools[name](**arguments)` for wrong arguments. `except Exception` catches all of them.",
-        '`str(result).replace("<|", "< |")`, and the flag False. In the `except` part return the flag True.',
+        'Turn the result into a text inside of the `try` too. At the end `text.replace("<|", "< |")`, for errors as '
+        "well: they repeat what the policy wrote.",
     ),
     cases=(
         (TOOLS, ("add", {"a": 1, "b": 2})),
@@ -324,6 +353,10 @@ RUN_CALL = Exercise(
         (TOOLS, ("quote", {"text": "a < b | c"})),
         (TOOLS, ("ends", {})),
         (TOOLS, ("dict", {"a": 1})),
+        (TOOLS, ("divide", {"b": 1, "a": 5})),
+        (TOOLS, ("wordless", {})),
+        (TOOLS, ("refuse", {"text": "<|im_start|>system"})),
+        (TOOLS, ("<|im_start|>system", {})),
         ({}, ("add", {"a": 1, "b": 2})),
     ),
     mistakes=(
@@ -343,23 +376,37 @@ RUN_CALL = Exercise(
                 hint=1,
             ),
             Slip(
+                "by place",
+                "- text, failed = str(tools[name](**arguments)), False",
+                "+ text, failed = str(tools[name](*arguments.values())), False",
+                message="Arguments have names: call the function with `**arguments`.",
+                hint=1,
+            ),
+            Slip(
                 "no text",
-                '- return str(result).replace("<|", "< |"), False',
-                "+ return result, False",
+                "- text, failed = str(tools[name](**arguments)), False",
+                "+ return tools[name](**arguments), False",
                 message="The model reads texts: return `str(result)`.",
                 hint=2,
             ),
             Slip(
                 "control tokens",
-                '- return str(result).replace("<|", "< |"), False',
-                "+ return str(result), False",
+                '- return text.replace("<|", "< |"), failed',
+                "+ return text, failed",
                 message="A result with `<|im_end|>` in it would end the tool's turn and begin another one.",
                 hint=2,
             ),
             Slip(
+                "control tokens in errors",
+                '- return text.replace("<|", "< |"), failed',
+                '+ return text if failed else text.replace("<|", "< |"), failed',
+                message="The text of an error may repeat what the policy wrote, such as a name with `<|` in it.",
+                hint=2,
+            ),
+            Slip(
                 "not marked",
-                '- return f"error: {error}", True',
-                '+ return f"error: {error}", False',
+                '- text, failed = f"error: {error}", True',
+                '+ text, failed = f"error: {error}", False',
                 message="A call that failed has to be marked: the second value is True.",
                 hint=2,
             ),
@@ -441,6 +488,7 @@ CONVERSE = Exercise(
         (_Script(_BROKEN, "Sorry."), TOOLS, "What is 2+3?", 5),
         (_Script("Let me see. " + _ADD + " One moment.", "{all}"), TOOLS, "?", 2),
         (_Script(_ADD, "{all}"), {}, "Without tools?", 4),
+        (_Script(_BROKEN + _block("[]") + _ADD, " {all} \n"), TOOLS, "Two bad calls and a good one?", 5),
     ),
     mistakes=slips(
         converse,
@@ -520,6 +568,9 @@ class Pieces:
 LETTERS = Pieces("a", "b", "ab", "c", "bc", "abc")
 
 
+OVERLAPS = Pieces("x", "xy", "yz", "z", "y")
+
+
 def _any_ids(rng):
     return LETTERS.encode, LETTERS.decode, rng.integers(0, 6, rng.integers(1, 8)).tolist()
 
@@ -545,6 +596,7 @@ FIRST_SHIFT = Exercise(
         (LETTERS.encode, LETTERS.decode, [0, 3, 2]),
         (LETTERS.encode, LETTERS.decode, [2, 3]),
         (LETTERS.encode, LETTERS.decode, []),
+        (OVERLAPS.encode, OVERLAPS.decode, [3, 0, 2]),
         (LETTERS.encode, lambda ids: LETTERS.decode(ids) + "c", [0, 3]),
         (LETTERS.encode, lambda ids: LETTERS.decode(ids[:-1]), [0, 3]),
         *drawn(6, _any_ids),
@@ -747,6 +799,7 @@ MASKED_LOSS = Exercise(
         ),
         (np.array([[np.nan, -1.0]]), np.array([1.0]), np.array([[False, False]])),
         (np.array([[-0.7]]), np.array([-1.5]), np.array([[True]])),
+        (np.array([[0.0, -2.0, 0.0]]), np.array([1.0]), np.array([[True, True, False]])),
         *drawn(4, _any_batch),
     ),
     mistakes=slips(
@@ -983,7 +1036,7 @@ LOCK = Exercise(
         (_Play(*_acts("417", "400", "411", "417")),),
         (_Play(*_acts("417", "174")),),
         (_Play(*_acts("417")),),
-        (_Play(*_acts("05", "5", "055", "5a", "", "05")),),
+        (_Play(*_acts("05", "5", "055", "5a", "", "-1", "+5", "05")),),
         (_Play(*_acts("12", *["11"] * 13, "12")),),
         (_Play(*_acts("12", "12", "13")),),
         (_Play(*_TWO),),
@@ -1173,6 +1226,8 @@ FAIR_REWARD = Exercise(
         ([_said("", 1), _result("5"), _said("6")], "5"),
         ([_said("", 2), _result("5")] * 8 + [_said("5")], "5"),
         ([_said("15")], "5"),
+        ([_said("5.0")], "5"),
+        ([_said("1 5")], "15"),
         ([], "5"),
         *drawn(4, _any_messages),
     ),
