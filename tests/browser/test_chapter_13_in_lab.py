@@ -35,7 +35,7 @@ def test_filters_reshape_the_distribution_and_the_cost_follows_the_length(open_n
     notebook.wait_for_words("after 12+34=4 at temperature 1.4")
     text.fill("")
     text.press("Enter")
-    panel.get_by_role("status").get_by_text("There has to be a text to continue.").wait_for()
+    panel.get_by_role("status").get_by_text("The text is empty. Type at least one character").wait_for()
 
     at = notebook.place_of("cost")
     notebook.show(at)
