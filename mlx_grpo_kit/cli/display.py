@@ -142,7 +142,8 @@ class RunDisplay:
         for record in list(one_a_prompt.values())[:SAMPLES]:
             right = self.is_correct(record.problem, record.completion)
             prompt, completion = _one_line(record.prompt, keep_end=True), _one_line(transcript(record))
-            samples.append((prompt, completion or "(empty)", right))
+            between = " " if getattr(record, "messages", None) else ""
+            samples.append((prompt + between, completion or "(empty)", right))
         return samples
 
     def _line(self, metrics: Mapping[str, float]) -> str:
