@@ -21,6 +21,8 @@ from mlx_grpo_kit.tasks.task import TaskError
 Z95 = 1.959964
 """A normal variable lies within this many standard deviations of its mean in 95 of 100 cases."""
 
+MAX_COMPLETIONS = 1_000_000
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -92,6 +94,11 @@ def evaluate(
     """`GRPOTrainer.evaluate` with all its numbers, whichever sampler trains. Processes share the problems."""
     check_whole("num_problems", num_problems, at_least=1)
     check_whole("num_samples", num_samples, at_least=1)
+    if num_problems * num_samples > MAX_COMPLETIONS:
+        raise ValueError(
+            f"num_problems x num_samples is {num_problems * num_samples:,} completions; expected at most "
+            f"{MAX_COMPLETIONS:,}."
+        )
     sampling = SamplingConfig(sampler.max_completion_length, temperature)
     if temperature == 0 and num_samples > 1:
         raise ValueError(
