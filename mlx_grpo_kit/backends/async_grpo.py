@@ -91,8 +91,7 @@ async def train_async(
         step_time: seconds since the last step was done.
 
     Raises ValueError for settings out of range and for a task with tools. In the loop: TaskError and RewardError as the
-    trainer does, and what
-    backend and engines raise.
+    trainer does, and what backend and engines raise.
     """
     _check(engines, max_lag=max_lag, num_prompts=num_prompts, num_generations=num_generations)
     if task_tools(task) is not None:

@@ -13,6 +13,10 @@ from mlx_grpo_kit.runs.record import KEEP
 SAVE_EVERY, EVAL_EVERY, EVAL_PROBLEMS = 50, 50, 256
 LAB_FOLDER = "grpo_course"
 
+# Help of options that several commands have.
+MODEL = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat, tiny-tools"
+TASK = "addition (default), countdown, calculator, guess, or file.py:Class (module:Class) for a task of your own"
+
 
 class Parser(argparse.ArgumentParser):
     """argparse with one line for an error, and no guessing at abbreviations."""
@@ -62,10 +66,8 @@ def _add_train(commands: Any) -> None:
     run = train.add_argument_group("the run")
     words = "where metrics.jsonl, completions.jsonl, reward.png, checkpoints/ and policy/ are written"
     run.add_argument("--output", required=True, metavar="DIR", help=words)
-    words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat"
-    run.add_argument("--model", type=name, metavar="FOLDER", help=words)
-    words = "addition (default), countdown, or file.py:Class (module:Class) for a task of your own"
-    run.add_argument("--task", type=name, metavar="NAME", help=words)
+    run.add_argument("--model", type=name, metavar="FOLDER", help=MODEL)
+    run.add_argument("--task", type=name, metavar="NAME", help=TASK)
     words = "a file of JSON lines to train on, with a question and an answer in each, such as GSM8K's"
     run.add_argument("--data", type=name, metavar="FILE", help=words)
     words = "what the task is called with, such as num_numbers=4; several, with blanks between"
@@ -113,8 +115,7 @@ def _add_generate(commands: Any) -> None:
         '  python -m mlx_grpo_kit generate --model models/Qwen3-0.6B --chat --no-enable-thinking "What is 12+34?"\n',
     )
     generate.add_argument("prompts", nargs="+", metavar="TEXT")
-    words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat"
-    generate.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=words)
+    generate.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=MODEL)
     generate.add_argument("--num", type=count, default=1, metavar="N", help="completions of each text (default 1)")
     words = (
         "0 takes the likeliest token, 1 samples from the model itself. By default this and the next three follow the "
@@ -150,10 +151,8 @@ def _add_evaluate(commands: Any) -> None:
         "  python -m mlx_grpo_kit evaluate --model outputs/addition/policy\n"
         "  python -m mlx_grpo_kit evaluate --model models/Qwen3-0.6B --data test.jsonl --num-samples 8\n",
     )
-    words = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat, tiny-tools"
-    parser.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=words)
-    words = "addition (default), countdown, calculator, guess, or file.py:Class (module:Class) for a task of your own"
-    parser.add_argument("--task", type=name, metavar="NAME", help=words)
+    parser.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=MODEL)
+    parser.add_argument("--task", type=name, metavar="NAME", help=TASK)
     words = "a file of JSON lines, with a question and an answer in each; all of them are asked"
     parser.add_argument("--data", type=name, metavar="FILE", help=words)
     words = "with --data: ask only the problems that training on this file holds back"

@@ -140,16 +140,7 @@ def pretrain(
     started = time.perf_counter()
     tokenizer = _character_tokenizer()
     params = init_params(CONFIG, seed=seed)
-    optimizer = optim.AdamW(_schedule(learning_rate, steps), betas=[0.9, 0.98], weight_decay=0.1, bias_correction=True)
-    optimizer.init(params)
-
-    # Compiled, for the element-wise work is then fused. State that is not named here would stay at its first value.
-    @partial(mx.compile, inputs=optimizer.state, outputs=optimizer.state)
-    def update(params: dict[str, mx.array], ids: mx.array, is_answer: mx.array) -> tuple[mx.array, dict[str, mx.array]]:
-        loss, grads = mx.value_and_grad(lambda tracked: next_token_loss(CONFIG, tracked, ids, is_answer))(params)
-        grads, _ = optim.clip_grad_norm(grads, 1.0)
-        return loss, optimizer.apply_gradients(grads, params)
-
+    update = imitation_update(CONFIG, params, _schedule(learning_rate, steps))
     rng = np.random.default_rng(seed)
     losses: dict[str, list[float]] = {task.name: [] for task, _ in CORPUS}
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
@@ -158,8 +149,7 @@ def pretrain(
         for step in range(steps):
             task, pupil = CORPUS[step % len(CORPUS)]
             loss, params = update(params, *homework_batch(tokenizer, task, pupil, rng, batch_size))
-            mx.eval(loss, params, optimizer.state)
-            losses[task.name].append(loss.item())
+            losses[task.name].append(loss)
             shown = "  ".join(f"{name} {np.mean(values[-50:]):.3f}" for name, values in losses.items() if values)
             progress.update(bar, advance=1, description=f"loss: {shown}")
 
@@ -194,6 +184,28 @@ def homework_batch(
         ids[row, :end] = prompt + answer
         is_answer[row, len(prompt) : end] = 1
     return mx.array(ids), mx.array(is_answer)
+
+
+def imitation_update(
+    config: Qwen3Config, params: dict[str, mx.array], learning_rate: Callable[[mx.array], mx.array]
+) -> Callable[[dict[str, mx.array], mx.array, mx.array], tuple[float, dict[str, mx.array]]]:
+    """A step of AdamW on `next_token_loss`, from these parameters on: (params, ids, counted) -> (loss, next params)."""
+    optimizer = optim.AdamW(learning_rate, betas=[0.9, 0.98], weight_decay=0.1, bias_correction=True)
+    optimizer.init(params)
+
+    # Compiled, for the element-wise work is then fused. State that is not named here would stay at its first value.
+    @partial(mx.compile, inputs=optimizer.state, outputs=optimizer.state)
+    def compiled(params: dict[str, mx.array], ids: mx.array, counted: mx.array) -> tuple[mx.array, dict[str, mx.array]]:
+        loss, grads = mx.value_and_grad(lambda tracked: next_token_loss(config, tracked, ids, counted))(params)
+        grads, _ = optim.clip_grad_norm(grads, 1.0)
+        return loss, optimizer.apply_gradients(grads, params)
+
+    def update(params: dict[str, mx.array], ids: mx.array, counted: mx.array) -> tuple[float, dict[str, mx.array]]:
+        loss, params = compiled(params, ids, counted)
+        mx.eval(loss, params, optimizer.state)
+        return loss.item(), params
+
+    return update
 
 
 def next_token_loss(config: Qwen3Config, params: dict[str, mx.array], ids: mx.array, counted: mx.array) -> mx.array:

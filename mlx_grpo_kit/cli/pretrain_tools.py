@@ -13,7 +13,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from mlx_grpo_kit.cli.pretrain import next_token_loss
+from mlx_grpo_kit.cli.pretrain import imitation_update
 from mlx_grpo_kit.grpo.conversations import suffix_ids
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -189,15 +188,7 @@ def pretrain_tools(folder: Path | str, steps: int = 2000, learning_rate: float =
         [optim.linear_schedule(0, learning_rate, 100), optim.cosine_decay(learning_rate, steps, learning_rate / 50)],
         [100],
     )
-    optimizer = optim.AdamW(rate, betas=[0.9, 0.98], weight_decay=0.1, bias_correction=True)
-    optimizer.init(params)
-
-    @partial(mx.compile, inputs=optimizer.state, outputs=optimizer.state)
-    def update(params: dict[str, mx.array], ids: mx.array, counted: mx.array) -> tuple[mx.array, dict[str, mx.array]]:
-        loss, grads = mx.value_and_grad(lambda tracked: next_token_loss(config, tracked, ids, counted))(params)
-        grads, _ = optim.clip_grad_norm(grads, 1.0)
-        return loss, optimizer.apply_gradients(grads, params)
-
+    update = imitation_update(config, params, rate)
     rng, losses = np.random.default_rng(seed), []
     for step in range(steps):
         task, user, length, batch_size = CORPUS[step % 2]
@@ -205,8 +196,7 @@ def pretrain_tools(folder: Path | str, steps: int = 2000, learning_rate: float =
         loss, params = update(
             params, *conversations(tokenizer, task, [(each, user(each, rng)) for each in problems], length)
         )
-        mx.eval(loss, params, optimizer.state)
-        losses.append(loss.item())
+        losses.append(loss)
         if step % 100 == 99:
             print(f"{step + 1:5d}  loss {np.mean(losses[-100:]):.3f}", flush=True)
     small = {name: value.astype(mx.bfloat16) for name, value in params.items()}

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.files import check_regular, replaced_folder
+from mlx_grpo_kit.runs.history import answer_of
 
 METRICS, COMPLETIONS, ABANDONED, ABOUT = "metrics.jsonl", "completions.jsonl", "abandoned.jsonl", "record.json"
 KEEP = 16
@@ -323,7 +324,7 @@ def _content(completion: Any, is_correct: Callable[[Any, str], bool] | None) -> 
     for name in ("reward", "advantage"):
         if name in content:
             content[name] = _number(content[name])
-    answer = getattr(getattr(completion, "problem", None), "answer", None)
+    answer = answer_of(completion)
     if isinstance(answer, str | int | float) and answer != "":
         content["answer"] = str(answer)
     if all(content.get("token_mask", ())):

@@ -47,12 +47,7 @@ class NotebookView:
         self, status: str, picture: Picture, completions: Sequence[Any], warnings: Sequence[str], *, keep: bool = False
     ) -> None:
         """Draw the next frame; the first one puts the widgets on the page. `keep` renews the still picture too."""
-        self._status.value = f'<span role="status" style="font-size:14px">{escape(status)}</span>'
-        if self._warnings.value != (words := _boxes(warnings)):
-            self._warnings.value = words
-        self._picture.value = picture.html
-        if completions:
-            self._table.value = completions_table(completions)._repr_html_()
+        self._fill(status, picture, completions, warnings)
         note = f"Last seen {status}. Run the cell to train again."
         if self._next_still is None:
             show_live(self._box, picture, note, self._places)
@@ -71,11 +66,19 @@ class NotebookView:
 
         A page that was loaded again during the run does not get this. It still has the widgets, so they show the same.
         """
-        line = f'<span role="status" style="font-size:14px">{escape(status)}</span>'
-        self._status.value, self._warnings.value, self._picture.value = line, _boxes(warnings), picture.html
+        self._fill(status, picture, completions, warnings)
         self._pause.layout.display = self._stop.layout.display = "none"
-        self._put(0, {"text/html": line + _boxes(warnings), "text/plain": "\n".join([status, *warnings])})
+        words = self._status.value + self._warnings.value
+        self._put(0, {"text/html": words, "text/plain": "\n".join([status, *warnings])})
         self._put(1, still(picture, "", completions_table(completions) if completions else None))
+
+    def _fill(self, status: str, picture: Picture, completions: Sequence[Any], warnings: Sequence[str]) -> None:
+        self._status.value = f'<span role="status" style="font-size:14px">{escape(status)}</span>'
+        if self._warnings.value != (words := _boxes(warnings)):
+            self._warnings.value = words
+        self._picture.value = picture.html
+        if completions:
+            self._table.value = completions_table(completions)._repr_html_()
 
     def _put(self, place: int, data: dict[str, str]) -> None:
         from IPython.display import display

@@ -15,7 +15,6 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.cli.pretrain import next_token_loss, sloppy_sum
+from mlx_grpo_kit.cli.pretrain import imitation_update, sloppy_sum
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks import Addition, Countdown, Problem
@@ -206,22 +205,13 @@ def pretrain_chat(folder: Path | str, steps: int = 1200, learning_rate: float = 
     config = made_config(tokenizer)
     params = from_tiny(config, tokenizer, seed)
     rate = optim.cosine_decay(learning_rate, steps, learning_rate / 50)
-    optimizer = optim.AdamW(rate, betas=[0.9, 0.98], weight_decay=0.1, bias_correction=True)
-    optimizer.init(params)
-
-    @partial(mx.compile, inputs=optimizer.state, outputs=optimizer.state)
-    def update(params: dict[str, mx.array], ids: mx.array, is_reply: mx.array) -> tuple[mx.array, dict[str, mx.array]]:
-        loss, grads = mx.value_and_grad(lambda tracked: next_token_loss(config, tracked, ids, is_reply))(params)
-        grads, _ = optim.clip_grad_norm(grads, 1.0)
-        return loss, optimizer.apply_gradients(grads, params)
-
+    update = imitation_update(config, params, rate)
     task, rng, losses = Addition().in_chat(), np.random.default_rng(seed), []
     for step in range(steps):
         pupil = PUPILS[step % len(PUPILS)]
         chats = [pupil(problem, rng) for problem in task.sample(rng, BATCH)]
         loss, params = update(params, *_batch(tokenizer, chats, LENGTHS[pupil]))
-        mx.eval(loss, params, optimizer.state)
-        losses.append(loss.item())
+        losses.append(loss)
     save(folder, config, params, tokenizer)
     return losses
 
