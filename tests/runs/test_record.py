@@ -225,3 +225,18 @@ def test_it_is_read_without_mlx_and_numpy(record, tmp_path):
     )
     result = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True)
     assert (result.stdout, result.stderr) == ("16\n", "")
+
+
+@pytest.mark.parametrize(("answer", "kept"), [("46", "46"), (46, "46"), ("", None), (None, None), (["46"], None)])
+def test_the_right_answer_of_a_problem_is_kept(answer, kept, tmp_path):
+    step = train_step(1)
+    for row in step.completions:
+        row.problem = SimpleNamespace(answer=answer)
+    record = RunRecord()
+    record.add(step)
+    record.save(tmp_path / "run")
+    loaded = RunRecord.load(tmp_path / "run")
+    assert {row.answer for row in loaded.at(1).completions} == {kept}
+    again = RunRecord()
+    again.add(SimpleNamespace(step=1, metrics={}, completions=loaded.at(1).completions))
+    assert {row.answer for row in again.at(1).completions} == {kept}, "a record of a record"

@@ -18,7 +18,7 @@ from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.rewards import RewardError
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-from mlx_grpo_kit.tasks import Addition
+from mlx_grpo_kit.tasks import Addition, Calculator
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -302,6 +302,8 @@ def test_settings_that_make_no_sense_are_told(make_backend, engines, tiny):
             run(make_backend(TINY), engines, tiny[2], **settings)
     with pytest.raises(ValueError, match="There are no engines"):
         run(make_backend(TINY), [], tiny[2])
+    with pytest.raises(ValueError, match="The task has tools, and engines write one turn"):
+        run(make_backend(TINY), engines, tiny[2], task=Calculator())
 
 
 # The parts.
