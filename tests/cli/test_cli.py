@@ -759,7 +759,7 @@ def test_a_reward_that_fails_in_one_process_keeps_what_all_have_learned(model, t
 def test_groups_that_cannot_be_shared(model, task, tmp_path):
     result = in_processes(model, task, tmp_path / "out", "--per-device-train-batch-size", "12")
     assert result.returncode == 2
-    assert_one_error_line(result.stderr, "3 groups of 4 completions, which do not go evenly into 2 processes")
+    assert_one_error_line(result.stderr, "3 groups of 4 completions, which do not divide evenly among 2 processes")
     assert "All processes together sample per_device_train_batch_size * " in result.stderr
     assert not (tmp_path / "out").exists()
 

@@ -345,5 +345,5 @@ def test_a_resumed_run_may_learn_at_another_rate(checkpoint, make_trainer):
     )
     assert (changed.args.gradient_checkpointing, changed.args.completion_batch_size) == (True, 4)
     assert next(changed.train(5)).step == 3
-    with pytest.raises(ValueError, match=r"seed cannot change while a run goes on; only learning_rate, .* can"):
+    with pytest.raises(ValueError, match=r"seed cannot change during a run; only learning_rate, .* can"):
         GRPOTrainer.resume(checkpoint, make_trainer.task(), seed=1)

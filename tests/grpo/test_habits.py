@@ -92,11 +92,11 @@ def test_the_way_a_trainer_is_made_elsewhere_is_answered_with_the_way_here():
     ("option", "words"),
     [
         ("--report-to=wandb", "unknown option --report-to; here: the trainer is an iterator"),
-        ("--iters", "unknown option --iters; here: trainer.train(max_steps=...) has it; --max-steps."),
+        ("--iters", "unknown option --iters; here: pass it to trainer.train(max_steps=...); --max-steps."),
         ("--bf16", "unknown option --bf16; here: --dtype bfloat16."),
         ("--max-step", "unknown option --max-step; did you mean --max-steps?"),
         ("--zzzzz", "unknown option --zzzzz; see --help."),
-        ("--system", "unknown option --system; here: RowsTask(rows, system=...); in the terminal generate --chat"),
+        ("--system", "unknown option --system; here: RowsTask(rows, system=...); generate --chat"),
         ("--local-rank", "unknown option --local-rank; here: train --processes N"),
         ("-q", "unknown option -q; see --help."),
     ],
@@ -173,7 +173,7 @@ def test_a_model_by_its_name_in_the_terminal(tmp_path, monkeypatch, capsys):
 
 
 def test_an_exact_habit_goes_before_a_near_miss():
-    assert not_known("max_prompt_length", ["max_completion_length"]).startswith("here: a prompt is never cut")
+    assert not_known("max_prompt_length", ["max_completion_length"]).startswith("here: prompts are never truncated")
     assert not_known("max_completion_lenght", ["max_completion_length"]) == "did you mean max_completion_length?"
     assert not_known("zzz", ["beta"]) == ""
 

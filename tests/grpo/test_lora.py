@@ -225,7 +225,7 @@ def test_settings():
             GRPOConfig(lora_r=8, lora_alpha=alpha)
     with pytest.raises(ValueError, match=r"no linear map 'q'"):
         GRPOConfig(lora_r=8, lora_target_modules=["q"])
-    with pytest.raises(ValueError, match="sync_ref_model is set, which moves a second copy of the policy"):
+    with pytest.raises(ValueError, match="sync_ref_model is set, which updates a second copy of the policy"):
         GRPOConfig(lora_r=8, sync_ref_model=True, beta=0.1)
     assert GRPOConfig(lora_r=8).lora_scale == 4
     targets = [GRPOConfig(lora_r=8, lora_target_modules=each(["q_proj"])) for each in (list, tuple)]

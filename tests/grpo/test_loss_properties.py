@@ -503,7 +503,7 @@ def test_shapes_are_checked(changed, message):
 
 
 WRONG_NUMBERS = [
-    ({"logps": [[0.5, 0.2]]}, "logps has 0.5 at a completion token; expected log-probabilities, which are 0 at most"),
+    ({"logps": [[0.5, 0.2]]}, "logps has 0.5 at a completion token; expected log-probabilities, which are at most 0"),
     ({"old_logps": [[3.25, -1.0]]}, "old_logps has 3.25 at a completion token; expected log-probabilities"),
     ({"ref_logps": [[-1.0, 0.02]]}, "ref_logps has 0.02 at a completion token"),
     ({"completion_mask": [[1.0, 0.5]]}, "completion_mask has numbers other than 0 and 1"),

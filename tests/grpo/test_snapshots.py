@@ -162,7 +162,7 @@ def test_memory_is_given_back_with_the_snapshot(make_trainer):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(seed=3), r"seed cannot change while a run goes on; only learning_rate, .* can"),
+        (dict(seed=3), r"seed cannot change during a run; only learning_rate, .* can"),
         (dict(learning_rate=-1.0), r"learning_rate is -1.0; expected more than 0"),
         (dict(learning_rate=1e-4, reward_funcs=[]), r"reward_funcs is \[\]; expected a list of one or more functions"),
         (dict(learning_rate=1e-4, reward_funcs=zeros), r"reward_funcs is <function zeros.*expected a list"),
