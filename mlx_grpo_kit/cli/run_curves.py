@@ -1,4 +1,4 @@
-"""The picture of a run: the reward of each step, and accuracy where it was measured."""
+"""The picture of a run: the reward of each step, and each measured accuracy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def draw_curves(folder: RunFolder, title: str) -> None:
 
 
 def curves(rewards: list[tuple[int, float]], accuracies: list[tuple[int, float]], title: str) -> bytes:
-    """Plot the reward of every step, and the accuracy on held-out problems where it was measured, as a PNG."""
+    """Plot the reward of every step, and each measured accuracy on held-out problems, as a PNG."""
     from matplotlib.patheffects import withStroke
 
     from mlx_grpo_kit.viz.live.curves import smooth

@@ -113,7 +113,7 @@ def _neutral(tokenizer: Tokenizer, result: ToolResult) -> ToolResult:
     try:
         ids = tokenizer.encode(text)
     except ValueError:
-        return ToolResult(result.name, str({"error": "the result contains characters without a token"}), failed=True)
+        return ToolResult(result.name, str({"error": "the result has characters without a token"}), failed=True)
     if not tokenizer.added_token_ids.isdisjoint(ids):
-        return ToolResult(result.name, str({"error": "the result contains control tokens"}), failed=True)
+        return ToolResult(result.name, str({"error": "the result has tokens of control"}), failed=True)
     return ToolResult(result.name, text, result.failed)

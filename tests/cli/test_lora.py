@@ -107,7 +107,7 @@ def test_adapters_do_not_fuse_with_another_model(tmp_path, capsys):
     capsys.readouterr()
     fuse = ["fuse", "--adapter", str(tmp_path / "run" / "policy"), "--output", str(tmp_path / "fused")]
     assert main([*fuse, "--model", "tiny-chat"]) == 2  # whose layers have the same shapes
-    assert "trained beside another model" in capsys.readouterr().err
+    assert "trained with another base model" in capsys.readouterr().err
     assert not (tmp_path / "fused").exists()
     assert main(["fuse", "--adapter", str(TINY), "--output", str(tmp_path / "fused")]) == 2
     assert "There are no adapters in" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_fuse_does_not_replace_the_base_of_the_base(chain, capsys):
         for output in ("run/policy", "run"):
             command = ["fuse", "--adapter", str(chain / adapter), "--output", str(chain / output), *model]
             assert main(command) == 2
-            assert "would replace the model that they stand beside" in capsys.readouterr().err
+            assert "would replace their base model" in capsys.readouterr().err
     load_pretrained(chain / "last")
 
 
@@ -185,7 +185,7 @@ def test_a_quantized_model_from_one_command(tmp_path, capsys):
 
     convert(str(TINY), str(tmp_path / "q"), quantize=True, q_bits=8, q_group_size=64, dtype="float32")
     assert train(tmp_path / "all", "--model", str(tmp_path / "q")) == 2
-    assert "packed numbers cannot be trained. Train adapters beside it" in capsys.readouterr().err
+    assert "quantized parameters cannot be trained. Train adapters" in capsys.readouterr().err
     assert train(tmp_path / "run", "--model", str(tmp_path / "q"), "--lora-r", "4") == 0
     fuse = ["fuse", "--adapter", str(tmp_path / "run" / "policy"), "--output", str(tmp_path / "fused")]
     assert main(fuse) == 0

@@ -375,7 +375,7 @@ def test_no_amount(train, tmp_path, capsys):
     for wrong in ("-1", "some", "1.5"):
         with pytest.raises(SystemExit):
             train(tmp_path, "--log-completions", wrong)
-        words = f"{wrong!r} is no amount; expected a whole number of at least 0, or all."
+        words = f"{wrong!r} is not an amount; expected a whole number of at least 0, or all."
         assert capsys.readouterr().err == f"error: argument --log-completions: {words}\n"
 
 

@@ -238,7 +238,9 @@ def test_a_missing_file(checkpoint, make_trainer, name):
     (checkpoint / name).unlink()
     listed_with = Path("checkpoint") if "mlx_grpo_kit.json" in name else Path("checkpoint", name).parent
     lost = Path("checkpoint", name).relative_to(listed_with)
-    message = "is no checkpoint" if name == "mlx_grpo_kit.json" else f"{listed_with} has lost {lost}, which was saved"
+    message = (
+        "is not a checkpoint" if name == "mlx_grpo_kit.json" else f"{listed_with} has lost {lost}, which was saved"
+    )
     with pytest.raises(FileNotFoundError, match=message):
         GRPOTrainer.resume(checkpoint, make_trainer.task())
 
@@ -292,7 +294,7 @@ def test_settings_of_another_version(checkpoint, make_trainer):
 def test_another_task(checkpoint, make_trainer):
     task = make_trainer.task()
     task.name = "eights"
-    with pytest.raises(ValueError, match=r"was trained on task 'sevens', not 'eights'. Give the same task"):
+    with pytest.raises(ValueError, match=r"was trained on task 'sevens', not 'eights'. Pass the same task"):
         GRPOTrainer.resume(checkpoint, task)
 
 
@@ -301,7 +303,7 @@ def test_what_is_no_checkpoint(checkpoint, make_trainer):
     with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere; expected a checkpoint"):
         GRPOTrainer.resume(checkpoint / "nowhere", task)
     with pytest.raises(
-        FileNotFoundError, match=r"model is no checkpoint; expected a folder that save_checkpoint wrote"
+        FileNotFoundError, match=r"model is not a checkpoint; expected a folder that save_checkpoint wrote"
     ):
         GRPOTrainer.resume(checkpoint / "model", task)
     with pytest.raises(FileNotFoundError, match=r"There is no folder .*trainer_state.json; expected a checkpoint"):

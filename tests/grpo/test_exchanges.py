@@ -136,7 +136,7 @@ def test_a_run_with_a_subclass_and_a_loss_of_its_own_resumes(make_trainer, tmp_p
     whole.save_checkpoint(tmp_path / "checkpoint")
     with pytest.raises(ValueError, match=r"settings that GRPOConfig does not know: sharpness. .*config_class=\.\.\."):
         GRPOTrainer.resume(tmp_path / "checkpoint", given.task, loss=SHARP)
-    with pytest.raises(ValueError, match=r"was trained with a loss of its own. Give it: resume\(..., loss=...\)"):
+    with pytest.raises(ValueError, match=r"was trained with a custom loss. Pass it: resume\(..., loss=...\)"):
         GRPOTrainer.resume(tmp_path / "checkpoint", given.task, config_class=MyConfig)
     with pytest.raises(ValueError, match=r"was trained without a learner of its own\. Leave learner out"):
         GRPOTrainer.resume(tmp_path / "checkpoint", given.task, config_class=MyConfig, loss=SHARP, learner=MLXAtOnce)

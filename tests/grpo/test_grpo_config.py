@@ -118,7 +118,7 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"per_device_train_batch_size": 8.0}, "per_device_train_batch_size is 8.0; expected a whole number"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0"),
         ({"num_iterations": 0}, "num_iterations is 0"),
-        ({"stop_strings": []}, r"stop strings are \[\]; expected a list of strings that are not empty"),
+        ({"stop_strings": []}, r"stop strings are \[\]; expected a list of non-empty strings"),
         ({"stop_strings": "end"}, "stop strings are 'end'; expected a list"),
         ({"completion_batch_size": 0}, "completion_batch_size is 0; expected a whole number of at least 1"),
         ({"completion_batch_size": 12}, r"completion_batch_size is 12; expected a multiple of num_generations \(8\)"),

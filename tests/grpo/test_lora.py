@@ -141,13 +141,13 @@ def test_the_wrong_base_is_refused(make_trainer, base, tmp_path):
     config, task = make_trainer.config, make_trainer.task()
     make_trainer(params=base, lora_r=4).save_checkpoint(tmp_path / "c")
     make_trainer(params=base).save_checkpoint(tmp_path / "full")
-    with pytest.raises(ValueError, match=r"holds adapters without the model .* base=load_pretrained\(MODEL\)"):
+    with pytest.raises(ValueError, match=r"contains adapters without their base model.* base=load_pretrained\(MODEL\)"):
         GRPOTrainer.resume(tmp_path / "c", task)
-    with pytest.raises(ValueError, match="trained beside another model: its numbers are not the ones given here"):
+    with pytest.raises(ValueError, match="trained with another base model: its parameters differ"):
         GRPOTrainer.resume(tmp_path / "c", task, base=(config, init_params(config, seed=2)))
-    with pytest.raises(ValueError, match="holds adapters of another model than the one given"):
+    with pytest.raises(ValueError, match="contains adapters for a different base model than the one given"):
         GRPOTrainer.resume(tmp_path / "c", task, base=(replace(config, num_hidden_layers=2), base))
-    with pytest.raises(ValueError, match="holds a whole policy, and needs no base"):
+    with pytest.raises(ValueError, match="contains a whole policy and needs no base"):
         GRPOTrainer.resume(tmp_path / "full", task, base=(config, base))
 
 

@@ -488,7 +488,7 @@ def test_the_config_is_frozen():
         ({"advantages": mx.zeros(8)}, r"advantages has shape \(8,\); expected \(4,\)"),
         ({"logps": mx.zeros(8)}, r"logps has shape \(8,\); expected \(B, T\)"),
         ({"logps": mx.zeros((0, 8))}, r"logps has shape \(0, 8\); expected \(B, T\)"),
-        ({"beta": 0.1}, r"beta is 0.1, so ref_logps is needed"),
+        ({"beta": 0.1}, r"beta is 0.1, so ref_logps is required"),
     ],
 )
 def test_shapes_are_checked(changed, message):

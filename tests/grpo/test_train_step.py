@@ -175,7 +175,7 @@ def test_one_of_several_processes_is_refused(make_trainer):
     trainer = make_trainer()
     trainer.world = World()
     trainer.world.size = 2
-    with pytest.raises(ValueError, match="train_step learns in one process; this trainer is one of 2"):
+    with pytest.raises(ValueError, match="train_step works in one process; this trainer is one of 2"):
         trainer.train_step(PROMPTS, COMPLETIONS, REWARDS)
 
 

@@ -207,7 +207,7 @@ def test_the_mask_of_high_entropies_equals_trls(trl, quantile):
 
 
 def test_entropies_that_are_missing_or_of_another_shape():
-    with pytest.raises(ValueError, match=r"entropy_coef is 0.1 .* so entropies are needed"):
+    with pytest.raises(ValueError, match=r"entropy_coef is 0.1 .* so entropies are required"):
         compute_grpo_loss(mx.zeros((2, 3)), None, mx.ones(2), mx.ones((2, 3)), entropy_coef=0.1)
     with pytest.raises(ValueError, match=r"entropies has shape \(2, 4\); expected \(2, 3\)"):
         compute_grpo_loss(
