@@ -8,8 +8,8 @@ from typing import Any
 
 from mlx_grpo_kit.runs.history import NEIGHBOURS, RECENT, SOON, History, metrics_of, number_of
 
-FEW_PROMPTS = 8  # with fewer different prompts, equal completions say little
-# Metrics of loops that keep the sampler's log-probabilities: TRL's name, and the name without the mean.
+FEW_PROMPTS = 8  # with fewer different prompts, equal completions mean little
+# The metric of loops that keep the sampler's log-probabilities: TRL's name, and the name without the mean.
 SCORED_MINUS_SAMPLED = ("sampling/sampling_logp_difference/mean", "sampling/logp_difference")
 
 
@@ -41,7 +41,7 @@ def truncated(run: History) -> str:
     if len(run.records) < SOON or not share >= 0.5:
         return ""
     if run.first("completions/clipped_ratio") < 0.5 and collapse(run):
-        return ""  # answers used to end: the collapse is the reason that they no longer do
+        return ""  # answers used to end: `collapse` reports the reason
     since = run.since(lambda metrics: number_of(metrics, "completions/clipped_ratio") >= 0.5)
     longest = round(run.now("completions/max_length", SOON))
     tokens = f"{longest} token{'s' if longest > 1 else ''}"
@@ -76,7 +76,7 @@ def collapse(run: History) -> str:
 
 def reward_fell(run: History) -> str:
     names = ["reward"]
-    if run.now("reward") < 0.9 * run.best("reward")[0]:  # else it may have traded one reward for another
+    if run.now("reward") < 0.9 * run.best("reward")[0]:  # otherwise it may have traded one reward for another
         names += [name for name in run.names() if _is_reward_mean(name)]
     for name in names if run.long_enough else ():
         (best, at), now = run.best(name), run.now(name)

@@ -603,7 +603,7 @@ def test_what_is_to_be_typed_is_one_line(text):
 
 def test_resume_where_no_run_is(tmp_path, capsys):
     assert main(["train", "--output", str(tmp_path / "none"), "--resume"]) == 2
-    assert_one_error_line(capsys.readouterr().err, "holds no run to resume")
+    assert_one_error_line(capsys.readouterr().err, "contains no run to resume")
     (tmp_path / "run.json").write_text('{"model": 1}')
     assert main(["train", "--output", str(tmp_path), "--resume"]) == 2
     assert_one_error_line(capsys.readouterr().err, "run.json cannot be read")
@@ -882,7 +882,7 @@ def test_a_run_is_not_replaced_unasked(train, straight, tmp_path, capsys, monkey
     before = files_of(output)
     capsys.readouterr()
     assert train(output) == 2
-    assert_one_error_line(capsys.readouterr().err, "already holds a run. Add --resume")
+    assert_one_error_line(capsys.readouterr().err, "already contains a run. Add --resume")
     monkeypatch.setenv("DIGITS", "nan@1")
     assert train(output, "--overwrite") == 1  # a new run that does not get to its first step replaces nothing
     assert files_of(output) == before

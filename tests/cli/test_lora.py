@@ -99,7 +99,7 @@ def test_a_run_goes_on_beside_its_base(tmp_path, capsys):
     for name, value in ours.items():
         np.testing.assert_array_equal(np.array(value), np.array(theirs[name]), err_msg=name)
     assert train(cut, "--resume", "--lora-r", "4") == 2
-    assert "--lora-r 4 is not what the run in" in capsys.readouterr().err
+    assert "--lora-r 4 differs from the setting of the run in" in capsys.readouterr().err
 
 
 def test_adapters_do_not_fuse_with_another_model(tmp_path, capsys):

@@ -285,7 +285,7 @@ def test_a_link_in_the_place_of_the_policy(train, tmp_path, capsys):
     shutil.rmtree(tmp_path / "out" / "policy")
     (tmp_path / "out" / "policy").symlink_to(tmp_path / "elsewhere")
     assert train(tmp_path / "out", "--overwrite") == 2
-    assert "holds policy, which no run wrote there" in capsys.readouterr().err
+    assert "contains policy, which no run wrote" in capsys.readouterr().err
 
 
 # Reading what is there.
