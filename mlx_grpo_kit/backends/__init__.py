@@ -21,7 +21,7 @@ operation after the other, and the promise of a result. `base.py` and `checkpoin
 Each name is loaded on first use, so you do not need frameworks that you do not use.
 """
 
-from mlx_grpo_kit.runtime.lazy import INSTALL, lazy_names
+from mlx_grpo_kit.runtime.lazy import lazy_names
 
 _HOMES = {
     "TrainingBackend": "protocol",
@@ -51,4 +51,4 @@ _OPTIONAL = ("TorchFuncTrainingBackend", "JAXTrainingBackend", "TorchaxTrainingB
 __all__ = [name for name in _HOMES if name not in _OPTIONAL]
 
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, INSTALL)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -11,7 +11,7 @@ from mlx_grpo_kit.backends.weights import flat
 from mlx_grpo_kit.files import whole_folder
 from mlx_grpo_kit.qwen3.weight_files import load_arrays
 from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.runtime.lazy import INSTALL
+from mlx_grpo_kit.runtime.extras import install
 
 TORCH, SAFETENSORS, ORBAX = "pytorch_model.bin", "model.safetensors", "orbax"
 
@@ -47,7 +47,7 @@ def _read_orbax(folder: Path) -> Any:
         import orbax.checkpoint as ocp
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"{folder} was written by JAX: reading it needs {error.name}. Install it: {INSTALL}"
+            f"{folder} was written by JAX: reading it needs {error.name}. Install it: {install('backends')}"
         ) from error
     path = folder.absolute()
     try:

@@ -71,11 +71,7 @@ def _unknown(arguments: Sequence[str], parser: Parser) -> str:
 def _in_words(error: Exception) -> str:
     expected = (ValueError, TypeError, OSError, ImportError, RuntimeError)  # errors with messages for the user
     words = escaped(" ".join(str(error).split()))  # it may quote a model or a file
-    return (
-        words
-        if isinstance(error, expected) and words
-        else f"{type(error).__name__}: {words} (--debug shows the traceback)"
-    )
+    return words if isinstance(error, expected) and words else f"{type(error).__name__}: {words} (--debug shows more)"
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ in a separate process, so that the doctor survives if MLX cannot be loaded or cr
 """
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -16,6 +17,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from mlx_grpo_kit.runtime.extras import install
 
 PACKAGE = "mlx_grpo_kit"
 OPTIONAL = ("transformers", "trl", "mlx-lm", "jax", "torchopt", "torchax", "pytest", "nbval", "playwright")
@@ -121,10 +124,15 @@ def _check_packages() -> list[Finding]:
 
         requirements = importlib.metadata.requires(PACKAGE) or []
     except (ImportError, importlib.metadata.PackageNotFoundError):
-        return [Finding("Packages", "broken", f"{PACKAGE} is not installed in this Python", pip("install -e ."))]
+        return [
+            Finding("Packages", "broken", f"{PACKAGE} is not installed in this Python", pip("install -e '.[course]'"))
+        ]
     present, problems = [], []
+    wanted = ("", "torch", "course") if importlib.util.find_spec("jupyterlab") else ("",)
     for requirement in map(Requirement, requirements):
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in wanted):
+            continue
+        if requirement.name.replace("_", "-") == PACKAGE.replace("_", "-"):  # one extra that includes another
             continue
         version = _version(requirement.name)
         if version is None:
@@ -144,10 +152,10 @@ def _check_packages() -> list[Finding]:
 
 def _check_kernel() -> Finding:
     """Check that Jupyter's `python3` kernel is this Python, and that the two halves of the widgets match."""
-    try:
-        from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
-    except ImportError:
-        return Finding("Kernel", "broken", "Jupyter is not installed", pip("install jupyterlab ipykernel ipywidgets"))
+    if importlib.util.find_spec("jupyterlab") is None:
+        return Finding("Kernel", "note", "Jupyter is not installed, which the course needs", install("course"))
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
     try:
         program = KernelSpecManager().get_kernel_spec("python3").argv[0]
     except NoSuchKernel:

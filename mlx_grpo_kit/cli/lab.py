@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from mlx_grpo_kit.cli.terminal import say
 from mlx_grpo_kit.files import MANIFEST, read_file, read_manifest, write_file
 from mlx_grpo_kit.files.manifest import sha256_of
+from mlx_grpo_kit.runtime.extras import install
 
 COURSE = Path(__file__).parents[1] / "course" / "notebooks"
 FIRST = "00_start_here.ipynb"
@@ -53,9 +55,14 @@ def copy_course(folder: Path) -> list[str]:
 
 
 def lab(folder: Path, no_browser: bool = False) -> int:
-    """Copy the course, run the doctor, and start JupyterLab in this process. Return 1 if the doctor finds a problem."""
+    """Copy the course, run the doctor, and start JupyterLab in this process. Return 1 if the doctor finds a problem.
+
+    Raises ImportError, which names the extra, if JupyterLab is not installed.
+    """
     from mlx_grpo_kit.cli import doctor
 
+    if find_spec("jupyterlab") is None:
+        raise ImportError(f"lab needs jupyterlab, which is not installed. Install it: {install('course')}")
     if kept := copy_course(folder):
         say(
             f"These notebooks have your changes and were not replaced: {', '.join(kept)}. "

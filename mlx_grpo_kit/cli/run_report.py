@@ -17,6 +17,7 @@ from mlx_grpo_kit.grpo.processes import ProcessLostError
 from mlx_grpo_kit.grpo.recipe import model_folder
 from mlx_grpo_kit.runs.folder import RunFolder, RunSettings
 from mlx_grpo_kit.runs.record import completions_line
+from mlx_grpo_kit.runtime.extras import install
 from mlx_grpo_kit.tasks import Problem, TaskError
 from mlx_grpo_kit.tasks.calls import are_correct
 from mlx_grpo_kit.tasks.task import prompt_text
@@ -134,7 +135,9 @@ class Report:
             f"\n{'Done' if done else 'Stopped'}: {trainer.step} of {settings.max_steps} steps.",
             f"  accuracy  {_before_and_after(folder)}, sampled on {settings.eval_problems} held-out problems",
             f"  policy    {policy}, {what}",
-            f"  curves    {folder.typed(folder.picture)}",
+            f"  curves    {folder.typed(folder.picture)}"
+            if folder.picture.exists()
+            else f"  curves    not drawn, because Matplotlib is not installed: {install('course')}",
             f"  numbers   {folder.typed(folder.metrics)}",
             *(f"Look at:  {words}" for words in self._display.warnings),
         ]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mlx_grpo_kit.runtime.extras import packages_for
+
 HELD_OUT = 360  # of scikit-learn's 1,797 images
 FILES = {
     "train_images": "train-images-idx3-ubyte",
@@ -50,7 +52,8 @@ def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.
         parts = _mnist(Path(folder).expanduser())
         source, brightest = f"MNIST in {Path(folder).name}", 255
     else:
-        from sklearn.datasets import load_digits as sklearn_digits
+        with packages_for("load_digits"):
+            from sklearn.datasets import load_digits as sklearn_digits
 
         images, labels = sklearn_digits(return_X_y=True)
         order = np.random.default_rng(0).permutation(len(images))  # the file goes from writer to writer

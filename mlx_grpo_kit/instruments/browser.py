@@ -20,11 +20,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import anywidget
-import traitlets
-
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.picture import Picture, show_live
 from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, ON_DARK, ORANGE, POSITIVE
+
+with packages_for("An instrument"):
+    import anywidget
+    import traitlets
 
 FOLDER = Path(__file__).parent
 NOTE = "A still picture. Run the cell to move it."

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 
+from mlx_grpo_kit.runtime.extras import packages_for
+
 LOOK = "margin:4px 0;color:var(--jp-ui-font-color1,#24292f)"
 
 
@@ -15,8 +17,9 @@ def fold(summary: str = "Have you made a guess? Open") -> Iterator[None]:
 
     An error inside is raised as usual, after what came before it is shown.
     """
-    from IPython.display import display
-    from IPython.utils.capture import capture_output
+    with packages_for("fold"):
+        from IPython.display import display
+        from IPython.utils.capture import capture_output
 
     with capture_output() as captured:
         error = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.picture import Picture, as_picture, show_live
 
@@ -26,7 +27,8 @@ class PictureWidget:
     picture: Picture
 
     def __init__(self):
-        import ipywidgets as widgets
+        with packages_for("A panel"):
+            import ipywidgets as widgets
 
         self._page = widgets.HTML()
 
@@ -71,7 +73,8 @@ class Panel(PictureWidget):
         limits: Callable[..., Mapping[str, float]] | None = None,
         **controls: Any,
     ):
-        import ipywidgets as widgets
+        with packages_for("A panel"):
+            import ipywidgets as widgets
 
         super().__init__()
         self.draw, self.controls, self._limits = draw, controls, limits

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.page import CONTROLS, LIVE, PICTURE_STYLE, STILL, STILL_STYLE, UNFOLD
 
@@ -114,7 +115,8 @@ def new_figure(width: float, height: float) -> Figure:
 
     It is made without pyplot, which keeps a global list of figures and is not safe to use from a thread.
     """
-    from matplotlib.figure import Figure
+    with packages_for("A picture"):
+        from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), facecolor="white")
 
@@ -156,7 +158,8 @@ def show_picture(drawn: Figure | Chart, alt: str) -> None:
     """
     if not alt.strip():
         raise ValueError("show_picture(figure, alt) needs alt: a sentence that says what the picture shows")
-    from IPython.display import display
+    with packages_for("A picture"):
+        from IPython.display import display
 
     display(as_picture(drawn, alt)._repr_mimebundle_(), raw=True)
 
@@ -186,7 +189,8 @@ def show_live(widget: Any, picture: Picture, note: str, display_ids: tuple[str, 
         widget: an ipywidgets box; it gets the class that hides the still picture.
         display_ids: names of the two outputs, for what will be updated.
     """
-    from IPython.display import display
+    with packages_for("A picture"):
+        from IPython.display import display
 
     widget.add_class(LIVE)
     view = widget._repr_mimebundle_()["application/vnd.jupyter.widget-view+json"]

@@ -13,14 +13,14 @@ from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
 from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
 from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.runtime.lazy import INSTALL, lazy_names
+from mlx_grpo_kit.runtime.lazy import lazy_names
 
 __all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "learner_class"]
 
 OTHERS = {"torch": "TorchLearner", "jax": "JAXLearner"}
 """The learner classes by GRPOConfig's `backend`. A framework loads when it is first used."""
 
-__getattr__, __dir__ = lazy_names(__name__, {"TorchLearner": "torch_learner", "JAXLearner": "jax_learner"}, INSTALL)
+__getattr__, __dir__ = lazy_names(__name__, {"TorchLearner": "torch_learner", "JAXLearner": "jax_learner"})
 
 
 def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:

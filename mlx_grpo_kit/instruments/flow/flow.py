@@ -26,6 +26,7 @@ from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.panel import Panel
 
 __all__ = ["draw_flow", "show_flow", "trace_flow"]
@@ -102,7 +103,8 @@ def show_flow(
     Raises:
         ValueError: as `trace_flow`.
     """
-    import ipywidgets as widgets
+    with packages_for("show_flow"):
+        import ipywidgets as widgets
 
     @lru_cache(KEPT)
     def trace_of(prompt: str, answer: str, direction: str) -> Trace:

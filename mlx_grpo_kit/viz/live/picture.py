@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.live.pace import next_frame
 from mlx_grpo_kit.viz.picture import as_picture
 
@@ -39,7 +40,8 @@ class LivePicture:
 
     def finish(self, draw: Callable[[], tuple[Any, str]]) -> None:
         """Call `draw` and show its picture, whatever the time."""
-        from IPython.display import display
+        with packages_for("LivePicture"):
+            from IPython.display import display
 
         picture = as_picture(*draw())
         if self._handle is None:

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.live.completions import completions_table
 from mlx_grpo_kit.viz.picture import Picture, show_live, still
@@ -26,7 +27,8 @@ class NotebookView:
     """
 
     def __init__(self, run: BackgroundRun | None):
-        import ipywidgets as widgets
+        with packages_for("LivePlot"):
+            import ipywidgets as widgets
 
         self._status, self._warnings = widgets.HTML(), widgets.HTML()
         self._picture, self._table = widgets.HTML(), widgets.HTML()
