@@ -147,7 +147,7 @@ def _fitting(
     if not whole or tuple(base.shape) != (b.shape[1], a.shape[0]) or a.shape[1] != b.shape[0]:
         packed = ", packed" * (f"{stem}.scales" in params)
         raise ValueError(
-            f"The adapter of {stem!r} has the shapes {tuple(a.shape)} and {tuple(b.shape)}for a weight of shape "
+            f"The adapter of {stem!r} has the shapes {tuple(a.shape)} and {tuple(b.shape)} for a weight of shape "
             f"{tuple(params[names[0]].shape)}{packed}: expected (in, rank) and (rank, out) for (out, in). Are these "
             "the adapters of another model?"
         )
@@ -193,7 +193,7 @@ def check_adapters(lora: Mapping[str, mx.array], config: Qwen3Config) -> None:
             or (kind == "lora_a" and partner.shape[:1] != (rank,))
         ):
             raise ValueError(
-                f"Adapter {name!r} has shape {tuple(value.shape)}for a linear map from {base[1]} to {base[0]} numbers: "
+                f"Adapter {name!r} has shape {tuple(value.shape)} for a linear map from {base[1]} to {base[0]} numbers: "
                 f"expected {'(' + str(base[1]) + ', rank)' if kind == 'lora_a' else f'(rank, {base[0]})'}, with the "
                 "same rank in both of its arrays. Are these the adapters of another model?"
             )

@@ -264,7 +264,7 @@ def test_adapters_of_another_model(base, saved, tmp_path):
         ({"lora_parameters": {"scale": 1e-320}}, "for scale; expected a number above 0"),
         ({"fine_tune_type": "x" * 5000}, "has fine_tune_type 'x{59}; expected 'lora'"),
         ({"lora_parameters": {"scale": 2.5, "rank": "x" * 5000}}, "says 'x{59}: the two were not saved together"),
-        ({"lora_parameters": {"scale": 2.5, "rank": 8}}, r"have rank 4, and adapter_config\.json says 8"),
+        ({"lora_parameters": {"scale": 2.5, "rank": 8}}, r"have rank 4, but adapter_config\.json says 8"),
     ],
 )
 def test_settings_of_mlx_lms_that_are_not_plain_lora(base, copy, change, words):
@@ -282,7 +282,7 @@ def test_settings_of_mlx_lms_that_are_not_plain_lora(base, copy, change, words):
         ({"rank_pattern": {"q_proj": 2}}, "has rank_pattern"),
         ({"modules_to_save": ["lm_head"]}, "has modules_to_save"),
         ({"r": 0}, "has 0 for r; expected a number above 0"),
-        ({"r": 2}, r"have rank 4, and adapter_config\.json says 2"),  # which would double what they add
+        ({"r": 2}, r"have rank 4, but adapter_config\.json says 2"),  # which would double what they add
         ({"lora_alpha": 10**400}, "for lora_alpha; expected a number above 0"),
         ({"bias": "all"}, "has bias 'all'"),
         ({"bias": "x" * 5000}, "has bias 'x{59}; expected"),

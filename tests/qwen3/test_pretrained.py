@@ -336,7 +336,7 @@ def test_a_missing_file(folder, name):
 def test_weights_in_an_older_format(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(
-        FileNotFoundError, match=r"It has pytorch_model.bin, an older format: save it again as safetensors"
+        FileNotFoundError, match=r"It contains pytorch_model.bin, an older format: save it again as safetensors"
     ):
         load_pretrained(folder)
 
