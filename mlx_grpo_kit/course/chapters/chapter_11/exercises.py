@@ -1460,7 +1460,7 @@ WITHOUT_HEAD = Exercise(
             '+ if name != f"layers.{layer}.self_attn.scores":',
             message=(
                 "With scores of 0 a head is not silent: it mixes all tokens evenly, even the future ones. `mixed` is "
-                "what it hands on."
+                "what it passes on."
             ),
             hint=2,
         ),
