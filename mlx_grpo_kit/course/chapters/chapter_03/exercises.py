@@ -750,7 +750,7 @@ HINGE = Exercise(
             "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
             "+ losses = [(1 - label * score) for score, label in zip(scores, labels)]",
             message=(
-                "Without max(0, ...), the relu, samples that are already right can push the loss further and "
+                "Without the relu, max(0, ...), samples that are already right can push the loss further and "
                 "further below zero."
             ),
         ),
