@@ -84,10 +84,10 @@ async def train_async(
         scale_rewards: as in `compute_advantages`.
         seed: the seed of problems and sampling.
 
-    The metrics of a step are TRL's, those of the loss function, and lag: updates between the weights that wrote the
-        batch and those that learned from it. sampling/sampling_logp_difference/mean, max: the difference of the tokens'
-        log-probabilities between learning and writing, in nats. It shows the effect of lag on the policy, and at lag 0
-        the rounding of two frameworks.
+    The metrics of a step are TRL's, those of the loss function, and
+        lag: updates between the weights that wrote the batch and those that learned from it.
+        sampling/sampling_logp_difference/mean, max: the difference of the tokens' log-probabilities between learning
+            and writing, in nats. It shows the effect of lag on the policy, and at lag 0 the rounding of two frameworks.
         wait_time: seconds in which the backend had nothing to learn from; 0 is best.
         step_time: seconds since the end of the previous step.
 

@@ -3,7 +3,8 @@
     checkpoints/step_0100/
       pytorch_model.bin, optimizer.bin, training_state.bin     the files of the backend
       metadata.json        step, current_step, weight_version, timestamp, metrics, backend; size and sha256 of every
-      file above mlx_grpo_kit.json    the kit's list, by which it recognizes a folder that it may replace
+                           file above
+      mlx_grpo_kit.json    the kit's list, by which it recognizes a folder that it may replace
 
 metadata.json is written after everything that it describes, and the folder gets its name when all of it is on disk. So
 a folder with this name is complete, unless it was changed later. `read_metadata` checks that.

@@ -85,6 +85,8 @@ def _add_train(commands: Any) -> None:
     run.add_argument("--eval-every", type=count, metavar="N", help=words)
     words = f"held-out problems that accuracy is measured on (default {EVAL_PROBLEMS})"
     run.add_argument("--eval-problems", type=count, metavar="N", help=words)
+    words = "also keep the policy with the highest held-out accuracy, in best/"
+    run.add_argument("--keep-best", action=argparse.BooleanOptionalAction, default=None, help=words)
     words = (
         f"completions per step to write to completions.jsonl: whole groups, at least one (default {KEEP}); all, or 0"
     )
@@ -94,8 +96,9 @@ def _add_train(commands: Any) -> None:
     again = run.add_mutually_exclusive_group()
     words = (
         "continue the run in DIR, with results identical to an uninterrupted run. Its settings are stored there; "
-        "--max-steps, --save-every, --eval-every, --eval-problems, --log-completions, --gradient-checkpointing, "
-        "--completion-batch-size, --backend and the options under 'how fast it learns' may change"
+        "--max-steps, --save-every, --eval-every, --eval-problems, --keep-best, --log-completions, "
+        "--gradient-checkpointing, --completion-batch-size, --backend and the options under 'how fast it learns' may "
+        "change"
     )
     again.add_argument("--resume", action="store_true", help=words)
     again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")

@@ -58,6 +58,10 @@ class GRPOConfig:
         completion_batch_size: completions sampled at once, in training and in evaluation. It changes the size of the
             key-value cache and not the completions (mlx-lm's name; TRL has none). A multiple of `num_generations`; None
             samples all at once, or as many as fit into a cache of 2 GiB.
+        steps_per_generation: micro-batches sampled per step, a multiple of gradient_accumulation_steps, which is the
+            default. With twice as many, a step samples twice as many completions and makes two updates, each from its
+            own half; the second half was then sampled by a policy that is one update older. Each half has whole
+            groups. (TRL shuffles the completions before it divides them.)
         num_iterations: updates made from each batch of completions (mu in the paper).
         max_completion_length: the maximum number of tokens per completion; None uses the task's own (TRL: 512).
         stop_strings: a completion ends as soon as its text, special tokens included, contains one of these. The string
@@ -72,10 +76,12 @@ class GRPOConfig:
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
         beta: weight of the KL penalty against the reference, the policy that training started from.
         sync_ref_model: every `ref_model_sync_steps` steps the reference becomes `ref_model_mixup_alpha` * policy + (1 -
-        `ref_model_mixup_alpha`) * reference (TR-DPO, https://arxiv.org/abs/2404.09656). TRL counts updates instead of
-        steps, `num_iterations` times as many. epsilon, epsilon_high, delta, loss_type, importance_sampling_level,
-        use_bias_correction_kl, entropy_coef, top_entropy_quantile: as in `GRPOLossConfig`. The tokens with the highest
-            entropy are chosen once for all `num_iterations`, by the policy that sampled. (TRL measures again for each.)
+            `ref_model_mixup_alpha`) * reference (TR-DPO, https://arxiv.org/abs/2404.09656). TRL counts updates instead
+            of steps, `num_iterations` times as many.
+        epsilon, epsilon_high, delta, loss_type, importance_sampling_level, use_bias_correction_kl, entropy_coef,
+            top_entropy_quantile, off_policy_mask_threshold, importance_sampling_correction,
+            importance_sampling_clip_min, importance_sampling_clip_max: as in `GRPOLossConfig`. The tokens with the
+            highest entropy are chosen once for all `num_iterations`, by the policy that sampled (TRL measures again).
         scale_rewards, advantage_estimator, reward_weights, multi_objective_aggregation: as in `compute_advantages`.
             Give one weight per reward function of the task, in their order.
         dynamic_sampling_rounds: how many times to replace groups without spread, which teach nothing, by groups of
@@ -115,6 +121,7 @@ class GRPOConfig:
     lora_target_modules: tuple[str, ...] | None = None
     gradient_checkpointing: bool = False
     completion_batch_size: int | None = None
+    steps_per_generation: int | None = None
     num_iterations: int = 1
     max_completion_length: int | None = None
     stop_strings: tuple[str, ...] | None = None
@@ -137,6 +144,10 @@ class GRPOConfig:
     ref_model_sync_steps: int = 512
     entropy_coef: float = 0.0
     top_entropy_quantile: float = 1.0
+    off_policy_mask_threshold: float | None = None
+    importance_sampling_correction: str | None = None
+    importance_sampling_clip_min: float | None = None
+    importance_sampling_clip_max: float | None = 3.0
     scale_rewards: str = "group"
     advantage_estimator: str = "grpo"
     reward_weights: tuple[float, ...] | None = None
@@ -168,7 +179,12 @@ class GRPOConfig:
     @property
     def generation_batch_size(self) -> int:
         """The number of completions sampled in one step, by all processes together."""
-        return self.per_device_train_batch_size * self.gradient_accumulation_steps
+        return self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
+
+    @property
+    def mini_batches(self) -> int:
+        """The number of parts into which a step's completions are divided, each with its own update."""
+        return (self.steps_per_generation or self.gradient_accumulation_steps) // self.gradient_accumulation_steps
 
     @property
     def num_groups(self) -> int:
@@ -177,12 +193,13 @@ class GRPOConfig:
 
     def check_processes(self, processes: int) -> None:
         """Raise ValueError if the groups of a step do not divide evenly among that many processes."""
-        if self.num_groups % processes:
+        completions = self.generation_batch_size // self.mini_batches
+        if completions // self.num_generations % processes:
             raise ValueError(
-                f"A step has {self.num_groups} groups of {self.num_generations} completions, which do not divide "
-                f"evenly among {processes} processes. All processes together sample per_device_train_batch_size * "
-                f"gradient_accumulation_steps completions (now {self.generation_batch_size}); expected a multiple of "
-                f"num_generations * processes ({self.num_generations * processes})."
+                f"An update has {completions // self.num_generations} groups of {self.num_generations} completions, "
+                f"which do not divide evenly among {processes} processes. All processes together learn from "
+                f"per_device_train_batch_size * gradient_accumulation_steps completions (now {completions}); expected "
+                f"a multiple of num_generations * processes ({self.num_generations * processes})."
             )
 
     def check_task(self, max_completion_length: int, reward_funcs: Sequence[Callable]) -> None:
@@ -221,6 +238,10 @@ class GRPOConfig:
             use_bias_correction_kl=self.use_bias_correction_kl,
             entropy_coef=self.entropy_coef,
             top_entropy_quantile=self.top_entropy_quantile,
+            off_policy_mask_threshold=self.off_policy_mask_threshold,
+            importance_sampling_correction=self.importance_sampling_correction,
+            importance_sampling_clip_min=self.importance_sampling_clip_min,
+            importance_sampling_clip_max=self.importance_sampling_clip_max,
             extra={each.name: getattr(self, each.name) for each in fields(self)[len(fields(GRPOConfig)) :]},
         )
 

@@ -41,8 +41,8 @@ HABITS: dict[str, str] = {
     "save_strategy": f"{_IN_THE_LOOP}: trainer.save_checkpoint(folder); --save-every",
     "eval_steps": f"{_IN_THE_LOOP}: trainer.evaluate(); --eval-every",
     "eval_strategy": f"{_IN_THE_LOOP}: trainer.evaluate(); --eval-every",
-    "load_best_model_at_end": f"{_IN_THE_LOOP}: keep the trainer.snapshot() with the best trainer.evaluate(), then "
-    "rewind",
+    "load_best_model_at_end": f"{_IN_THE_LOOP}: keep trainer.snapshot() when trainer.evaluate() is best; --keep-best",
+    "metric_for_best_model": "--keep-best goes by held-out accuracy",
     "early_stopping_patience": f"{_IN_THE_LOOP}: break",
     "callbacks": f"{_IN_THE_LOOP}; leave the loop to stop",
     "steps_per_eval": "--eval-every",
@@ -100,7 +100,8 @@ HABITS: dict[str, str] = {
     "eval_dataset": "RowsTask(rows, held_out_rows=test_rows); by default a tenth of the rows is held out",
     "system_prompt": _SYSTEM,
     "system": _SYSTEM,
-    "tools": "there is no such thing here: one turn, one answer",
+    "tools": "RowsTask(rows, tools=[...]); the guide 'Tools and environments'",
+    "environment_factory": "RowsTask(rows, environment_factory=...); the guide 'Tools and environments'",
     "max_prompt_length": "prompts are never truncated; max_completion_length limits the answer",
     "max_length": "prompts are never truncated; max_completion_length limits the answer",
     "max_seq_length": "prompts are never truncated; --max-completion-length limits the answer",
@@ -118,8 +119,7 @@ HABITS: dict[str, str] = {
     "gradient_clip": _CLIPPING,
     "gradient_clipping": _CLIPPING,
     "activation_checkpointing": "gradient_checkpointing; --gradient-checkpointing",
-    "generation_batch_size": _BATCH,
-    "steps_per_generation": f"each batch is used for num_iterations updates; {_BATCH}",
+    "generation_batch_size": f"{_BATCH}; with steps_per_generation a multiple of them",
     "per_device_eval_batch_size": _SAMPLED,
     "auto_find_batch_size": "estimate_memory(config, args) estimates what fits",
     "data_seed": "seed; --seed",
@@ -135,6 +135,10 @@ HABITS: dict[str, str] = {
     "reward_scaling": "scale_rewards",
     "optimizer": "optim",
     "optimizers": "GRPOConfig(optim=...)",
+    **{
+        f"vllm_importance_sampling_{name}": f"importance_sampling_{name.replace('mode', 'correction')}"
+        for name in ("correction", "mode", "clip_min", "clip_max")
+    },
     "use_vllm": "the kit samples with MLX in the same process",
     "use_liger_kernel": "log-probabilities are always computed in chunks of the vocabulary",
     "gradient_checkpointing_kwargs": "gradient_checkpointing=True has no settings",

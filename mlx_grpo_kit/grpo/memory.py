@@ -2,9 +2,9 @@
 
 A step has three phases, each of which frees its temporary memory at its end:
 
-    sampling    a key-value cache, and the logits of one token per completion learning    gradients, activations, and
-    the output layer's log-probabilities updating    gradients, and the new values of some parameters in addition to the
-    old ones
+    sampling    a key-value cache, and the logits of one token per completion
+    learning    gradients, activations, and the output layer's log-probabilities
+    updating    gradients, and the new values of some parameters in addition to the old ones
 
 Parameters, the optimizer's moments and the reference policy take memory throughout. Their bytes are counted. The number
 of values of a transformer block that MLX's CPU back end keeps alive at a time was measured once; the constants below

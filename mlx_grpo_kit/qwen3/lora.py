@@ -193,8 +193,8 @@ def check_adapters(lora: Mapping[str, mx.array], config: Qwen3Config) -> None:
             or (kind == "lora_a" and partner.shape[:1] != (rank,))
         ):
             raise ValueError(
-                f"Adapter {name!r} has shape {tuple(value.shape)} for a linear map from {base[1]} to {base[0]} numbers: "
-                f"expected {'(' + str(base[1]) + ', rank)' if kind == 'lora_a' else f'(rank, {base[0]})'}, with the "
+                f"Adapter {name!r} has shape {tuple(value.shape)} for a linear map from {base[1]} to {base[0]} numbers:"
+                f" expected {'(' + str(base[1]) + ', rank)' if kind == 'lora_a' else f'(rank, {base[0]})'}, with the "
                 "same rank in both of its arrays. Are these the adapters of another model?"
             )
         if not mx.issubdtype(value.dtype, mx.floating):

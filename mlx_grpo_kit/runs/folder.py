@@ -2,9 +2,12 @@
 
     DIR/
       run.json                 the settings; a later `--resume` needs nothing else
-      metrics.jsonl one JSON object per step; step 0 is the policy before training completions.jsonl        whole groups
-      of each step's completions, with their rewards (record.py) reward.png               the curves
-      checkpoints/step-000050  the newest two policy/                  the trained policy, a Hugging Face folder
+      metrics.jsonl            one JSON object per step; step 0 is the policy before training
+      completions.jsonl        whole groups of each step's completions, with their rewards (record.py)
+      reward.png               the curves
+      checkpoints/step-000050  the newest two
+      policy/                  the trained policy, a Hugging Face folder
+      best/                    with --keep-best: the policy with the highest held-out accuracy
 
 If the process is killed at any moment, lines and checkpoints are still complete, and no file looks like more than it
 is. Only files that a run wrote are ever deleted: these files next to a valid run.json, and folders whose list shows it
@@ -47,7 +50,7 @@ from mlx_grpo_kit.runs.record import (
     read_metrics,
 )
 
-SETTINGS, PICTURE, CHECKPOINTS, POLICY = "run.json", "reward.png", "checkpoints", "policy"
+SETTINGS, PICTURE, CHECKPOINTS, POLICY, BEST = "run.json", "reward.png", "checkpoints", "policy", "best"
 FILES = METRICS, COMPLETIONS, PICTURE
 CHECKPOINTS_KEPT = 2
 
@@ -63,6 +66,7 @@ class RunSettings:
         task_args: the arguments of the task.
         data: the SHA-256 of each file that the task reads problems from, by path.
         chat: True if problems are asked as chats.
+        keep_best: True to keep the policy with the highest held-out accuracy in best/.
         begun: False while files of an older run are being deleted: then nothing in the folder belongs to this run yet.
     """
 
@@ -78,6 +82,7 @@ class RunSettings:
     task_args: dict[str, Any] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
     chat: bool = False
+    keep_best: bool = False
 
     def measures_after(self, step: int) -> bool:
         """True if accuracy is measured after this step."""
@@ -107,8 +112,8 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike):
         self._given, self._home = path, Path.cwd()
         self.path = Path(path).absolute()  # a task may change the current folder
-        self.policy, self.picture, self.metrics = self.path / POLICY, self.path / PICTURE, self.path / METRICS
-        self.completions = self.path / COMPLETIONS
+        self.policy, self.best = self.path / POLICY, self.path / BEST
+        self.picture, self.metrics, self.completions = (self.path / name for name in (PICTURE, METRICS, COMPLETIONS))
         self._stack = ExitStack()
         self._open: dict[Path, Any] = {}  # metrics.jsonl and completions.jsonl, while this process owns the run
         self._saved_step: int | None = None
@@ -140,7 +145,7 @@ class RunFolder:
 
     def check_free(self, overwrite: bool) -> None:
         """Raise FileExistsError or ValueError if a new run must not be written here."""
-        taken = [name for name in (SETTINGS, *FILES, CHECKPOINTS, POLICY) if os.path.lexists(self.path / name)]
+        taken = [name for name in (SETTINGS, *FILES, CHECKPOINTS, POLICY, BEST) if os.path.lexists(self.path / name)]
         if taken and SETTINGS not in taken:
             raise FileExistsError(
                 f"{self.path} contains {', '.join(taken)} but no {SETTINGS}, so it is not the folder of a run, and "
@@ -158,11 +163,11 @@ class RunFolder:
     def check_ours(self) -> None:
         """Raise FileExistsError if something that no run wrote has the name of a run's file."""
         others = [name for name in FILES if os.path.lexists(self.path / name) and not _is_file(self.path / name)]
-        for name in (CHECKPOINTS, POLICY):
+        for name in (CHECKPOINTS, POLICY, BEST):
             folder = self.path / name
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
                 others.append(name)
-            elif name == POLICY and folder.exists():
+            elif name != CHECKPOINTS and folder.exists():
                 others += [f"{name}/{other}" for other in foreign(folder)]
             elif folder.exists():
                 others += [
@@ -213,8 +218,9 @@ class RunFolder:
             clear_leftovers(self.path / CHECKPOINTS)
             for folder in self.checkpoints():
                 remove_folder(folder)
-        if self.policy.exists():
-            remove_folder(self.policy)
+        for folder in (self.policy, self.best):
+            if folder.exists():
+                remove_folder(folder)
         self.picture.unlink(missing_ok=True)
         write_file(self.completions, b"")
         write_file(self.metrics, b"")
@@ -226,6 +232,8 @@ class RunFolder:
         self.check_ours()
         if (self.path / CHECKPOINTS).exists():
             clear_leftovers(self.path / CHECKPOINTS)
+        if self.best.exists() and self.best_step() > step:
+            remove_folder(self.best)  # its step will be repeated
         for file, read in ((self.metrics, read_metrics), (self.completions, read_completions)):
             write_file(file, b"".join(line for number, line, _ in _whole_lines(file, read) if number <= step))
         self._write_settings(settings)
@@ -273,6 +281,10 @@ class RunFolder:
     def measured(self) -> list[tuple[int, float]]:
         """(step, accuracy on held-out problems) for each measurement."""
         return self.points("eval/accuracy")
+
+    def best_step(self) -> int:
+        """The first step after which accuracy was highest; 0 is the model before training."""
+        return max(self.measured(), key=lambda point: point[1], default=(0, 0.0))[0]
 
     def points(self, metric: str) -> list[tuple[int, float]]:
         """(step, value) for each line of metrics.jsonl that has one."""

@@ -78,8 +78,9 @@ class RowsTask:
         prompt, answer: the columns' names; by default the first existing one of `PROMPTS` and of `ANSWERS`.
         system: the system prompt of chats: for rows that are chats without one, and for other rows after `in_chat`.
         max_completion_length: in tokens; by default 256, and 1,024 in a chat with thinking.
-        tools: functions that the model may call (mlx_grpo_kit/tasks/tools.py). environment_factory: makes an object for
-            each completion whose methods the model may call. A row's columns are passed to `reset`.
+        tools: functions that the model may call (mlx_grpo_kit/tasks/tools.py).
+        environment_factory: a callable that makes an object for each completion, whose methods the model may call. A
+            row's columns are passed to its `reset`.
         name: for logs and checkpoints.
 
     Raises:
