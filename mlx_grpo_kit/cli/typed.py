@@ -16,7 +16,7 @@ def way_on(folder: RunFolder, processes: int | None, begun: bool) -> str:
         return "Nothing was written."
     if not (checkpoints := folder.checkpoints()):
         return f"There is no checkpoint in {folder.path} yet; use --overwrite to start again."
-    return f"Continue from {checkpoints[0].name}: {command_line(*train_on(folder, processes))}"
+    return f"Go on from {checkpoints[0].name}: {command_line(*train_on(folder, processes))}"
 
 
 def train_on(folder: RunFolder, processes: int | None) -> list[object]:

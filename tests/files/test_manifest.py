@@ -51,7 +51,7 @@ def test_foreign_folders_stay_as_they_are(kind, beside_ours, ours, tmp_path):
     kind(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     names = sorted(os.listdir(folder))
-    with pytest.raises(FileExistsError, match=rf"{folder.name} holds .*which the kit did not write there") as refused:
+    with pytest.raises(FileExistsError, match=rf"{folder.name} contains .*which the kit did not write") as refused:
         check_replaceable(folder)
     for name in set(names) - {"config.json", "model", MANIFEST}:
         assert name in str(refused.value) or "more, which" in str(refused.value)

@@ -330,7 +330,7 @@ def test_a_checkpoint_with_something_else_in_it_is_not_replaced(checkpoint, make
     (checkpoint / place).write_text("mine")
     trainer = GRPOTrainer.resume(checkpoint, make_trainer.task())
     named = place.replace("notes/thesis.tex", "notes/")
-    with pytest.raises(FileExistsError, match=f"holds {named}, which the kit did not write there"):
+    with pytest.raises(FileExistsError, match=f"contains {named}, which the kit did not write"):
         trainer.save_checkpoint(checkpoint)
     assert (checkpoint / place).read_text() == "mine"
 

@@ -160,7 +160,7 @@ def test_a_model_by_its_name(load, tmp_path, monkeypatch):
     (tmp_path / "outputs").mkdir()
     for name in ("outputs/policy", "nowhere", "a/b/c", "../a/b"):
         with pytest.raises(
-            FileNotFoundError, match=r"There is no folder .*Give a Hugging Face model folder, or `tiny`"
+            FileNotFoundError, match=r"There is no folder .*Pass a Hugging Face model folder, or `tiny`"
         ):
             load(name)
 

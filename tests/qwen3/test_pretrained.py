@@ -255,7 +255,7 @@ def test_a_file_or_a_folder_with_other_things_is_not_replaced(tmp_path, params):
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(FileExistsError, match="notes is a file"):
         save_pretrained(tmp_path / "notes", CONFIG, params)
-    with pytest.raises(FileExistsError, match=r"holds notes, which the kit did not write there"):
+    with pytest.raises(FileExistsError, match=r"contains notes, which the kit did not write"):
         save_pretrained(tmp_path, CONFIG, params)
     assert (tmp_path / "notes").read_text() == "mine"
 
@@ -321,7 +321,7 @@ def sharded(tmp_path, params):
 
 def test_no_folder(tmp_path):
     with pytest.raises(
-        FileNotFoundError, match=r"There is no folder .*nowhere. Give a Hugging Face model folder, or `tiny`"
+        FileNotFoundError, match=r"There is no folder .*nowhere. Pass a Hugging Face model folder, or `tiny`"
     ):
         load_pretrained(tmp_path / "nowhere")
 
