@@ -1,4 +1,4 @@
-"""An answer that stays hidden until it is asked for, so that a guess comes first, in a stored notebook too."""
+"""An answer that stays hidden until you open it, so that you can guess first, even in a stored notebook."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOK = "margin:4px 0;color:var(--jp-ui-font-color1,#24292f)"
 def fold(summary: str = "Have you made a guess? Open") -> Iterator[None]:
     """Fold the output inside until `summary` is clicked: `with fold(): print(...)`.
 
-    An error inside is raised as usual, after what came before it is shown.
+    An error inside is raised as usual, after earlier output is shown.
     """
     with packages_for("fold"):
         from IPython.display import display
