@@ -95,7 +95,7 @@ def test_prompts_are_encoded_once_for_the_same_tokenizer(monkeypatch):
 
 
 def test_texts_for_a_model_that_chats_are_warned_of():
-    words = r"The prompts of task 'rows' are texts, .* train on task\.in_chat\(\)"
+    words = r"The prompts of task 'rows' are plain texts, .* train on task\.in_chat\(\)"
     with pytest.warns(RawTextWarning, match=words) as warned:
         trainer_of(TINY_CHAT, RowsTask(ROWS, system="Be brief."))
     assert warned[0].filename == __file__
@@ -110,7 +110,7 @@ def test_texts_for_a_model_that_chats_are_warned_of():
 @pytest.mark.parametrize("folder", [TINY, TINY_CHAT], ids=["no template", "a template"])
 def test_settings_of_a_chat_template_are_refused_where_prompts_are_texts(folder):
     args = replace(ARGS, chat_template_kwargs={"enable_thinking": True})
-    with pytest.raises(ValueError, match=r"'enable_thinking': True\}, and the prompts of task 'rows' are texts"):
+    with pytest.raises(ValueError, match=r"'enable_thinking': True\}, and the prompts of task 'rows' are plain texts"):
         trainer_of(folder, RowsTask(ROWS), args)
 
 

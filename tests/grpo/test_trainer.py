@@ -601,7 +601,9 @@ def test_a_model_and_a_tokenizer_that_do_not_fit(make_trainer):
         make_trainer(params={name: value for name, value in params.items() if name != "final_norm.weight"})
     trainer = make_trainer()
     small = replace(trainer.config, vocab_size=32)
-    with pytest.raises(ValueError, match=r"The tokenizer has 64 tokens and the model 32 \(vocab_size\).*same folder"):
+    with pytest.raises(
+        ValueError, match=r"The tokenizer has 64 tokens and the model has 32 \(vocab_size\).*same folder"
+    ):
         type(trainer)(small, init_params(small), trainer.tokenizer, trainer.task)
 
 

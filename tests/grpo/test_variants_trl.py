@@ -94,7 +94,7 @@ def test_gdpo_lets_no_reward_drown_another_and_leaves_tied_groups_at_zero():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([[1, 2], [3, 4]], 2), r"goes with reward_weights or multi_objective_aggregation"),
+        (([[1, 2], [3, 4]], 2), r"With reward_weights or multi_objective_aggregation"),
         (([1, 2], 2, "group"), "times n / \\(n - 1\\)"),
     ],
 )
