@@ -802,7 +802,7 @@ GRADIENT = Exercise(
                 "padding counts",
                 "- return -(ratio * advantages * mask).sum() / mask.sum()",
                 "+ return -(ratio * advantages).mean()",
-                message="Padded places are in the mean. Multiply by the mask, and divide by the number of tokens.",
+                message="Padded places count in your mean. Multiply by the mask, and divide by the number of tokens.",
                 hint=3,
             ),
             Slip(

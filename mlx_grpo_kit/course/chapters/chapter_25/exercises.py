@@ -81,7 +81,7 @@ WRITE_CALL = Exercise(
             "arguments as a text",
             '- call = {"name": name, "arguments": arguments}',
             '+ call = {"name": name, "arguments": json.dumps(arguments)}',
-            message="The arguments are a text inside of the JSON here. They are an object: pass the dict as it is.",
+            message="Here the arguments are a text inside the JSON. They are an object: pass the dict as it is.",
             hint=2,
         ),
         Slip(
@@ -141,7 +141,7 @@ READ_CALLS = Exercise(
     "with one entry for each call, in order: `(name, arguments)` if the text between the two is a JSON object with a "
     'string `"name"` and an object `"arguments"`; without the key `"arguments"` the arguments are `{}`. '
     "Otherwise the entry is None. A `<tool_call>` without a `</tool_call>` after it is None too, and ends the list. "
-    "Text outside of calls does not matter. The text may be anything: never raise an error, and never run it.",
+    "Text outside calls does not matter. The text may be anything: never raise an error, and never run it.",
     minutes=12,
     difficulty=2,
     solution=read_calls,
@@ -336,7 +336,7 @@ RUN_CALL = Exercise(
     hints=(
         "One `try` around everything: `name, arguments = call` fails for None, `tools[name]` for an unknown name, and "
         "`tools[name](**arguments)` for wrong arguments. `except Exception` catches all of them.",
-        'Turn the result into a text inside of the `try` too. At the end `text.replace("<|", "< |")`, for errors as '
+        'Turn the result into a text inside the `try` too. At the end `text.replace("<|", "< |")`, for errors as '
         "well: they repeat what the policy wrote.",
     ),
     cases=(
@@ -468,8 +468,8 @@ CONVERSE = Exercise(
     "Write `converse(write, tools, question, most_turns)`. `write(messages)` is the model: it gets the messages so "
     'far and returns the text of its next turn. Begin with `{"role": "user", "content": question}`. Then, at '
     "most `most_turns` times: let the model write and add its turn with the role `assistant`; if the turn has calls, "
-    "add one message with the role `tool` for each, with the text of `run_call` as its content, and go on. Stop after "
-    "a turn without calls. Do not make the calls of the last turn that is allowed. Return the list of messages.",
+    "add one message with the role `tool` for each, with the text of `run_call` as its content, and continue. Stop "
+    "after a turn without calls. Do not make the calls of the last turn that is allowed. Return the list of messages.",
     minutes=10,
     difficulty=2,
     solution=converse,
