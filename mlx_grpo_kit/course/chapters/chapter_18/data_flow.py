@@ -120,7 +120,7 @@ def follow_step(
 
     old_logps, mask = logps_of(policy)
     logps, advantages = old_logps, mx.array(batch.advantages)
-    micro_batches, updates = parts.learner.prepare(policy, batch), []
+    [micro_batches], updates = parts.learner.prepare(policy, batch), []  # one mini-batch: the whole batch
     for _ in range(UPDATES):
         tokens = token_losses(parts.learner.loss_config, logps, old_logps, advantages, mask)
         gradient, metrics = parts.learner.gradient(policy, micro_batches)
