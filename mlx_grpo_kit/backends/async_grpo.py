@@ -1,4 +1,4 @@
-"""Asynchronous GRPO: any backend learns while engines write the next completions with slightly older weights.
+"""Asynchronous GRPO: a training backend learns while inference engines write with slightly older weights.
 
     engines = [ProcessEngine(config)]
     async with train_async(backend, engines, tokenizer, task, max_steps=200, max_lag=1) as steps:
@@ -70,14 +70,15 @@ async def train_async(
     """Train until the backend has made `max_steps` updates in total; the context yields an iterator over the steps.
 
     Between steps the body of your loop may do anything, even with the backend, such as evaluate or save. Meanwhile the
-    engines continue to write completions, up to `max_lag` updates ahead. With `max_lag` 0 they do not, and the same
-    seed gives the same run for any number of engines. Before the last step is yielded, the engines get its weights.
+    inference engines continue to write completions, up to `max_lag` updates ahead. With `max_lag` 0 they do not, and
+    the same seed gives the same run for any number of engines. Before the last step is yielded, the engines get its
+    weights.
 
     Args:
         backend: a backend whose loss function is `grpo_loss_fn(GRPOLossConfig(...), temperature)`, or has the same
             arguments. The backend determines learning rate and clipping.
-        engines: one or more engines of the same model, which share a batch's groups. Their version is the backend's
-            `weight_version`, that of its last checkpoint, so `sync_weights_to_engines` accepts any later one.
+        engines: one or more inference engines of the same model, which share a batch's groups. Their version is the
+            backend's `weight_version`, that of its last checkpoint, so `sync_weights_to_engines` accepts any later one.
         max_lag: the largest allowed lag, in updates.
         num_prompts, num_generations: prompts per step, and completions per prompt.
         max_completion_length: in tokens; None takes the task's own.
@@ -96,7 +97,7 @@ async def train_async(
     """
     _check(engines, max_lag=max_lag, num_prompts=num_prompts, num_generations=num_generations)
     if task_tools(task) is not None:
-        raise ValueError("The task has tools, but engines write only one turn. Train it with GRPOTrainer.")
+        raise ValueError("The task has tools, but inference engines write only one turn. Train it with GRPOTrainer.")
     args = GRPOConfig(
         num_generations=num_generations,
         per_device_train_batch_size=num_prompts * num_generations,
@@ -126,7 +127,7 @@ async def train_async(
 async def held_out_accuracy(
     engines: Sequence[Engine], tokenizer: Tokenizer, task: Task, num_problems: int = 256, seed: int = 0
 ) -> float:
-    """The share of held-out problems that the engines answer rightly, sampled once at temperature 1."""
+    """The share of held-out problems that the inference engines answer rightly, sampled at temperature 1."""
     problems = held_out_problems(task, num_problems)
     prompts = encode_prompts(tokenizer, task, GRPOConfig(), problems)
     sampling = SamplingConfig(task.max_completion_length)
@@ -143,7 +144,7 @@ async def generate_together(
     eos_token_ids: Sequence[int],
     seed: int,
 ) -> Generated:
-    """One rollout by several engines, in whole groups. The completions are the same as from a single engine.
+    """One rollout by several inference engines, in whole groups. The completions are the same as from a single engine.
 
     The version is that of the oldest weights.
     """
@@ -271,7 +272,7 @@ class _Run:
 
 def _check(engines: Sequence[Engine], **settings: int) -> None:
     if not engines:
-        raise ValueError("There are no engines; expected at least one.")
+        raise ValueError("There are no inference engines; expected at least one.")
     for name, least in (("max_lag", 0), ("num_prompts", 1), ("num_generations", 2)):
         value = settings[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:

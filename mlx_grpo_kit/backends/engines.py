@@ -1,12 +1,12 @@
-"""Inference engines that write completions, and the transfer of weights to them from any backend.
+"""Inference engines that write completions, and the transfer of weights to them from any training backend.
 
     engines = [MLXEngine(config), ProcessEngine(config)]
     folder = await backend.save_checkpoint(step, metrics)
     await sync_weights_to_engines(engines, folder)
     rollout, version = await engines[0].generate(prompts, seed=0).result()
 
-Engines and backends are independent: they exchange only a folder, or a dictionary of arrays of any framework, and its
-version number. `process_engine.py` has an engine in a separate process.
+Inference engines and training backends are independent: they exchange only a folder, or a dictionary of arrays of any
+framework, and its version number. `process_engine.py` has an inference engine in a separate process.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from mlx_grpo_kit.runtime import mx
 
 
 class EngineError(RuntimeError):
-    """An engine cannot do an operation. If it still runs, it keeps its weights."""
+    """An inference engine cannot do an operation. If it still runs, it keeps its weights."""
 
 
 class WeightSyncError(EngineError):
-    """Some engines did not load the weights. `served` lists the present state of every engine."""
+    """Some inference engines did not load the weights. `served` lists the present state of every engine."""
 
     def __init__(self, message: str, served: list[Served]):
         super().__init__(message)
@@ -50,7 +50,9 @@ class Generated(NamedTuple):
 
 
 class Engine(Protocol):
-    """A server that writes completions. Operations are submitted without waiting, and done in order, one at a time.
+    """An inference engine: a server that writes completions.
+
+    Operations are submitted without waiting, and done in order, one at a time.
 
     Attributes:
         name: its name in messages.
@@ -82,7 +84,7 @@ class Engine(Protocol):
 
 
 class Serving:
-    """The weights and the generation of an engine, without its thread and its queue."""
+    """The weights and the generation of an inference engine, without its thread and its queue."""
 
     def __init__(self, config: Qwen3Config, name: str):
         self.config, self.name = config, name
@@ -95,8 +97,8 @@ class Serving:
             raise ValueError(f"version is {version!r}; expected a whole number from 0.")
         if self.weight_version is not None and version < self.weight_version and not allow_older:
             raise ValueError(
-                f"Engine {self.name!r} serves version {self.weight_version}, and these weights are version {version}. "
-                "Pass allow_older=True if you mean to go back to an older version."
+                f"Inference engine {self.name!r} serves version {self.weight_version}, and these weights are version "
+                f"{version}. Pass allow_older=True if you mean to go back to an older version."
             )
         params = to_kit(self.config, weights)
         self._params, self.weight_version = params, version
@@ -105,12 +107,14 @@ class Serving:
     def generate(self, prompts: Sequence[TokenIds], settings: Mapping[str, Any]) -> Generated:
         """Do `Engine.generate` immediately."""
         if self._params is None or self.weight_version is None:
-            raise EngineError(f"Engine {self.name!r} has no weights yet. Load some first: sync_weights_to_engines.")
+            raise EngineError(
+                f"Inference engine {self.name!r} has no weights yet. Load some first: sync_weights_to_engines."
+            )
         return Generated(generate(self.config, self._params, prompts, **settings), self.weight_version)
 
 
 class MLXEngine:
-    """The kit's own generation, in a separate thread of this process.
+    """An inference engine: the kit's own generation, in a separate thread of this process.
 
     Args:
         config: the configuration of the model.
@@ -164,7 +168,7 @@ def refusing(function: Any, *arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class Served:
-    """The version of an engine's weights after a sync, and the error if it did not load the new ones."""
+    """The version of an inference engine's weights after a sync, and the error if it did not load the new ones."""
 
     engine: str
     weight_version: int | None
@@ -174,14 +178,14 @@ class Served:
 async def sync_weights_to_engines(
     engines: Sequence[Engine], checkpoint: str | os.PathLike, *, allow_older: bool = False
 ) -> list[Served]:
-    """Load the weights of a checkpoint of any backend into every engine. Runs in trio and in asyncio.
+    """Load a training backend's checkpoint into every inference engine. Runs in trio and in asyncio.
 
     The checkpoint is read and checked once, before any engine is touched. Then all engines load at the same time, each
     completely or not at all.
 
     Args:
-        engines: one or more.
-        checkpoint: a folder that `save_checkpoint` of a backend has written.
+        engines: one or more inference engines.
+        checkpoint: a folder that `save_checkpoint` of a training backend has written.
         allow_older: True to allow a version that is older than an engine's.
 
     Returns:
@@ -193,7 +197,7 @@ async def sync_weights_to_engines(
     """
     engines = [*engines]
     if not engines:
-        raise ValueError("There are no engines; expected at least one.")
+        raise ValueError("There are no inference engines; expected at least one.")
     checkpoint = Path(checkpoint)
     metadata = await anyio.to_thread.run_sync(
         read_metadata, checkpoint
@@ -216,8 +220,8 @@ async def sync_weights_to_engines(
         reasons = "; ".join(f"{each.engine!r} still has version {each.weight_version}: {each.error}" for each in failed)
         well = ", ".join(repr(each.engine) for each in served if each.error is None) or "none"
         raise WeightSyncError(
-            f"{len(failed)} of {len(engines)} engines did not load version {version} of {checkpoint}. {reasons} "
-            f"Engines with version {version}: {well}.",
+            f"{len(failed)} of {len(engines)} inference engines did not load version {version} of {checkpoint}. "
+            f"{reasons} Engines with version {version}: {well}.",
             served,
         ) from failed[0].error
     return served

@@ -1,4 +1,4 @@
-"""An engine in a separate process: training steps do not slow it down, and its crashes do not affect this process.
+"""An inference engine in a separate process: training steps do not slow it down, and its crashes affect nothing else.
 
 The process is started afresh, never forked, and communicates over pipes: it receives (operation, arguments) and returns
 (error, result). It always ends with its parent: another pipe, over which nothing is sent, closes when the parent is
@@ -31,7 +31,7 @@ PROGRAM = "from mlx_grpo_kit.backends.process_engine import serve; serve({reques
 
 
 class ProcessEngine:
-    """The kit's own generation in another process of this machine.
+    """An inference engine: the kit's own generation in another process of this machine.
 
     Weights are sent as NumPy arrays, in which bfloat16 becomes float32. `generate` takes the arguments of the kit's
     `generate`, except for `stop`, which is a function of this process.
@@ -84,7 +84,8 @@ class ProcessEngine:
     def generate(self, prompts: Sequence[TokenIds], **settings: Any) -> TrainFuture[Generated]:
         if settings.get("stop") is not None:
             raise ValueError(
-                f"Engine {self.name!r} runs in another process, and `stop` is a function of this one. Leave it out."
+                f"Inference engine {self.name!r} runs in another process, and `stop` is a function of this one. "
+                "Leave it out."
             )
         return self._submit("generate", (prompts, settings))
 
@@ -106,8 +107,8 @@ class ProcessEngine:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_LEAVE)
             raise EngineError(
-                f"Engine {self.name!r} is gone: its process {self._process.pid} ended {_how(self._process.returncode)} "
-                f"during {operation!r} or before. Create a new engine."
+                f"Inference engine {self.name!r} is gone: its process {self._process.pid} ended "
+                f"{_how(self._process.returncode)} during {operation!r} or before. Create a new engine."
             ) from None
         if error is not None:
             raise error

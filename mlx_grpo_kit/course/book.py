@@ -2,7 +2,7 @@
 
     python -m mlx_grpo_kit.course.book [--output build/book] [--notebooks notebooks]
 
-Sphinx with MyST-NB, the engine under Jupyter Book, makes the pages; install them with `pip install
+Sphinx with MyST-NB, on which Jupyter Book is built, makes the pages; install them with `pip install
 'mlx_grpo_kit[book]'`. The site needs no server and no network: open its index.html, or copy the folder to any web
 server.
 """

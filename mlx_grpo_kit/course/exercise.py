@@ -234,7 +234,7 @@ class Exercise:
             happened = f"returned None, expected {show(expected)}.{' Is there a `return`?' if never_returns else ''}"
         else:
             happened = f"gave {told_apart(got, expected)}."
-        # A case may contain functions that the learner has not seen: their docstrings describe them.
+        # A case may contain functions that the reader has not seen: their docstrings describe them.
         strangers = [f" Here `{show(each)}` is `{each.__doc__}`." for each in case if callable(each) and each.__doc__]
         return f"{call} {happened}{''.join(strangers)}"
 

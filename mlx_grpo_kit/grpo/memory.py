@@ -51,7 +51,8 @@ def estimate_memory(
 
     The estimate is within 15% of the memory that MLX's CPU back end measures (tests/grpo/test_memory.py), except for
     small models with gradient checkpointing, which were seen to take a third more. It is always an estimate for MLX:
-    with another `backend`, torch or JAX store their own parameters and other activations, which are not counted.
+    with another learner (`backend`), torch or JAX store their own parameters and other activations, which are not
+    counted.
 
     Args:
         config: the model.

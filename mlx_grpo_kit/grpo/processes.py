@@ -1,4 +1,4 @@
-"""Several processes, on one machine or many, that train one policy together on MLX's own distributed engine.
+"""Several processes, on one machine or many, that train one policy together through MLX's `mx.distributed`.
 
 Every process has the whole model and does its share of each step: it samples and scores its part of the prompts, all
 see all rewards, and the gradients are added. The random numbers of a row depend only on its position in the whole

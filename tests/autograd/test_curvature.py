@@ -118,14 +118,14 @@ A = {"a": mx.array([1.0, 2.0])}
 @pytest.mark.parametrize(
     ("params", "vector", "message"),
     [
-        (A, None, "Directions came as NoneType; expected a dictionary"),
-        (A, A["a"], "Directions came as array"),
+        (A, None, "Directions have type NoneType; expected a dictionary"),
+        (A, A["a"], "Directions have type array"),
         (A, {"a": [1.0, 2.0]}, "Direction 'a' has type list"),
         (A, {"a": mx.array([1, 2])}, "Direction 'a' has dtype mlx.core.int32"),
         (A, {"a": mx.array([1 + 1j, 0])}, "Direction 'a' has dtype mlx.core.complex64"),
         (A, {1: A["a"], "a": A["a"]}, "different names"),
-        (A["a"], A, "Parameters came as array"),
-        ([A["a"]], A, "Parameters came as list"),
+        (A["a"], A, "Parameters have type array"),
+        ([A["a"]], A, "Parameters have type list"),
         ({"a": mx.zeros((0,))}, A, r"shape \(0,\), so it is empty"),
     ],
 )

@@ -218,7 +218,7 @@ def write_meanwhile(folder: Path, place: str) -> None:
 @pytest.mark.parametrize("place", ["thesis.tex", "inner/thesis.tex"])
 def test_what_is_put_there_while_the_new_one_is_written_is_not_deleted(tmp_path, place):
     write(tmp_path / "target", "first")
-    with pytest.raises(FileExistsError, match=f"holds {place}, which the kit did not write"):
+    with pytest.raises(FileExistsError, match=f"contains {place}, which the kit did not write"):
         write_meanwhile(tmp_path / "target", place)
     assert content(tmp_path) == {f"target/{name}": text for name, text in (whole("first") | {place: "mine"}).items()}
 

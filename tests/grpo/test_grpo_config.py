@@ -51,6 +51,9 @@ def test_every_name_is_trls():
     theirs = {field.name for config in (TRLConfig, ModelConfig) for field in dataclasses.fields(config)}
     others = {"completion_batch_size", "stop_strings"}  # mlx-lm's, transformers'
     others |= {"advantage_estimator", "dynamic_sampling_rounds", "soft_punish_cache"}  # OpenRLHF's, verl's, DAPO's
+    others |= {
+        f"importance_sampling_{name}" for name in ("correction", "clip_min", "clip_max")
+    }  # TRL: vllm_importance...
     others |= {"on_reward_error", "backend", "gradient_statistics", "tool_timeout"}  # the kit's
     assert {field.name for field in dataclasses.fields(GRPOConfig)} - others <= theirs
 
@@ -74,6 +77,7 @@ def test_defaults_are_trls_but_for_these(trl):
         "dynamic_sampling_rounds": 0,  # TRL has none
         "soft_punish_cache": 0,  # TRL: a reward function
         "tool_timeout": 60.0,  # TRL waits for ever
+        "importance_sampling_clip_max": 3.0,  # TRL: vllm_importance_sampling_clip_max, the same
         "lora_alpha": 32.0,  # TRL's ModelConfig: the same
     }
 

@@ -65,7 +65,16 @@ def test_a_peers_name_is_never_taken_for_a_slip(peers):
 def test_what_they_are_told_to_write_exists():
     options = {option for parser in build_parser()[1].values() for option in parser._option_string_actions}
     words = SETTINGS | {"mlx_grpo_kit", "load_pretrained", "load_tokenizer", "save_checkpoint", "save_pretrained"}
-    words |= {"max_steps", "reward_funcs", "held_out_rows", "test_rows", "my_task", "mlx_lm", "estimate_memory"}
+    words |= {
+        "max_steps",
+        "reward_funcs",
+        "held_out_rows",
+        "test_rows",
+        "my_task",
+        "mlx_lm",
+        "estimate_memory",
+        "environment_factory",
+    }
     for name, way in HABITS.items():
         assert set(re.findall(r"--[a-z][a-z-]+", way)) <= options, name
         assert set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", way)) <= words, name

@@ -262,7 +262,9 @@ def test_a_file_or_a_folder_with_other_things_is_not_replaced(tmp_path, params):
 
 def test_a_model_of_somebody_else_s_is_not_replaced(tmp_path, params):
     make_reference(True).save_pretrained(tmp_path)
-    with pytest.raises(FileExistsError, match=r"holds config.json, .*model.safetensors, which the kit did not write"):
+    with pytest.raises(
+        FileExistsError, match=r"contains config.json, .*model.safetensors, which the kit did not write"
+    ):
         save_pretrained(tmp_path, CONFIG, params)
     load_pretrained(tmp_path)
 
