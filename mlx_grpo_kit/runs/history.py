@@ -64,7 +64,7 @@ class History:
         return [value for record in records if not math.isnan(value := number_of(record, name))]
 
     def moved(self, name: str) -> float:
-        """How far the latest RECENT steps are above the first, in standard errors; NaN without enough values."""
+        """The distance of the latest RECENT steps above the first, in standard errors; NaN without enough values."""
         before, now = self.values(name, first=True), self.values(name)
         if min(len(before), len(now)) < RECENT // 2:
             return math.nan
@@ -150,7 +150,7 @@ def right_share(completions: Iterable[Any]) -> float:
 
 
 def is_right(completion: Any) -> float:
-    """1.0 for a right completion, 0.0 for a wrong one, NaN where it is not known.
+    """Return 1.0 for a right completion, 0.0 for a wrong one, NaN where it is not known.
 
     A record may have the task's verdict (`correct`). Otherwise a completion is right if it is the right answer, where
     that is a number: other texts may be right in several forms.
