@@ -18,6 +18,7 @@ from mlx_grpo_kit.runtime import mx
 from tests.benchmarks.models import SHAPES
 
 SIZED = {name: replace(Qwen3Config(**shape), tie_word_embeddings=True) for name, shape in SHAPES.items()}
+SIZED |= {"1.7B": Qwen3Config.from_name("1.7B"), "smaller": replace(SIZED["tiny"], num_hidden_layers=2)}
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def trainer(size="tiny", dtype=mx.float32, processes=1, **args):
     )
 
 
-@pytest.mark.parametrize("size", ["tiny", "m"])
+@pytest.mark.parametrize("size", ["tiny", "m", "0.6B"])
 def test_it_is_said_where_torch_was_faster(size):
     words = faster_learner(trainer(size), {})
     assert "--backend torch" in words
@@ -48,7 +49,8 @@ def test_it_is_said_where_torch_was_faster(size):
 @pytest.mark.parametrize(
     ("settings", "given"),
     [
-        ({"size": "0.6B"}, {}),
+        ({"size": "1.7B"}, {}),
+        ({"size": "smaller"}, {}),
         ({"lora_r": 8}, {"lora_r": 8}),
         ({"bf16": True}, {}),
         ({"dtype": mx.bfloat16}, {}),
