@@ -58,8 +58,8 @@ def paid_for_something_else(run: History) -> str:
     return (
         f"The reward pays for something else than right answers: in the first steps {percent(before)} of the "
         f"completions were right, in the latest {percent(now)}, and the mean reward went from "
-        f"{short(run.first('reward'))} to {short(run.now('reward', SOON))}.{commonest} Read completions, correct the "
-        "reward, and start again from an earlier checkpoint."
+        f"{short(run.first('reward'))} to {short(run.now('reward', SOON))}.{commonest} If that is not what you want, "
+        "read completions, correct the reward, and start again from an earlier checkpoint."
     )
 
 
