@@ -182,7 +182,7 @@ def say_what_it_takes(
     largest = sorted(parts, key=parts.get, reverse=True)[:4]
     shown = ", ".join(f"{part} {in_bytes(parts[part])}" for part in largest)
     each = " in each process" if world.size > 1 else ""
-    through = "" if args.backend == "mlx" else f"; were MLX to learn, and {args.backend} takes another amount"
+    through = "" if args.backend == "mlx" else f"; estimated for MLX, and {args.backend} uses a different amount"
     print(f"Memory: about {in_bytes(total)} at most{each} ({shown}){through}", flush=True)
     here = machine_memory()
     if total > here:
