@@ -44,6 +44,7 @@ GUIDES = [
         "exchange",
         "backends",
         "processes",
+        "scale",
         "speed",
         "checked",
         "troubleshooting",
