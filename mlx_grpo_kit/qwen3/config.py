@@ -273,11 +273,7 @@ def _rope(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_number(name: str, value: object, whole: bool = False) -> None:
-    """Raise ValueError unless `value` is a positive number that MLX can hold: int32 for sizes, float32 for the rest.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Raise ValueError unless `value` is a positive number in MLX's range: int32 for sizes, float32 for the rest."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == math.inf:
         raise ValueError(f"{name} is {_shown(value)}; expected a positive number.")
     if whole and not isinstance(value, int):

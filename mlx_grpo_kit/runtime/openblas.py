@@ -50,7 +50,7 @@ def serve_products(site_packages: Path, kernels: Path | None) -> Path:
         OSError: something necessary is missing. Then nothing has changed.
     """
     if not mkl_leaves_avx512_idle(Path("/proc/cpuinfo").read_text()):
-        raise OSError("this is no AMD processor with AVX-512")
+        raise OSError("this is not an AMD processor with AVX-512")
     libraries = sorted(site_packages.glob("scipy.libs/libscipy_openblas-*.so"))
     if not libraries or kernels is None:
         raise OSError("SciPy has no OpenBLAS of its own, or there is no folder to compile in")

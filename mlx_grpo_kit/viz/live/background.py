@@ -99,7 +99,7 @@ class BackgroundRun:
         A click on a button waits as long as this blocks: in a notebook write `await run` instead.
 
         Raises:
-            TimeoutError: the run is not over after `timeout` seconds; it goes on.
+            TimeoutError: the run is not finished after `timeout` seconds; it continues.
             RuntimeError: called in the run's own thread.
         """
         self._refuse_in_own_thread("wait for the end of this run")
@@ -167,7 +167,7 @@ class BackgroundRun:
         """Mark the run as over in a forked child, where the thread does not exist."""
         self._over = threading.Event()  # the old one's lock may have been held at the fork
         self._over.set()
-        self.error = RuntimeError("this process was forked: the run goes on in the process that started it")
+        self.error = RuntimeError("this process was forked: the run continues in the process that started it")
         atexit.unregister(self._leave)
 
     def _leave(self) -> None:

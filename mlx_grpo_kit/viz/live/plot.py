@@ -253,7 +253,7 @@ class LivePlot:
         self._next_frame = next_frame(started)
 
     def hold(self, run: BackgroundRun) -> None:
-        """Show that `run` is paused, wait until it goes on, and leave that time out of the run's seconds."""
+        """Show that `run` is paused, wait until it continues, and exclude that time from the run's seconds."""
         began = time.monotonic()
         self.state = "paused"
         self._refresh(keep=True)

@@ -1,4 +1,4 @@
-"""The view of a LivePlot in a notebook while its run goes on: two buttons, a status, the picture, a table."""
+"""The view of a LivePlot in a notebook during its run: two buttons, a status, the picture, a table."""
 
 from __future__ import annotations
 
