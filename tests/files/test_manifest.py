@@ -78,7 +78,7 @@ def test_a_list_that_cannot_be_read_makes_nothing_ours(ours, damage):
         FileExistsError, match=r"contains config.json, mlx_grpo_kit.json, model/, which the kit did not"
     ):
         check_replaceable(ours)
-    with pytest.raises(ValueError, match=r"mlx_grpo_kit.json (is not valid JSON|holds list|lists no files)"):
+    with pytest.raises(ValueError, match=r"mlx_grpo_kit.json (is not valid JSON|contains list|lists no files)"):
         check_saved(ours, ["config.json"])
 
 
