@@ -75,9 +75,9 @@ class Board:
 
 def test_an_axis_has_two_to_five_round_numbers(browser):
     page = browser.new_page()
-    source = (Path(dashboard.__file__).parent / "dashboard.js").read_text(encoding="utf-8")
-    call = "([source, ranges]) => { const ticks = new Function(source.replace('export default {render}',"
-    call += " 'return ticks'))(); return ranges.map(([low, high]) => ticks(low, high)); }"
+    source = (Path(dashboard.__file__).parent / "curve.js").read_text(encoding="utf-8")
+    call = "([source, ranges]) => { const ticks = new Function(source + 'return ticks')();"
+    call += " return ranges.map(([low, high]) => ticks(low, high)); }"
     rng = random.Random(0)
     lows = [rng.uniform(-1, 1) * 10 ** rng.randint(-3, 3) for _ in range(300)]
     ranges = [(low, low + rng.uniform(0.01, 10) * abs(low)) for low in lows]
@@ -87,6 +87,21 @@ def test_an_axis_has_two_to_five_round_numbers(browser):
         assert len({words for _, words in found}) == len(values), (low, high, found)
         tolerance = 1e-6 * (high - low)
         assert all(low - tolerance <= value <= high + tolerance for value in values)
+    page.close()
+
+
+def test_a_logarithmic_axis_has_some_round_numbers_too(browser):
+    page = browser.new_page()
+    source = (Path(dashboard.__file__).parent / "curve.js").read_text(encoding="utf-8")
+    call = "([source, ranges]) => { const ticks = new Function(source + 'return logTicks')();"
+    call += " return ranges.map(([low, high]) => ticks(low, high)); }"
+    rng = random.Random(0)
+    lows = [10 ** rng.uniform(-8, 4) for _ in range(300)]
+    ranges = [(low, low * 10 ** rng.uniform(0.8, 12)) for low in lows]
+    for (low, high), found in zip(ranges, page.evaluate(call, [source, ranges]), strict=True):
+        assert 1 <= len(found) <= 6, (low, high, found)
+        assert len({words for _, words in found}) == len(found), (low, high, found)
+        assert all(low <= value <= high and float(words) == pytest.approx(value, rel=0.01) for value, words in found)
     page.close()
 
 
