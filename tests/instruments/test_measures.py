@@ -137,3 +137,20 @@ def test_a_finished_run_goes_on_to_more_steps_from_where_it_was(fake):
     dashboard.run.wait(30)
     assert dashboard.record.steps[-1].step == 12
     assert dashboard.steering.max_steps == 12
+
+
+def test_the_norm_of_a_layer_is_that_of_all_its_parameters(fake):
+    norms = {"gradients/layers.10.mlp.up_proj.weight/norm": 3.0, "gradients/layers.10.input_layernorm.weight/norm": 4.0,
+             "gradients/layers.2.mlp.up_proj.weight/norm": 1.0, "gradients/final_norm.weight/norm": 2.0,
+             "gradients/embedding.weight/norm": 0.5, "gradients/embedding.weight/largest": 9.0}  # fmt: skip
+    dashboard = Dashboard(fake.FakeTrainer(), max_steps=2, measure=lambda step: norms)
+    dashboard.start().wait(30)
+    told = dashboard.answer({"all": True})
+    assert told["layers"] == ["embedding", "layer 2", "layer 10", "final norm"]
+    assert [told["columns"][f"layer norm/{name}"] for name in told["layers"]] == [
+        [0.5] * 2,
+        [1.0] * 2,
+        [5.0] * 2,
+        [2.0] * 2,
+    ]
+    assert not any("gradients/" in name for each in told["panels"] for name in each["lines"].values())

@@ -12,7 +12,7 @@ const secondsInWords = seconds => seconds < 90 ? `${seconds.toFixed(0)} s`
 
 const render = ({model, el}) => {
   const about = model.get("data");
-  const run = {steps: [], columns: {}, abandoned: [], changes: {}, changed: {}, kept: new Set(), panels: [], turns: 0,
+  const run = {steps: [], columns: {}, abandoned: [], changes: {}, changed: {}, kept: new Set(), panels: [], layers: [], turns: 0,
                longest: 5};
   let status = {state: "", over: true, health: []}, cursor = null, curves = [], isNew = true, width = 0;
   const texts = new Map();  // step -> rows of its completions
@@ -58,6 +58,7 @@ const render = ({model, el}) => {
   const grid = h("div", {class: "kit-curves"}), moreGrid = h("div", {class: "kit-curves"});
   const moreWords = h("summary", {});
   const more = h("details", {class: "kit-more", ontoggle: () => { isNew = true; changed(); }}, moreWords, moreGrid);
+  const layers = new Layers(() => changed());
   const view = new View(() => changed(), () => cursor);
   const chosen = new Settings(about.settings);
   const askOthers = asker(model, answer => {
@@ -78,6 +79,7 @@ const render = ({model, el}) => {
   el.replaceChildren(
     h("div", {class: "kit-row"}, about.title ? h("b", {class: "kit-title"}, about.title) : null, state, words),
     progress, h("div", {class: "kit-row kit-controls"}, controls, settings), complaint, health, view.node, grid, more,
+    layers.node,
     h("div", {class: "kit-row"}, where, newest), completions.node, looking, chosen.node, others.node, saved);
 
   // The cursor may stand before the first step, where the run can be turned back to: its place is -1 then.
@@ -147,6 +149,7 @@ const render = ({model, el}) => {
   const drawCursor = () => {
     const at = place(), step = stepNow();
     curves.forEach(curve => curve.drawCursor(run, at, step, least()));
+    layers.drawCursor(run, at, step);
     where.textContent = step === undefined ? "" : `step ${step}` + (run.changes[step] ? `: ${run.changes[step]}` : "") +
       (cursor === null ? ", the latest. Drag over a curve, or press ← on it, to look back."
         : isBefore() ? ", before the training, under the cursor" : ", under the cursor");
@@ -176,6 +179,7 @@ const render = ({model, el}) => {
     view.fit(run.longest, last(run.steps) ?? 0);
     curves.forEach(curve => curve.draw(run, width || 300, view, over));
     chosen.show(run.changed);
+    layers.draw(run, view);
     drawCursor();
   };
   const moved = onceAFrame(drawCursor), changed = onceAFrame(draw);
@@ -225,7 +229,7 @@ const render = ({model, el}) => {
     for (const column of Object.values(run.columns)) while (column.length < run.steps.length) column.push(null);
     for (const step of message.kept) run.kept.add(step);
     Object.assign(run.changes, message.changes);
-    run.changed = message.changed;
+    Object.assign(run, {changed: message.changed, layers: message.layers});
     run.turns = message.turns;
     if (JSON.stringify(run.panels) !== JSON.stringify(message.panels)) { run.panels = message.panels; isNew = true; }
     if (message.completions) remember(message.completions);

@@ -74,7 +74,7 @@ class Dashboard(BrowserWidget):
     """
 
     source = Path(__file__).with_name("dashboard")
-    parts = ("curve", "zoom", "completions", "settings")
+    parts = ("curve", "zoom", "layers", "completions", "settings")
 
     def __init__(
         self,

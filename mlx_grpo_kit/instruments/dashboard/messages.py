@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mlx_grpo_kit.instruments.dashboard.layers import layer_norms, layers_in
 from mlx_grpo_kit.instruments.dashboard.panels import names_of, run_panels
 from mlx_grpo_kit.instruments.dashboard.settings import change_in_words, changes_of
 from mlx_grpo_kit.runs.record import RecordedStep, RunRecord, transcript
@@ -26,11 +27,12 @@ def all_of(record: RunRecord, metrics: Iterable[str]) -> dict[str, Any]:
 
 def columns_of(record: RunRecord, steps: Sequence[RecordedStep], metrics: Iterable[str]) -> dict[str, Any]:
     """Some steps of a record, and the panels that their run has by now."""
-    panels = run_panels([*metrics])
+    panels, layers = run_panels([*metrics]), layers_in(metrics)
     return {
         "panels": [vars(panel) for panel in panels],
+        "layers": layers,
         "steps": _numbers(steps),
-        "columns": _columns(steps, names_of(panels)),
+        "columns": _columns(steps, names_of(panels)) | _layer_columns(steps, layers),
         "changes": {str(step.step): change_in_words(step.changes) for step in steps if step.changes},
         "changed": changes_of(record.steps),
         "kept": [step.step for step in steps if step.line is not None],
@@ -62,6 +64,11 @@ def _numbers(steps: Sequence[RecordedStep]) -> list[int]:
 
 def _columns(steps: Sequence[RecordedStep], names: Sequence[str]) -> dict[str, list[float | None]]:
     return {name: [_short(step.metrics.get(name, math.nan)) for step in steps] for name in names}
+
+
+def _layer_columns(steps: Sequence[RecordedStep], layers: Sequence[str]) -> dict[str, list[float | None]]:
+    norms = [layer_norms(step.metrics) if layers else {} for step in steps]
+    return {f"layer norm/{layer}": [_short(each.get(layer, math.nan)) for each in norms] for layer in layers}
 
 
 def _row(completion: Any) -> list[Any]:

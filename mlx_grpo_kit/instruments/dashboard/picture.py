@@ -39,7 +39,9 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
         _draw(chart, (WIDTH * column + 58, header + HEIGHT * row + 28), panel, steps, abandoned, last)
     history = {name: _column(steps, name) for name in names_of(panels)}
     shown = {panel.title: [name for name in panel.lines.values() if _finite(history[name])] for panel in panels}
-    words = describe_curves([step.step for step in steps if step.step], history, shown, title=title, smoothing=SMOOTHING)
+    words = describe_curves(
+        [step.step for step in steps if step.step], history, shown, title=title, smoothing=SMOOTHING
+    )
     if abandoned:
         words += f" {len(abandoned)} abandoned {'branch' if len(abandoned) == 1 else 'branches'} in grey"
         words += ", numbered." if len(abandoned) > 1 else "."
