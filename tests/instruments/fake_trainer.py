@@ -78,6 +78,8 @@ class FakeTrainer:
     def change(self, **settings):
         for name, value in settings.items():
             if name == "reward_funcs":
+                if [*value] == self.reward_funcs:
+                    continue
                 self.reward_funcs = list(value)
                 self.changes[name] = [function.__name__ for function in value]
             else:

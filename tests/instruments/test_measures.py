@@ -24,7 +24,8 @@ def test_held_out_problems_are_measured_before_the_first_step_then_now_and_then_
     }
     assert measured == pytest.approx({0: 0.0, 10: 0.1, 20: 0.2, 25: 0.25})
     assert dashboard.record.steps[0].metrics["eval/reward"] == 0.032  # of 32 problems
-    assert panel(dashboard, "held-out problems")["lines"] == {"right": "eval/accuracy", "reward": "eval/reward"}
+    assert panel(dashboard, "held-out problems")["lines"] == {"right": "eval/accuracy"}
+    assert panel(dashboard, "held-out reward")["more"] is True
     still = dashboard.draw_still()
     assert "Training curves over 25 steps" in still.alt
     assert "eval/accuracy: from 0.00 to 0.250" in still.alt

@@ -33,13 +33,13 @@ class Completions {
       {title: "prompt", of: row => row[1], text: true},
       {title: "completion", of: row => row[2], text: true},
       ...(rows.some(row => isNumber(row[8])) ? [{title: "right answer", of: row => row[8] ?? "", text: true}] : []),
+      ...(this.look ? [{title: "look", of: row => row[0], words: row => this.looker(row)}] : []),
       {title: "reward", of: row => row[3], words: row => threeDigits(row[3])},
       ...functions.map(name => ({title: name, of: row => row[7]?.[name], words: row => threeDigits(row[7]?.[name])})),
       {title: "advantage", of: row => row[4], words: row => !isNumber(row[4]) ? "–" :
         (row[4] < 0 ? "−" : row[4] > 0 ? "+" : "") + Math.abs(row[4]).toFixed(2) + (row[4] > 0 ? " ▲" : row[4] < 0 ? " ▼" : " •")},
       {title: "tokens", of: row => row[5], words: row => isNumber(row[5]) ? String(row[5]) : "–"},
       {title: "ended", of: row => row[6], words: row => row[6] === null ? "–" : row[6] ? "itself" : "cut off"},
-      ...(this.look ? [{title: "tokens, one by one", of: row => row[0], words: row => this.looker(row)}] : []),
     ];
     this.drawGroups();
     this.drawTable();

@@ -59,10 +59,11 @@ def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
     return panels + sorted(more, key=lambda panel: panel.title not in _TITLES.values())[:MOST_PANELS]
 
 
-_TITLES = {"step_time": "seconds a step", MEMORY: "memory, GB", "loss": "loss"}
+_TITLES = {"eval/reward": "held-out reward", "step_time": "seconds a step", MEMORY: "memory, GB", "loss": "loss"}
 _HELP = {
+    "eval/reward": "the mean reward on problems that training never sees",
     "step_time": "from the first token that is sampled to the updated policy; not the time of held-out problems",
-    MEMORY: "the most that MLX's arrays took at once in the step",
+    MEMORY: "the most that MLX's arrays took at once in the step, with the snapshots that a run is turned back to",
     "loss": "near 0 by construction: a group's advantages sum to 0. Its slope counts, not its height",
 }
 
@@ -113,8 +114,8 @@ def _held_out(metrics: Sequence[str]) -> list[RunPanel]:
     if HELD_OUT not in metrics:
         return []
     several = {name.removeprefix("eval/"): name for name in metrics if name.startswith("eval/pass@")}
-    help = "on problems that training never sees: the share that is right, and the mean reward"
-    lines = {"right": HELD_OUT, "reward": "eval/reward"} | several
+    help = "the share of right answers to problems that training never sees"
+    lines = {"right": HELD_OUT} | several
     return [RunPanel("held-out problems", lines, smoothing=0.0, empty="not measured yet", help=help)]
 
 

@@ -7,7 +7,7 @@ class View {
   constructor(changed, centre) {
     Object.assign(this, {smoothing: SMOOTHING, log: false, size: null, end: null, longest: LEAST, changed});
     this.words = h("output", {class: "kit-number-words"});
-    this.slider = h("input", {type: "range", min: 0, max: 0.99, step: 0.01, value: SMOOTHING, oninput: event => {
+    this.slider = h("input", {type: "range", min: 0, max: 0.99, step: 0.01, value: SMOOTHING, "aria-label": "smoothing", oninput: event => {
       this.smoothing = Number(event.target.value);
       this.say();
       changed();
