@@ -24,6 +24,7 @@ from mlx_grpo_kit.runs.record import COMPLETIONS, METRICS, RunRecord, metrics_li
 PLACE = Path("outputs", "dashboard")
 KEPT = 5  # runs of a notebook
 MEGABYTES = 32  # of the completions of a run, and as much again of its metrics
+TIME = "%Y-%m-%d_%H%M%S"
 NAME = re.compile(r"\d{4}-\d\d-\d\d_\d{6}_.+")  # sorted by name is sorted by time
 
 
@@ -54,13 +55,21 @@ class Shelf:
         if not self.place.exists():
             self.place.mkdir(parents=True)
             write_file(self.place / ".gitignore", b"*\n")
-        name = f"{time.strftime('%Y-%m-%d_%H%M%S')}_{_plain(record.title) or 'run'}"
-        free = (name if number == 1 else f"{name}_{number}" for number in range(1, 1000))
-        saved = SavedRun(record, next(self.folder / each for each in free if not (self.folder / each).exists()))
+        saved = SavedRun(record, self.folder / f"{self._now()}_{_plain(record.title) or 'run'}")
         for old in self.runs()[KEPT:]:
             with suppress(OSError):  # with a file of the reader's own in it: it stays
                 remove_folder(old)
         return saved
+
+    def _now(self) -> str:
+        """The time as a name has it; one second after the newest run, if that is of this second or of a later one."""
+        now, newest = (
+            time.strftime(TIME),
+            max((run.name[: len(time.strftime(TIME))] for run in self.runs()), default=""),
+        )
+        return (
+            now if now > newest else time.strftime(TIME, time.localtime(time.mktime(time.strptime(newest, TIME)) + 1))
+        )
 
 
 class SavedRun:

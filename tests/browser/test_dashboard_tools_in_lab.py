@@ -154,8 +154,8 @@ def test_settings_held_out_problems_and_other_runs(begin):
     done = int(held_out.get_attribute("aria-valuenow"))
     assert held_out.locator("circle.kit-color0").count() == 2 + done // 20  # one before the training, and the cursor
     right = 0.01 * (done // 20 * 20)
-    words = f"step {done}: held-out problems {right:.3f}"
-    assert held_out.get_attribute("aria-valuetext") == words
+    words = "1.00" if right >= 1 else f"{right:.3f}"
+    assert held_out.get_attribute("aria-valuetext") == f"step {done}: held-out problems {words}"
 
     rate = board.cell.get_by_role("textbox", name="learning rate")
     rate.fill("0.05")

@@ -5,6 +5,8 @@ import math
 import os
 import subprocess
 import sys
+import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -83,9 +85,14 @@ def test_a_kill_in_the_middle_of_a_line_costs_that_step_alone(shelf, record):
     assert loaded.damaged[0].endswith("is cut off and is left out.")
 
 
-def test_the_newest_runs_stay_and_a_file_of_the_readers_own_is_never_removed(shelf, record):
+def frozen_time(strftime, words, at=None):
+    return strftime(words, at or time.struct_time((2026, 10, 25, 2, 59, 58, 6, 298, -1)))
+
+
+def test_the_newest_runs_stay_and_a_file_of_the_readers_own_is_never_removed(shelf, record, monkeypatch):
+    monkeypatch.setattr(module.time, "strftime", partial(frozen_time, module.time.strftime))
     names = []
-    for number in range(KEPT + 3):
+    for number in range(KEPT + 3):  # all in one second
         saved = shelf.begin(record)
         names.append(saved.path.name)
         if number == 0:
