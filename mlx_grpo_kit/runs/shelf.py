@@ -63,13 +63,11 @@ class Shelf:
 
     def _now(self) -> str:
         """The time as a name has it; one second after the newest run, if that is of this second or of a later one."""
-        now, newest = (
-            time.strftime(TIME),
-            max((run.name[: len(time.strftime(TIME))] for run in self.runs()), default=""),
-        )
-        return (
-            now if now > newest else time.strftime(TIME, time.localtime(time.mktime(time.strptime(newest, TIME)) + 1))
-        )
+        now = time.strftime(TIME)
+        newest = max((run.name[: len(now)] for run in self.runs()), default="")
+        if now > newest:
+            return now
+        return time.strftime(TIME, time.localtime(time.mktime(time.strptime(newest, TIME)) + 1))
 
 
 class SavedRun:
