@@ -82,12 +82,13 @@ def test_a_run_that_was_made_longer_is_turned_back_with_the_rates_that_it_had():
     dashboard.start().wait(60)
     dashboard.answer({"order": "go on", "steps": "8"})
     dashboard.run.wait(60)
-    once = dashboard.record.column("loss"), dashboard.record.column("learning_rate")
+    once, params = (dashboard.record.column("loss"), dashboard.record.column("learning_rate")), dict(trainer.params)
     assert once[1] == [5e-4, 3.75e-4, 2.5e-4, 1.25e-4, 2.5e-4, 1.875e-4, 1.25e-4, 6.25e-5]
     dashboard.answer({"order": "rewind", "step": 6})
     dashboard.run.wait(60)
     assert (dashboard.record.column("loss"), dashboard.record.column("learning_rate")) == once
     assert trainer.step == 8
+    assert all(mx.array_equal(value, params[name]).item() for name, value in trainer.params.items())
 
 
 def test_a_reward_that_fails_ends_the_run_in_words_and_the_run_goes_on_without_it():

@@ -49,11 +49,11 @@ def record():
 
 def test_every_step_can_be_read_at_once_and_a_rewound_run_is_read_as_it_is(shelf, record):
     saved = shelf.begin(record)
-    for number in (1, 2, 3, 4, 5, 3, 4):  # the third step comes again, and takes back three
+    for number in (1, 2, 3, 4, 5, 3, 4, 4):  # the third step comes again, and takes back three; then the fourth
         record.add(train_step(number, number / 10, {"learning_rate": 1e-4} if number == 3 else None))
         saved.keep_up()
         assert content(RunRecord.load(saved.path)) == content(record)
-    assert [len(branch) for branch in record.abandoned] == [3]
+    assert [len(branch) for branch in record.abandoned] == [3, 1]
     record.rewind(2)  # and no step after it
     saved.keep_up()
     assert content(RunRecord.load(saved.path)) == content(record)
