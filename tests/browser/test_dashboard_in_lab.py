@@ -105,6 +105,22 @@ def test_a_logarithmic_axis_has_some_round_numbers_too(browser):
     page.close()
 
 
+def test_a_line_that_never_moves_is_flat_beside_a_branch_whose_smoothing_rounds(browser):
+    page = browser.new_page()
+    folder = Path(dashboard.__file__).parent
+    sources = [file.read_text(encoding="utf-8") for file in (folder.parent / "browser.js", folder / "curve.js")]
+    call = """source => {
+      const Curve = new Function(source + "return Curve")();
+      const curve = new Curve({title: "share", lines: {mean: "share"}, smoothing: 0.8}, {});
+      const steps = [1, 2, 3, 4, 5, 6, 7], columns = {share: steps.map(() => 0.7)};
+      const run = {steps, columns, changes: {}, abandoned: [{steps, columns}]};
+      curve.draw(run, 300, {from: 0, to: 7, smoothing: 0.8, log: false}, []);
+      return [...curve.svg.querySelectorAll("text[text-anchor=end]")].map(text => text.textContent);
+    }"""
+    assert page.evaluate(call, "".join(sources))[0] == "0.7"
+    page.close()
+
+
 @pytest.fixture
 def board(open_notebook):
     """A run that is on its way, in a notebook whose next cell waits for it."""

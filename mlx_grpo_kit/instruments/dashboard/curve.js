@@ -3,6 +3,7 @@
 const HEIGHT = 104, LEFT = 44, RIGHT = 12, TOP = 6, BOTTOM = 18;  // of a curve and its margins, in pixels
 const last = list => list[list.length - 1];
 const isNumber = value => value !== null && value !== undefined;
+const SAME = 1e-6;  // differences of this share are none: the numbers that come have five digits
 const letterOf = number => "ABCD"[number];
 
 // The place of the last step that is not after `step`, 0 at least.
@@ -171,6 +172,7 @@ class Curve {
     }
     const empty = this.empty = low > high;
     if (empty) [low, high] = [0, 1];
+    if (high - low <= SAME * Math.max(Math.abs(low), Math.abs(high))) high = low;  // smoothing rounds
     const flat = low === high ? [[low, String(Number(low.toPrecision(3)))]] : null;
     const scale = isLog ? Math.log10 : value => value;
     const [bottom, top] = [scale(low), scale(high)];
