@@ -85,7 +85,7 @@ def test_a_run_that_a_restart_ended_is_there_again_with_one_line(begin):
     again.reward.press("Home")
     again.cell.locator('svg[aria-valuenow="1"]').first.wait_for()
     expect(again.cell.locator(".kit-scroll tbody tr")).to_have_count(32)
-    assert again.cell.locator(".kit-scroll tbody tr td:nth-child(2)").first.inner_text() == "1+0="
+    expect(again.cell.locator(".kit-scroll tbody tr td:nth-child(2)").first).to_have_text("1+0=")
 
 
 def test_zoom_smoothing_and_a_logarithmic_axis_by_mouse_and_keys(begin):
