@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mlx_grpo_kit.runs.record import RunRecord
-from mlx_grpo_kit.runs.symptoms import SCORED_MINUS_SAMPLED
+from mlx_grpo_kit.runs.symptoms_of_sampling import SCORED_MINUS_SAMPLED
 
 SMOOTHING = 0.8
 THROUGHPUT, EITHER = "tokens_per_second", "clip_ratio/region_mean"
