@@ -194,7 +194,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     board.cell.get_by_role("combobox", name="reward").select_option("format")
     board.click(f"Rewind to step {back_to}")
     board.wait_for(rf"paused.*step {back_to} of 2000.*learning rate 0.05, reward format")
-    assert board.cell.locator(".kit-abandoned").count() == 8  # on each curve that has values
+    expect(board.cell.locator(".kit-abandoned")).to_have_count(8)  # on each curve that has values
     assert not board.cell.get_by_role("alert").is_visible()
     board.click("Resume")
     board.wait_until_done(back_to + 4)
@@ -267,7 +267,7 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
     board.click("Rewind to step 0")
     board.wait_for("paused.*no step yet")
     board.cell.get_by_text("Completions will stand here").wait_for()
-    assert board.cell.locator(".kit-abandoned").count() == 8
+    expect(board.cell.locator(".kit-abandoned")).to_have_count(8)
     board.click("Resume")
     board.wait_until_done(5)
 
