@@ -35,7 +35,8 @@ NOTE = "A still picture. Run the cell to move it."
 class BrowserWidget:
     """A widget drawn by the module at `source`, for the end of a cell or `display`. It leaves a still picture.
 
-    A subclass defines `source` and `draw_still`, and `answer` if its module sends requests.
+    A subclass defines `source` and `draw_still`, and `answer` if its module sends requests. `parts` names files in the
+    module's folder, without .js, that are put before the module.
 
     Args:
         data: the module's data, as JSON; numbers that are not finite become null.
@@ -45,16 +46,22 @@ class BrowserWidget:
     """
 
     source: ClassVar[Path]
+    parts: ClassVar[tuple[str, ...]] = ()
     note: ClassVar[str] = NOTE
 
     def __init__(self, data: Mapping[str, Any]):
         self.widget = _Page(
-            _esm=_read(FOLDER / "browser.js") + _read(self.source.with_suffix(".js")),
+            _esm="".join(map(_read, [FOLDER / "browser.js", *self.modules()])),
             _css=_colors() + _read(FOLDER / "browser.css") + _read(self.source.with_suffix(".css")),
             _anywidget_id=f"mlx_grpo_kit.{self.source.name}",  # a page has one style sheet per id
             data=as_json(data),
         )
         self.widget.on_msg(lambda _, message, __: self._reply(message))
+
+    @classmethod
+    def modules(cls) -> list[Path]:
+        """The files of JavaScript that make the module, in their order."""
+        return [cls.source.with_name(f"{name}.js") for name in (*cls.parts, cls.source.name)]
 
     @property
     def data(self) -> dict[str, Any]:

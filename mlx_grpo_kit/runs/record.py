@@ -115,6 +115,7 @@ class RunRecord:
 
     Attributes:
         title, max_steps: those of the run, if known.
+        settings: the run's settings at its start, by name, if known.
         steps: a list of RecordedStep.
         abandoned: for each rewind the steps that it discarded, oldest rewind first. Their completions are not saved.
         damaged: a sentence for each line that could not be read by `load`.
@@ -134,6 +135,7 @@ class RunRecord:
     ):
         self.title = title.encode("utf-8", "replace").decode("utf-8")
         self.max_steps, self.keep, self.is_correct = max_steps, keep, is_correct
+        self.settings: dict[str, Any] = {}
         self.steps: list[RecordedStep] = []
         self.abandoned: list[list[RecordedStep]] = []
         self.damaged: list[str] = []
@@ -172,18 +174,22 @@ class RunRecord:
         """A metric over all steps, NaN for steps without it."""
         return [step.metrics.get(metric, math.nan) for step in self.steps]
 
-    def save(self, folder: str | os.PathLike) -> None:
+    def save(self, folder: str | os.PathLike, every: int = 1) -> None:
         """Write the record as a folder, which appears complete or not at all and replaces an existing record.
+
+        Completions are written only for steps whose number is a multiple of `every`.
 
         Raises FileExistsError if the folder contains anything other than a record, such as a run of the command line,
         and OSError if it cannot be written.
         """
         steps, branches = list(self.steps), list(self.abandoned)
         with replaced_folder(folder) as new:
-            about = json.dumps({"title": self.title, "max_steps": self.max_steps}, indent=2)
+            about = {"title": self.title, "max_steps": self.max_steps, "settings": self.settings}
+            about = json.dumps(about, indent=2, default=str)
             (new / ABOUT).write_text(f"{about}\n")
             (new / METRICS).write_bytes(b"".join(metrics_line(step.step, step.metrics, step.changes) for step in steps))
-            (new / COMPLETIONS).write_bytes(b"".join(step.line for step in steps if step.line is not None))
+            lines = [step.line for step in steps if step.line is not None and step.step % every == 0]
+            (new / COMPLETIONS).write_bytes(b"".join(lines))
             if branches:
                 (new / ABANDONED).write_bytes(
                     b"".join(
@@ -207,7 +213,9 @@ class RunRecord:
                 f"{folder} contains no {METRICS}; expected the folder of a run, written by RunRecord.save or by the "
                 "command line's --output."
             )
-        record = cls(*_about(folder, damaged))
+        title, max_steps, settings = _about(folder, damaged)
+        record = cls(title, max_steps)
+        record.settings = settings
         lines = {}
         if os.path.lexists(folder / COMPLETIONS):
             lines = {step: line for step, line, _ in read_lines(folder / COMPLETIONS, read_completions, damaged)}
@@ -298,8 +306,8 @@ def read_lines(
         yield step, line if line.endswith(b"\n") else line + b"\n", content
 
 
-def _about(folder: Path, damaged: list[str]) -> tuple[str, int | None]:
-    """(title, max_steps) from record.json, or from the command line's run.json."""
+def _about(folder: Path, damaged: list[str]) -> tuple[str, int | None, dict[str, Any]]:
+    """(title, max_steps, settings) from record.json, or from the command line's run.json."""
     for name in (ABOUT, "run.json"):
         if os.path.lexists(folder / name):
             try:
@@ -307,12 +315,13 @@ def _about(folder: Path, damaged: list[str]) -> tuple[str, int | None]:
                 content = json.loads((folder / name).read_bytes())
                 title = content["title"] if name == ABOUT else f"{Path(content['model']).name} learns {content['task']}"
                 max_steps = content["max_steps"]
+                settings = content.get("settings" if name == ABOUT else "args", {})
                 if isinstance(title, str) and (max_steps is None or type(max_steps) is int):
-                    return title, max_steps
+                    return title, max_steps, settings if isinstance(settings, dict) else {}
             except (ValueError, TypeError, KeyError, RecursionError):
                 pass
             damaged.append(f"{folder / name} cannot be read, so the run has no title.")
-    return folder.name, None
+    return folder.name, None, {}
 
 
 def _content(completion: Any, is_correct: Callable[[Any, str], bool] | None) -> dict[str, Any]:

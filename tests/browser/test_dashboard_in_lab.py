@@ -75,9 +75,9 @@ class Board:
 
 def test_an_axis_has_two_to_five_round_numbers(browser):
     page = browser.new_page()
-    source = (Path(dashboard.__file__).parent / "dashboard.js").read_text(encoding="utf-8")
-    call = "([source, ranges]) => { const ticks = new Function(source.replace('export default {render}',"
-    call += " 'return ticks'))(); return ranges.map(([low, high]) => ticks(low, high)); }"
+    source = (Path(dashboard.__file__).parent / "curve.js").read_text(encoding="utf-8")
+    call = "([source, ranges]) => { const ticks = new Function(source + 'return ticks')();"
+    call += " return ranges.map(([low, high]) => ticks(low, high)); }"
     rng = random.Random(0)
     lows = [rng.uniform(-1, 1) * 10 ** rng.randint(-3, 3) for _ in range(300)]
     ranges = [(low, low + rng.uniform(0.01, 10) * abs(low)) for low in lows]
@@ -87,6 +87,37 @@ def test_an_axis_has_two_to_five_round_numbers(browser):
         assert len({words for _, words in found}) == len(values), (low, high, found)
         tolerance = 1e-6 * (high - low)
         assert all(low - tolerance <= value <= high + tolerance for value in values)
+    page.close()
+
+
+def test_a_logarithmic_axis_has_some_round_numbers_too(browser):
+    page = browser.new_page()
+    source = (Path(dashboard.__file__).parent / "curve.js").read_text(encoding="utf-8")
+    call = "([source, ranges]) => { const ticks = new Function(source + 'return logTicks')();"
+    call += " return ranges.map(([low, high]) => ticks(low, high)); }"
+    rng = random.Random(0)
+    lows = [10 ** rng.uniform(-8, 4) for _ in range(300)]
+    ranges = [(low, low * 10 ** rng.uniform(0.8, 12)) for low in lows]
+    for (low, high), found in zip(ranges, page.evaluate(call, [source, ranges]), strict=True):
+        assert 1 <= len(found) <= 6, (low, high, found)
+        assert len({words for _, words in found}) == len(found), (low, high, found)
+        assert all(low <= value <= high and float(words) == pytest.approx(value, rel=0.01) for value, words in found)
+    page.close()
+
+
+def test_a_line_that_never_moves_is_flat_beside_a_branch_whose_smoothing_rounds(browser):
+    page = browser.new_page()
+    folder = Path(dashboard.__file__).parent
+    sources = [file.read_text(encoding="utf-8") for file in (folder.parent / "browser.js", folder / "curve.js")]
+    call = """source => {
+      const Curve = new Function(source + "return Curve")();
+      const curve = new Curve({title: "share", lines: {mean: "share"}, smoothing: 0.8}, {});
+      const steps = [1, 2, 3, 4, 5, 6, 7], columns = {share: steps.map(() => 0.7)};
+      const run = {steps, columns, changes: {}, abandoned: [{steps, columns}]};
+      curve.draw(run, 300, {from: 0, to: 7, smoothing: 0.8, log: false}, []);
+      return [...curve.svg.querySelectorAll("text[text-anchor=end]")].map(text => text.textContent);
+    }"""
+    assert page.evaluate(call, "".join(sources))[0] == "0.7"
     page.close()
 
 
@@ -163,7 +194,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     board.cell.get_by_role("combobox", name="reward").select_option("format")
     board.click(f"Rewind to step {back_to}")
     board.wait_for(rf"paused.*step {back_to} of 2000.*learning rate 0.05, reward format")
-    assert board.cell.locator(".kit-abandoned").count() == 8  # on each curve that has values
+    expect(board.cell.locator(".kit-abandoned")).to_have_count(8)  # on each curve that has values
     assert not board.cell.get_by_role("alert").is_visible()
     board.click("Resume")
     board.wait_until_done(back_to + 4)
@@ -236,7 +267,7 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
     board.click("Rewind to step 0")
     board.wait_for("paused.*no step yet")
     board.cell.get_by_text("Completions will stand here").wait_for()
-    assert board.cell.locator(".kit-abandoned").count() == 8
+    expect(board.cell.locator(".kit-abandoned")).to_have_count(8)
     board.click("Resume")
     board.wait_until_done(5)
 

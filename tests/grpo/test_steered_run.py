@@ -50,6 +50,47 @@ def test_going_back_and_on_is_the_same_run_to_the_last_bit():
     assert len(dashboard.record.abandoned) == 2
 
 
+def test_an_older_step_under_the_microscope_leaves_the_run_as_it_was():
+    plain, _ = train(8)
+    expected = [step.metrics["loss"] for step in plain.train(8)]
+    trainer, dashboard = train(8)
+    dashboard.steering.every = 3
+    dashboard._singles = 6
+    dashboard._box()
+    dashboard.start()
+    until(lambda: dashboard.state == "paused")
+    for step, group in ((5, 1), (1, 0)):
+        dashboard.answer({"order": "look", "step": step, "group": group})
+        until(lambda group=group: len(dashboard._boxes[0].children) == 2 or dashboard._status()["complaint"])
+        until(lambda: dashboard.state == "paused" and dashboard.run.paused and not dashboard.steering._orders)
+        assert dashboard._status()["complaint"] == ""
+        assert trainer.step == 6
+        microscope = dashboard._boxes[0].children[1]
+        shown, recorded = microscope.data["batch"]["completions"], dashboard.record.at(step).completions
+        assert [each["text"] for each in shown[: len(recorded)]] == [each.completion for each in recorded]
+        assert microscope.data["settings"]["group"] == group
+    dashboard.answer({"order": "go on"})
+    dashboard.run.wait(60)
+    assert dashboard.record.column("loss") == expected
+    assert all(not step.changes for step in dashboard.record.steps)
+    assert all(mx.array_equal(value, plain.params[name]).item() for name, value in trainer.params.items())
+
+
+def test_a_run_that_was_made_longer_is_turned_back_with_the_rates_that_it_had():
+    trainer, dashboard = train(4)  # a linear learning rate
+    dashboard.steering.every = 10
+    dashboard.start().wait(60)
+    dashboard.answer({"order": "go on", "steps": "8"})
+    dashboard.run.wait(60)
+    once, params = (dashboard.record.column("loss"), dashboard.record.column("learning_rate")), dict(trainer.params)
+    assert once[1] == [5e-4, 3.75e-4, 2.5e-4, 1.25e-4, 2.5e-4, 1.875e-4, 1.25e-4, 6.25e-5]
+    dashboard.answer({"order": "rewind", "step": 6})
+    dashboard.run.wait(60)
+    assert (dashboard.record.column("loss"), dashboard.record.column("learning_rate")) == once
+    assert trainer.step == 8
+    assert all(mx.array_equal(value, params[name]).item() for name, value in trainer.params.items())
+
+
 def test_a_reward_that_fails_ends_the_run_in_words_and_the_run_goes_on_without_it():
     trainer, dashboard = train(6)
 

@@ -61,6 +61,9 @@ class FakeTrainer:
         changes, self.changes = self.changes, {}
         return SimpleNamespace(step=self.step, metrics=metrics, completions=rows, changes=changes)
 
+    def evaluate(self, num_problems):
+        return {"eval/accuracy": min(1.0, self.weight), "eval/reward": min(1.0, self.weight) + num_problems / 1000}
+
     def snapshot(self):
         state = SimpleNamespace(learning_rate=self.args.learning_rate)
         return SimpleNamespace(
@@ -75,6 +78,8 @@ class FakeTrainer:
     def change(self, **settings):
         for name, value in settings.items():
             if name == "reward_funcs":
+                if [*value] == self.reward_funcs:
+                    continue
                 self.reward_funcs = list(value)
                 self.changes[name] = [function.__name__ for function in value]
             else:

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.instruments.dashboard.dashboard import MOST_CHARACTERS, Dashboard
+from mlx_grpo_kit.instruments.dashboard import Dashboard
+from mlx_grpo_kit.instruments.dashboard.messages import MOST_CHARACTERS
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.viz.style import COLORS
 

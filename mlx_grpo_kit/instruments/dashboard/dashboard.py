@@ -2,49 +2,50 @@
 
     dashboard = Dashboard(trainer, max_steps=300, rewards={"exact": exact, "format": format_reward})
     run = dashboard.start()                        # trains in a separate thread; `await run` waits for its end
+    Dashboard.open()                               # the newest run of this notebook, after a restart too
     dashboard.record.save("outputs/my_run")
     Dashboard(RunRecord.load("outputs/my_run"))    # the same view, without MLX
 
 Drag over a curve to see the groups and completions of any step; this happens in the browser alone. You can pause the
 run, make single steps, stop it, and rewind it to the step under the cursor, to continue from its weights with another
-learning rate or reward; the earlier course stays visible as a grey branch. Nothing here imports MLX: a trainer is any
-object with the methods that `Steering` names. A plain iterator of steps works too, but can only be paused and stopped.
+learning rate or reward; the earlier course stays visible as a grey branch. In a notebook the run is saved after every
+step. Nothing here imports MLX: a trainer is any object with the methods that `Steering` names. A plain iterator of
+steps works too, but can only be paused and stopped.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from mlx_grpo_kit.grpo.schedule import RATES, is_rate
 from mlx_grpo_kit.instruments.browser import BrowserWidget
-from mlx_grpo_kit.instruments.dashboard.picture import THROUGHPUT, chart_run, names_of, run_panels
+from mlx_grpo_kit.instruments.dashboard.measures import EVAL_PROBLEMS, Measure, Measures
+from mlx_grpo_kit.instruments.dashboard.messages import all_of, columns_of, completions_of
+from mlx_grpo_kit.instruments.dashboard.orders import Rewards, named_rewards, read_settings, read_steps
+from mlx_grpo_kit.instruments.dashboard.others import OtherRuns, Run
+from mlx_grpo_kit.instruments.dashboard.panels import metrics_of
+from mlx_grpo_kit.instruments.dashboard.picture import chart_run, run_in_words, table_of
+from mlx_grpo_kit.instruments.dashboard.saving import SaveTo, Saving, saved_run
+from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table
 from mlx_grpo_kit.instruments.dashboard.steering import MEGABYTES, Order, Steering
 from mlx_grpo_kit.runs.diagnosis import diagnose
-from mlx_grpo_kit.runs.record import RecordedStep, RunRecord, transcript
+from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.viz.live.background import BackgroundRun
-from mlx_grpo_kit.viz.live.completions import completions_table
 from mlx_grpo_kit.viz.live.pace import next_frame
 from mlx_grpo_kit.viz.live.plot import _notebook_shell
 from mlx_grpo_kit.viz.picture import Picture, as_picture, still
-from mlx_grpo_kit.viz.style import three_digits
 
 KEEP = 64  # completions of a step
-MOST_CHARACTERS = 600  # maximum length of a prompt or a completion on the page
-MOST_STEPS, MOST_BYTES = 60, 200_000  # limits for the steps whose completions are sent at once
 SECONDS_FOR_COMPLETIONS = 0.01  # of a frame
 SECONDS_BETWEEN_STILLS = 5.0
 SECONDS_BETWEEN_LOOKS = 2.0  # at the run's health
-ROWS_LEFT = 8  # of the table in the notebook
-DIGITS = 5
-
-Rewards = Mapping[str, Callable | Sequence[Callable]]
 
 
 class Dashboard(BrowserWidget):
@@ -56,6 +57,12 @@ class Dashboard(BrowserWidget):
         rewards: reward functions to choose from during the run: name -> a function or several.
         megabytes: the memory that snapshots for rewinding may take.
         keep: the number of completions per step to keep; None keeps all.
+        eval_every: steps between measurements on held-out problems; 0 measures nothing.
+        eval_problems: the number of held-out problems.
+        measure: your own numbers, which become curves: step -> {name: number}, called after each step.
+        compare: other runs to draw over this one: records or their folders, in a list or by name.
+        save_to: the folder in which the run is saved. True is outputs/dashboard, in a notebook only; False saves
+            nothing.
 
     Attributes:
         record: the RunRecord so far.
@@ -64,10 +71,11 @@ class Dashboard(BrowserWidget):
 
     Raises:
         TypeError: `source` is none of these three.
-        ValueError: `max_steps` is missing.
+        ValueError: `max_steps` is missing, or the source cannot be evaluated.
     """
 
     source = Path(__file__).with_name("dashboard")
+    parts = ("curve", "zoom", "layers", "completions", "settings")
 
     def __init__(
         self,
@@ -78,6 +86,11 @@ class Dashboard(BrowserWidget):
         rewards: Rewards | None = None,
         megabytes: float = MEGABYTES,
         keep: int | None = KEEP,
+        eval_every: int = 0,
+        eval_problems: int = EVAL_PROBLEMS,
+        measure: Measure | None = None,
+        compare: Mapping[str, Run] | Sequence[Run] = (),
+        save_to: SaveTo = True,
     ):
         self.run: BackgroundRun | None = None
         self.steering: Steering | None = None
@@ -89,6 +102,7 @@ class Dashboard(BrowserWidget):
             raise ValueError("How long is the run? Dashboard(trainer, max_steps=300)")
         else:
             self.record = RunRecord(title, max_steps, keep=keep)
+            self.record.settings = settings_of(source)
             if all(callable(getattr(source, name, None)) for name in ("train", "snapshot", "rewind", "change")):
                 self.steering = Steering(source, max_steps, megabytes)
             elif isinstance(source, Iterator):
@@ -98,11 +112,17 @@ class Dashboard(BrowserWidget):
                     f"Dashboard got a {type(source).__name__}; expected a trainer (with train, snapshot, rewind and "
                     "change), an iterator of steps, or a RunRecord."
                 )
-        self._rewards = _named(rewards or {}, getattr(source, "reward_funcs", None))
-        self._metrics = dict.fromkeys(name for step in self.record.steps for name in step.metrics)
+        self._measures = Measures(source, eval_every, eval_problems, measure)
+        self._saving = Saving(save_to)
+        self._others = OtherRuns(compare, self._saving.shelf)
+        self._opened: Path | None = None
+        self._rewards = named_rewards(rewards or {}, getattr(source, "reward_funcs", None))
+        self._metrics = dict.fromkeys(metrics_of(self.record))
         self._complaint, self._health = "", diagnose(self.record.steps)
         self._singles, self._hold_again = 0, False
         self._rewound_from: int | None = None  # until the next step reports it
+        self._looked = False  # whether an earlier step was repeated since the last one
+        self._boxes: list[Any] = []  # one per page; the microscope is shown in them
         self._sent = len(self.record)  # the number of steps that were sent to the page
         self._seconds = self._started = self._next_frame = self._next_still = self._next_look = 0.0
         self._running = False
@@ -114,8 +134,27 @@ class Dashboard(BrowserWidget):
                 "steers": self.steering is not None,
                 "rewards": [*self._rewards] if self.steering else [],
                 "schedule": _setting(source, "lr_scheduler_type", "constant"),
+                "settings": settings_table(self.record.settings),
+                "compare": self._others.given,
+                "looks": self.steering is not None and all(hasattr(source, name) for name in ("config", "tokenizer")),
             }
         )
+
+    @classmethod
+    def open(cls, run: str | os.PathLike | int = 0, *, save_to: SaveTo = True) -> Dashboard:
+        """Show a run that has saved itself, after a restart of the kernel too.
+
+        Args:
+            run: 0 for this notebook's newest run, 1 for the one before it; or the folder of any run.
+            save_to: the folder that its dashboard was given.
+
+        Raises:
+            FileNotFoundError: there is no such run.
+        """
+        folder = saved_run(run, save_to)
+        dashboard = cls(RunRecord.load(folder), save_to=save_to)
+        dashboard._opened = folder
+        return dashboard
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
@@ -156,6 +195,7 @@ class Dashboard(BrowserWidget):
         self.state, self._running, self._singles = state, False, 0
         if self.run.error is not None:
             self._complaint = f"{type(self.run.error).__name__}: {self.run.error}"
+        self._saving.keep_up(self.record, whole=True)
         self._flush(keep=True)
 
     def _go_on(self) -> BackgroundRun:
@@ -175,23 +215,33 @@ class Dashboard(BrowserWidget):
                 self._take(step)
                 yield step
             return
+        self._measure_before()
         with closing(self.steering.steps(self._obeyed)) as steps:
             for step in steps:
                 self._take(step)
                 yield step
 
     def _take(self, step: Any) -> None:
-        metrics, completions = dict(step.metrics), getattr(step, "completions", ())
-        if THROUGHPUT not in metrics and metrics.get("step_time") and completions:
-            tokens = metrics.get("completions/mean_length", math.nan) * len(completions)
-            metrics[THROUGHPUT] = tokens / metrics["step_time"]
+        metrics = self._measures.of(step, is_last=step.step == self.record.max_steps)
         # The trainer reports it with the first repeated step, which may not be shown.
         back = {} if self._rewound_from is None else {"rewound_from": self._rewound_from}
-        self._rewound_from = None
         changes = back | dict(getattr(step, "changes", {}))
-        self.record.add(SimpleNamespace(step=step.step, completions=completions, changes=changes), metrics)
+        if self._looked:  # repeating the step made changes that nobody ordered
+            names = {*back, *self.steering.changed_after(step.step - 1)}
+            changes = {name: value for name, value in changes.items() if name in names}
+        self._rewound_from, self._looked = None, False
+        self._add(step.step, metrics, getattr(step, "completions", ()), changes)
+
+    def _add(self, step: int, metrics: dict[str, float], completions: Any = (), changes: Any = None) -> None:
+        self.record.add(SimpleNamespace(step=step, completions=completions, changes=changes or {}), metrics)
         self._metrics |= dict.fromkeys(metrics)
         self._sent = min(self._sent, len(self.record) - 1)
+        self._saving.keep_up(self.record)
+
+    def _measure_before(self) -> None:
+        """Put the policy before its first step into the record, as step 0, if held-out problems are measured."""
+        if self._measures.eval_every and not self.record.steps:
+            self._add(self.steering.trainer.step, self._measures.held_out())
 
     def _obeyed(self, order: Order, error: Exception | None) -> bool:
         """Report the result of an order; called in the run's thread. Returning False ends the run."""
@@ -200,6 +250,7 @@ class Dashboard(BrowserWidget):
         if self.steering.trainer.step < before:
             self._rewound_from = before
             self.record.rewind(self.steering.trainer.step)
+        self.record.max_steps = self.steering.max_steps
         self._sent = min(self._sent, len(self.record))
         self._flush()
         if self._hold_again:
@@ -208,25 +259,33 @@ class Dashboard(BrowserWidget):
             self.hold(self.run)
         return self.run is None or not self.run.stopping
 
-    # -- requests from the page
-    # -------------------------------------------------------------------------------------------
+    # -- requests from the page ---------------------------------------------------------------------------------------
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the history or the completions of some steps, or carry out a button's order."""
+        """Return the history, the completions of some steps or other runs, or carry out a button's order."""
         if "completions" in question:
-            return {"completions": self._completions(question["completions"])}
+            return {"completions": completions_of(self.record, question["completions"])}
+        if "others" in question:
+            return {"names": self._others.names(but=self._opened or self._saving.path)}
+        if "over" in question:
+            return {"over": self._others.laid_over(question["over"])}
         if "order" in question:
             self._complaint = ""
             self._order(**question)
             return {"status": self._status()}
-        return {
-            **self._columns(self.record.steps),
-            "abandoned": [self._columns(branch) for branch in self.record.abandoned],
-            "status": self._status(),
-        }
+        return {**all_of(self.record, self._metrics), "status": self._status()}
 
-    def _order(self, order: str, step: int | None = None, rate: str = "", reward: str = "") -> None:
+    def _order(
+        self,
+        order: str,
+        step: int | None = None,
+        rate: str = "",
+        reward: str = "",
+        steps: str = "",
+        group: int | None = None,
+    ) -> None:
         run = self.run if self._running else None
+        length = read_steps(steps, done=self.steering.trainer.step) if steps.strip() else None
         if order == "pause":
             if run is not None and not run.paused:
                 self.state = "pausing"
@@ -236,6 +295,8 @@ class Dashboard(BrowserWidget):
                 self.state = "stopping"
                 run.stop()
         elif order == "go on":
+            if length is not None:
+                self.steering.give(Order(max_steps=length))
             if run is None:
                 self._go_on()
             elif not run.stopping:
@@ -248,9 +309,11 @@ class Dashboard(BrowserWidget):
             elif run.paused:
                 run.resume()
         elif order == "change":
-            self._give(Order(None, self._settings(rate, reward)))
+            self._give(Order(None, read_settings(rate, reward, self._rewards), length))
         elif order == "rewind":
-            self._give(Order(step, self._settings(rate, reward)), go_on=True)
+            self._give(Order(step, read_settings(rate, reward, self._rewards), length), go_on=True)
+        elif order == "look":
+            self._look(step, group)
 
     def _give(self, order: Order, go_on: bool = False) -> None:
         self.steering.give(order)
@@ -262,20 +325,22 @@ class Dashboard(BrowserWidget):
         elif not self._running:
             self.steering.obey(self._obeyed)
 
-    def _settings(self, rate: str, reward: str) -> dict[str, Any]:
-        settings: dict[str, Any] = {}
-        if rate.strip():
-            try:
-                settings["learning_rate"] = float(rate)
-            except ValueError:
-                settings["learning_rate"] = math.nan
-            if not is_rate(settings["learning_rate"]):
-                raise ValueError(f"The learning rate is {rate[:40]!r}; expected a number, {RATES}, such as 1e-4.")
-        if reward in self._rewards:
-            settings["reward_funcs"] = self._rewards[reward]
-        return settings
+    def _look(self, step: int, group: int | None) -> None:
+        """Have a step done once more, and a group of its completions put under the microscope below the page."""
+        trainer = self.steering.trainer
 
-    # -- data for the page ----------------------------------------------------------------------------------------
+        def look(before: Any, repeated: Any, after: Any) -> None:
+            from mlx_grpo_kit.instruments.microscope import show_microscope
+
+            self._looked = True
+            arguments = trainer.config, [before, after], trainer.tokenizer, repeated.completions, trainer.args
+            microscope = show_microscope(*arguments, ref_params=trainer.policy.reference, group=group or 0)
+            for box in self._boxes:
+                box.children = (self.widget, microscope.widget)
+
+        self._give(Order(look_at=step, look=look))
+
+    # -- data for the page --------------------------------------------------------------------------------------------
 
     def _flush(self, keep: bool = False) -> None:
         """Send steps that the page does not have yet; `keep` always renews the still picture."""
@@ -291,10 +356,10 @@ class Dashboard(BrowserWidget):
         numbers = [step.step for step in reversed(fresh)]
         self.send(
             {
-                **self._columns(fresh),
+                **columns_of(self.record, fresh, self._metrics),
                 "first": first,
                 "turns": len(self.record.abandoned),
-                "completions": self._completions(numbers, SECONDS_FOR_COMPLETIONS),
+                "completions": completions_of(self.record, numbers, SECONDS_FOR_COMPLETIONS),
                 "status": self._status(),
             }
         )
@@ -307,36 +372,6 @@ class Dashboard(BrowserWidget):
 
     def _send_status(self) -> None:
         self.send({"status": self._status()})
-
-    def _columns(self, steps: Sequence[RecordedStep]) -> dict[str, Any]:
-        panels = run_panels([*self._metrics])
-        return {
-            "panels": [vars(panel) for panel in panels],
-            "steps": [step.step for step in steps],
-            "columns": {
-                name: [_short(step.metrics.get(name, math.nan)) for step in steps] for name in names_of(panels)
-            },
-            "changes": {str(step.step): _words(step.changes) for step in steps if step.changes},
-            "kept": [step.step for step in steps if step.line is not None],
-            "turns": len(self.record.abandoned),
-        }
-
-    def _completions(self, numbers: Sequence[int], seconds: float = math.inf) -> dict[str, Any]:
-        """The completions of the first of some steps, by step: as many as size and time allow."""
-        found: dict[str, Any] = {}
-        size, started = 0, time.monotonic()
-        for number in numbers[:MOST_STEPS]:
-            try:
-                step = self.record.at(number)
-            except KeyError:  # rewound since
-                continue
-            if step.line is None:
-                continue
-            found[str(number)] = [_row(completion) for completion in step.completions]
-            size += len(step.line)
-            if size > MOST_BYTES or time.monotonic() - started > seconds:
-                break
-        return found
 
     def _status(self) -> dict[str, Any]:
         steps = self.record.steps
@@ -356,6 +391,7 @@ class Dashboard(BrowserWidget):
             "reward": self._reward(),
             "first": min(self.steering.snapshots, default=None) if self.steering else None,
             "noWayBack": self._no_way_back(),
+            "saved": self._saving.complaint or (self._saving.again and f"This run saves itself. {self._saving.again}"),
         }
 
     def _no_way_back(self) -> str:
@@ -375,29 +411,19 @@ class Dashboard(BrowserWidget):
     @property
     def status(self) -> str:
         """The run in words: "running: step 37 of 300 · reward 0.710 · 12 s"."""
-        steps = self.record.steps
-        if not steps:
-            return self.state
-        total = f" of {self.record.max_steps}" if self.record.max_steps else ""
-        words = [f"{self.state}: step {steps[-1].step}{total}"]
-        reward = steps[-1].metrics.get("reward", math.nan)
-        if math.isfinite(reward):
-            words.append(f"reward {three_digits(reward)}")
-        if self._seconds:
-            words.append(f"{self._seconds:.0f} s")
-        return " · ".join(words)
+        return run_in_words(self.record, self.state, self._seconds)
 
     def draw_still(self) -> Picture:
         """The curves, with the abandoned branches in grey."""
         return as_picture(*chart_run(self.record.steps, self.record.abandoned, self.record.title))
 
     def _still(self) -> dict[str, str]:
-        last = next((step for step in reversed(self.record.steps) if step.line is not None), None)
-        rows = last.completions if last else []
-        group = [row for row in rows if (row.group, row.prompt) == (rows[0].group, rows[0].prompt)][:ROWS_LEFT]
-        table = completions_table(group, title=f"One group of step {last.step}") if group else None
-        note = " ".join([f"A still picture: {self.status}. Run the cell to move it.", *self._health])
-        return still(self.draw_still(), note, table)
+        words = [f"A still picture: {self.status}. Run the cell to move it.", self._saving.again, *self._health]
+        return still(self.draw_still(), " ".join(filter(None, words)), table_of(self.record))
+
+    def _box(self) -> Any:
+        self._boxes.append(super()._box())
+        return self._boxes[-1]
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -413,47 +439,5 @@ class Dashboard(BrowserWidget):
         return f"<Dashboard {self.status}>"
 
 
-def _named(rewards: Rewards, now: Sequence[Callable] | None) -> dict[str, list[Callable]]:
-    """Lists of functions by name, including the trainer's present ones if no other list equals them."""
-    named = {name: [each] if callable(each) else [*each] for name, each in rewards.items()}
-    if named and now and [*now] not in named.values():
-        named = {"the run's own": [*now]} | named
-    return named
-
-
 def _setting(trainer: Any, name: str, default: Any) -> Any:
     return getattr(getattr(trainer, "args", None), name, default)
-
-
-def _row(completion: Any) -> list[Any]:
-    """group, prompt, completion, reward, advantage, tokens, finished, rewards by function, right answer."""
-    ids, rewards = completion.completion_ids, completion.rewards
-    return [
-        completion.group,
-        _cut(completion.prompt),
-        _cut(transcript(completion)),
-        completion.reward,
-        completion.advantage,
-        None if ids is None else sum(getattr(completion, "token_mask", None) or [True] * len(ids)),
-        completion.finished,
-        dict(rewards) if rewards and len(rewards) > 1 else None,
-        None if completion.answer is None else _cut(completion.answer),
-    ]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
-
-
-def _short(value: float) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
-
-
-def _words(changes: Mapping[str, Any]) -> str:
-    """The changes in words: "learning rate 0.0001, reward format, back from step 40"."""
-    names = {"reward_funcs": "reward", "rewound_from": "back from step"}
-    words = []
-    for name, value in changes.items():
-        value = " + ".join(map(str, value)) if isinstance(value, list | tuple) else value
-        words.append(f"{names.get(name, name.replace('_', ' '))} {value}")
-    return ", ".join(words)

@@ -1,103 +1,22 @@
-"""A still picture of a whole run: the small curves of the dashboard, with few points even for a long run."""
+"""A still picture of a whole run: small curves with few points, the state in words, and one group."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from mlx_grpo_kit.runs.symptoms_of_sampling import SCORED_MINUS_SAMPLED
+from mlx_grpo_kit.instruments.dashboard.panels import SMOOTHING, RunPanel, names_of, run_panels
+from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.live.curves import describe_curves, smooth
+from mlx_grpo_kit.viz.live.completions import CompletionsTable, completions_table
+from mlx_grpo_kit.viz.live.curves import comes_now_and_then, curve, describe_curves, smooth
 from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES, three_digits
 
-SMOOTHING = 0.8
-MOST_POINTS = 240  # per line; in a longer run each point is the mean of a few steps
+MOST_POINTS = 240  # of a line; of a longer run each point is the mean of a few steps
 COLUMNS = 3
 WIDTH, HEIGHT = 330, 190  # of a panel
-THROUGHPUT, EITHER = "tokens_per_second", "clip_ratio/region_mean"
-
-
-@dataclass(frozen=True)
-class RunPanel:
-    """One small curve of a run.
-
-    Attributes:
-        title: the title above it.
-        lines: label -> metric, one line each.
-        spread: the metric of a standard deviation around the first line, or "".
-        between: two metrics, the lower and upper edge of a band.
-        smoothing: weight of the past in the smoothed line; 0 for values without noise.
-        empty: the text while there are no values.
-        help: an explanation that appears when you point at the title.
-    """
-
-    title: str
-    lines: Mapping[str, str]
-    spread: str = ""
-    between: tuple[str, str] | None = None
-    smoothing: float = SMOOTHING
-    empty: str = "no values yet"
-    help: str = ""
-
-
-def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
-    """The panels of a run whose steps have these metrics."""
-    parts = [name.split("/")[1] for name in metrics if name.startswith("rewards/") and name.endswith("/mean")]
-    rewards = {name: f"rewards/{name}/mean" for name in sorted(parts)} if len(parts) > 1 else {}
-    return [
-        RunPanel(
-            "reward",
-            {"mean": "reward"} | rewards,
-            spread="reward_std",
-            help="of all completions of a step; the band is one standard deviation to both sides",
-        ),
-        RunPanel("entropy", {"mean": "entropy"}, help="of the next token's distribution; near 0 nothing new is tried"),
-        RunPanel(
-            "KL to the reference",
-            {"mean": "kl"},
-            empty="none: beta is 0",
-            help="how far the policy has gone from the one it is pulled to",
-        ),
-        RunPanel(
-            "clipped",
-            {"low or high": EITHER}
-            if EITHER in metrics and "clip_ratio/low_mean" not in metrics
-            else {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"},
-            help="share of the tokens whose ratio left the clip range, below or above, and which push no further",
-        ),
-        RunPanel(
-            "share",
-            {"tied": "frac_reward_zero_std", "cut off": "completions/clipped_ratio"},
-            help="tied: groups whose rewards are all alike, which teach nothing; cut off: completions without an end",
-        ),
-        RunPanel(
-            "length, tokens",
-            {"mean": "completions/mean_length"},
-            between=("completions/min_length", "completions/max_length"),
-            help="of the completions; the band reaches from the shortest to the longest",
-        ),
-        RunPanel("gradient norm", {"norm": "grad_norm"}, help="before it is clipped"),
-        RunPanel("learning rate", {"rate": "learning_rate"}, smoothing=0.0, help="as the step used it"),
-        _last_panel(metrics),
-    ]
-
-
-def _last_panel(metrics: Sequence[str]) -> RunPanel:
-    """The speed of the run; if it was not measured, the difference between learner and sampler, if that was kept."""
-    apart = next((name for name in SCORED_MINUS_SAMPLED if name in metrics), None)
-    if THROUGHPUT in metrics:
-        return RunPanel("tokens a second", {"speed": THROUGHPUT}, help="of completions, by the time of the whole step")
-    if apart and "step_time" not in metrics:
-        return RunPanel("scored minus sampled", {"mean": apart}, help="of the tokens' log-probabilities; should be 0")
-    return RunPanel("seconds a step", {"time": "step_time"})
-
-
-def names_of(panels: Sequence[RunPanel]) -> list[str]:
-    """The metrics of these panels, each once."""
-    names = [name for panel in panels for name in (*panel.lines.values(), panel.spread, *(panel.between or ()))]
-    return [name for name in dict.fromkeys(names) if name]
+ROWS_LEFT = 8  # of the table
 
 
 def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), title: str = "") -> tuple[Chart, str]:
@@ -108,7 +27,7 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
         abandoned: the steps that each rewind discarded; drawn in grey, and numbered if there are several rewinds.
     """
     metrics = dict.fromkeys(name for run in (steps, *abandoned) for step in run for name in step.metrics)
-    panels = run_panels(list(metrics))
+    panels = [panel for panel in run_panels(list(metrics)) if not panel.more]
     header = 34 if title else 6
     rows = math.ceil(len(panels) / COLUMNS)
     chart = Chart(WIDTH * COLUMNS, header + HEIGHT * rows)
@@ -120,11 +39,36 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
         _draw(chart, (WIDTH * column + 58, header + HEIGHT * row + 28), panel, steps, abandoned, last)
     history = {name: _column(steps, name) for name in names_of(panels)}
     shown = {panel.title: [name for name in panel.lines.values() if _finite(history[name])] for panel in panels}
-    words = describe_curves([step.step for step in steps], history, shown, title=title, smoothing=SMOOTHING)
+    words = describe_curves(
+        [step.step for step in steps if step.step], history, shown, title=title, smoothing=SMOOTHING
+    )
     if abandoned:
         words += f" {len(abandoned)} abandoned {'branch' if len(abandoned) == 1 else 'branches'} in grey"
         words += ", numbered." if len(abandoned) > 1 else "."
     return chart, words
+
+
+def run_in_words(record: RunRecord, state: str, seconds: float) -> str:
+    """A run in one line: "running: step 37 of 300 · reward 0.710 · 12 s"."""
+    steps = record.steps
+    if not steps:
+        return state
+    total = f" of {record.max_steps}" if record.max_steps else ""
+    words = [f"{state}: step {steps[-1].step}{total}"]
+    reward = steps[-1].metrics.get("reward", math.nan)
+    if math.isfinite(reward):
+        words.append(f"reward {three_digits(reward)}")
+    if seconds:
+        words.append(f"{seconds:.0f} s")
+    return " · ".join(words)
+
+
+def table_of(record: RunRecord) -> CompletionsTable | None:
+    """One group of the last step whose completions were kept, as a table."""
+    last = next((step for step in reversed(record.steps) if step.line is not None), None)
+    rows = last.completions if last else []
+    group = [row for row in rows if (row.group, row.prompt) == (rows[0].group, rows[0].prompt)][:ROWS_LEFT]
+    return completions_table(group, title=f"One group of step {last.step}") if group else None
 
 
 def _draw(
@@ -183,7 +127,11 @@ def _band(panel: RunPanel, steps: Sequence[Any]) -> list[tuple[list[float], list
 
 def _thinned(steps: Sequence[Any], name: str, smoothing: float = SMOOTHING) -> tuple[list[float], list[float]]:
     """(steps, smoothed values), at most MOST_POINTS of them."""
-    values = smooth(_column(steps, name), smoothing)
+    values = _column(steps, name)
+    if comes_now_and_then(values):
+        places, heights = curve(values, smoothing)
+        return [steps[place].step for place in places], heights
+    values = smooth(values, smoothing)
     size = math.ceil(len(steps) / MOST_POINTS) or 1
     pieces = range(0, len(steps), size)
     xs = [steps[min(at + size, len(steps)) - 1].step for at in pieces]

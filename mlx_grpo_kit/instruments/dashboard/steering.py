@@ -12,10 +12,17 @@ MEGABYTES = 256
 
 @dataclass(frozen=True)
 class Order:
-    """An order for the next step: rewind to a step (None stays), and continue with other settings."""
+    """An order for the next step: rewind to a step (None stays), and continue with other settings.
+
+    `max_steps` makes the run longer or shorter. Step `look_at` is repeated, and `look` is called with the parameters
+    before it, the step, and the parameters after it.
+    """
 
     back_to: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    max_steps: int | None = None
+    look_at: int | None = None
+    look: Callable[[Any, Any, Any], None] | None = None
 
 
 class Steering:
@@ -38,11 +45,21 @@ class Steering:
     """
 
     def __init__(self, trainer: Any, max_steps: int, megabytes: float = MEGABYTES):
-        self.trainer, self.max_steps, self.megabytes = trainer, max_steps, megabytes
+        self.trainer, self.megabytes = trainer, megabytes
+        self._lengths = {0: max_steps}  # of the run, by the step after which it was changed
         self.every = 1
         self.snapshots: dict[int, Any] = {}
         self._changes: dict[int, dict[str, Any]] = {}  # by the step before them
         self._orders: list[Order] = []
+
+    @property
+    def max_steps(self) -> int:
+        """The length of the run."""
+        return self._lengths[max(self._lengths)]
+
+    def changed_after(self, step: int) -> set[str]:
+        """The names of the settings that were changed right after a step."""
+        return {*self._changes.get(step, {})}
 
     def give(self, order: Order) -> None:
         """Carry out `order` before the next step."""
@@ -88,6 +105,24 @@ class Steering:
             self.trainer.change(**order.settings)
             before = self._changes.get(self.trainer.step, {})
             self._changes[self.trainer.step] = before | dict(order.settings)
+        if order.max_steps is not None:
+            self._lengths[self.trainer.step] = order.max_steps
+        if order.look is not None:
+            order.look(*self._repeat(order.look_at))
+
+    def _repeat(self, step: int) -> tuple[Any, Any, Any]:
+        """(parameters before a step, the step done once more, parameters after it); then the trainer is as it was."""
+        here, kept = self.trainer.snapshot(), (self.snapshots, self._changes, self._lengths)
+        try:
+            self._go_back(step - 1)
+            self.trainer.change(**kept[1].get(step - 1, {}))
+            before = self.trainer.params
+            with closing(self.trainer.train(self.max_steps)) as training:
+                repeated = next(training)
+            return before, repeated, self.trainer.params
+        finally:
+            self.trainer.rewind(here)
+            self.snapshots, self._changes, self._lengths = kept
 
     def _go_back(self, step: int) -> None:
         if step > self.trainer.step:
@@ -100,10 +135,13 @@ class Steering:
         # Later snapshots belong to the discarded course of the run.
         self.snapshots = {kept: snapshot for kept, snapshot in self.snapshots.items() if kept <= start}
         self._changes = {after: settings for after, settings in self._changes.items() if after < step}
+        lengths, now = self._lengths, self.max_steps
+        self._lengths = {after: length for after, length in lengths.items() if after < step} | {step: now}
         while self.trainer.step < step:
             self.trainer.change(**self._changes.get(self.trainer.step, {}))
-            following = min((after for after in self._changes if after > self.trainer.step), default=step)
-            with closing(self.trainer.train(self.max_steps)) as training:
+            following = min((after for after in {*self._changes, *lengths} if after > self.trainer.step), default=step)
+            length = lengths[max(after for after in lengths if after <= self.trainer.step)]
+            with closing(self.trainer.train(length)) as training:
                 for repeated in training:
                     self._keep()
                     if repeated.step >= following:

@@ -1,0 +1,81 @@
+"""Numbers that come to a step's metrics while the dashboard trains: held-out problems, a reader's own, memory."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mlx_grpo_kit.instruments.dashboard.panels import MEMORY, THROUGHPUT
+
+EVAL_PROBLEMS = 64
+
+Measure = Callable[[Any], Mapping[str, float]]
+
+
+class Measures:
+    """The measurements after each step, made in the thread that trains.
+
+    Args:
+        trainer: has `evaluate(num_problems)`, if held-out problems are answered.
+        eval_every: steps from one evaluation to the next; 0 makes none.
+        eval_problems: how many held-out problems.
+        measure: the reader's own numbers of a step, by name.
+
+    Raises:
+        ValueError: the trainer cannot evaluate, or `eval_every` is not a whole number.
+    """
+
+    def __init__(
+        self, trainer: Any, eval_every: int = 0, eval_problems: int = EVAL_PROBLEMS, measure: Measure | None = None
+    ):
+        if type(eval_every) is not int or eval_every < 0:
+            raise ValueError(f"eval_every is {eval_every!r}; expected a whole number of steps, or 0 for none.")
+        if eval_every and not callable(getattr(trainer, "evaluate", None)):
+            raise ValueError(
+                f"eval_every is {eval_every}, and a {type(trainer).__name__} has no evaluate(); expected a trainer. "
+                "Or give a function of your own: measure=lambda step: {'accuracy': ...}."
+            )
+        self.trainer, self.eval_every, self.eval_problems, self.measure = trainer, eval_every, eval_problems, measure
+
+    def held_out(self) -> dict[str, float]:
+        """The accuracy and reward on held-out problems now."""
+        return dict(self.trainer.evaluate(self.eval_problems))
+
+    def of(self, step: Any, is_last: bool) -> dict[str, float]:
+        """The metrics of a step, with what is measured after it.
+
+        Raises TypeError where a number of the reader's is none.
+        """
+        metrics = dict(step.metrics)
+        completions = getattr(step, "completions", ())
+        if THROUGHPUT not in metrics and metrics.get("step_time") and completions:
+            tokens = metrics.get("completions/mean_length", math.nan) * len(completions)
+            metrics[THROUGHPUT] = tokens / metrics["step_time"]
+        metrics |= _memory()
+        if self.eval_every and (step.step % self.eval_every == 0 or is_last):
+            metrics |= self.held_out()
+        if self.measure is not None:
+            metrics |= self.measure(step) or {}
+        return {name: _as_float(name, value) for name, value in metrics.items()}
+
+
+def _memory() -> dict[str, float]:
+    """The most that MLX held since the call before, where a run uses MLX."""
+    mlx = sys.modules.get("mlx.core")
+    if mlx is None:
+        return {}
+    peak = mlx.get_peak_memory() / 1e9
+    mlx.reset_peak_memory()
+    return {MEMORY: peak}
+
+
+def _as_float(name: str, value: Any) -> float:
+    if not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"Metric {name!r} is a {type(value).__module__}.{type(value).__name__}; expected a Python number. Convert "
+            "it with float(x) or x.item(), so that its computation is not kept."
+        )
+    return float(value)

@@ -1,0 +1,46 @@
+"""The words that a reader types at the controls, as settings; a ValueError says what was expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mlx_grpo_kit.grpo.schedule import RATES, is_rate
+
+Rewards = Mapping[str, Callable | Sequence[Callable]]
+MOST_STEPS = 10**9  # of a run
+
+
+def named_rewards(rewards: Rewards, now: Sequence[Callable] | None) -> dict[str, list[Callable]]:
+    """Lists of functions by name, with those that the trainer has now, if none of the others is the same."""
+    named = {name: [each] if callable(each) else [*each] for name, each in rewards.items()}
+    if named and now and [*now] not in named.values():
+        named = {"the run's own": [*now]} | named
+    return named
+
+
+def read_settings(rate: str, reward: str, rewards: Mapping[str, list[Callable]]) -> dict[str, Any]:
+    """The settings that were typed and chosen; an empty field changes nothing."""
+    settings: dict[str, Any] = {}
+    if rate.strip():
+        try:
+            settings["learning_rate"] = float(rate)
+        except ValueError:
+            settings["learning_rate"] = math.nan
+        if not is_rate(settings["learning_rate"]):
+            raise ValueError(f"The learning rate is {rate[:40]!r}; expected a number, {RATES}, such as 1e-4.")
+    if reward in rewards:
+        settings["reward_funcs"] = rewards[reward]
+    return settings
+
+
+def read_steps(words: str, done: int) -> int:
+    """The length of the run that was typed."""
+    try:
+        steps = int(words)
+    except ValueError:
+        steps = -1
+    if not (steps >= max(done, 1) and steps <= MOST_STEPS):
+        raise ValueError(f"The run is to have {words[:40]!r} steps; expected a whole number, at least {max(done, 1)}.")
+    return steps

@@ -1,0 +1,157 @@
+"""What comes to a run's metrics in the dashboard: held-out problems, numbers of one's own, memory; and its settings."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.instruments.dashboard import Dashboard
+from mlx_grpo_kit.instruments.dashboard.panels import KITS, MEMORY, run_panels
+from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table
+
+
+def panel(dashboard, title):
+    return next(each for each in dashboard.answer({"all": True})["panels"] if each["title"] == title)
+
+
+def test_held_out_problems_are_measured_before_the_first_step_then_now_and_then_and_at_the_end(fake):
+    trainer = fake.FakeTrainer()
+    dashboard = Dashboard(trainer, max_steps=25, eval_every=10, eval_problems=32)
+    dashboard.start().wait(30)
+    measured = {
+        step.step: step.metrics["eval/accuracy"] for step in dashboard.record.steps if "eval/accuracy" in step.metrics
+    }
+    assert measured == pytest.approx({0: 0.0, 10: 0.1, 20: 0.2, 25: 0.25})
+    assert dashboard.record.steps[0].metrics["eval/reward"] == 0.032  # of 32 problems
+    assert panel(dashboard, "held-out problems")["lines"] == {"right": "eval/accuracy"}
+    assert panel(dashboard, "held-out reward")["more"] is True
+    still = dashboard.draw_still()
+    assert "Training curves over 25 steps" in still.alt
+    assert "eval/accuracy: from 0.00 to 0.250" in still.alt
+    assert "held-out problems" in still.svg
+
+
+def test_a_run_that_is_turned_back_keeps_the_measurement_before_it(fake):
+    dashboard = Dashboard(fake.FakeTrainer(), max_steps=12, eval_every=5)
+    dashboard.start().wait(30)
+    dashboard.answer({"order": "rewind", "step": 0, "rate": "0.02"})
+    dashboard.run.wait(30)
+    assert [step.step for step in dashboard.record.steps] == [*range(13)]
+    assert dashboard.record.at(10).metrics["eval/accuracy"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("every", [-1, 2.5, True, "often"])
+def test_nonsense_for_eval_every_is_refused(fake, every):
+    with pytest.raises(ValueError, match="expected a whole number of steps"):
+        Dashboard(fake.FakeTrainer(), max_steps=3, eval_every=every)
+
+
+def test_an_iterator_cannot_be_evaluated_and_the_way_out_is_named(fake):
+    with pytest.raises(ValueError, match=r"measure=lambda step"):
+        Dashboard(fake.FakeTrainer().train(3), max_steps=3, eval_every=1)
+
+
+def test_numbers_of_ones_own_become_curves_whoever_adds_them(fake):
+    dashboard = Dashboard(fake.FakeTrainer(), max_steps=4, measure=lambda step: {"square": step.step**2})
+    dashboard.start().wait(30)
+    assert panel(dashboard, "square") == {**panel(dashboard, "square"), "lines": {"value": "square"}, "more": False}
+    assert dashboard.answer({"all": True})["columns"]["square"] == [1, 4, 9, 16]
+    assert "square: from 1.00" in dashboard.draw_still().alt
+
+    def steps():
+        for step in fake.FakeTrainer().train(3):
+            step.metrics["mine"] = 1.5
+            yield step
+
+    other = Dashboard(steps(), max_steps=3)
+    other.start().wait(30)
+    assert other.answer({"all": True})["columns"]["mine"] == [1.5] * 3
+    assert panel(other, "mine")["more"] is False
+
+
+def test_a_number_that_is_none_ends_the_run_in_words(fake):
+    dashboard = Dashboard(fake.FakeTrainer(), max_steps=4, measure=lambda step: {"mine": "many"})
+    with pytest.raises(TypeError, match=r"Metric 'mine' is a builtins.str; expected a Python number"):
+        dashboard.start().wait(30)
+    assert "Metric 'mine'" in dashboard._status()["complaint"]
+
+
+def test_memory_is_the_most_that_was_held_since_the_step_before(fake, monkeypatch):
+    peaks = iter([5e9, 2e9, 3e9])
+    resets = []
+    mlx = SimpleNamespace(
+        get_peak_memory=lambda: next(peaks), reset_peak_memory=lambda: resets.append(1), clear_streams=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "mlx.core", mlx)
+    dashboard = Dashboard(fake.FakeTrainer(), max_steps=3)
+    dashboard.start().wait(30)
+    assert dashboard.record.column(MEMORY) == [5.0, 2.0, 3.0]
+    assert len(resets) == 3
+    assert panel(dashboard, "memory, GB")["more"] is True
+    assert panel(dashboard, "seconds a step")["more"] is True
+
+
+def test_a_metric_of_the_kit_is_not_taken_for_ones_own():
+    names = ["reward", "loss", "rewards/exact/std", "tokens_per_second", "sampling/x/max", "gradients/a.b/norm",
+             "tools/call_frequency", "rewards/exact/failed"]  # fmt: skip
+    assert all(map(KITS.fullmatch, names))
+    panels = run_panels(names)
+    more = [each.title for each in panels if each.more]
+    assert more == ["loss", "sampling/x/max", "tools/call_frequency", "rewards/exact/failed"]
+
+
+def test_settings_that_were_chosen_come_before_the_defaults():
+    args = GRPOConfig(learning_rate=1e-3, num_generations=4, per_device_train_batch_size=8)
+    trainer = SimpleNamespace(args=args, task=SimpleNamespace(name="addition"), reward_funcs=[max])
+    rows = settings_table(settings_of(trainer))
+    assert rows[:4] == [
+        ("task", "addition", False),
+        ("reward_funcs", "max", False),
+        ("learning_rate", "0.001", False),
+        ("num_generations", "4", False),
+    ]
+    assert all(is_default for _, _, is_default in rows[4:])
+    assert ("beta", "0", True) in rows
+    assert len(rows) > 40
+
+
+def test_the_steps_of_a_change_are_told(fake):
+    dashboard = Dashboard(fake.FakeTrainer(), max_steps=6)
+    dashboard.steering.give(SimpleNamespace(back_to=None, settings={"learning_rate": 0.25}, max_steps=None, look=None))
+    dashboard.start().wait(30)
+    assert dashboard.answer({"all": True})["changed"] == {"learning_rate": [(1, "0.25")]}
+    assert ["learning_rate", "0.01", False] in dashboard.data["settings"]  # as it was in the beginning
+
+
+def test_a_finished_run_goes_on_to_more_steps_from_where_it_was(fake):
+    dashboard = Dashboard(fake.FakeTrainer(), max_steps=6)
+    dashboard.start().wait(30)
+    for words in ("5", "many", "-1", "1e3", "7.5"):
+        with pytest.raises(ValueError, match="expected a whole number, at least 6"):
+            dashboard.answer({"order": "go on", "steps": words})
+    dashboard.answer({"order": "go on", "steps": "10"})
+    dashboard.run.wait(30)
+    assert [step.step for step in dashboard.record.steps] == [*range(1, 11)]
+    assert dashboard._status()["maxSteps"] == dashboard.record.max_steps == 10
+    dashboard.answer({"order": "rewind", "step": 8, "steps": "12"})
+    dashboard.run.wait(30)
+    assert dashboard.record.steps[-1].step == 12
+    assert dashboard.steering.max_steps == 12
+
+
+def test_the_norm_of_a_layer_is_that_of_all_its_parameters(fake):
+    norms = {"gradients/layers.10.mlp.up_proj.weight/norm": 3.0, "gradients/layers.10.input_layernorm.weight/norm": 4.0,
+             "gradients/layers.2.mlp.up_proj.weight/norm": 1.0, "gradients/final_norm.weight/norm": 2.0,
+             "gradients/embedding.weight/norm": 0.5, "gradients/embedding.weight/largest": 9.0}  # fmt: skip
+    dashboard = Dashboard(fake.FakeTrainer(), max_steps=2, measure=lambda step: norms)
+    dashboard.start().wait(30)
+    told = dashboard.answer({"all": True})
+    assert told["layers"] == ["embedding", "layer 2", "layer 10", "final norm"]
+    assert [told["columns"][f"layer norm/{name}"] for name in told["layers"]] == [
+        [0.5] * 2,
+        [1.0] * 2,
+        [5.0] * 2,
+        [2.0] * 2,
+    ]
+    assert not any("gradients/" in name for each in told["panels"] for name in each["lines"].values())
