@@ -117,7 +117,7 @@ class Exercise:
         if not callable(answer):
             return self._wrong(
                 f"check got {show(answer)}, a {type(answer).__name__}. Pass the function itself, "
-                f'without brackets behind its name: `check("{self.id}", {self.solution.__name__})`.'
+                f'without parentheses after its name: `check("{self.id}", {self.solution.__name__})`.'
             )
         return self._examine_function(answer)
 
