@@ -79,7 +79,7 @@ SETTINGS = {
         Setting("lora_target_modules", names, "which linear maps have adapters, such as q_proj,v_proj (default: all)"),
         Setting("gradient_checkpointing", bool, "less memory, more time: compute again in the backward pass"),
         Setting("completion_batch_size", whole_number, "completions sampled at once (default: 2 GiB of cache)"),
-        Setting("backend", str, "what computes gradients: mlx, torch (the fastest on a CPU) or jax"),
+        Setting("backend", str, "the learner, which computes gradients: mlx, torch (the fastest on a CPU) or jax"),
         Setting("optim", str, "adamw; adafactor takes half the memory, and learns in other steps"),
         Setting("bf16", is_bfloat16, "float32 (default); bfloat16 on a GPU, with parameters kept in float32"),
     ),

@@ -36,8 +36,8 @@ class GRPOConfig:
         weight_decay: the optimizer's.
         optim: "adamw", or "adafactor", which keeps next to nothing for each parameter: 8 bytes of 16 a parameter stay
             free. It is another optimizer, and learns in other steps.
-        backend: the framework that computes gradients, "mlx", "torch" or "jax": one gradient, but for rounding. On a
-            CPU torch takes the least time. Sampling and updates are MLX's. (TRL has torch alone.)
+        backend: the learner, which computes gradients, of "mlx", "torch" or "jax": one gradient, but for rounding. On
+            a CPU torch takes the least time. Sampling and updates are MLX's. (TRL has torch alone.)
         bf16: forward and backward passes in bfloat16, of parameters that the optimizer keeps in float32. For GPUs; a
             CPU takes about five times as long for it. (TRL: True; what a model is given in is computed in here.)
         max_grad_norm: gradients longer than this are shortened to it.

@@ -85,8 +85,8 @@ def check_config(config: GRPOConfig) -> None:
     for name in ("bf16", "gradient_checkpointing", "lora_r"):
         if getattr(config, name) and config.backend != "mlx":
             raise ValueError(
-                f"{name} is set, which only backend 'mlx' has; {config.backend!r} learns all parameters, in float32 "
-                "and in one pass. Leave out one of the two."
+                f"{name} is set, which only MLX's learner has (backend='mlx'); that of backend={config.backend!r} "
+                "learns all parameters, in float32 and in one pass. Leave out one of the two."
             )
     check_advantage_settings(config.scale_rewards, config.advantage_estimator, config.multi_objective_aggregation)
     if config.reward_weights is not None:

@@ -143,7 +143,7 @@ class Neuron:
 
 
 def _keep_random(run):
-    """Call `run` with random numbers of its own, so that the learner's random state does not change."""
+    """Call `run` with random numbers of its own, so that the reader's random state does not change."""
 
     def call(make, *arguments):
         before = random.getstate()
@@ -802,7 +802,7 @@ def train_step(model, inputs, labels, learning_rate):
 
 def a_small_model():
     """MLP(2, [3, 1]) with four points"""
-    before = random.getstate()  # so that the learner's random state does not change
+    before = random.getstate()  # so that the reader's random state does not change
     random.seed(1)
     model = MLP(2, [3, 1])
     random.setstate(before)

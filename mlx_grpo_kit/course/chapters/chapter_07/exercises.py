@@ -675,7 +675,7 @@ def a_used_model():
 
 
 def _with_own_randomness(build, shape, y):
-    before, nn._random = nn._random, np.random.default_rng(5)  # do not disturb the learner's random numbers
+    before, nn._random = nn._random, np.random.default_rng(5)  # do not disturb the reader's random numbers
     try:
         return build(), np.random.default_rng(6).normal(size=shape).astype(np.float32), y
     finally:

@@ -121,7 +121,7 @@ def held_out_accuracy(
 
 
 def train_and_judge(train: Callable[..., Any], stage: Stage, tell: Callable[[str], Any] = print) -> Any:
-    """Run a learner's loop for some steps, or until it passes the exam, and say in words how it went.
+    """Run a reader's loop for some steps, or until it passes the exam, and say in words how it went.
 
     Args:
         train: the loop.
